@@ -7,6 +7,7 @@ import base64
 import hashlib
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ from conftest import Store
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 BYTES = bytes(range(255, 50, -1))  # of no known kind, and with every letter of the alphabets
 PADDED, URLSAFE = base64.b64encode(PNG).decode(), base64.urlsafe_b64encode(BYTES[:-2]).decode()
+ZIP = base64.b64encode(b"PK\3\4" + BYTES).decode()
+LINES = "\r\n".join(ZIP[start : start + 60] for start in range(0, len(ZIP), 60))
 SHAPES: dict[str, Any] = {
     "MCP": {"type": "image", "data": PADDED, "mimeType": "image/png"},
     "Anthropic": {"type": "image", "source": {"type": "base64", "media_type": "image/x", "data": URLSAFE}},
@@ -31,13 +34,22 @@ SHAPES: dict[str, Any] = {
     "a bare file": {"anything": PADDED},
     "JSON in text": json.dumps({"data": URLSAFE, "media_type": "a/b"}),
     "URLs": f"data:a/b;base64,{PADDED}, data:a/b;x=y;base64,{URLSAFE}; data:a/b;base64,{URLSAFE.rstrip('=')}.",
+    "URLs that are written otherwise": f"DATA:a/b;BASE64,{URLSAFE} data:;base64,{PADDED}",
+    "text around it": f"screenshot:\n{PADDED}\nand <img>{PADDED}</img>, {{'repr': '{PADDED}'}}",
+    "lines": "\n".join(PADDED[start : start + 76] for start in range(0, len(PADDED), 76)),
+    "lines of a mail": f"{LINES}\r\n\r\n--\r\n",
+    "JSON in JSON in JSON": json.dumps(json.dumps(json.dumps({"x": PADDED}))),
+    "an archive": {"file": ZIP},
+    "what is said to be base64": {"encoding": "base64", "content": LINES.replace("\r\n", "\n") + "\n"},
+    "a name that says it": {"blob": ZIP[4:]},
     "the same bytes three times": [PADDED, f"data:image/png;base64,{PADDED};x=y", {"data": PADDED}],
 }
 
 
 def holds_base64(body: bytes) -> bool:
     return any(
-        letters[8:72].encode() in body for letters in (PADDED, URLSAFE, base64.b64encode(BYTES).decode())
+        letters[8:48].encode() in body
+        for letters in (PADDED, URLSAFE, ZIP, ZIP[4:], base64.b64encode(BYTES).decode())
     )
 
 
@@ -119,7 +131,52 @@ def test_media_in_a_message_of_a_provider_is_stored_as_a_blob(store: Store, prov
         {"data": "a" * 64},
         {"data": "not base64, but long enough to be some of it " * 3, "mimeType": "image/png"},
         {"text": f"[bough-blob:{'0' * 64};image/png;1]"},
+        {
+            "key": "ssh-rsa " + base64.b64encode(BYTES * 2).decode()
+        },  # of no known kind: a model may have to copy it
+        {"data": "ab12" * 100},
+        {"text": f"{PADDED[4:80]}\ndone"},
     ],
 )
 def test_what_is_no_media_stays_where_it_is(data: dict[str, Any]) -> None:
     assert extract_from_note(Note(data)) == (Note(data), {})
+
+
+def test_base64_in_malformed_arguments_is_stored_as_a_blob(store: Store) -> None:
+    session = store.start()
+    session.append([user("go"), assistant(ToolCall("c", "draw", malformed=f'{{"image": "{PADDED}'))])
+    assert not holds_base64(store.backend.entries(session.session_id)[-1].entry.body)
+    assert session.verify() == []
+
+
+def test_a_word_on_the_line_after_base64_stays_a_word(store: Store) -> None:
+    session = store.start()
+    line = base64.b64encode(PNG[:57]).decode()
+    session.append([user(f"data:image/png;base64,{line}\ndone")])
+    message = session.path()[0].message
+    assert [store.blob(media) for media in message.media] == [PNG[:57]]
+    assert message.text.endswith("\ndone")
+
+
+@pytest.mark.parametrize("provider", sorted(PROVIDERS))
+def test_malformed_arguments_are_sent_to_no_provider_as_they_are(store: Store, provider: str) -> None:
+    """A server that parses the history would refuse every later request."""
+    session = store.start()
+    session.append([user("go"), assistant(ToolCall("c", "draw", malformed='{"x": '))])
+    session.append([bough.tool_result("c", "no", error=True), assistant("sorry")])
+    sent = json.dumps(session.messages(provider))
+    assert "malformed_arguments" in sent
+    assert [each for each in _arguments(json.loads(sent)) if not isinstance(each, dict)] == []
+
+
+def _arguments(value: Any) -> Iterator[Any]:
+    """Yield the arguments of calls in a request, read as JSON."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _arguments(item)
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            if name in ("arguments", "input", "args"):
+                yield json.loads(item) if isinstance(item, str) else item
+            else:
+                yield from _arguments(item)

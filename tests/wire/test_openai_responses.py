@@ -263,9 +263,9 @@ class TestProjection:
         assert [item["call_id"] for item in output[4:]] == ids
         assert (len(set(ids)), ids[1]) == (3, "b")
 
-    def test_malformed_arguments_go_back_as_the_model_wrote_them(self):
+    def test_malformed_arguments_are_json_for_servers_that_parse_them(self):
         output = items(user("hi"), assistant(ToolCall("a", "fs.read", malformed='{"x')))
-        assert output[1] == call(name="fs_read", arguments='{"x')
+        assert output[1] == call(name="fs_read", arguments='{"malformed_arguments":"{\\"x"}')
 
     def test_media_of_a_result_stand_in_it(self):
         shot = tool_result("a", ["see", Media("png", "image/png", 32)], error=True)

@@ -11,6 +11,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
@@ -22,8 +23,10 @@ from .messages import Attachment, Media, Message, Part, ProviderBlock, Reasoning
 
 MEDIA_MARK = b'{"type":"media"'
 BLOB_REFERENCE = "[bough-blob:"
-MIN_LENGTH = 64
+MIN_LENGTH = 60
 """Letters of base64 below which it stays where it is: a reference would not be shorter."""
+MIN_UNSTATED_LENGTH = 256
+"""Letters of base64 whose type is neither known nor stated: fewer may be a hash, an id or a key."""
 
 _FIRST_LETTERS = {
     "iVBORw0KGg": "image/png",
@@ -31,8 +34,13 @@ _FIRST_LETTERS = {
     "_9j_": "image/jpeg",
     "R0lGOD": "image/gif",
     "JVBERi": "application/pdf",
+    "UEsDB": "application/zip",
+    "H4sIA": "application/gzip",
+    "T2dnUw": "audio/ogg",
+    "SUQzA": "audio/mpeg",
 }
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
+_OTHER = "application/octet-stream"
 _DATA_KEYS = frozenset({"data", "blob", "bytes", "base64", "b64_json", "file_data"})
 _TYPE_KEYS = ("mimeType", "mime_type", "media_type", "mediaType")
 _ATTACHMENT_MARK = b'{"type":"attachment"'
@@ -44,18 +52,24 @@ _TO_RUNS = bytes(
 
 _TYPE = r"[\w.+-]{1,80}/[\w.+-]{1,80}"
 _LETTERS = rf"[A-Za-z0-9+/_-]{{{MIN_LENGTH},}}={{0,2}}"
-_BARE = re.compile(_LETTERS)
 _INLINE = re.compile(
-    rf"data:(?P<mime>[\w.+-]+/[\w.+-]+)(?P<parameters>(?:;[\w=.-]+)*);base64,(?P<url>{_LETTERS})"
-    rf'|(?:(?<=")|^)(?P<bare>{_LETTERS})(?=\\?"|$)'
+    rf"(?i:data):(?P<mime>[\w.+-]+/[\w.+-]+)?(?P<parameters>(?:;[\w=.-]+)*);(?i:base64),(?P<url>{_LETTERS})"
+    rf"|(?:(?<![A-Za-z0-9+/=_\\-])|(?<=\\[nrt]))(?P<bare>{_LETTERS})"  # also after a line break as JSON has it
 )
-_KEY = re.compile(rf'"(?:{"|".join(sorted(_DATA_KEYS))})\\?"\s{{0,9}}:\s{{0,9}}\\?"$')
-_STATED_TYPE = re.compile(rf'(?:{"|".join(_TYPE_KEYS)})\\?"\s{{0,9}}:\s{{0,9}}\\?"({_TYPE})')
-_FORMAT = re.compile(r'"format\\?"\s{0,9}:\s{0,9}\\?"(\w{1,20})')
+_QUOTE = r'\\{0,7}"'  # as it is in JSON within JSON
+_KEY = re.compile(rf'"(?:{"|".join(sorted(_DATA_KEYS))}){_QUOTE}\s{{0,9}}:\s{{0,9}}{_QUOTE}$')
+_STATED_TYPE = re.compile(rf"(?:{'|'.join(_TYPE_KEYS)}){_QUOTE}\s{{0,9}}:\s{{0,9}}{_QUOTE}({_TYPE})")
+_FORMAT = re.compile(rf'"format{_QUOTE}\s{{0,9}}:\s{{0,9}}{_QUOTE}(\w{{1,20}})')
+_SAYS_BASE64 = re.compile(rf'"encoding{_QUOTE}\s{{0,9}}:\s{{0,9}}{_QUOTE}base64{_QUOTE}')
+_KINDS_OF_LETTERS = tuple(map(re.compile, ("[A-Z]", "[a-z]", "[0-9]", "[G-Zg-z]")))
 _NEAR = 300  # characters around the bytes in which their type is looked for
 _REFERENCE = re.compile(
-    r"\[bough-blob:([0-9a-f]{64});([\w.+-]+/[\w.+-]+);\d+((?:;[\w=.-]+)*)((?:!(?:bare|urlsafe|unpadded))*)\]"
+    r"\[bough-blob:([0-9a-f]{64});([\w.+-]+/[\w.+-]+);\d+((?:;[\w=.-]+)*)((?:!(?:bare|urlsafe|unpadded|lines\d{2,3}|crlf|escaped\d))*)\]"
 )
+_WRAPPED = re.compile(r"!lines(\d+)(!crlf)?(?:!escaped(\d))?")
+_LINE_BREAK = re.compile(r"\r?\n|(?:\\{1,7}r)?\\{1,7}n")  # also as it is in JSON
+MAX_LINE, MIN_LAST_LINE = 128, 16
+"""The letters of a line of base64 at most, and of its last line at least, unless that is padded: it may be a word."""
 
 ReadBlob = Callable[[str], bytes | None]
 
@@ -83,7 +97,7 @@ def letter_runs(text: bytes) -> bytes:
 
 
 def has_run(runs: bytes, length: int = MIN_LENGTH) -> bool:
-    """Return whether so many letters of base64 follow each other; 64 as in bytes to extract, and in every reference."""
+    """Return whether so many letters of base64 follow each other: as many as in bytes to extract, and in every reference."""
     return runs.find(b"a" * length) >= 0  # `in` would take 1 µs more: see `redact`
 
 
@@ -101,17 +115,46 @@ class InlineBytes(Struct, frozen=True, gc=False):
 
 
 def find_inline_bytes(text: str) -> Iterator[InlineBytes]:
-    """Yield the data: URLs of a text, and the whole strings of base64 whose type is known or stated beside them."""
+    """Yield the data: URLs of a text, and the base64 of files: by their first bytes, or what is said beside them."""
     if not has_run(letter_runs(text.encode(errors="replace"))):  # as in most texts: 2 µs instead of 60
         return
+    end = 0
     for match in _INLINE.finditer(text):
-        letters = match["url"] or match["bare"]
-        mime = match["mime"] or _type_of(letters) or _type_beside(text, match)
+        if match.start() < end:  # a line of what was found before
+            continue
+        letters, end, lines = _all_lines(text, match)
+        mime = match["mime"] or _type_of(letters) or _type_beside(text, match, end, letters)
         data = None if mime is None else _decode(letters)
         if data:
-            attachment = Attachment(data, str(mime))
-            notation = (match["parameters"] if match["url"] else "!bare") + _notation(letters)
-            yield InlineBytes(match.start(), match.end(), attachment, notation)
+            is_url = match["mime"] is not None and match[0].startswith("data:") and ";base64," in match[0]
+            start = match.start() if is_url else match.start("url" if match["url"] else "bare")
+            notation = (match["parameters"] if is_url else "!bare") + _notation(letters) + lines
+            yield InlineBytes(start, end, Attachment(data, str(mime)), notation)
+
+
+def _all_lines(text: str, match: re.Match[str]) -> tuple[str, int, str]:
+    """Return the letters of base64, of all lines if it is wrapped, where they end, and how to wrap them again."""
+    letters, end = match["url"] or match["bare"], match.end()
+    line_break = _LINE_BREAK.match(text, end)
+    if line_break is None or not MIN_LENGTH <= len(letters) <= MAX_LINE or letters.endswith("="):
+        return letters, end, ""
+    rest = _more_lines(len(letters), line_break[0]).match(text, end)
+    if rest is None or not rest[0]:
+        return letters, end, ""
+    lines, end = rest[0].split(line_break[0])[1:], rest.end()
+    if len(lines[-1]) < MIN_LAST_LINE and not lines[-1].endswith("="):  # perhaps a word of the text
+        end -= len(lines.pop()) + len(line_break[0])
+    notation = f"!lines{len(letters)}" + ("!crlf" if "\r" in line_break[0] or "r" in line_break[0] else "")
+    escapes = line_break[0].rpartition("r")[2].count("\\")
+    return letters + "".join(lines), end, notation + (f"!escaped{escapes}" if escapes else "")
+
+
+@lru_cache(maxsize=64)
+def _more_lines(length: int, line_break: str) -> re.Pattern[str]:
+    line, separator = "[A-Za-z0-9+/_-]", re.escape(line_break)
+    return re.compile(
+        f"(?:{separator}{line}{{{length}}}(?![A-Za-z0-9+/_-]))*(?:{separator}{line}{{1,{length}}}={{0,2}})?"
+    )
 
 
 def _type_of(letters: str) -> str | None:
@@ -122,17 +165,26 @@ def _type_of(letters: str) -> str | None:
     return _RIFF.get((_decode(letters[:16]) or b"")[8:12]) if letters.startswith("UklGR") else None
 
 
-def _type_beside(text: str, match: re.Match[str]) -> str | None:
+def _type_beside(text: str, match: re.Match[str], end: int, letters: str) -> str | None:
     """Return the type that JSON states beside its bytes. A hash or an id may have the letters of base64 too."""
-    if not _KEY.search(text[max(0, match.start() - 40) : match.start()]):
-        return None
+    if match["url"]:
+        return _OTHER
     before = text[max(0, match.start() - _NEAR) : match.start()]
-    after = text[match.end() : match.end() + _NEAR]
+    after = text[end : end + _NEAR]
+    if not _KEY.search(before[-40:]):
+        return _OTHER if _SAYS_BASE64.search(after) or _SAYS_BASE64.search(before) else None
     stated = _STATED_TYPE.search(after) or next(reversed(list(_STATED_TYPE.finditer(before))), None)
     if stated is not None:
         return stated[1]
     audio = (_FORMAT.search(after) or _FORMAT.search(before)) if '"input_audio' in before else None
-    return None if audio is None else f"audio/{audio[1]}"
+    if audio is not None:
+        return f"audio/{audio[1]}"
+    return _OTHER if _is_unmistakable(letters) else None
+
+
+def _is_unmistakable(letters: str) -> bool:
+    """Return whether so many letters of all kinds can hardly be anything but base64."""
+    return len(letters) >= MIN_UNSTATED_LENGTH and all(kind.search(letters) for kind in _KINDS_OF_LETTERS)
 
 
 def _decode(letters: str) -> bytes | None:
@@ -207,8 +259,9 @@ class _Extraction:
             return [replace(part, content=content, details=self.json(part.details))]
         if isinstance(part, ToolCall):
             self.references = []
-            arguments = self.json(part.arguments)
-            return [replace(part, arguments=arguments, placeholders=(*part.placeholders, *self.references))]
+            arguments, placeholders = self.json(part.arguments), (*part.placeholders, *self.references)
+            malformed = None if part.malformed is None else self.text(part.malformed)  # it is never run
+            return [replace(part, arguments=arguments, malformed=malformed, placeholders=placeholders)]
         # Reasoning is restored by the order of its references: none may be in it by itself.
         if isinstance(part, Reasoning) and not part.placeholders and BLOB_REFERENCE not in part.text:
             self.references = []
@@ -237,10 +290,10 @@ class _Extraction:
 
     def json(self, value: Any, key: str = "") -> Any:
         if isinstance(value, dict):
-            mime = _stated_type(value, key)
+            mime = _stated_type(value, key) or (_OTHER if value.get("encoding") == "base64" else None)
             return {
                 name: self._bare(item, mime)
-                if mime is not None and name in _DATA_KEYS and isinstance(item, str)
+                if isinstance(item, str) and _is_data(name, item, mime)
                 else self.json(item, name)
                 for name, item in value.items()
             }
@@ -248,12 +301,16 @@ class _Extraction:
             return [self.json(item) for item in value]
         return self.text(value) if isinstance(value, str) else value
 
-    def _bare(self, text: str, mime: str) -> str:
+    def _bare(self, text: str, mime: str | None) -> str:
         """Return the reference to a block's base64, or the text if it is none."""
-        data = _decode(text) if _BARE.fullmatch(text) else None
+        match = _INLINE.match(text)
+        letters, end, lines = _all_lines(text, match) if match is not None and match["bare"] else ("", 0, "")
+        data = _decode(letters) if not text[end:].strip() else None
         if not data:
             return self.text(text)
-        return self._refer(text, Attachment(data, mime), "!bare" + _notation(text)) or text
+        attachment = Attachment(data, mime or _type_of(letters) or _OTHER)
+        reference = self._refer(text[:end], attachment, "!bare" + _notation(letters) + lines)
+        return text if reference is None else reference + text[end:]
 
     def text(self, text: str) -> str:
         pieces, end = [], 0
@@ -279,6 +336,13 @@ class _Extraction:
         media = media_handle(attachment)
         self.blobs[media.hash] = attachment
         return media
+
+
+def _is_data(name: str, text: str, mime: str | None) -> bool:
+    """Return whether a string of a block holds its bytes, by its name."""
+    if mime == _OTHER and name == "content":
+        return True
+    return name in _DATA_KEYS and (mime is not None or _is_unmistakable(text))
 
 
 def _stated_type(block: Mapping[str, Any], key: str) -> str | None:
@@ -316,6 +380,11 @@ def base64_text(reference: str, data: bytes) -> str:
     encode = base64.urlsafe_b64encode if "!urlsafe" in notation else base64.b64encode
     letters = encode(data).decode()
     letters = letters.rstrip("=") if "!unpadded" in notation else letters
+    if wrapped := _WRAPPED.search(notation):
+        length, escape = int(wrapped[1]), "\\" * int(wrapped[3] or 0)
+        carriage_return, line_feed = (f"{escape}r", f"{escape}n") if escape else ("\r", "\n")
+        lines = (letters[start : start + length] for start in range(0, len(letters), length))
+        letters = f"{carriage_return if wrapped[2] else ''}{line_feed}".join(lines)
     return letters if "!bare" in notation else f"data:{mime}{parameters};base64,{letters}"
 
 

@@ -52,7 +52,7 @@ class ToolPair(Struct, frozen=True, gc=False):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The call's arguments as an object, for providers that take nothing else."""
+        """The call's arguments as an object: no provider is sent the text of malformed ones as it is."""
         malformed = self.call.malformed
         return self.call.arguments if malformed is None else {"malformed_arguments": malformed}
 

@@ -251,8 +251,9 @@ def _call(pair: ToolPair, proof: Proof, is_original: bool) -> Item:
     if is_original and proof.get("type") == CUSTOM_CALL:
         custom = {"type": CUSTOM_CALL, "id": proof["id"], "call_id": pair.wire_id, "name": call.name}
         return custom | {"input": call.arguments["input"]} | described
-    # Keys keep their order: the text is the same bytes whenever it is written.
-    written = msgspec.json.encode(call.arguments).decode() if call.malformed is None else call.malformed
+    # Keys keep their order: the text is the same bytes whenever it is written. What is not JSON fails every later request
+    # at servers that parse the history.
+    written = msgspec.json.encode(pair.arguments).decode()
     name = legal_name(call.name, NAME_LENGTH)
     item = {"type": "function_call", "call_id": pair.wire_id, "name": name, "arguments": written}
     return (item | {"id": proof["id"]} if is_original else item) | described
