@@ -24,7 +24,17 @@ from .core import context as contexts
 from .core.codec import check_text
 from .core.context import Context
 from .core.drafts import Draft
-from .core.entries import BranchSummary, Compaction, Entry, Note, Payload, Settings, Uncompaction
+from .core.entries import (
+    BranchSummary,
+    Compaction,
+    Effects,
+    Entry,
+    Note,
+    Payload,
+    Settings,
+    Uncompaction,
+    check_effects,
+)
 from .core.fit import Budget, FitResult, fit
 from .core.log_events import LogEvent, log_events
 from .core.messages import Message, Outcome, tool_result, user
@@ -66,7 +76,7 @@ if TYPE_CHECKING:
     from .agent.prompt_window import WindowUse
     from .agent.tools.file_rewind import FilesPlan
     from .agent.tools.mcp.server import ToolLike
-    from .agent.tools.tool import PendingApproval, Tool
+    from .agent.tools.tool import EarlierCall, PendingApproval, Tool
     from .engines.absurd.engine import EnqueuedTask
     from .engines.local import ModelLike, Run
     from .exchange.bundle.transfer import PathOrFile
@@ -162,7 +172,9 @@ class Session:
         turn's `turn_started` fact; `tool_names` is for tools whose definitions are not known. A call that an import left
         open is run with `accept_imported=True` only.
         """
+        tools = None if tools is None else list(tools)
         specs = None if tools is None else _tool_specs(tools)
+        repeatable = _repeatable_tools(tools or ())
         if accept_imported:
             self.accept_imported()
         if take_over:
@@ -175,7 +187,7 @@ class Session:
             "tool_names": None if tool_names is None else list(tool_names),
         }
         started = {name: value for name, value in described.items() if value is not None}
-        tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor)
+        tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor, repeatable)
         return Turn(self.log, content, key=key, model=model, started=started, tools=tool_set)
 
     def note(
@@ -203,19 +215,23 @@ class Session:
         tools: Sequence[str] | None = None,
         limits: Limits | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
+        effects: Effects | None = None,
     ) -> AppendResult:
         """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`).
 
         `limits` narrow those of each run; a dict may have names of the host's own, which are kept and ignored.
         `options` of the model's calls, such as `{"temperature": 0}`, are added to those in force; None removes one.
         `InvalidOption` if the provider of the session's model lacks one; docs/options.md lists them.
+        `effects` says what becomes of an unsafe call that a path which was left has made: `ask` a person, `repeat` it, or
+        `reuse` its recorded result; docs/effects.md.
         """
+        check_effects(effects)
         if limits is not None and not isinstance(limits, Mapping):
             from .agent.limits import session_limits
 
             limits = session_limits(limits)
         own_limits = None if limits is None else dict(limits)
-        settings = Settings(model, prompt, prompt_patch, _tool_names(tools), own_limits)
+        settings = Settings(model, prompt, prompt_patch, _tool_names(tools), own_limits, effects=effects)
         return self.append([self._with_options(settings, options)])
 
     def _with_options(
@@ -388,6 +404,7 @@ class Session:
         prompt_patch: str | None = None,
         tools: Sequence[str] | None = None,
         options: Mapping[str, Any] | None = None,
+        effects: Effects | None = None,
         title: str | None = None,
         agent: str | None = None,
     ) -> Session:
@@ -395,12 +412,26 @@ class Session:
 
         The fork keeps the source's agent, unless `agent` names another, and its frozen agent, policy and workspace. `tools` narrows those allowed at that position;
         `options` are added to those in force there.
+
+        What tools did after that position stays done: `left_behind()` of the fork lists it. If the fork makes the same
+        unsafe call, a person is asked first, unless `effects` is `repeat` or `reuse` (docs/effects.md).
         """
+        check_effects(effects)
         names = _tool_names(tools)
         cut = self.log.cut(self.leaf.seq if at is None else at)
-        settings = Settings(model, prompt, prompt_patch, names)
+        settings = Settings(model, prompt, prompt_patch, names, effects=effects)
         settings = self._with_options(settings, options, self.log.leaf_at(cut.at))
         return Session(fork(self.log, cut, settings, title=title, agent=agent), cut)
+
+    def left_behind(self, limit: int = 50) -> list[EarlierCall]:
+        """The calls of unsafe tools that are not on this path and took effect, or may have: the newest first.
+
+        Those on other branches of this session and, if it is a fork, those that were there when it was made; with the
+        calls of their tasks. The newest thousand entries of each branch are looked at.
+        """
+        from .agent.earlier_calls import left_behind
+
+        return left_behind(self.log, limit)
 
     # -- read --------------------------------------------------------------------------------------
 
@@ -660,6 +691,7 @@ class Session:
         tools: Tools = (),
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        effects: Effects | None = None,
         one_shot: bool = False,
         agent: str | None = None,
         rebind: bool = False,
@@ -683,6 +715,7 @@ class Session:
         key: str | None = None,
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        effects: Effects | None = None,
         one_shot: bool = False,
         accept_imported: bool = False,
     ) -> EnqueuedTask: ...
@@ -695,6 +728,7 @@ class Session:
         tools: Tools = (),
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        effects: Effects | None = None,
         one_shot: bool = False,
         queue: str = DEFAULT_QUEUE,
         agent: str | None = None,
@@ -708,7 +742,8 @@ class Session:
 
         `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next is called when one stays
         overloaded. `options` of its calls, such as `{"temperature": 0}`, hold from here on. `one_shot` marks the session
-        completed once this input is answered. After a crash anywhere, `resume` continues from what is durable.
+        completed once this input is answered. After a crash anywhere, `resume` continues from what is durable. `effects`
+        holds from here on: what becomes of an unsafe call that a path which was left has made (docs/effects.md).
 
         `key` makes it safe to send again: if an input was sent under it before, the turn continues if it is open, else
         the recorded result is returned, and nothing is written.
@@ -738,6 +773,7 @@ class Session:
                 key=key,
                 options=options,
                 limits=limits,
+                effects=effects,
                 one_shot=one_shot,
             )
             return task
@@ -748,6 +784,7 @@ class Session:
             tools,
             options,
             limits,
+            effects,
             one_shot=one_shot,
             key=key,
             accept_imported=accept_imported,
@@ -762,6 +799,7 @@ class Session:
         tools: Tools = (),
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        effects: Effects | None = None,
         one_shot: bool = False,
         agent: str | None = None,
         rebind: bool = False,
@@ -780,6 +818,7 @@ class Session:
                 tools=tools,
                 options=options,
                 limits=limits,
+                effects=effects,
                 one_shot=one_shot,
                 agent=agent,
                 rebind=rebind,
@@ -829,6 +868,7 @@ class Session:
         tools: Tools = (),
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        effects: Effects | None = None,
         rollback: bool = False,
         take_over: bool = False,
         keep_partial: bool = False,
@@ -853,6 +893,7 @@ class Session:
         tools: Tools = (),
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        effects: Effects | None = None,
         rollback: bool = False,
         take_over: bool = False,
         keep_partial: bool = False,
@@ -880,7 +921,9 @@ class Session:
             task: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
             return task
         # First: if it cannot start, move nothing.
-        run = self._start_run(None, engine, model, tools, options, limits, accept_imported=accept_imported)
+        run = self._start_run(
+            None, engine, model, tools, options, limits, effects, accept_imported=accept_imported
+        )
         if take_over:
             self._end_other_run()
         if rollback:
@@ -896,6 +939,7 @@ class Session:
         tools: Tools = (),
         options: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
+        effects: Effects | None = None,
         rollback: bool = False,
         take_over: bool = False,
         keep_partial: bool = False,
@@ -910,6 +954,7 @@ class Session:
                 tools=tools,
                 options=options,
                 limits=limits,
+                effects=effects,
                 rollback=rollback,
                 take_over=take_over,
                 keep_partial=keep_partial,
@@ -925,6 +970,7 @@ class Session:
         tools: Tools,
         options: Mapping[str, Any] | None,
         limits: Limits | None,
+        effects: Effects | None,
         *,
         one_shot: bool = False,
         key: str | None = None,
@@ -946,6 +992,7 @@ class Session:
             tools=tools,
             options=options,
             limits=limits,
+            effects=effects,
             one_shot=one_shot,
             key=key,
             accept_imported=accept_imported,
@@ -1061,6 +1108,7 @@ class Session:
         mode: Mode | None = None,
         live: Sequence[str] = (),
         on_miss: OnMiss = "stop",
+        effects: Effects = "ask",
         limits: Limits | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> ReplayReport:
@@ -1068,6 +1116,8 @@ class Session:
 
         Keeps the entries up to `start` (default: the seeds) and feeds every later input. Without `model` the recorded
         answers are used. Modes: strict, recorded, dry, live (only the tools named in `live` run); see docs/replay.md.
+        Nobody can be asked in a replay: a live call of an unsafe tool that was made before with the same arguments is a
+        miss, unless `effects` is `repeat` or `reuse`.
         """
         from .replay.replay import ReplayPlan, replay
 
@@ -1081,6 +1131,7 @@ class Session:
             mode=mode,
             live=live,
             on_miss=on_miss,
+            effects=effects,
             limits=limits,
             progress=progress,
         )
@@ -1283,6 +1334,13 @@ def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> 
     return [parsed[id(item)] if isinstance(item, dict) else next(specs) for item in tools]
 
 
+def _repeatable_tools(tools: Iterable[object]) -> set[str]:
+    """Return the names of those tools that declare that they may run again; functions and dicts declare nothing."""
+    from .agent.tools.tool import Tool
+
+    return {tool.name for tool in tools if isinstance(tool, Tool) and tool.effect != "unsafe"}
+
+
 def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
     """An approval applies to one call only, not to calls of its task; and a denial is final."""
     from .agent.call_status import read_call_status
@@ -1302,7 +1360,7 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
 
 
 def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> None:
-    from .agent.call_status import ancestors
+    from .agent.task_line import ancestors
 
     data = {"seq": call.seq, "index": call.index}
     decision = {"session": log.session_id, **data, "decision": kind}

@@ -186,7 +186,12 @@ class Store:
         parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})
         options["relation"] = "task"
         options["parent_session"], options["parent_seq"] = parent.session_id, parent.leaf.seq
-        return self._start(self.backend.create, agent, seeds, session_id, conversation_id, options)
+        facts, nth = parent.row.facts, parent.log.branch_number()
+
+        def create(new: NewSession) -> tuple[SessionRow, bool]:
+            return self.backend.create(replace(new, parent_facts=facts, parent_nth=nth))
+
+        return self._start(create, agent, seeds, session_id, conversation_id, options)
 
     def _start(
         self,

@@ -93,6 +93,7 @@ class Turn:
         self._own_answers: set[int] = set()
         """The seqs of the answers appended here: no earlier process started their tool calls."""
         self._own_starts: set[tuple[int, int]] = set()
+        self._leaves_paths: bool | None = None
         self._recorded: RecordedSteps | None = None
         """What an earlier run of this keyed turn recorded."""
         self._is_closed = False
@@ -450,7 +451,8 @@ class Turn:
 
         An exception becomes an error result. An async function, or a tool of one, is awaited: `await turn.run(…)`.
         A call that was started before a crash and has no result is not run again: its result says that the outcome
-        is unknown. A `bough.tool` with the effect `read` or `idempotent` is run again, under the same key; one with a
+        is unknown. An unsafe call that a path which was left has made already raises `ApprovalRequired`, unless the path
+        says what becomes of it (`effects`). A `bough.tool` with the effect `read` or `idempotent` is run again, under the same key; one with a
         `verify` function finds out what happened.
         """
         tool = _as_tool(call, function)
@@ -481,7 +483,24 @@ class Turn:
                 "what only the process knew that has ended; append turn.result(call_id, why, error=True) and let the "
                 "model call it again"
             )
+        self._refuse_repeat(open_call)
         self._record_start(open_call)
+
+    def _refuse_repeat(self, call: OpenCall) -> None:
+        """Raise unless the call may run: the same call on a path that was left needs a decision first."""
+        definitions = self._log.settings().tool_definitions if self._has_left_paths() else None
+        is_unsafe = definitions is None or call.call.name not in definitions.repeatable
+        decision = self._decide(call, needs_approval=False, is_unsafe=is_unsafe)
+        if decision is not True:
+            why = (
+                "was denied"
+                if decision is False
+                else "has a result on another path, which is to be used again"
+            )
+            raise InvalidOperation(
+                f"call {call.call.id} of {call.call.name} {why}; it was not started",
+                "append that result with turn.run(call, function), which does not run the function then",
+            )
 
     async def _run(
         self, tool_call: ToolCall | OpenCall, tool: Tool, run_blocking: RunBlocking, *, in_thread: bool
@@ -517,7 +536,10 @@ class Turn:
         call = self._open_call(tool_call)
         if (refusal := tool.refusal(call.call)) is not None:
             return self._store_result(call, refusal)
-        if tool.approval and not self._is_approved(call):
+        decision = self._decide(call, needs_approval=tool.approval, is_unsafe=tool.effect == "unsafe")
+        if isinstance(decision, Message):
+            return self._store_result(call, decision)
+        if not decision:
             return self._store_result(call, tool_result(call.call.id, DENIED, error=True, outcome="denied"))
         self._require_accepted(call, tool)
         was_started = self._was_started(call)
@@ -564,15 +586,42 @@ class Turn:
         self._log.record("calls_started", data=data, fence=self._fence)
         self._own_starts.add((call.seq, call.index))
 
-    def _is_approved(self, call: OpenCall) -> bool:
-        """Whether a person approved the call, False if denied; raises `ApprovalRequired` if neither."""
-        status, position = self._call_status(), (call.seq, call.index)
+    def _decide(self, call: OpenCall, *, needs_approval: bool, is_unsafe: bool) -> bool | Message:
+        """Whether the call may run, False if a person denied it; or the result that it had on another path.
+
+        Raises `ApprovalRequired` if a person must decide first: the tool needs it, or a path that was left has made the
+        same call.
+        """
+        from .agent.earlier_calls import effects_in_force, find_earlier_call, reused_result
+
+        position = call.seq, call.index
+        if position in self._own_starts or not (needs_approval or (is_unsafe and self._has_left_paths())):
+            return True
+        status = self._call_status()
         if position in status.decided:
             return position not in status.denied
-        if position not in status.approval_requested:
-            data = {"seq": call.seq, "index": call.index}
-            self._log.record("approval_requested", data=data, only_at_leaf=True, fence=self._fence)
+        if position in status.approval_requested:
+            raise ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
+        stored = next(each for each in self._log.cursor.open_calls if (each.seq, each.index) == position)
+        earlier = find_earlier_call(self._log, stored.call) if is_unsafe and self._has_left_paths() else None
+        effects = "ask" if earlier is None else effects_in_force(self._log)
+        if earlier is not None and effects == "reuse" and (result := reused_result(call.call, earlier)):
+            return result
+        if not needs_approval and (earlier is None or effects == "repeat"):
+            return True
+        data: dict[str, Any] = {"seq": call.seq, "index": call.index}
+        if earlier is not None and effects != "repeat":
+            data["earlier"] = earlier.reference
+        self._log.record("approval_requested", data=data, only_at_leaf=True, fence=self._fence)
         raise ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
+
+    def _has_left_paths(self) -> bool:
+        """Whether unsafe calls may have been left behind on other paths; read once in a turn."""
+        if self._leaves_paths is None:
+            from .agent.earlier_calls import has_left_paths
+
+            self._leaves_paths = has_left_paths(self._log)
+        return self._leaves_paths
 
     def _store_result(self, call: OpenCall, message: Message) -> Message:
         """Append a result; one that cannot be stored becomes an error result, for the effect has happened."""

@@ -36,7 +36,7 @@ class TestDemo:
         folder, _ = demo_run
         with library.open(folder / "demo.db") as store:
             rows = list(store.all_sessions())
-            assert sorted(str(row.relation) for row in rows) == ["None", "fork", "replay"]
+            assert sorted(str(row.relation) for row in rows) == ["None", "fork", "fork", "replay"]
             case = store.session(next(row.session_id for row in rows if row.relation is None))
             kinds = [fact.kind for fact in case.journal()]
             assert "calls_started" in kinds

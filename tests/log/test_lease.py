@@ -182,6 +182,10 @@ class TestRunner:
                 assert server.get("/api/facets")["facets"]["status"] == {"interrupted": 1}
                 assert [call["state"] for call in detail["open_tool_calls"]] == ["unknown"]
                 server.post(f"{where}/resume", {"rollback": True}, 202)
+            session.refresh()
+            session.set(
+                effects="repeat"
+            )  # whether the call took effect is unknown: by default a person is asked
             with LocalServer(store) as server, inside_its_tool(store.backend.url, session.session_id):
                 server.post(f"{where}/resume", {"rollback": True, "take_over": True}, 202)
 

@@ -882,7 +882,7 @@ class TestLive:
         assert (report.reads, report.recorded_results, report.effects_sent) == ({"look": 1}, 1, 0)
 
     def test_effects_are_counted(self, session: Session, desk: Desk) -> None:
-        report = session.replay_sync(live=["refund"], tools=desk.tools())
+        report = session.replay_sync(live=["refund"], effects="repeat", tools=desk.tools())
         assert desk.did == [("refund", 41)]
         assert report.effects == {"refund": 1}
 
@@ -904,7 +904,7 @@ class TestLive:
         session.approve(session.open_tool_calls[0])
         session.resume_sync(model=ScriptedModel(["Done."]), tools=tools)
         assert desk.did == [("refund", 1)]
-        assert session.replay_sync(live=["refund"], tools=tools).effects == {"refund": 1}
+        assert session.replay_sync(live=["refund"], effects="repeat", tools=tools).effects == {"refund": 1}
         other = ScriptedModel([ask(("refund", 2)), "Done."])
         report = session.replay_sync(live=["refund"], tools=tools, model=other)
         assert (report.effects, report.missed_calls) == ({}, ("refund",))
@@ -921,7 +921,7 @@ class TestLive:
             return "refunded"
 
         async def cancelled() -> None:
-            task = asyncio.create_task(session.replay(live=["refund"], tools=[refund]))
+            task = asyncio.create_task(session.replay(live=["refund"], effects="repeat", tools=[refund]))
             await started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -964,7 +964,7 @@ class TestTasks:
         assert replayed(store, report).children() == []
 
     def test_a_live_tool_gets_what_its_child_had_answered(self, store: Store, parent: Session) -> None:
-        report = parent.replay_sync(live=["research"], tools=[self.tool("look into")])
+        report = parent.replay_sync(live=["research"], effects="repeat", tools=[self.tool("look into")])
         assert report.is_same
         assert len(list(store.all_sessions(relation="task"))) == 1
 
@@ -973,7 +973,7 @@ class TestTasks:
         call = assistant(ToolCall("c", "research", {"topic": "sea"}))
         parent.resume_sync(model=ScriptedModel([call, "Blue."]), tools=[self.tool("look into")])
         for session in (parent, parent.fork()):
-            report = session.replay_sync(live=["research"], tools=[self.tool("look into")])
+            report = session.replay_sync(live=["research"], effects="repeat", tools=[self.tool("look into")])
             assert report.is_same, report.lines()
         assert len(list(store.all_sessions(relation="task"))) == 2
 
@@ -984,10 +984,10 @@ class TestTasks:
         copy = store.session(store.import_bundle(bundle, new_id=True).session_id)
         store.delete(parent.session_id)
         store.purge(parent.session_id)
-        assert copy.replay_sync(live=["research"], tools=[self.tool("look into")]).is_same
+        assert copy.replay_sync(live=["research"], effects="repeat", tools=[self.tool("look into")]).is_same
 
     def test_a_task_that_was_not_recorded_is_refused(self, store: Store, parent: Session) -> None:
-        report = parent.replay_sync(live=["research"], tools=[self.tool("dig into")])
+        report = parent.replay_sync(live=["research"], effects="repeat", tools=[self.tool("dig into")])
         assert "not recorded" in report.first_divergence.actual
         assert len(list(store.all_sessions(relation="task"))) == 1
 

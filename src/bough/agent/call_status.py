@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,10 +20,11 @@ from ..core.turns import OpenCall
 from ..errors import TaskTrashed
 from ..log.imports import ACCEPTED
 from ..log.log import Log
-from ..stores.base import Fact, SessionRow, StoreBackend
-from .tools.tool import Decision, PendingApproval, Tool
+from ..stores.base import Fact
+from .earlier_calls import find_reference
+from .task_line import parent_rows, topmost_trashed
+from .tools.tool import Decision, EarlierCall, PendingApproval, Tool
 
-MAX_TASK_DEPTH = 4
 CallPosition = tuple[int, int]
 
 
@@ -33,6 +35,8 @@ class CallStatus(Struct, frozen=True):
     approval_requested: frozenset[CallPosition] = frozenset()
     approved: frozenset[CallPosition] = frozenset()
     denied: frozenset[CallPosition] = frozenset()
+    earlier: Mapping[CallPosition, EarlierCall] = {}
+    """The same call on a path that was left, for calls that wait because of it."""
     task_approvals: Mapping[CallPosition, tuple[PendingApproval, ...]] = {}
     """The approvals that the tasks of a call wait for."""
     trashed_tasks: Mapping[CallPosition, str] = {}
@@ -116,8 +120,8 @@ class CallStatus(Struct, frozen=True):
             position = (call.seq, call.index)
             yield from self.task_approvals.get(position, ())
             if position in self.approval_requested - self.decided:
-                elsewhere = self.decided_elsewhere.get(position)
-                yield PendingApproval(call.seq, call.index, call.call, session_id, elsewhere)
+                elsewhere, earlier = self.decided_elsewhere.get(position), self.earlier.get(position)
+                yield PendingApproval(call.seq, call.index, call.call, session_id, elsewhere, earlier)
 
 
 def read_call_status(log: Log) -> CallStatus:
@@ -139,6 +143,7 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
     elsewhere: dict[CallPosition, Decision] = {}
     imported = log.store.session(log.session_id).imported_facts
     is_imported, is_accepted = imported > log.batch_since, False
+    references: dict[CallPosition, Any] = {}
     facts = log.facts_backwards(log.batch_since)
     for fact in facts:
         if fact.number <= imported and fact.kind in ("approved", "denied"):
@@ -149,7 +154,10 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
         elif fact.kind == "calls_started":
             positions[fact.kind].update((fact.data["seq"], index) for index in fact.data["indexes"])
         elif fact.kind in positions:
-            positions[fact.kind].add((fact.data["seq"], fact.data["index"]))
+            position = fact.data["seq"], fact.data["index"]
+            positions[fact.kind].add(position)
+            if "earlier" in fact.data:
+                references[position] = fact.data["earlier"]
         elif fact.kind == "task_waits":
             waits.append(fact)
         elif fact.kind == "task_started":
@@ -159,13 +167,20 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
             break
     started, requested, approved, denied = map(frozenset, positions.values())
     open_positions = frozenset((call.seq, call.index) for call in open_calls)
-    earlier = takewhile(lambda fact: fact.kind not in ("turn_started", "turn_resumed"), facts)
-    has_recorded_starts = bool(started) or any(fact.kind == "calls_started" for fact in earlier)
+    before = takewhile(lambda fact: fact.kind not in ("turn_started", "turn_resumed"), facts)
+    has_recorded_starts = bool(started) or any(fact.kind == "calls_started" for fact in before)
+    earlier = {
+        position: found
+        for position, reference in references.items()
+        if position not in started | approved | denied
+        and (found := find_reference(log, reference)) is not None
+    }
     status = CallStatus(
         started,
         requested.union(elsewhere),
         approved,
         denied,
+        earlier,
         tasks=tuple(reversed(tasks)),
         decided_elsewhere=elsewhere,
         unaccepted=open_positions if is_imported and not is_accepted else frozenset(),
@@ -183,7 +198,7 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
         position, task_call = (fact.data["seq"], fact.data["index"]), fact.data["call"]
         row = log.store.find_session(fact.data["session"])
         # An import may name any session as its task.
-        if row is None or all(parent.session_id != log.session_id for parent in _parent_rows(log.store, row)):
+        if row is None or all(parent.session_id != log.session_id for parent in parent_rows(log.store, row)):
             continue
         in_trash = topmost_trashed(log, row)
         task = Log(log.store, row, log.runtime)
@@ -197,8 +212,9 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
             elif (call.seq, call.index) in task_status.decided:
                 decided.add(position)
             else:
-                elsewhere = task_status.decided_elsewhere.get((call.seq, call.index))
-                approval = PendingApproval(call.seq, call.index, call.call, row.session_id, elsewhere)
+                place = call.seq, call.index
+                elsewhere, earlier = task_status.decided_elsewhere.get(place), task_status.earlier.get(place)
+                approval = PendingApproval(*place, call.call, row.session_id, elsewhere, earlier)
                 undecided[position] = (*undecided.get(position, ()), approval)
     return replace(status, task_approvals=undecided, trashed_tasks=trashed, decided_tasks=frozenset(decided))
 
@@ -216,35 +232,3 @@ def is_awaited_by_worker(log: Log) -> bool:
         if fact.kind in ("waiting", "turn_started", "turn_resumed"):
             return "queue" in fact.data
     return False
-
-
-# -- tasks and the sessions that started them ------------------------------------------------------
-
-
-def ancestors(log: Log) -> list[Log]:
-    """Return the sessions above a task: its parent first, the one that is not a task last."""
-    row = log.store.session(log.session_id)
-    return [Log(log.store, parent, log.runtime) for parent in _parent_rows(log.store, row)]
-
-
-def topmost_trashed(log: Log, task: SessionRow) -> str | None:
-    """Return the topmost session in the trash between a task and `log`: restoring it restores those below it."""
-    line = [task, *_parent_rows(log.store, task)]
-    between = takewhile(lambda row: row.session_id != log.session_id, line)
-    trashed = [row.session_id for row in between if row.trashed_at is not None]
-    return trashed[-1] if trashed else None
-
-
-def is_task_of(row: SessionRow, parent: str) -> bool:
-    """Whether the session is a task of that one. A journal from elsewhere may name any session as a task."""
-    return row.relation == "task" and row.parent_session == parent
-
-
-def _parent_rows(store: StoreBackend, row: SessionRow) -> Iterator[SessionRow]:
-    for _ in range(MAX_TASK_DEPTH + 1):  # bounded: a forged ring of parents must end too
-        if row.relation != "task" or row.parent_session is None:
-            return
-        if (parent := store.find_session(row.parent_session)) is None:
-            return
-        row = parent
-        yield row

@@ -13,7 +13,8 @@ from ..core.messages import Message
 from ..errors import ImportedCall, ImportedInput, ImportNotAccepted
 from ..log.imports import ACCEPTED, is_accepted
 from ..log.log import Log
-from .call_status import is_task_of, read_call_status
+from .call_status import read_call_status
+from .task_line import is_task_of
 from .tools.tool import Tool
 
 

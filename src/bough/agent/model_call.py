@@ -119,6 +119,7 @@ class ModelCaller:
         new = Settings(
             options=contexts.changed_options(settings.options, self._options),
             endpoints=_changed_endpoints(self.models[0], settings) if self.models else None,
+            effects=None if self.tool_runner.effects == settings.effects else self.tool_runner.effects,
         )
         tools = self.tool_runner.tool_set()
         if tools is None or tools.definitions == settings.tool_definitions:
@@ -192,10 +193,15 @@ class ModelCaller:
         answer = replace(answer, message=with_unique_ids(answer.message))
         draft = Draft(answer.message, answer.model or model.model, answer.finish, answer.evidence)
         allowed = self.tool_runner.allowed()
+        called = {call.name: allowed[call.name] for call in answer.message.calls if call.name in allowed}
+        waiting = {name for name, tool in called.items() if tool.approval}
+        unsafe = {name for name, tool in called.items() if tool.effect == "unsafe"}
+        if unsafe - waiting and await self.tool_runner.has_left_paths():
+            waiting |= unsafe  # until it is known that no path that was left has made the same call
         starts = [
             index
             for index, call in enumerate(answer.message.calls)
-            if call.name in allowed and not allowed[call.name].approval
+            if call.name in called and call.name not in waiting
         ]
         before: list[Draft] = []
         if answer.endpoint is not None:

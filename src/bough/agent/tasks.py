@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ..core.context import merge_options
 from ..core.drafts import Draft, build_entries
+from ..core.entries import Effects
 from ..core.messages import Message
 from ..core.turns import Cursor
 from ..errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
@@ -22,9 +23,10 @@ from ..log.changes import new_key
 from ..log.log import Log
 from ..models.model import Model
 from ..stores.base import NewSession, SessionRow
-from .call_status import MAX_TASK_DEPTH, ancestors, is_task_of, pending_approvals
+from .call_status import pending_approvals
 from .events import Emit, Event, ignore
 from .limits import LimitChecker, Limits
+from .task_line import MAX_TASK_DEPTH, ancestors, is_task_of
 from .tools.mcp.server import McpServer, for_one_turn, split_tools
 from .tools.tool import TaskNeedsApproval, TaskOptions, Tool
 from .writer import Writer
@@ -47,6 +49,8 @@ class RunSetup(Struct, frozen=True):
     """Whether what an import left open may run."""
     about: Mapping[str, Any] = {}
     """What the caller says of the turn: its trigger and its policy."""
+    effects: Effects | None = None
+    """What becomes of an unsafe call that a path which was left has made, from here on. None: as the path says."""
 
 
 BuildLoop = Callable[[Writer, RunSetup, LimitChecker | None], "Loop"]
@@ -57,13 +61,19 @@ class TaskRunner:
     """Runs and cancels the tasks of one session's tools."""
 
     def __init__(
-        self, writer: Writer, models: Sequence[Model], limits: LimitChecker, build_loop: BuildLoop
+        self,
+        writer: Writer,
+        models: Sequence[Model],
+        limits: LimitChecker,
+        build_loop: BuildLoop,
+        effects: Effects | None = None,
     ) -> None:
         self.warnings: list[Event] = []
         """Warnings for the author of a tool that no event was sent for yet, those of tasks included."""
         self.emit: Emit = ignore
         """Called when a task is recorded as started."""
         self._writer, self._models, self._limits, self._build_loop = writer, models, limits, build_loop
+        self._effects = effects
 
     async def run(self, key: str, text: str, task: TaskOptions) -> str:
         """Let a child session answer `text`; return its final answer."""
@@ -78,7 +88,7 @@ class TaskRunner:
         if task.models is None and is_new:
             options = merge_options(self._writer.settings().options, options)
         models, limits = task.models or self._models, task.limits or self._limits.limits
-        setup = RunSetup(models, tools, limits, options, for_one_turn(servers))
+        setup = RunSetup(models, tools, limits, options, for_one_turn(servers), effects=self._effects)
 
         def note(event: Event) -> None:
             nonlocal error
@@ -193,5 +203,12 @@ def _find_or_start(
         started_at=now,
         updated_at=now,
     )
-    new = NewSession(row, new_key(log.runtime), seeds=written.entries, blobs=written.blobs)
+    new = NewSession(
+        row,
+        new_key(log.runtime),
+        seeds=written.entries,
+        blobs=written.blobs,
+        parent_facts=parent.facts,
+        parent_nth=log.branch_number(),
+    )
     return log.store.create(new)[0], started.facts

@@ -14,18 +14,20 @@ import msgspec
 from msgspec import Struct
 
 from ..core.drafts import Blob, Draft
-from ..core.entries import PARTIAL
+from ..core.entries import PARTIAL, Effects
 from ..core.messages import Message, Outcome, ToolCall, assistant, tool_result
 from ..core.state import State
 from ..core.tool_definitions import ToolSet, ToolSpec, define_tools
 from ..core.turns import OpenCall
 from ..errors import BoughError, Fenced, SessionTrashed, StaleLeaf
 from .call_status import CallPosition, CallStatus, read_call_status
+from .earlier_calls import effects_in_force, find_earlier_call, has_left_paths, reused_result
 from .events import Emit, Event, ignore
 from .import_plan import require_accepted
 from .tasks import TaskRunner, task_id
 from .tools.mcp.server import McpServer, load_connections, merge_tools
 from .tools.tool import (
+    EarlierCall,
     Happened,
     NeverHappened,
     PendingApproval,
@@ -78,16 +80,20 @@ class ToolRunner:
         tools: Mapping[str, Tool],
         tasks: TaskRunner,
         servers: Sequence[McpServer] = (),
+        effects: Effects | None = None,
     ) -> None:
         self.writer, self.log = writer, writer.log
+        self.effects = effects
+        """What this run says about unsafe calls that a path which was left has made; None: as the path says."""
         self.tools, self.tasks = tools, tasks
         self._emit: Emit = ignore
         self._servers = servers
         self.connections: Connections | None = None
         """The MCP servers, once they are connected. Closing them leaves them to the next run of the session, or ends them
         with all processes that they started."""
-        self._tool_set: tuple[list[ToolSpec], ToolSet] | None = None
+        self._tool_set: tuple[tuple[list[ToolSpec], set[str]], ToolSet] | None = None
         """The tools that were in force last, and their definitions."""
+        self._has_left_paths: bool | None = None
         self._blobs: dict[CallPosition, list[Blob]] = {}
         """What the calls in flight store with their results."""
 
@@ -112,11 +118,17 @@ class ToolRunner:
     def tool_set(self) -> ToolSet | None:
         """Return the definitions of the tools in force; None if there are no tools, and there were none before."""
         specs = [tool.spec for tool in self.allowed().values()]
+        repeatable = self.repeatable_tools()
         if not specs and self.writer.settings().tool_definitions is None:
             return None
-        if self._tool_set is None or specs != self._tool_set[0]:
-            self._tool_set = specs, define_tools(specs, self.log.runtime.redactor)
+        if self._tool_set is None or (specs, repeatable) != self._tool_set[0]:
+            definitions = define_tools(specs, self.log.runtime.redactor, repeatable)
+            self._tool_set = (specs, repeatable), definitions
         return self._tool_set[1]
+
+    def repeatable_tools(self) -> set[str]:
+        """Return the names of the tools that declare that they may run again."""
+        return {name for name, tool in self.tools.items() if tool.effect != "unsafe"}
 
     async def call_status(self) -> CallStatus:
         """Return the status of the open calls, read from the journal unless this run knows it."""
@@ -144,11 +156,18 @@ class ToolRunner:
         self._emit = self.tasks.emit = emit
         if status.needing_acceptance(open_calls, self.allowed()):
             await self.writer.run_blocking(require_accepted, self.log, self.allowed(), inputs=False)
-        for call in status.needing_request(open_calls, self.tools):
-            position = {"seq": call.seq, "index": call.index}
-            await self.writer.record(Record("approval_requested", position, only_at_leaf=True))
-            emit(Event("session:approval_requested", call_data(call), self.writer.journal_number))
-        ready = [call for call in open_calls if not status.is_waiting(call, self.tools)]
+        earlier = await self._find_earlier_calls(open_calls, status)
+        reused = await self._reuse_results(open_calls, earlier, emit) if earlier else set[CallPosition]()
+        open_calls = [call for call in open_calls if (call.seq, call.index) not in reused]
+        requested = status.needing_request(open_calls, self.tools)
+        for call in open_calls:
+            if call in requested or (call.seq, call.index) in earlier:
+                emit(await self._request_approval(call, earlier.get((call.seq, call.index))))
+        ready = [
+            call
+            for call in open_calls
+            if not status.is_waiting(call, self.tools) and (call.seq, call.index) not in earlier
+        ]
         inputs = await self._read_inputs(ready)
         running = [
             asyncio.ensure_future(self._settle(call, each, (call.seq, call.index) in started, status))
@@ -173,6 +192,61 @@ class ToolRunner:
         finally:
             if not all(task.done() for task in running):
                 await run_uncancelled(cancel_all(running))
+
+    async def has_left_paths(self) -> bool:
+        """Whether unsafe calls may have been left behind on other paths; read once in a run."""
+        if self._has_left_paths is None:
+            self._has_left_paths = await self.writer.run_blocking(has_left_paths, self.log)
+        return self._has_left_paths
+
+    async def _find_earlier_calls(
+        self, open_calls: Sequence[OpenCall], status: CallStatus
+    ) -> dict[CallPosition, EarlierCall]:
+        """Return the same calls on paths that were left, for unsafe calls about which nobody has been asked yet."""
+        allowed, known = self.allowed(), status.decided | status.approval_requested
+        calls = [
+            call
+            for call in open_calls
+            if call.call.name in allowed and is_unsafe(allowed[call.call.name], call)
+            if (call.seq, call.index) not in known
+        ]
+        if not calls or not await self.has_left_paths():
+            return {}
+
+        def find() -> dict[CallPosition, EarlierCall]:
+            places = ((call, find_earlier_call(self.log, call.call)) for call in calls)
+            earlier = {(call.seq, call.index): found for call, found in places if found is not None}
+            return earlier if earlier and self._effects_in_force() != "repeat" else {}
+
+        return await self.writer.run_blocking(find)
+
+    def _effects_in_force(self) -> Effects:
+        return self.effects or effects_in_force(self.log)
+
+    async def _reuse_results(
+        self, open_calls: Sequence[OpenCall], earlier: Mapping[CallPosition, EarlierCall], emit: Emit
+    ) -> set[CallPosition]:
+        """Append the results that calls had on another path, if the path says so; return these calls."""
+        if await self.writer.run_blocking(self._effects_in_force) != "reuse":
+            return set()
+        reused: set[CallPosition] = set()
+        for call in open_calls:
+            found = earlier.get((call.seq, call.index))
+            message = None if found is None else reused_result(call.call, found)
+            if message is not None:
+                emit(await self._store_result(call, message))
+                reused.add((call.seq, call.index))
+        return reused
+
+    async def _request_approval(self, call: OpenCall, earlier: EarlierCall | None) -> Event:
+        """Record that a person is asked about a call, and about which earlier one, if that is why."""
+        data: dict[str, Any] = {"seq": call.seq, "index": call.index}
+        about = call_data(call)
+        if earlier is not None:
+            data["earlier"] = earlier.reference
+            about["earlier"] = earlier_data(earlier)
+        await self.writer.record(Record("approval_requested", data, only_at_leaf=True))
+        return Event("session:approval_requested", about, self.writer.journal_number)
 
     async def _store_result(self, call: OpenCall, message: Message) -> Event:
         """Append the result; one that cannot be stored becomes an error result, for the effect has happened."""
@@ -202,6 +276,8 @@ class ToolRunner:
         task_call = {"session": approval.session_id, "call": _call_key(approval)}
         await self.writer.record(Record("task_waits", position | task_call, only_at_leaf=True))
         data = {**call_data(approval), "session_id": approval.session_id, "task_of": _call_key(call)}
+        if approval.earlier is not None:
+            data["earlier"] = earlier_data(approval.earlier)
         return Event("session:approval_requested", data, self.writer.journal_number)
 
     async def _store_finished(
@@ -322,6 +398,28 @@ def hidden_result(call: ToolCall, *, may_have_run: bool) -> Message:
 
 def _call_key(call: OpenCall) -> dict[str, Any]:
     return {"seq": call.seq, "index": call.index, "call_id": call.call.id, "name": call.call.name}
+
+
+def is_unsafe(tool: Tool, call: OpenCall) -> bool:
+    """Whether the call would run, and must not without a decision if another path has made it."""
+    return tool.effect == "unsafe" and tool.refusal(call.call) is None
+
+
+def earlier_data(call: EarlierCall) -> dict[str, Any]:
+    """Return a call of another path as events contain it: where it is, and its result."""
+    result = call.result
+    known = {
+        "content": msgspec.to_builtins(list(result.content)) if result else [],
+        "error": result is not None and result.error,
+        "outcome": "unknown" if result is None else result.outcome,
+    }
+    return {
+        **call.reference,
+        "name": call.call.name,
+        "arguments": call.call.arguments,
+        "at": call.at,
+        **known,
+    }
 
 
 def call_data(call: OpenCall) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from ..agent.tools.mcp.server import McpServer, ToolLike, split_tools
 from ..agent.tools.scope import check_variable_names
 from ..agent.tools.tool import Tool, tool
 from ..core.context import changed_options
-from ..core.entries import Settings
+from ..core.entries import Effects, Settings
 from ..core.messages import system as system_message
 from ..core.usage import MICROCENTS_PER_DOLLAR
 from ..errors import ModelRefused, ModelUnavailable
@@ -73,6 +73,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     on_exceed: Literal["stop", "warn"] | None = None
     max_turns: int | None = None
     context_window: int | None = None
+    effects: Effects | None = None
     system: str | None = None
     agent: str | None = None
     title: str | None = None
@@ -115,6 +116,7 @@ class CommandAgent(Struct, frozen=True):
             "tools": [*self.own_tools, *self.servers, *self._workspace_tools(session)],
             "limits": self.limits,
             "options": self.model_options,
+            "effects": self.options.effects,
         }
 
     def _workspace_tools(self, session: Session | None) -> list[Tool]:
@@ -167,6 +169,7 @@ class CommandAgent(Struct, frozen=True):
             "--on-exceed": (options.on_exceed,),
             "--max-turns": (options.max_turns,),
             "--context-window": (options.context_window,),
+            "--effects": (options.effects,),
         }
         words = [word for flag, values in flags.items() for one in values if one for word in (flag, f"{one}")]
         words += [
@@ -434,6 +437,12 @@ def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
     return dict(pair.split("=", 1) for pair in value)
 
 
+effects_option = click.option(
+    "--effects",
+    type=click.Choice(["ask", "repeat", "reuse"]),
+    help="From here on, a call of an unsafe tool that a path which was left has made with the same arguments: wait for "
+    "approval, run it once more, or answer with the result it had. Default: ask.",
+)
 _AGENT = (
     model_option(
         "--model",
@@ -493,6 +502,7 @@ _AGENT = (
         metavar="TOKENS",
         help="The model's window, if it is not in the table of models or the server allows less.",
     ),
+    effects_option,
 )
 _START = (
     text_option("--system", help="The system prompt."),

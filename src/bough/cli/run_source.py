@@ -18,6 +18,7 @@ from .option_group import struct_options
 from .picker import can_pick, pick
 from .reference import Position, complete, resolve_stored, resolve_stored_session
 from .rendering.error_text import CommandError
+from .rendering.left_behind import notify_left_behind
 from .rendering.output import format_age, notify
 from .store_option import StoreLocation
 
@@ -74,6 +75,7 @@ class Source(Struct, frozen=True, kw_only=True):
                 else position.session.rewind(self.from_point or 0)
             )
             notify(f"rewound {position.session.session_id} to entry {cut_text(cut)}")
+            notify_left_behind(position.session)
         agent.update_prompt(position.session)
         return position.session, agent
 
@@ -95,9 +97,10 @@ def _copy(position: Position, to_point: int | None, agent: CommandAgent) -> Sess
     options, seq = agent.options, position.seq if to_point is None else to_point
     source = position.session if to_point is not None else position.session_at()
     model = options.models[0] if options.models else None
-    fork = source.fork(seq, model=model, prompt=options.system, title=options.title)
+    fork = source.fork(seq, model=model, prompt=options.system, effects=options.effects, title=options.title)
     assert fork.cut is not None
     notify(f"copied {position.session.session_id} to {fork.session_id}, up to entry {cut_text(fork.cut)}")
+    notify_left_behind(fork)
     if options.tags:
         fork.tag(**options.tags)
     return fork

@@ -21,7 +21,6 @@ from ..agent.events import Event
 from ..agent.limits import LIMIT_CODE
 from ..agent.tools.tool import PendingApproval
 from ..core.messages import Message
-from ..core.turns import OpenCall
 from ..engines.local import Run
 from ..errors import ImportNotAccepted, NotFound, SessionTrashed, TaskTrashed, TurnLimit
 from ..session import Session
@@ -31,7 +30,7 @@ from .rendering.turn_events import Watcher
 from .signals import signal_handlers
 from .store_option import StoreLocation
 
-Ask = Callable[[OpenCall], bool | None]
+Ask = Callable[[PendingApproval], bool | None]
 """Ask the user about a call: True allows it, False denies it, None decides later."""
 Accept = Callable[[ImportNotAccepted], bool]
 """Ask the user whether what an import left open may run."""

@@ -77,6 +77,7 @@ def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Set
                 if new.endpoints is None
                 else {**(settings.endpoints or {}), **new.endpoints}
             ),
+            effects=new.effects or settings.effects,
         )
     return settings
 

@@ -5,10 +5,11 @@ Knows the kinds and which entries are public. Does not know branches, files or p
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
+from ..errors import InvalidArgument
 from .messages import Message
 
 
@@ -53,6 +54,8 @@ class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
     names: tuple[str, ...]
     size: int = 0
     """In bytes: what of a window they fill, without reading them."""
+    repeatable: tuple[str, ...] = ()
+    """The names of those that may run again: their effect is `read` or `idempotent`. Not known of the others: unsafe."""
 
 
 class Endpoint(Struct, frozen=True, omit_defaults=True):
@@ -67,6 +70,16 @@ class Endpoint(Struct, frozen=True, omit_defaults=True):
     reasoning: Literal["demanded", "refused"] | None = None
     """Whether reasoning must be in every answer that is sent back, or in none."""
     encrypts_reasoning: bool = True
+
+
+Effects = Literal["ask", "repeat", "reuse"]
+"""An unsafe call that another path made waits for a person, runs once more, or gets the result it had there."""
+
+
+def check_effects(effects: object) -> None:
+    """Raise InvalidArgument for what is none of `Effects`; None is fine."""
+    if effects not in (None, *get_args(Effects)):
+        raise InvalidArgument("effects", effects, "ask, repeat or reuse")
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):
@@ -85,6 +98,8 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     """The context windows of models in tokens, by name, as a person set them or a server's error reported them."""
     endpoints: dict[str, Endpoint] | None = None
     """Who is asked, by provider, where it decides what a request looks like."""
+    effects: Effects | None = None
+    """What becomes of an unsafe call that another path has made already. Ignored if it came with an import."""
 
 
 class Note(Struct, frozen=True, omit_defaults=True):

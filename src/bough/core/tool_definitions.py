@@ -6,7 +6,7 @@ how a provider writes a tool; `wire` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import msgspec
@@ -42,14 +42,21 @@ class ToolSet(Struct, frozen=True):
         return Draft(Settings(tool_definitions=self.definitions), blobs=(self.blob,))
 
 
-def define_tools(tools: Iterable[ToolSpec], redactor: Redactor | None = None) -> ToolSet:
-    """Encode definitions: equal ones give equal bytes, and so one blob, in every process."""
+def define_tools(
+    tools: Iterable[ToolSpec], redactor: Redactor | None = None, repeatable: Container[str] = ()
+) -> ToolSet:
+    """Encode definitions: equal ones give equal bytes, and so one blob, in every process.
+
+    `repeatable` has the names of tools that may run again.
+    """
     plain = [msgspec.to_builtins(tool) for tool in tools]
     data = to_json(plain, "tool definitions")
     if redactor is not None and redactor.may_contain_secret(data):
         plain = redactor.redact_json(plain)
         data = to_json(plain, "tool definitions")
-    definitions = ToolDefinitions(digest(data), tuple(tool["name"] for tool in plain), len(data))
+    names = tuple(tool["name"] for tool in plain)
+    safe = tuple(name for name in names if name in repeatable)
+    definitions = ToolDefinitions(digest(data), names, len(data), safe)
     return ToolSet(definitions, Blob(definitions.hash, MIME, data))
 
 

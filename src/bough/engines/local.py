@@ -22,7 +22,7 @@ from ..agent.loop import Loop, build_loop
 from ..agent.tasks import RunSetup
 from ..agent.tools.mcp.server import ToolLike, for_one_turn, split_tools
 from ..agent.writer import Writer
-from ..core.entries import Entry
+from ..core.entries import Effects, Entry, check_effects
 from ..core.messages import Message
 from ..core.usage import total
 from ..errors import InvalidOperation, SessionRunning
@@ -304,15 +304,19 @@ def start_run(
     options: Mapping[str, Any] | None = None,
     accept_imported: bool = False,
     about: Mapping[str, Any] | None = None,
+    effects: Effects | None = None,
     previous: Run | None = None,
 ) -> Run:
+    check_effects(effects)
     models = resolve_models(model)
     for one in models:
         check_options(one.provider, options)
     writer = Writer(log, models[0], is_one_shot=one_shot)
     by_name, servers = split_tools(tools)
     servers = for_one_turn(servers) if one_shot else servers
-    setup = RunSetup(models, by_name, limits or Limits(), options, servers, accept_imported, about or {})
+    setup = RunSetup(
+        models, by_name, limits or Limits(), options, servers, accept_imported, about or {}, effects
+    )
     return Run(build_loop(writer, setup), content, key, previous)
 
 

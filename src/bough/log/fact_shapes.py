@@ -39,6 +39,11 @@ class _TaskStarted(Struct):
     task: str | None = None
 
 
+class _Started(Struct):
+    parent_facts: Number | None = None
+    nth: Number | None = None
+
+
 class _Turn(Struct):
     turn: Number
     max_messages: Number | None = None
@@ -75,6 +80,7 @@ _SHAPES: dict[str, type] = {
     "ended": _Ended,
     "labelled": _Labelled,
     "moved": _MovedFact,
+    "started": _Started,
     "task_started": _TaskStarted,
     "task_waits": _TaskWaits,
     "turn_ended": _Ended,

@@ -63,5 +63,6 @@ def fork(
     )
     if source.leaf != log.leaf or cut.at != log.leaf.seq:
         detail = replace(detail, state=None)  # folded when it is read
-    created, cursor = log.fork(cut, row, detail, None if settings == Settings() else settings)
+    override = None if settings == Settings() else settings
+    created, cursor = log.fork(cut, row, detail, override, source.facts)
     return Log(log.store, created, runtime, cursor)

@@ -53,7 +53,7 @@ class ForeignEntries:
         owner = None if owner_id is None else store.find_session(owner_id)
         if owner is None:
             return float("inf")
-        return _first_own_seq(store, owner.session_id, owner.imported_facts, branch)
+        return first_seq_after(store, owner.session_id, owner.imported_facts, branch)
 
 
 def has_foreign_detail(log: Log) -> bool:
@@ -74,11 +74,11 @@ def is_accepted(log: Log) -> bool:
     return any(fact.kind == ACCEPTED for fact in _facts(log.store, log.session_id, imported))
 
 
-def _first_own_seq(store: StoreBackend, session_id: str, imported: int, branch: int) -> float:
-    """Return the first entry of a branch that was appended after the import; infinity if none was."""
-    if not imported:
+def first_seq_after(store: StoreBackend, session_id: str, number: int, branch: int) -> float:
+    """Return the first entry of a branch that was appended after a fact of its session; infinity if none was."""
+    if not number:
         return 0
-    for fact in _facts(store, session_id, imported):
+    for fact in _facts(store, session_id, number):
         is_position = fact.key is not None and fact.data.get("branch") == branch
         if is_position and isinstance(first := fact.data.get("first"), int):
             return first

@@ -26,7 +26,7 @@ from ..core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
 from ..core.media import digest
 from ..core.messages import Message, ToolCall, assistant, to_user_message
 from ..core.state import State, fold_state, merge_state, state_updates
-from ..core.tree import Leaf, Range, contains_leaf, shared_seq
+from ..core.tree import Branch, Leaf, Range, contains_leaf, shared_seq
 from ..core.turns import Action, Cursor, OpenCall, action_at_end, cursor_after, cursor_from_tail
 from ..core.usage import Call, Totals
 from ..errors import (
@@ -103,6 +103,7 @@ class Log:
         self._ranges: tuple[Range, ...] | None = None
         self._last_cursor = Cursor()
         self._branch_number: int | None = None
+        self.is_task = row.relation == "task"
         self._inherited: int | None = 0 if row.parent_session is None else None
         """How many entries it inherits at most; None if that was not read yet."""
         self.batch_since = 0
@@ -281,12 +282,23 @@ class Log:
 
         It counts the session's own branches, because branch numbers differ from store to store.
         """
+        return f"{self.session_id}/{self.branch_number()}/{seq}/{index}"
+
+    def branch_number(self) -> int:
+        """Which of the session's own branches the leaf is on, in the order they were opened."""
         with self._lock:
             if self._branch_number is None:
-                branches = self.store.branches(self.session_id)
-                own = [branch.branch for branch in branches if branch.session_id == self.session_id]
-                self._branch_number = bisect_left(sorted(own), self.leaf.branch) + 1
-            return f"{self.session_id}/{self._branch_number}/{seq}/{index}"
+                self.read_branches()
+            assert self._branch_number is not None
+            return self._branch_number
+
+    def read_branches(self) -> list[Branch]:
+        """Its own branches and their ancestors, as they are now."""
+        with self._lock:
+            branches = self.store.branches(self.session_id)
+            own = [branch.branch for branch in branches if branch.session_id == self.session_id]
+            self._branch_number = bisect_left(sorted(own), self.leaf.branch) + 1
+            return branches
 
     def original_call(self, call: OpenCall) -> ToolCall | None:
         """The open call as the model made it, for a tool to run with; None if a secret in it is known no more."""
@@ -819,7 +831,7 @@ class Log:
     # -- fork -----------------------------------------------------------------------------------
 
     def fork(
-        self, cut: Cut, row: SessionRow, detail: SessionDetail, settings: Settings | None
+        self, cut: Cut, row: SessionRow, detail: SessionDetail, settings: Settings | None, parent_facts: int
     ) -> tuple[SessionRow, Cursor]:
         """Create a session from a position on this path: one row and one branch, no entry copied."""
         check_names(self.runtime.redactor, {"conversation_id": row.conversation_id, "tags": row.tags})
@@ -833,6 +845,7 @@ class Log:
             detail=detail,
             seeds=written.entries,
             fork_point=parent,
+            parent_facts=parent_facts,
         )
         created, _ = self.store.create(new)
         return created, written.cursor

@@ -24,7 +24,7 @@ from ..agent.tools.mcp.server import ToolLike, load_connections, merge_tools, sp
 from ..agent.tools.tool import Tool
 from ..agent.writer import run_uncancelled
 from ..core.context import fold_settings, merge_options
-from ..core.entries import Entry, Note, Settings
+from ..core.entries import Effects, Entry, Note, Settings, check_effects
 from ..core.tool_definitions import ToolSpec, read_tools
 from ..core.usage import Totals, total
 from ..engines.local import ModelLike, resolve_models
@@ -70,6 +70,7 @@ class ReplayPlan(Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     live: Sequence[str] = ()
     on_miss: OnMiss = "stop"
+    effects: Effects = "ask"
     limits: Limits | None = None
     progress: Callable[[int, int], None] | None = None
     target: ReplayTarget | None = None
@@ -210,7 +211,9 @@ class Replay:
 
     def _build_parts(self, recording: Recording, overrides: Settings, path: IncrementalPath) -> ReplayParts:
         models: list[Model] = self.models or [RecordedModel(recording.path[: recording.until])]
-        answers = ToolAnswers(self.mode, self.tools, frozenset(self.plan.live), self.plan.on_miss)
+        answers = ToolAnswers(
+            self.mode, self.tools, frozenset(self.plan.live), self.plan.on_miss, self.plan.effects
+        )
         host_entries = HostEntries(
             recording, overrides, uses_recorded_answers=not self.models, has_own_tools=bool(self.tools)
         )
@@ -311,7 +314,8 @@ class Replay:
     def _stop_at_miss(self, parts: ReplayParts) -> None:
         misses = parts.answers.misses
         if misses and self.plan.on_miss == "stop" and self.stop_reason is None:
-            self.stop_reason = f"{misses[-1]} was not recorded"
+            is_repeat = misses[-1] in parts.answers.refused_repeats
+            self.stop_reason = f"{misses[-1]} {'would be repeated' if is_repeat else 'was not recorded'}"
 
     def _record_end(self, log: Log) -> None:
         """Mark the replay as completed or interrupted."""
@@ -372,6 +376,13 @@ def _check_plan(plan: ReplayPlan, mode: Mode) -> None:
         raise InvalidReplay(f"mode={mode!r} is invalid", f"use {', '.join(MODES)}")
     if plan.on_miss not in ON_MISS:
         raise InvalidReplay(f"on_miss={plan.on_miss!r} is invalid", f"use {', '.join(ON_MISS)}")
+    check_effects(plan.effects)
+    if plan.effects != "ask" and mode != "live":
+        raise InvalidReplay(
+            f"effects={plan.effects!r} has no meaning in mode {mode}, in which no unsafe tool runs",
+            "leave it out, or name tools to run with live=[…]",
+            "leave out --effects, or name tools to run with --live TOOL",
+        )
     if isinstance(plan.tools, str) and plan.tools != "recorded":
         raise InvalidReplay(f"tools={plan.tools!r} is invalid", 'use "recorded" or a list of tools')
     if mode == "strict" and plan.is_changed:

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ..agent.compaction import Compactor
+from ..agent.earlier_calls import find_earlier_call
 from ..agent.events import Emit, Event
 from ..agent.limits import LimitChecker, Limits
 from ..agent.loop import Loop, build_loop
@@ -292,7 +293,15 @@ class ReplayToolRunner(ToolRunner):
             return super().tool_set()
         names = self.writer.allowed_tools()
         allowed = [tool for tool in recorded if names is None or tool.name in names]
-        return define_tools(allowed, self.log.runtime.redactor)
+        repeatable = () if settings.tool_definitions is None else settings.tool_definitions.repeatable
+        return define_tools(allowed, self.log.runtime.redactor, repeatable)
+
+    async def has_left_paths(self) -> bool:
+        """False: nobody can be asked. `answer_call` looks for what was done before."""
+        return False
+
+    def repeatable_tools(self) -> set[str]:
+        return {tool.name for tool in self.writer.parts.tools if tool.effect != "unsafe"}
 
     def _original(self, call: OpenCall) -> ToolCall:
         """A call whose arguments are hidden still gets its recorded result; `ToolAnswers` runs no tool on it."""
@@ -305,8 +314,13 @@ class ReplayToolRunner(ToolRunner):
         task = recorded_task(parts.source, recorded)
         is_allowed = call.call.name in super().allowed()
         await self._wait_for_earlier(call, recorded)
+        earlier = None
+        if parts.answers.may_repeat(call.call.name):
+            earlier = await self.writer.run_blocking(find_earlier_call, self.log, call.call)
         try:
-            return await parts.answers.answer(context, recorded, is_allowed=is_allowed, task=task)
+            return await parts.answers.answer(
+                context, recorded, is_allowed=is_allowed, task=task, earlier=earlier
+            )
         finally:
             self._arrival(call).set()
 

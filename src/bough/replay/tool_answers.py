@@ -12,7 +12,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..agent.tools.tool import RunTask, Tool, ToolContext
+from ..agent.earlier_calls import reused_result
+from ..agent.tools.tool import EarlierCall, RunTask, Tool, ToolContext
+from ..core.entries import Effects
 from ..core.messages import Message, ToolCall, tool_result
 from ..core.tool_definitions import ToolSpec
 from ..errors import InvalidReplay
@@ -53,22 +55,50 @@ class NoArguments(Struct):
 class ToolAnswers:
     """Decides how each call is answered, and counts how."""
 
-    def __init__(self, mode: Mode, tools: Mapping[str, Tool], live: frozenset[str], on_miss: OnMiss) -> None:
-        self.mode, self.tools, self.live, self.on_miss = mode, tools, live, on_miss
+    def __init__(
+        self,
+        mode: Mode,
+        tools: Mapping[str, Tool],
+        live: frozenset[str],
+        on_miss: OnMiss,
+        repeats: Effects = "ask",
+    ) -> None:
+        self.mode, self.tools, self.live, self.on_miss, self.repeats = mode, tools, live, on_miss, repeats
         self.recorded_results = 0
         self.dry_runs: Counter[str] = Counter()
         self.reads: Counter[str] = Counter()
         self.effects: Counter[str] = Counter()
         self.misses: list[str] = []
         """The names of the calls without an answer."""
+        self.refused_repeats: set[str] = set()
+        """Those of them that would have run once more."""
+
+    def may_repeat(self, name: str) -> bool:
+        """Whether running a call of this tool could repeat an effect, about which nobody decided."""
+        tool = self.tools.get(name)
+        return name in self.live and tool is not None and tool.effect == "unsafe" and self.repeats != "repeat"
 
     async def answer(
-        self, context: ToolContext, recorded: RecordedResult | None, *, is_allowed: bool, task: RunTask
+        self,
+        context: ToolContext,
+        recorded: RecordedResult | None,
+        *,
+        is_allowed: bool,
+        task: RunTask,
+        earlier: EarlierCall | None = None,
     ) -> Message:
+        """Return the result of a call; `earlier` is the same call on a path that was left, if it must not be repeated."""
         call = context.call
         tool = self.tools.get(call.name) if is_allowed and not call.is_hidden else None
         if tool is not None and self._is_live(tool, recorded):
-            return await self._run(tool, context, task)
+            if earlier is None:
+                return await self._run(tool, context, task)
+            reused = reused_result(call, earlier) if self.repeats == "reuse" else None
+            if reused is None:
+                self.refused_repeats.add(call.name)
+                return self._miss(call, _repeat_text(call, earlier))
+            self.recorded_results += 1
+            return reused
         if recorded is not None:
             self.recorded_results += 1
             return recorded.as_result_of(call)
@@ -77,7 +107,10 @@ class ToolAnswers:
             return await tool.run_dry(_with_task(context, task))
         if self.mode == "dry" and tool is not None and tool.effect == "read" and not tool.approval:
             return await self._run(tool, context, task)
-        return self._miss(call)
+        why = (
+            f"this turn of the recording has no result of {call.name} with these arguments; nothing was done"
+        )
+        return self._miss(call, why)
 
     def _is_live(self, tool: Tool, recorded: RecordedResult | None) -> bool:
         """Whether the tool runs. A recorded approval applies to the same call; without one, such a tool does not run."""
@@ -90,13 +123,18 @@ class ToolAnswers:
         (self.reads if tool.effect == "read" else self.effects)[tool.name] += 1
         return await tool.run(_with_task(context, task))
 
-    def _miss(self, call: ToolCall) -> Message:
+    def _miss(self, call: ToolCall, reason: str) -> Message:
         self.misses.append(call.name)
-        reason = (
-            f"this turn of the recording has no result of {call.name} with these arguments; nothing was done"
-        )
         ends_turn = self.on_miss != "continue"
         return tool_result(call.id, reason, error=True, outcome="not_recorded", ends_turn=ends_turn)
+
+
+def _repeat_text(call: ToolCall, earlier: EarlierCall) -> str:
+    return (
+        f"{call.name} was called with these arguments before, in {earlier.session_id} at {earlier.seq}, and nobody can be "
+        'asked in a replay; nothing was done. Replay with effects="repeat" to run it once more, or with effects="reuse" to '
+        "answer with that result"
+    )
 
 
 def visible_tools(

@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from ..agent.call_status import is_awaited_by_worker, is_task_of, read_call_status
+from ..agent.call_status import is_awaited_by_worker, read_call_status
 from ..agent.events import Event
+from ..agent.task_line import is_task_of
 from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..core.context import fold_settings
 from ..core.entries import Settings

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..agent.call_status import CallPosition, CallStatus, ancestors, read_call_status
+from ..agent.call_status import CallPosition, CallStatus, read_call_status
+from ..agent.task_line import ancestors
 from ..core.turns import OpenCall
 from ..log.lease import is_held
 from ..session import Session

@@ -256,13 +256,19 @@ class NewSession(Struct, frozen=True):
     blobs: tuple[Blob, ...] = ()
     fork_point: Leaf | None = None
     """The position in the parent's tree where its first branch begins."""
+    parent_facts: int | None = None
+    """How many facts its parent had: what the parent did later is its own."""
+    parent_nth: int | None = None
+    """Of a task: on which of its parent's own branches the call is, counted in the order they were opened."""
 
     @property
     def origin(self) -> dict[str, Any]:
         """Where it comes from, as its first fact says: from another session, or from something else that Bough does."""
         row = self.row
         if row.parent_session:
-            return {"relation": row.relation, "parent": row.parent_session}
+            place = {"parent_facts": self.parent_facts, "nth": self.parent_nth}
+            known = {name: number for name, number in place.items() if number is not None}
+            return {"relation": row.relation, "parent": row.parent_session, **known}
         return {"relation": row.relation} if row.relation not in (None, "import") else {}
 
     def check_same(self, row: SessionRow, seeds: list[bytes]) -> None:

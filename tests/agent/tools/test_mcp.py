@@ -332,7 +332,7 @@ class TestReplay:
     def test_a_named_tool_runs_live(self, memory: Store, tmp_path: Path) -> None:
         counter = tmp_path / "count"
         session = run(memory, "count", file=str(counter))
-        report = session.replay_sync(tools=[server()], live=["count"])
+        report = session.replay_sync(tools=[server()], live=["count"], effects="repeat")
         assert report.effects == {"count": 1}
         assert counter.read_text() == "xx"
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from ...core.drafts import Blob
-from ...core.messages import Message, ToolCall, tool_result
+from ...core.messages import Message, ToolCall, ToolResult, tool_result
 from ...core.tool_definitions import ToolSpec
 from ...core.turns import OpenCall
 from ...core.typed_json import prepare
@@ -35,12 +35,37 @@ Effect = Literal["read", "idempotent", "unsafe"]
 Decision = Literal["approved", "denied"]
 
 
+class EarlierCall(OpenCall, frozen=True):
+    """A call on a path that was left, and what became of it: it took effect, or may have."""
+
+    session_id: str
+    """Whose call it is: the session's own, of one it was forked from, or of a task."""
+    entry_id: str
+    """The id of its answer, in hex."""
+    result: ToolResult | None
+    """None if it was started and has no result: whether it took effect is unknown."""
+    at: int
+    """When it was called, in microseconds since 1970, UTC."""
+
+    @property
+    def reference(self) -> dict[str, Any]:
+        """What a fact or a result says of it, to find it again."""
+        return {
+            "session": self.session_id,
+            "seq": self.seq,
+            "index": self.index,
+            "entry": self.entry_id,
+        }
+
+
 class PendingApproval(OpenCall, frozen=True):
     """A call that waits for a person, and the session it waits in, which may be a task's."""
 
     session_id: str
     decided_elsewhere: Decision | None = None
     """What somebody decided in the store it was imported from: it does not count here."""
+    earlier: EarlierCall | None = None
+    """The same call on a path that was left, if the person is asked because of it."""
 
 
 class TaskNeedsApproval(BaseException):

@@ -24,12 +24,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ...agent.tools.file_rewind import PlanFiles
+from ...agent.tools.tool import PendingApproval
 from ...core.codec import to_json
 from ...core.context import merge_options
 from ...core.entries import Entry
 from ...core.tree import Leaf, contains_leaf, shared_seq
 from ...core.tree_text import describe_entry
-from ...core.turns import OpenCall
 from ...core.usage import difference, format_cost, format_tokens
 from ...errors import BoughError, Fenced, InvalidOperation, SessionRunning, StaleLeaf, short_holder
 from ...log.session_list import MAX_COUNT
@@ -51,8 +51,9 @@ from ..imports import accept_import, decided_elsewhere
 from ..picker import can_pick, pick
 from ..reference import Position, complete
 from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
+from ..rendering.left_behind import approval_details, notify_left_behind
 from ..rendering.output import bold, clip, dim, echo, notify, plural, safe, width
-from ..rendering.turn_events import PlainWatcher, Watcher, call_details, call_text
+from ..rendering.turn_events import PlainWatcher, Watcher, call_text
 from ..run_source import cut_text, pick_session, reject_naming_options, resolve_runnable
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import check_utf8
@@ -279,8 +280,8 @@ class Chat:
             self.show(session.transcript(since=previous.seq))
         return True
 
-    def _ask(self, call: OpenCall) -> bool | None:
-        echo(call_details(call.call) + decided_elsewhere(call))
+    def _ask(self, call: PendingApproval) -> bool | None:
+        echo(approval_details(call) + decided_elsewhere(call))
         return self.confirm("Allow it?", default_on_abort=None)
 
     def confirm(self, question: str, *, default_on_abort: bool | None = False) -> bool | None:
@@ -537,6 +538,7 @@ def _print_left(chat: Chat, before: Leaf) -> None:
         notify(dim(f"  › {clip(text, width() - 4)}"))
     if len(inputs) > MAX_LEFT:
         notify(dim(f"  … and {plural(len(inputs) - MAX_LEFT, 'more message')}"))
+    notify_left_behind(chat.session)
 
 
 def _rewind(chat: Chat, rest: str) -> None:
@@ -582,6 +584,7 @@ def _fork(chat: Chat, rest: str) -> None:
     chat.note(
         f"Now in {fork.session_id}, a fork at entry {cut_text(fork.cut)}. /resume {source.session_id} goes back"
     )
+    notify_left_behind(fork)
     _print_unanswered(chat)
 
 
@@ -601,6 +604,7 @@ def _undo(chat: Chat, rest: str) -> None:
     chat.draft = message.text
     edit = " Your message is below to edit; Ctrl-U clears it" if chat.is_terminal else ""
     chat.note(f"Back at entry {cut.at}. Nothing was deleted; /redo returns.{edit}")
+    notify_left_behind(session)
 
 
 def _redo(chat: Chat, rest: str) -> None:

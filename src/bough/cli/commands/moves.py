@@ -13,9 +13,11 @@ from msgspec import Struct
 
 from ...agent.tools.file_rewind import FilesPlan, PlanFiles, count_text
 from ...core.context import active_compactions
+from ...core.entries import Effects
 from ...errors import FilesChanged, InvalidOperation, InvalidPosition
 from ...log.changes import Cut
 from ...session import Session
+from ..agent_options import effects_option
 from ..config import model_option, model_options
 from ..option_group import Decorator, struct_options
 from ..reference import (
@@ -27,6 +29,7 @@ from ..reference import (
     resolve_stored_session,
 )
 from ..rendering.error_text import CommandError
+from ..rendering.left_behind import notify_left_behind
 from ..rendering.output import (
     confirm_plan,
     echo,
@@ -48,6 +51,7 @@ from ..text_argument import read_stdin, text_option
 @text_option("--prompt", help="The new session's system prompt.")
 @text_option("--prompt-patch", help="Text added to the system prompt.")
 @click.option("--tools", metavar="NAMES", help="Only these tools, separated by commas.")
+@effects_option
 @click.option("--title", help="The new session's title.")
 @click.option("--agent", metavar="NAME", help="The agent that answers there. Default: the source's.")
 @json_option
@@ -60,13 +64,19 @@ def fork(
     prompt: str | None,
     prompt_patch: str | None,
     tools: str | None,
+    effects: Effects | None,
     title: str | None,
     agent: str | None,
     is_json: bool,
 ) -> None:
     """Start a new session from any entry of another, without copying.
 
-    The source does not change. Example: bough fork ses_3f@7 --prompt @stricter.txt
+    The source does not change. What its tools did after that entry stays done, and is listed: the same call of an unsafe
+    tool waits for approval in the fork, unless --effects says otherwise.
+
+    \b
+    bough fork ses_3f@7 --prompt @stricter.txt
+    bough fork ses_3f@7 --effects reuse
     """
     position = resolve_stored(location, reference)
     new = position.session_at().fork(
@@ -75,13 +85,20 @@ def fork(
         prompt_patch=prompt_patch,
         options=model_options or None,
         tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
+        effects=effects,
         title=title,
         agent=agent,
     )
     if is_json:
-        print_json(session={"id": new.session_id}, parent=position.session.session_id, cut=new.cut)
+        print_json(
+            session={"id": new.session_id},
+            parent=position.session.session_id,
+            cut=new.cut,
+            left_behind=new.left_behind(),
+        )
         return
     _print_cut(new.cut)
+    notify_left_behind(new)
     echo(new.session_id)
 
 
@@ -128,7 +145,8 @@ class FileOptions(Struct, frozen=True):
             return 1
         cut = move(folder)
         if is_json:
-            print_json(**report, is_done=True, leaf=session.leaf, **({} if cut is None else {"cut": cut}))
+            more = {} if cut is None else {"cut": cut}
+            print_json(**report, is_done=True, leaf=session.leaf, left_behind=session.left_behind(), **more)
             return 0
         notify(count_text(plan.actions))
         _print_position(session, cut, is_json=False)
@@ -170,7 +188,8 @@ def rewind(
     """Move back to an earlier entry; nothing is deleted.
 
     REFERENCE names the entry: latest@7, or latest@3:7 on another branch, as bough log --all lists them. The next input
-    starts a new branch; bough redo undoes the rewind.
+    starts a new branch; bough redo undoes the rewind. What tools did stays done, and is listed: the same call of an
+    unsafe tool waits for approval.
 
     With --files, what write_file and edit_file wrote after that entry is restored, too: changed files get their earlier
     content, new ones are deleted. A file that something else changed since then is refused. Files that shell commands
@@ -394,9 +413,15 @@ def _print_cut(cut: Cut | None) -> None:
 
 def _print_position(session: Session, cut: Cut | None, *, is_json: bool) -> None:
     if is_json:
-        print_json(session={"id": session.session_id}, leaf=session.leaf, cut=cut)
+        print_json(
+            session={"id": session.session_id},
+            leaf=session.leaf,
+            cut=cut,
+            left_behind=session.left_behind(),
+        )
         return
     _print_cut(cut)
+    notify_left_behind(session)
     echo(f"{session.session_id} is at {session.leaf}")
 
 

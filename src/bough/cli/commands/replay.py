@@ -87,6 +87,13 @@ from ..text_argument import text_option
     help="On a call that was not recorded: stop, skip to the next input, or tell the model and continue.",
 )
 @click.option(
+    "--effects",
+    type=click.Choice(["ask", "repeat", "reuse"]),
+    default="ask",
+    help="With --live: a call of an unsafe tool that was made before with the same arguments counts as not recorded, for "
+    "nobody can be asked; repeat runs it once more, reuse answers with the result it had.",
+)
+@click.option(
     "--new-id", is_flag=True, help="With a bundle file: import it under new session and conversation ids."
 )
 @format_options(None, json="Print JSON.", markdown="Print Markdown.")

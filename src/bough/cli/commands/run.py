@@ -9,8 +9,9 @@ from typing import Any
 import click
 import msgspec
 
-from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_status
-from ...core.turns import OpenCall
+from ...agent.call_status import is_awaited_by_worker, read_call_status
+from ...agent.task_line import ancestors
+from ...agent.tools.tool import PendingApproval
 from ...core.usage import Totals, difference, format_cost, format_tokens
 from ...errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
 from ...log.lease import is_held
@@ -28,6 +29,7 @@ from ..agent_options import (
 from ..imports import accept_import, accept_option, decided_elsewhere
 from ..reference import complete, required_reference
 from ..rendering.error_text import FAILURE, CommandError, print_error
+from ..rendering.left_behind import approval_details, earlier_text, notify_left_behind
 from ..rendering.output import (
     confirm_plan,
     dim,
@@ -40,7 +42,7 @@ from ..rendering.output import (
     safe,
     yes_option,
 )
-from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_details, call_text
+from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_text
 from ..run_source import Source, pick_session, resolve_runnable, source_options
 from ..store_option import StoreLocation, pass_location
 from ..text_argument import check_utf8, read_stdin, text_option
@@ -123,7 +125,7 @@ def run(
     try:
         return _run(location, session, agent, content, is_json=is_json, key=key, about=about)
     except (SessionRunning, ApprovalPending):
-        if not queue or content is None or key is not None or agent.model_options:
+        if not queue or content is None or key is not None or agent.model_options or options.effects:
             raise
     number = session.enqueue(content)
     notify(
@@ -190,6 +192,7 @@ def resume(
             if previous_leaf is None
             else f"turn {turn} abandoned; bough redo {session.session_id} brings it back"
         )
+        notify_left_behind(session)
         return _end_without_run(session, is_json=is_json)
     if keep_partial:
         text = session.keep_partial()
@@ -281,7 +284,8 @@ def approve(
     """Approve or deny tool calls that wait for approval.
 
     Lists the waiting calls and asks before it allows them; without a terminal pass --yes. An approval is saved, applies
-    to one call only, and the call runs once. bough resume continues the turn.
+    to one call only, and the call runs once. A call that waits because a path which was left has made it already is
+    listed with the result it had there. bough resume continues the turn.
     """
     session = resolve_runnable(location, reference)
     waiting = session.pending_approvals()
@@ -295,7 +299,7 @@ def approve(
             where = (
                 "" if call.session_id == session.session_id else f"  (called by its task {call.session_id})"
             )
-            echo(f"{n}. {call_details(call.call)}{where}{decided_elsewhere(call)}")
+            echo(f"{n}. {approval_details(call)}{where}{decided_elsewhere(call)}")
     in_trash = read_call_status(session.log).trashed_tasks
     for task in dict.fromkeys(in_trash.values()):
         print_error(TaskTrashed(session.session_id, task).command_text)
@@ -387,8 +391,8 @@ def _run(
         return driver.exit(code)
 
 
-def _ask(call: OpenCall) -> bool | None:
-    notify(call_details(call.call) + decided_elsewhere(call))
+def _ask(call: PendingApproval) -> bool | None:
+    notify(approval_details(call) + decided_elsewhere(call))
     try:
         return click.confirm("Allow it?", default=False, err=True)
     except click.Abort:
@@ -405,6 +409,8 @@ def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Total
     if end.waiting:
         for call in end.waiting:
             notify(f"waiting for approval: {call_text(call.call)}{decided_elsewhere(call)}")
+            if call.earlier is not None:
+                notify(f"  made before: {earlier_text(call.earlier)}")
         notify(f"continue with: bough approve {name}, then {resume}")
     elif end.reason == "cancelled":
         notify(f"cancelled; everything so far is saved. Continue with: bough run --resume {name} TEXT")

@@ -371,7 +371,8 @@ def _open_call_lines(position: Position) -> Iterator[str]:
     session = position.session
     if not session.open_tool_calls:
         return
-    from ...agent.call_status import ancestors, is_awaited_by_worker, read_call_status
+    from ...agent.call_status import is_awaited_by_worker, read_call_status
+    from ...agent.task_line import ancestors
 
     status = read_call_status(session.log)
     row = session.row

@@ -206,8 +206,8 @@ def enqueue_run(
     if accept_imported:
         session.accept_imported()
     if content is None:
-        if options.model_options:
-            raise CommandError("--engine absurd: -o needs TEXT, the input from which the options hold")
+        if options.model_options or options.effects:
+            raise CommandError("--engine absurd: -o and --effects need TEXT, the input from which they hold")
         task = session.resume(engine="absurd", **where)
     else:
         limits = None if options.max_turns is None else Limits(turns=options.max_turns)
@@ -219,12 +219,13 @@ def enqueue_run(
                 **where,
                 limits=limits,
                 options=model_options,
+                effects=options.effects,
                 one_shot=True,
                 key=key,
                 **about,
             )
         except SessionRunning:
-            if not queue_if_busy or key is not None or model_options or about:
+            if not queue_if_busy or key is not None or model_options or options.effects or about:
                 raise
             task = session.enqueue(content, engine="absurd", **where)
     if is_json:

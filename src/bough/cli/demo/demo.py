@@ -199,6 +199,7 @@ def run_demo(presenter: Presenter, store: Store) -> None:
     show_durable_entries(presenter, session)
     resume(presenter, session, before)
     fork(presenter, store, session)
+    try_again(presenter, session)
     replay(presenter, session)
     presenter.heading("The tree, with its leaf")
     presenter.run("tree", short_id(session.session_id))
@@ -267,6 +268,17 @@ def fork(presenter: Presenter, store: Store, session: Session) -> None:
     presenter.claim("entries copied", len(forked.entries()), not forked.entries())
     presenter.claim("entries shared", forked.leaf.seq, forked.leaf.seq == 8)
     presenter.claim("entries of the source", len(session.entries()), len(session.entries()) == own)
+
+
+def try_again(presenter: Presenter, session: Session) -> None:
+    presenter.heading("Try again from before the refund: the same call waits for a person")
+    code, output = presenter.run(
+        "run", "--copy", short_id(session.session_id), "--to-point", "5", "--tools", "shop.py"
+    )
+    presenter.claim("exit code (1: it waits for approval)", code, code == 1)
+    shown = "made before" in output and "left behind" in output
+    presenter.claim("the first refund is shown", "yes" if shown else "no", shown)
+    presenter.claim("payments in the bank's ledger", payments(presenter), payments(presenter) == 1)
 
 
 def replay(presenter: Presenter, session: Session) -> None:

@@ -20,7 +20,7 @@ from ...agent.tools.tool import Tool
 from ...agent.tools.workspace import workspace_tools
 from ...core.context import changed_options, fold_settings, merge_options
 from ...core.drafts import Draft, ExtraFact
-from ...core.entries import Settings
+from ...core.entries import Effects, Settings, check_effects
 from ...core.messages import Message, user
 from ...core.typed_json import converter
 from ...core.usage import MAX_COUNT
@@ -61,6 +61,8 @@ class Agent(Struct, frozen=True):
     """The variables of the worker's environment that these commands inherit besides PATH, HOME, LANG and the like."""
     options: dict[str, Any] = {}
     """Options of its model's calls, for a session that has none of the same name."""
+    effects: Effects | None = None
+    """What becomes of an unsafe call that a path which was left has made, for a session whose path does not say."""
 
     def models(self) -> list[Model]:
         return resolve_models(self.model)
@@ -145,6 +147,7 @@ def send(
     key: str | None = None,
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
+    effects: Effects | None = None,
     one_shot: bool = False,
     about: Mapping[str, Any] | None = None,
 ) -> EnqueuedTask:
@@ -163,10 +166,11 @@ def send(
         require_accepted(log, None, calls=content is None)
     settings = fold_settings(log.store.control_entries(row.session_id, leaf=row.leaf))
     check_options(None, options)  # the worker knows the provider
+    check_effects(effects)
     if content is not None:
         _check_turns(settings, row, limits)
         if log.store.inbox(row.session_id, 1):  # what was queued first runs first
-            if key is not None or options:
+            if key is not None or options or effects:
                 raise InputsQueued(row.session_id)
             message = user(content) if isinstance(content, str) else content
             return enqueue(log, message, queue=queue, agent=agent)
@@ -178,8 +182,9 @@ def send(
         drafts = [Draft(user(content) if isinstance(content, str) else content)]
         row_changes = trigger_columns(about or {})
         about = {**queued_turn_data(log), **(about or {}), **({"one_shot": True} if one_shot else {})}
-        if (changed := changed_options(settings.options, options)) is not None:
-            drafts.insert(0, Draft(Settings(options=changed)))
+        changed = Settings(options=changed_options(settings.options, options), effects=effects)
+        if changed != Settings():
+            drafts.insert(0, Draft(changed))
         if (in_force := merge_options(settings.options, options)) is not None:
             about["options"] = in_force
         about |= {} if limits is None else {"limits": limit_data(limits)}

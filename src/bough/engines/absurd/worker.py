@@ -32,6 +32,7 @@ from ...agent.loop import Loop, build_loop
 from ...agent.tasks import RunSetup
 from ...agent.tools.tool import Tool, error_text
 from ...core.context import fold_settings
+from ...core.entries import Settings, check_effects
 from ...core.redact import Redactor
 from ...errors import (
     BoughError,
@@ -139,6 +140,7 @@ class Worker:
         for loaded in self.agents.values():
             for model in loaded.models:
                 check_options(model.provider, loaded.agent.options)
+            check_effects(loaded.agent.effects)
         self.runtime = runtime or real_runtime(Redactor(environment_secrets()))
         self.report = report
         self.own_process, self.only_run = tuple(own_process), only_run
@@ -569,9 +571,8 @@ class TaskRun:
 
     def _run_turn(self, log: ClaimedLog, agent: LoadedAgent) -> ClaimedWriter:
         writer = ClaimedWriter(log, agent.models[0], self._worker.stopping.is_set)
-        options = self._default_options(log, agent.agent)
-        servers = agent.agent.servers()
-        loop = build_loop(writer, RunSetup(agent.models, agent.tools, agent.agent.limits, options, servers))
+        setup = self._setup(log, agent)
+        loop = build_loop(writer, setup)
         running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop)
         try:
             running.result()
@@ -580,13 +581,14 @@ class TaskRun:
             raise
         return writer
 
-    def _default_options(self, log: ClaimedLog, agent: Agent) -> dict[str, Any]:
-        """Return those of the agent's options that the session does not have."""
-        if not agent.options:
-            return {}
-        path = self._store.control_entries(log.session_id, leaf=log.leaf)
-        own = fold_settings(path).options or {}
-        return {name: value for name, value in agent.options.items() if name not in own}
+    def _setup(self, log: ClaimedLog, loaded: LoadedAgent) -> RunSetup:
+        """Return what the agent runs with: of its options and effects those that the session does not have."""
+        agent, own = loaded.agent, Settings()
+        if agent.options or agent.effects:
+            own = fold_settings(self._store.control_entries(log.session_id, leaf=log.leaf))
+        options = {name: value for name, value in agent.options.items() if name not in (own.options or {})}
+        effects = agent.effects if own.effects is None else None
+        return RunSetup(loaded.models, loaded.tools, agent.limits, options, agent.servers(), effects=effects)
 
     async def _run_cancellable(self, loop: Loop, writer: ClaimedWriter) -> None:
         """Cancel the loop when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""

@@ -183,6 +183,8 @@ def _settings(settings: Settings) -> Iterator[str]:
         yield f"Window of {code(model)}: {tokens:,} tokens"
     for provider, endpoint in (settings.endpoints or {}).items():
         yield f"Server of {code(provider)}: {code(endpoint.host or 'the vendor')}"
+    if settings.effects is not None:
+        yield f"Effects of other paths: {settings.effects}"
     if settings.prompt is not None:
         yield f"Prompt:\n\n{quote(settings.prompt)}"
     if settings.prompt_patch is not None:

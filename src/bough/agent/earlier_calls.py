@@ -1,0 +1,313 @@
+"""Calls on paths that were left: found when the same call comes up again, and when a person looks.
+
+A fork, a rewind, an undo, an edit or a rollback leaves a path, and does not undo what its tools did. What was left is not
+recorded: it follows from the branches of the session and of those that it was forked from. So a fork stays small. What
+another session does after the fork is its own, and is not looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import takewhile
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.call_hash import call_hash, canonical_call
+from ..core.context import fold_settings
+from ..core.entries import Effects, Entry, Note, Settings
+from ..core.messages import Message, ToolCall, ToolResult
+from ..core.tree import Branch, Leaf, Range
+from ..errors import InvalidPosition
+from ..log.imports import first_seq_after, is_foreign
+from ..log.log import Log
+from ..stores.base import CallPlace, Fact, SessionQuery, SessionRow, StoreBackend
+from .task_line import MAX_TASK_DEPTH, ancestors
+from .tools.tool import EarlierCall
+
+PAGE = 64
+"""Entries read at once to find the results of an answer's calls."""
+MAX_LISTED_ENTRIES = 1_000
+"""Entries of one branch that a list for people reads."""
+MAX_LISTED_TASKS = 100
+MAX_FORKS = 1_000
+NEVER_RAN = ("denied", "dry_run", "not_recorded")
+
+
+class Line(Struct, frozen=True):
+    """A session that a path stands on, and how much of it counts."""
+
+    session_id: str
+    reach: dict[int, int]
+    """By branch, the last entry that is on the path."""
+    facts: int | None = None
+    """What came after this fact was done after the fork; None: everything counts."""
+
+    def is_on_path(self, leaf: Leaf) -> bool:
+        return leaf.seq <= self.reach.get(leaf.branch, 0)
+
+    def is_later(self, store: StoreBackend, leaf: Leaf) -> bool:
+        """Whether the entry was appended after the fork was made."""
+        if self.facts is None:
+            return False
+        return leaf.seq >= first_seq_after(store, self.session_id, self.facts, leaf.branch)
+
+
+def has_left_paths(log: Log) -> bool:
+    """Whether calls may have been left behind: the session has other branches or was forked, or one above it in its line
+    of tasks was."""
+    if len(log.read_branches()) > 1:
+        return True
+    return log.is_task and any(len(parent.read_branches()) > 1 for parent in ancestors(log))
+
+
+def effects_in_force(log: Log) -> Effects:
+    """Return what becomes of a call that was made on another path: as the path says, or that of the session whose task it
+    is. What came with an import decides nothing."""
+    for each in (log, *ancestors(log)):
+        for entry in reversed(each.store.control_entries(each.session_id, leaf=each.leaf)):
+            if isinstance(entry.payload, Settings) and entry.payload.effects and not is_foreign(each, entry):
+                return entry.payload.effects
+    return "ask"
+
+
+def find_earlier_call(log: Log, call: ToolCall) -> EarlierCall | None:
+    """Return the newest call of the same tool with the same arguments on a path that was left: one that took effect, or
+    may have."""
+    hash_ = call_hash(call)
+    for each in (log, *ancestors(log)):
+        for line in _lines(each):
+            for place in log.store.find_tool_calls(line.session_id, hash_):
+                earlier = _read_call(log, place, call) if _is_left(log.store, line, place) else None
+                if earlier is not None:
+                    return earlier
+    return None
+
+
+def find_reference(log: Log, reference: Any) -> EarlierCall | None:
+    """Return the call that a fact refers to; None if it is not in this store, or another one is in its place."""
+    if not isinstance(reference, dict):
+        return None
+    session_id, seq, index, entry_id = (reference.get(name) for name in ("session", "seq", "index", "entry"))
+    if not isinstance(session_id, str) or log.store.find_session(session_id) is None:
+        return None
+    for branch in log.store.branches(session_id):
+        if (
+            branch.session_id == session_id
+            and isinstance(seq, int)
+            and branch.parent_seq < seq <= branch.tail
+        ):
+            answer, calls = _read_batch(log, session_id, Leaf(branch.branch, seq))
+            if answer is not None and answer.entry_id.hex() == entry_id:
+                return next((each for each in calls if each.index == index), None)
+    return None
+
+
+def left_behind(log: Log, limit: int) -> list[EarlierCall]:
+    """Return the calls that this path left behind and that are not known to be repeatable, the newest first."""
+    calls: list[EarlierCall] = []
+    for line in _lines(log):
+        branches = [b for b in log.store.branches(line.session_id) if b.session_id == line.session_id]
+        for branch in reversed(branches):
+            first = max(branch.parent_seq, line.reach.get(branch.branch, 0)) + 1
+            calls += _unsafe_calls(log, line, branch, first)
+        for task in _left_tasks(log.store, line):
+            calls += _calls_of_task(log, task)
+    calls.sort(key=lambda call: call.at, reverse=True)
+    return calls[:limit]
+
+
+# -- which entries were left -------------------------------------------------------------------------
+
+
+def _lines(log: Log) -> Iterator[Line]:
+    """Yield the session, and those that it was forked from."""
+    store, row = log.store, log.store.session(log.session_id)
+    reach = {part.branch: part.last for part in log.ranges()}
+    yield Line(row.session_id, reach)
+    for _ in range(MAX_FORKS):  # bounded: a forged ring of parents must end too
+        if row.relation not in ("fork", "replay") or row.parent_session is None:
+            return
+        started = store.journal(row.session_id, 0, 1)
+        if (parent := store.find_session(row.parent_session)) is None:
+            return
+        yield Line(parent.session_id, reach, started[0].data.get("parent_facts") if started else None)
+        row = parent
+
+
+def _is_left(store: StoreBackend, line: Line, place: CallPlace) -> bool:
+    """Whether an answer of the line's session, or of a task below it, is not on the path and was there before the fork."""
+    if place.session_id == line.session_id:
+        return not line.is_on_path(place.leaf) and not line.is_later(store, place.leaf)
+    row = store.find_session(place.session_id)
+    for _ in range(MAX_TASK_DEPTH + 1):
+        if row is None or row.parent_session is None:
+            return False
+        if row.parent_session == line.session_id:
+            return _is_left_task(store, line, row)
+        row = store.find_session(row.parent_session)
+    return False
+
+
+def _is_left_task(store: StoreBackend, line: Line, task: SessionRow) -> bool:
+    """Whether the call that started a task is not on the path, and was there before the fork."""
+    started = store.journal(task.session_id, 0, 1)
+    data = started[0].data if started else {}
+    if line.facts is not None and data.get("parent_facts", 0) > line.facts:
+        return False
+    own = [b.branch for b in store.branches(line.session_id) if b.session_id == line.session_id]
+    nth, seq = data.get("nth", 0), task.parent_seq or 0
+    if not 0 < nth <= len(own):
+        return seq > max((line.reach.get(branch, 0) for branch in own), default=0)
+    return not line.is_on_path(Leaf(sorted(own)[nth - 1], seq))
+
+
+# -- what became of a call ---------------------------------------------------------------------------
+
+
+def _read_call(log: Log, place: CallPlace, call: ToolCall) -> EarlierCall | None:
+    """Return the same call of an answer, if it took effect or may have."""
+    same = canonical_call(call)
+    _, calls = _read_batch(log, place.session_id, place.leaf)
+    return next((each for each in calls if canonical_call(each.call) == same), None)
+
+
+def _read_batch(log: Log, session_id: str, leaf: Leaf) -> tuple[Entry | None, list[EarlierCall]]:
+    """Return an answer, and those of its calls that took effect or may have."""
+    for answer, calls in _batches(session_id, _entries(log.store, session_id, leaf)):
+        return answer, [call for call in calls if _may_have_run(log, leaf, call)]
+    return None, []
+
+
+def _batches(session_id: str, entries: Iterable[Entry]) -> Iterator[tuple[Entry, list[EarlierCall]]]:
+    """Yield the answers among consecutive entries that call tools, with their calls. Ids of calls may occur again later."""
+    answer: Entry | None = None
+    results: dict[str, ToolResult] = {}
+    for entry in entries:
+        message = entry.message
+        if message is not None and message.role == "tool":
+            results.update((result.call_id, result) for result in message.results)
+        elif not isinstance(entry.payload, Note):
+            if answer is not None:
+                yield answer, _earlier_calls(session_id, answer, results)
+            answer = entry if message is not None and message.calls else None
+            results = {}
+    if answer is not None:
+        yield answer, _earlier_calls(session_id, answer, results)
+
+
+def _entries(store: StoreBackend, session_id: str, leaf: Leaf) -> Iterator[Entry]:
+    """Yield the entries of a branch from one on."""
+    first = leaf.seq
+    while page := store.entries(session_id, Range(leaf.branch, first, first + PAGE - 1)):
+        yield from (stored.entry.to_entry(stored.branch) for stored in page)
+        first += PAGE
+
+
+def _earlier_calls(session_id: str, answer: Entry, results: dict[str, ToolResult]) -> list[EarlierCall]:
+    assert answer.message is not None
+    return [
+        EarlierCall(
+            answer.seq, index, call, session_id, answer.entry_id.hex(), results.get(call.id), answer.at
+        )
+        for index, call in enumerate(answer.message.calls)
+        if call.malformed is None
+    ]
+
+
+def _may_have_run(log: Log, leaf: Leaf, call: EarlierCall) -> bool:
+    """Whether the call took effect, or may have. One without a result, or closed without one, did if it was started."""
+    outcome = None if call.result is None else call.result.outcome
+    if outcome in NEVER_RAN:
+        return False
+    return outcome not in (None, "interrupted") or _was_started(log, leaf, call)
+
+
+def _was_started(log: Log, leaf: Leaf, call: EarlierCall) -> bool:
+    """Whether the start of a call was recorded, or nobody recorded any in its turn: then it may have been started."""
+    session = Log(log.store, log.store.session(call.session_id), log.runtime)
+    facts = session.facts_backwards()
+    since = list(takewhile(lambda fact: not _appended(fact, leaf), facts))
+    starts = [fact.data for fact in since if fact.kind == "calls_started" and fact.data["seq"] == call.seq]
+    if any(call.index in data["indexes"] for data in starts):
+        return True
+    requests = [fact.data for fact in since if fact.kind == "approval_requested"]
+    if any((data["seq"], data["index"]) == (call.seq, call.index) for data in requests):
+        return False
+    before = takewhile(lambda fact: fact.kind not in ("turn_started", "turn_resumed"), facts)
+    return not starts and not any(fact.kind == "calls_started" for fact in before)
+
+
+def _appended(fact: Fact, leaf: Leaf) -> bool:
+    """Whether it is the fact that appended the entry."""
+    data = fact.data
+    return data.get("branch") == leaf.branch and "first" in data and data["first"] <= leaf.seq <= data["last"]
+
+
+# -- for people --------------------------------------------------------------------------------------
+
+
+def _unsafe_calls(log: Log, line: Line, branch: Branch, first: int) -> list[EarlierCall]:
+    """Return the calls on a branch from an entry on that may have taken effect, except of tools that may run again."""
+    last = branch.tail
+    if line.facts is not None and first <= last:
+        last = int(min(last, first_seq_after(log.store, line.session_id, line.facts, branch.branch) - 1))
+    first = max(first, last - MAX_LISTED_ENTRIES + 1)
+    if first > last:
+        return []
+    stored = log.store.entries(line.session_id, Range(branch.branch, first, branch.tail))
+    entries = [each.entry.to_entry(each.branch) for each in stored[: last - first + 1 + PAGE]]
+    repeatable = _repeatable_tools(log.store, line.session_id, Leaf(branch.branch, last))
+    return [
+        call
+        for answer, calls in _batches(line.session_id, entries)
+        for call in calls
+        if answer.seq <= last and call.call.name not in repeatable
+        if _may_have_run(log, Leaf(answer.branch, answer.seq), call)
+    ]
+
+
+def _repeatable_tools(store: StoreBackend, session_id: str, leaf: Leaf) -> Sequence[str]:
+    try:
+        definitions = fold_settings(store.control_entries(session_id, leaf=leaf)).tool_definitions
+    except InvalidPosition:  # moved or purged meanwhile
+        return ()
+    return () if definitions is None else definitions.repeatable
+
+
+def _tasks(store: StoreBackend, session_id: str) -> list[SessionRow]:
+    pages = (
+        store.sessions(
+            SessionQuery(parent_session=session_id, relation="task", trashed=trashed, limit=MAX_LISTED_TASKS)
+        )
+        for trashed in (False, True)
+    )
+    return [row for page in pages for row in page.sessions]
+
+
+def _left_tasks(store: StoreBackend, line: Line) -> list[SessionRow]:
+    return [row for row in _tasks(store, line.session_id) if _is_left_task(store, line, row)]
+
+
+def _calls_of_task(log: Log, task: SessionRow, depth: int = 0) -> list[EarlierCall]:
+    """Return the calls of a task, on any branch, and of those below it."""
+    line = Line(task.session_id, {})
+    branches = [b for b in log.store.branches(task.session_id) if b.session_id == task.session_id]
+    calls = [c for branch in branches for c in _unsafe_calls(log, line, branch, branch.parent_seq + 1)]
+    if depth < MAX_TASK_DEPTH:
+        for below in _tasks(log.store, task.session_id):
+            calls += _calls_of_task(log, below, depth + 1)
+    return calls
+
+
+# -- the result of another path ----------------------------------------------------------------------
+
+
+def reused_result(call: ToolCall, earlier: EarlierCall) -> Message | None:
+    """Return the recorded result as that of this call, marked; None if none was recorded, or its outcome is unknown."""
+    result = earlier.result
+    if result is None or result.outcome != "done":
+        return None
+    details = {**(result.details or {}), "reused": earlier.reference}
+    return Message("tool", (replace(result, call_id=call.id, details=details),))
