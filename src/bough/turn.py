@@ -451,9 +451,9 @@ class Turn:
 
         An exception becomes an error result. An async function, or a tool of one, is awaited: `await turn.run(…)`.
         A call that was started before a crash and has no result is not run again: its result says that the outcome
-        is unknown. An unsafe call that a path which was left has made already raises `ApprovalRequired`, unless the path
-        says what becomes of it (`effects`). A `bough.tool` with the effect `read` or `idempotent` is run again, under the same key; one with a
-        `verify` function finds out what happened.
+        is unknown. A `bough.tool` with the effect `read` or `idempotent` is run again, under the same key; one with a
+        `verify` function finds out what happened. An unsafe call that a path which was left has made already raises
+        `ApprovalRequired`, unless the path says what becomes of it (docs/effects.md).
         """
         tool = _as_tool(call, function)
         running = self._run(call, tool, _directly, in_thread=tool.is_async)

@@ -46,8 +46,10 @@ class TestDemo:
             assert (settled.outcome, settled.error) == ("done", False)
             for provider in PROVIDERS:
                 assert not list(find_provider(provider).violations(case.request(provider)))
-            fork = store.session(next(row.session_id for row in rows if row.relation == "fork"))
+            (fork,) = [store.session(row.session_id) for row in rows if row.title == "Order 41, second try"]
             assert fork.entries() == []
+            (retry,) = [store.session(row.session_id) for row in rows if row.status == "waiting"]
+            assert retry.pending_approvals()[0].earlier is not None
             again = store.session(next(row.session_id for row in rows if row.relation == "replay"))
             called = [call.name for entry in again.path() if entry.message for call in entry.message.calls]
             assert called == ["look_up"]

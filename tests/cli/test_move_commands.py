@@ -39,6 +39,25 @@ class TestFork:
         assert done.out.startswith("ses_")
 
 
+class TestWhatIsLeftBehind:
+    @pytest.mark.parametrize(
+        "command", [("fork", "ses_case@2"), ("rewind", "ses_case@2"), ("undo", "ses_case")]
+    )
+    def test_every_move_says_which_unsafe_calls_it_leaves(
+        self, store_path: Path, command: tuple[str, ...]
+    ) -> None:
+        bough("undo", "ses_case", store=store_path)
+        (left,) = bough(*command, "--json", store=store_path).json["left_behind"]
+        assert (left["call"]["name"], left["session_id"]) == ("refund", "ses_case")
+
+    def test_people_read_it_beside_the_result(self, store_path: Path) -> None:
+        done = bough("rewind", "ses_case@2", store=store_path)
+        assert "left behind, and not undone: 1 call of unsafe tools" in done.err
+        assert "ses_case@" in done.err
+        assert done.out.startswith("ses_case is at")
+        assert "left behind" not in bough("redo", "ses_case", store=store_path).err
+
+
 class TestRewind:
     def test_rewind_undo_and_redo_move_the_leaf_and_lose_nothing(self, store_path: Path) -> None:
         assert bough("rewind", "ses_case@8", "--json", store=store_path).json["leaf"]["seq"] == 8

@@ -342,6 +342,40 @@ class TestWhereItGoesOnFrom:
         source.refresh()
         assert (source.path(), source.journal()) == (before, facts)
 
+    @pytest.mark.attack
+    def test_a_copy_repeats_no_payment_without_a_decision(self, home: Path) -> None:
+        script(home, calls("unverified"), "Paid.")
+        tools = (*MODEL, "--tools", "tools.py")
+        assert bough("run", "pay", *tools, home=home).stdout == "Paid.\n"
+        done = bough("run", "--copy", "latest", "--to-point", "2", *tools, home=home)
+        assert done.returncode == 1
+        assert "left behind, and not undone: 1 call of unsafe tools" in done.stderr
+        assert "made before: ses_" in done.stderr
+        assert len((home / "book").read_text().splitlines()) == 1
+        listed = bough("approve", "latest", home=home)
+        assert "It was made before, on a path that was left" in listed.stdout
+        assert bough("approve", "latest", "--yes", home=home).returncode == 0
+        assert bough("resume", "latest", *tools, home=home).stdout == "Paid.\n"
+        assert len((home / "book").read_text().splitlines()) == 2
+
+    @pytest.mark.parametrize(("effects", "count"), [("repeat", 2), ("reuse", 1)])
+    def test_a_copy_may_say_what_becomes_of_a_payment(self, home: Path, effects: str, count: int) -> None:
+        script(home, calls("unverified"), "Paid.")
+        tools = (*MODEL, "--tools", "tools.py")
+        bough("run", "pay", *tools, home=home)
+        done = bough("run", "--copy", "latest", "--to-point", "2", "--effects", effects, *tools, home=home)
+        assert (done.returncode, done.stdout) == (0, "Paid.\n")
+        assert len((home / "book").read_text().splitlines()) == count
+
+    def test_overwriting_and_rolling_back_say_what_they_leave(self, home: Path) -> None:
+        script(home, calls("unverified"), "Paid.")
+        tools = (*MODEL, "--tools", "tools.py")
+        bough("run", "pay", *tools, home=home)
+        done = bough("run", "--overwrite", "latest", "--from-point", "0", "pay", *tools, home=home)
+        assert (done.returncode, "left behind" in done.stderr) == (1, True)
+        assert "left behind" in bough("resume", "latest", "--rollback", home=home).stderr
+        assert len((home / "book").read_text().splitlines()) == 1
+
     def test_copy_without_a_point_takes_all_of_it_and_without_words_says_nothing(self, home: Path) -> None:
         bough("run", "hi", *MODEL, home=home)
         done = bough("run", "--copy", "latest", home=home)

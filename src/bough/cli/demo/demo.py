@@ -49,7 +49,8 @@ MAX_LINES = 24
 def demo(keep: bool, folder: Path | None, opens: bool, is_json: bool) -> int:
     """Watch an agent get killed during a refund and recover; needs no key and no network.
 
-    The session is resumed without a second refund, forked, replayed with a stricter prompt, and compared.
+    The session is resumed without a second refund, forked, tried again from before the refund, which waits for a person,
+    replayed with a stricter prompt, and compared.
     """
     target = _folder(folder)
     started_at = time.monotonic()
@@ -272,9 +273,7 @@ def fork(presenter: Presenter, store: Store, session: Session) -> None:
 
 def try_again(presenter: Presenter, session: Session) -> None:
     presenter.heading("Try again from before the refund: the same call waits for a person")
-    code, output = presenter.run(
-        "run", "--copy", short_id(session.session_id), "--to-point", "5", "--tools", "shop.py"
-    )
+    code, output = presenter.run("run", "--copy", short_id(session.session_id), "--to-point", "5", *SHOP)
     presenter.claim("exit code (1: it waits for approval)", code, code == 1)
     shown = "made before" in output and "left behind" in output
     presenter.claim("the first refund is shown", "yes" if shown else "no", shown)
