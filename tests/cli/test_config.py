@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import bough as library
+from bough.cli.agent_options import AgentOptions
+from bough.cli.commands.serve import _agent as server_agent
 from bough.cli.config import Config, complete_model
 from bough.cli.main import outcome
 from bough.core.context import fold_settings
@@ -153,7 +156,7 @@ class TestFile:
                 "line 2: aliases.a:b is invalid; expected an alias without a colon",
             ),
             ("# x\n[options]\nfast = 1\n", "line 3: options.fast is invalid; expected a table of options"),
-            ("\n\n[modles]\n", "line 3: modles is invalid; expected model, store, aliases.NAME or options"),
+            ("\n\n[modles]\n", "line 3: modles is invalid; expected model, store, aliases.NAME, options"),
         ],
     )
     def test_what_is_wrong_in_the_file_is_told_with_its_line(
@@ -308,3 +311,222 @@ class TestBareCommand:
         code, _, err = cli("--to-point", "3")
         assert code == 2
         assert "--to-point" in err
+
+
+class TestChat:
+    """[chat]: what an agent runs with that is started here, unless a flag or the session says otherwise."""
+
+    @pytest.fixture
+    def chat(self, cli: Cli, tmp_path: Path) -> Callable[[str], None]:
+        return lambda lines: (tmp_path / "config.toml").write_text(f"[chat]\n{lines}\n") and None
+
+    def test_a_flag_wins_over_the_configured_cap_of_turns(
+        self, cli: Cli, chat: Callable[[str], None]
+    ) -> None:
+        chat('max_turns = 1\ndefault_model = "scripted:one.json"')
+        assert cli("run", "hi")[:2] == (0, "One.\n")
+        code, out, err = cli("run", "more", "--resume", "latest")
+        assert (code, out) == (1, "")
+        assert (
+            "had its 1 turn; raise it with --max-turns N, for good with bough config set chat.max_turns N"
+            in err
+        )
+        assert cli("run", "more", "--resume", "latest", "--max-turns", "2")[:2] == (0, "Two.\n")
+        assert cli("config", "set", "chat.max_turns", "3")[0] == 0
+        assert cli("run", "more", "--resume", "latest")[:2] == (0, "Three.\n")
+
+    def test_the_last_turns_before_the_cap_are_announced_with_the_setting(
+        self, cli: Cli, chat: Callable[[str], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        chat('max_turns = 10\ndefault_model = "scripted:many.json"')
+        (tmp_path / "many.json").write_text(json.dumps([f"{n}." for n in range(1, 12)]))
+        monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"say {n}\n" for n in range(1, 10))))
+        code, out, err = cli("chat")
+        assert (code, out.split()) == (0, [f"{n}." for n in range(1, 10)])
+        assert "this is turn 9 of at most 10; raise it with --max-turns N" in err
+        assert "this is turn 8" not in err
+        code, out, err = cli("run", "say 10", "--resume", "latest")
+        assert (code, out, "this is turn 10 of at most 10" in err) == (0, "10.\n", True)
+
+    def test_the_limit_of_a_session_comes_before_the_default(
+        self, cli: Cli, chat: Callable[[str], None]
+    ) -> None:
+        chat("max_turns = 1")
+        with library.open("s.db") as store:
+            store.start("a", model="scripted:one.json").set(limits=library.Limits(turns=2))
+        assert cli("run", "hi", "--resume", "latest", "--model", "scripted:one.json")[0] == 0
+        assert cli("run", "hi", "--resume", "latest", "--model", "scripted:one.json")[0] == 0
+        code, _, err = cli("run", "hi", "--resume", "latest", "--model", "scripted:one.json")
+        assert (code, "had its 2 turns" in err) == (1, True)
+
+    def test_the_rounds_and_the_messages_of_a_turn_have_defaults(
+        self, cli: Cli, chat: Callable[[str], None], tmp_path: Path
+    ) -> None:
+        chat("rounds = 2\nmax_messages = 4")
+        call = {"calls": [{"name": "list_files", "arguments": {}}]}
+        (tmp_path / "loop.json").write_text(json.dumps([call] * 9))
+        model = ("--model", "scripted:loop.json", "--workspace", ".")
+        code, _, err = cli("run", "hi", *model)
+        assert (code, "called the model 2 times" in err, _max_messages()) == (1, True, 4)
+        code, _, err = cli("run", "hi", *model, "--max-rounds", "3", "--max-messages", "6")
+        assert (code, "called the model 3 times" in err, _max_messages()) == (1, True, 6)
+
+    @pytest.mark.parametrize("cost", ["max_cost = 0.5", "max_cost_microcents = 50_000_000"])
+    def test_the_cost_of_a_session_has_a_default(
+        self, cli: Cli, chat: Callable[[str], None], tmp_path: Path, cost: str
+    ) -> None:
+        script = {"lines": ["One.", "Two.", "Three."], "rates": {"input": 1e6, "output": 1e6}}
+        (tmp_path / "dear.json").write_text(json.dumps(script))
+        chat(f'{cost}\ndefault_model = "scripted:dear.json"')
+        assert cli("run", "hi")[0] == 0
+        code, _, err = cli("run", "more", "--resume", "latest")
+        assert (code, "of $0.50 is spent; raise it with --max-cost" in err) == (1, True)
+        assert cli("run", "more", "--resume", "latest", "--max-cost", "1000")[0] == 0
+        chat(f'{cost}\non_exceed = "warn"\ndefault_model = "scripted:dear.json"')
+        code, _, err = cli("run", "more", "--resume", "latest")
+        assert (code, "of $0.50 is spent" in err) == (0, True)
+
+    def test_the_scope_and_the_commands_are_those_of_a_workspace(
+        self, cli: Cli, chat: Callable[[str], None], tmp_path: Path
+    ) -> None:
+        chat('fs_scope = "project"\nallowed_commands = ["echo"]')
+        call = {"calls": [{"name": "shell", "arguments": {"argv": ["echo", "hello"]}}]}
+        (tmp_path / "shell.json").write_text(json.dumps([call, "Done.", call, "Done."]))
+        model = ("--model", "scripted:shell.json", "--workspace", ".")
+        assert cli("run", "hi", *model)[0] == 0
+        assert (_workspace()["fs_scope_tier"], _has_failed()) == ("project", False)
+        (tmp_path / "shell.json").write_text(json.dumps([call, "Done."]))
+        assert cli("run", "hi", *model, "--allow", "ls", "--scope", "sandboxed")[0] == 0
+        assert (_workspace()["fs_scope_tier"], _has_failed()) == ("sandboxed", True)
+
+    def test_a_server_answers_with_the_same_defaults(self, cli: Cli, chat: Callable[[str], None]) -> None:
+        chat('max_turns = 7\nallowed_commands = ["git"]\nfs_scope = "project"')
+        agent = server_agent(AgentOptions(models=("scripted:one.json",), workspace=".", max_rounds=3), ())
+        assert (agent.limits_of(None).turns, agent.limits_of(None).rounds, agent.commands) == (7, 3, ("git",))
+        assert agent.workspace is not None
+        assert agent.workspace.fs_scope_tier == "project"
+        assert agent.limits_of({"turns": 9}).turns == 0  # the session's own
+        assert server_agent(AgentOptions(), ()).limits_of(None).turns == 7
+
+    @pytest.mark.parametrize(
+        ("line", "expected"),
+        [
+            ("max_turn = 5", "one of default_model, max_turns, rounds, max_messages, max_cost"),
+            ('max_turns = "5"', "a number of turns"),
+            ("max_turns = true", "a number of turns"),
+            ("max_turns = -1", "a number of turns"),
+            ("max_messages = 0", "a number of messages from 1 on"),
+            ("max_cost = nan", "an amount of dollars"),
+            ("max_cost = 0", "an amount of dollars"),
+            ("max_cost = 1\nmax_cost_microcents = 1", "one of max_cost and max_cost_microcents"),
+            ('on_exceed = "ask"', "stop or warn"),
+            ('on_exceed = ["stop"]', "stop or warn"),
+            ('fs_scope = "all"', "sandboxed, project or full"),
+            ('allowed_commands = "git"', "a list of commands"),
+            ("default_model = 5", "the name of a model, or a list of names"),
+        ],
+    )
+    def test_what_is_wrong_in_it_is_named_with_the_file_and_what_is_expected(
+        self, cli: Cli, chat: Callable[[str], None], tmp_path: Path, line: str, expected: str
+    ) -> None:
+        chat(line)
+        code, _, err = cli("run", "hi", "--model", "scripted:one.json")
+        assert code == 2
+        assert (
+            f"{tmp_path}/config.toml, line {2 + line.count(chr(10))}: chat.{line.splitlines()[-1].split()[0]} is invalid"
+            in err
+        )
+        assert expected in err
+        assert not (tmp_path / "s.db").exists()
+
+    def test_it_is_set_shown_and_removed_by_the_command(self, cli: Cli, tmp_path: Path) -> None:
+        assert cli("config", "set", "chat.max_cost", "0.5")[0] == 0
+        assert cli("config", "set", "chat.allowed_commands", "git", "ls")[0] == 0
+        assert cli("config", "set", "chat.fs_scope", "project")[0] == 0
+        assert cli("config", "set", "chat.default_model", "scripted:one.json")[0] == 0
+        assert cli("config")[1].splitlines() == [
+            "chat.max_cost = 0.5",
+            'chat.allowed_commands = ["git", "ls"]',
+            "chat.fs_scope = project",
+            "chat.default_model = scripted:one.json",
+        ]
+        before = (tmp_path / "config.toml").read_text()
+        for wrong in (("chat.max_turns", "many"), ("chat.turns", "5"), ("chat.max_turns", "5", "6")):
+            assert cli("config", "set", *wrong)[0] == 2
+        assert (tmp_path / "config.toml").read_text() == before
+        assert cli("config", "unset", "chat.max_cost")[0] == 0
+        assert cli("config", "get", "chat.max_cost")[0] == 1
+
+
+class TestContext:
+    """What a session records of where it was started."""
+
+    def test_it_is_recorded_filled_into_the_prompt_and_needs_no_tools(self, cli: Cli, tmp_path: Path) -> None:
+        about = ("--active-file", "a.py", "--selection", "a.py:3-7", "--git-ref", "trunk", "--var", "who=Ann")
+        code, out, _ = cli(
+            *("run", "hi", "--model", "scripted:one.json", "--json", *about),
+            *("--system", "For {{ctx.who}}: {{ctx.selection}} of {{ctx.git_ref}}."),
+        )
+        expected = {
+            "working_dir": str(tmp_path),
+            "active_file": "a.py",
+            "selection": {"file": "a.py", "start_line": 3, "end_line": 7},
+            "git_ref": "trunk",
+            "fs_scope_tier": "sandboxed",
+            "variables": {"who": "Ann"},
+        }
+        assert (code, _workspace()) == (0, expected)
+        (started,) = [
+            event for event in map(json.loads, out.splitlines()) if event["type"] == "session:started"
+        ]
+        assert started["data"]["workspace"] == expected
+        with library.open("s.db") as store:
+            (row,) = store.sessions().sessions
+            assert store.session(row.session_id).context().system == ("For Ann: a.py:3-7 of trunk.",)
+            assert row.tool_names == ()
+
+    @pytest.mark.attack
+    @pytest.mark.parametrize("command", ["run", "chat"])
+    def test_a_secret_in_a_variable_is_refused_and_no_session_is_started(
+        self, cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        key = "ghp_" + "a1B2" * 9
+        monkeypatch.setattr("sys.stdin", io.StringIO("hi\n"))
+        text = ("hi",) if command == "run" else ()
+        code, out, err = cli(command, *text, "--model", "scripted:one.json", "--var", f"token={key}")
+        assert (code, "variable 'token' of the workspace contains a secret" in err) == (2, True)
+        assert key not in out + err
+        with library.open("s.db") as store:
+            assert store.sessions().sessions == []
+
+    @pytest.mark.parametrize(
+        "flags",
+        [("--selection", "a.py"), ("--selection", "a.py:7-3"), ("--selection", ":1-2"), ("--var", "x")],
+    )
+    def test_what_is_no_selection_or_variable_is_refused(self, cli: Cli, flags: tuple[str, str]) -> None:
+        assert cli("run", "hi", "--model", "scripted:one.json", *flags)[0] == 2
+
+    def test_it_is_that_of_a_new_session_only(self, cli: Cli) -> None:
+        cli("run", "hi", "--model", "scripted:one.json")
+        code, _, err = cli("run", "hi", "--resume", "latest", "--var", "a=b", "--active-file", "f")
+        assert (code, "--active-file and --var: only for a new session" in err) == (2, True)
+
+
+def _max_messages() -> object:
+    with library.open("s.db") as store:
+        session = store.session(store.sessions().sessions[0].session_id)
+        return [fact.data for fact in session.journal() if fact.kind == "turn_started"][-1]["max_messages"]
+
+
+def _workspace() -> dict[str, object]:
+    with library.open("s.db") as store:
+        detail = store.backend.detail(store.sessions().sessions[0].session_id)
+        return dict(json.loads(detail.workspace or b"{}"))
+
+
+def _has_failed() -> bool:
+    """Return whether the only call of the newest session failed."""
+    with library.open("s.db") as store:
+        path = store.session(store.sessions().sessions[0].session_id).path()
+        (result,) = [result for entry in path if entry.message for result in entry.message.results]
+        return result.error

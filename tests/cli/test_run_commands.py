@@ -220,8 +220,8 @@ class TestRun:
         done = bough("run", "--resume", "latest", "more", "--max-turns", "1", home=home)
         assert (done.returncode, done.stdout) == (1, "")
         assert (
-            "the session has had its 1 turn; raise it with --max-turns N, or continue in a fork: bough fork ses_"
-            in done.stderr
+            "the session has had its 1 turn; raise it with --max-turns N, for good with bough config set chat.max_turns N, "
+            "or continue in a fork: bough fork ses_" in done.stderr
         )
         assert texts(only_session(home)) == ["hi", "One."]
 

@@ -75,6 +75,47 @@ class TestMoving:
         assert server.get(f"/api/sessions?owner={key}")["sessions"] == []
         assert server.get(f"/api/sessions?conversation={key}")["sessions"] == []
 
+    def test_a_session_started_over_http_records_the_workspace_of_its_caller(
+        self, server: LocalServer
+    ) -> None:
+        workspace = {
+            "working_dir": "/w",
+            "active_file": "a.py",
+            "selection": {"file": "a.py", "start_line": 1, "end_line": 2},
+            "git_ref": "trunk",
+            "fs_scope_tier": "project",
+            "variables": {"who": "Ann"},
+        }
+        body = {"session_id": "ses_w", "prompt": "For {{ctx.who}}.", "workspace": workspace}
+        server.post("/api/sessions", body, 201)
+        session = server.sessions.session("ses_w")
+        assert json.loads(session.log.store.detail("ses_w").workspace or b"") == workspace
+        assert session.context().system == ("For Ann.",)
+        with server.watch("/api/sessions/ses_w/events", after=0) as stream:
+            stream.wait(lambda: stream.data_of("started"))
+        assert stream.data_of("started")[0]["data"]["workspace"] == workspace
+
+    @pytest.mark.attack
+    @pytest.mark.parametrize(
+        ("fields", "problem"),
+        [
+            ({"variables": {"token": "ghp_" + "a1B2" * 9}}, "variable 'token'"),
+            ({"variables": {"token": 5}}, "variables"),
+            ({"fs_scope_tier": "evil"}, "fs_scope_tier"),
+            ({"selection": {"file": "a", "start_line": 3, "end_line": 2}}, "end_line"),
+            ({"folder": "/x"}, "folder"),
+            ({"working_dir": ""}, "working_dir"),
+        ],
+    )
+    def test_a_workspace_that_is_wrong_or_holds_a_secret_starts_no_session(
+        self, server: LocalServer, fields: dict[str, Any], problem: str
+    ) -> None:
+        body = {"session_id": "ses_w", "workspace": {"working_dir": "/w", **fields}}
+        refused = server.post("/api/sessions", body, 400)
+        assert problem in json.dumps(refused)
+        assert "a1B2" not in json.dumps(refused)
+        server.get("/api/sessions/ses_w", 404)
+
     def test_compact_uncompact_and_settings(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
         answer = server.post(f"{session_url(session)}/compact", {"summary": "He asked; it is lost."})

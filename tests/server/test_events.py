@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import bough
-from bough import ToolCall, assistant, user
+from bough import Limits, ToolCall, assistant, user
 from bough.agent.events import FACT_EVENT_TYPES, Event
 from bough.models.model import Delta, Request
 from bough.models.scripted import ScriptedModel
@@ -226,6 +226,24 @@ class TestNames:
         assert names[-2:] == ["session:answer", "session:turn_completed"]
         assert {"session:titled", "session:note"} <= set(names)
         assert all(e.type == "session:delta" for e in run.events if e.journal_number is None)
+
+    def test_the_last_turns_before_the_cap_are_told(self, store: Store) -> None:
+        """A default of the server holds where the session has no cap of its own."""
+        agent = ServerAgent((ScriptedModel(["a"] * 4),), default_limits={"turns": 10})
+        near, own = store.start(), store.start()
+        own.set(limits=Limits(turns=20))
+        for session in (near, own):
+            for n in range(8):
+                session.append([user(f"q{n}"), assistant("a")])
+        with LocalServer(store, agent) as server:
+            for session, warns in ((near, True), (own, False)):
+                address = f"/api/sessions/{session.session_id}"
+                with server.watch(f"{address}/events") as stream:
+                    server.post(f"{address}/send", {"text": "go"}, 202)
+                    stream.wait(lambda s=stream: has_ended(s))
+                warnings = stream.data_of("warning")
+                assert [data["code"] for data in warnings] == ["turn_limit_near"] * warns
+                assert all("chat.max_turns" in data["command_message"] for data in warnings)
 
     def test_the_viewer_listens_to_every_durable_event(self) -> None:
         script = files("bough.server").joinpath("viewer/live.js").read_text()

@@ -106,6 +106,17 @@ def session_limits(limits: Limits) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(limits, name)) != getattr(_DEFAULTS, name)}
 
 
+def with_defaults(
+    limits: Limits, defaults: Mapping[str, Any], session_limits: Mapping[str, Any] | None
+) -> Limits:
+    """Return the limits with the defaults of a surface, where the session has none of its own."""
+    own = session_limits or {}
+    used = {name: value for name, value in defaults.items() if own.get(name) is None}
+    if own.get("max_cost_microcents") is not None:
+        used.pop("on_exceed", None)  # it is that of the default cost
+    return replace(limits, **used) if used else limits
+
+
 def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
     """Return the smaller of each limit of the run and of the session's settings.
 
@@ -183,7 +194,8 @@ def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
         "turns",
         problem,
         "fork it or raise Limits(turns=)",
-        f"raise it with --max-turns N, or continue in a fork: bough fork {session_id}",
+        "raise it with --max-turns N, for good with bough config set chat.max_turns N, or continue in a fork: "
+        f"bough fork {session_id}",
         is_warning=turns < max_turns,
     )
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.limits import Limits
+from ..agent.limits import Limits, with_defaults
 from ..agent.tools.mcp.server import McpServer, ToolLike, split_tools
 from ..agent.tools.scope import check_variable_names
 from ..agent.tools.tool import Tool, tool
@@ -32,7 +32,7 @@ from ..core.messages import system as system_message
 from ..core.usage import MICROCENTS_PER_DOLLAR
 from ..errors import ModelRefused, ModelUnavailable
 from ..log.imports import has_foreign_detail
-from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Workspace
+from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection, Workspace
 from ..models.availability import available_models
 from ..models.model import Model
 from ..models.names import address_of, is_model_name, stored_model
@@ -56,6 +56,14 @@ no model was given. Pass --model NAME, set BOUGH_MODEL, or choose one for good: 
 Several --model are a fallback chain."""
 
 
+CONTEXT_FLAGS = {
+    "active_file": "--active-file",
+    "selection": "--selection",
+    "git_ref": "--git-ref",
+    "variables": "--var",
+}
+
+
 class AgentOptions(Struct, frozen=True, kw_only=True):
     """The agent options as typed."""
 
@@ -72,6 +80,8 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     max_cost: float | None = None
     on_exceed: Literal["stop", "warn"] | None = None
     max_turns: int | None = None
+    max_rounds: int | None = None
+    max_messages: int | None = None
     context_window: int | None = None
     effects: Effects | None = None
     system: str | None = None
@@ -79,11 +89,56 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     title: str | None = None
     tags: dict[str, str] = {}
     conversation: str | None = None
+    active_file: str | None = None
+    selection: Selection | None = None
+    git_ref: str | None = None
+    variables: dict[str, str] = {}
+
+    @property
+    def limits(self) -> Limits:
+        """The limits as typed."""
+        return Limits(
+            turns=self.max_turns or 0,
+            rounds=self.max_rounds or 0,
+            max_cost_microcents=None if self.max_cost is None else _microcents(self.max_cost),
+            on_exceed=self.on_exceed or "stop",
+            context_window=self.context_window,
+            max_messages=self.max_messages,
+        )
+
+    @property
+    def default_limits(self) -> dict[str, Any]:
+        """The limits of the configuration that no flag sets."""
+        typed = {
+            "turns": self.max_turns,
+            "rounds": self.max_rounds,
+            "max_messages": self.max_messages,
+            "max_cost_microcents": self.max_cost,
+            "on_exceed": self.on_exceed,
+        }
+        return {name: value for name, value in load_config().chat_limits.items() if typed[name] is None}
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that the shell tool may run: those of --allow, else those of the configuration."""
+        return self.allow or tuple(load_config().chat.get("allowed_commands", ()))
+
+    @property
+    def context(self) -> Workspace | None:
+        """The workspace that a new session records: that of --workspace, or the current folder with what was said of it."""
+        about = {name: getattr(self, name) for name in CONTEXT_FLAGS}
+        if self.workspace is None and not any(about.values()):
+            return None
+        return Workspace.detect(
+            working_dir=str(Path(self.workspace or ".").resolve()),
+            fs_scope_tier=self.scope or load_config().chat.get("fs_scope", "sandboxed"),
+            **about,
+        )
 
     def start(self, store: Store, **arguments: Any) -> Session:
         """Start a session, or continue the latest one of --conversation."""
         seeds = [system_message(self.system)] if self.system else []
-        arguments |= {"title": self.title, "tags": self.tags}
+        arguments |= {"title": self.title, "tags": self.tags, "workspace": self.context}
         if self.conversation is not None:
             return store.latest_or_start(self.conversation, self.agent, seeds, **arguments)
         return store.start(self.agent, seeds, **arguments)
@@ -99,6 +154,9 @@ class CommandAgent(Struct, frozen=True):
     """The tools from files."""
     limits: Limits
     workspace: Workspace | None
+    """Where it has tools."""
+    default_limits: dict[str, Any] = {}
+    """Limits for a session that has none of the same name."""
     model_options: dict[str, Any] = {}
     """Options of the model's calls that the session does not have yet."""
     servers: tuple[McpServer, ...] = ()
@@ -114,15 +172,20 @@ class CommandAgent(Struct, frozen=True):
         return {
             "model": self.models,
             "tools": [*self.own_tools, *self.servers, *self._workspace_tools(session)],
-            "limits": self.limits,
+            "limits": self._limits_of(session),
             "options": self.model_options,
             "effects": self.options.effects,
         }
 
+    def _limits_of(self, session: Session) -> Limits:
+        if not self.default_limits:
+            return self.limits
+        return with_defaults(self.limits, self.default_limits, session.log.settings().limits)
+
     def _workspace_tools(self, session: Session | None) -> list[Tool]:
         if self.workspace is None or session is None:
             return []
-        return session.workspace_tools(self.workspace, commands=self.options.allow, env=self.options.env)
+        return session.workspace_tools(self.workspace, commands=self.options.commands, env=self.options.env)
 
     def without_options_of(self, session: Session) -> CommandAgent:
         """Return the agent without its options, once the session has them: it may change them meanwhile."""
@@ -145,7 +208,6 @@ class CommandAgent(Struct, frozen=True):
             store,
             model=self.names[0],
             tool_names=self._tool_names(),
-            workspace=self.workspace,
             spec={name: value for name, value in spec.items() if value},
         )
 
@@ -168,6 +230,8 @@ class CommandAgent(Struct, frozen=True):
             "--max-cost": (options.max_cost,),
             "--on-exceed": (options.on_exceed,),
             "--max-turns": (options.max_turns,),
+            "--max-rounds": (options.max_rounds,),
+            "--max-messages": (options.max_messages,),
             "--context-window": (options.context_window,),
             "--effects": (options.effects,),
         }
@@ -208,13 +272,7 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
             notify(safe(f"the session names its model: {name}"))
     for model in models:
         check_options(model.provider, model_options)
-    cost = None if options.max_cost is None else _microcents(options.max_cost)
-    limits = Limits(
-        turns=options.max_turns or 0,
-        max_cost_microcents=cost,
-        on_exceed=options.on_exceed or "stop",
-        context_window=options.context_window,
-    )
+    limits, context = options.limits, options.context
     own, servers = command_tools(options)
     return CommandAgent(
         options,
@@ -222,7 +280,8 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
         models,
         list(own.values()),
         limits,
-        _workspace(options),
+        None if options.workspace is None else context,
+        options.default_limits,
         model_options,
         servers,
         connect_once(own, servers),
@@ -266,7 +325,7 @@ def _is_configured(names: Iterable[str]) -> bool:
     """Whether the configuration and $BOUGH_MODEL have these names too, so that the operator gave them."""
     config, name = load_config(), os.environ.get("BOUGH_MODEL")
     return set(names) <= {
-        *config.resolve([*([name] if name else []), *config.models]),
+        *config.resolve([*([name] if name else []), *config.chat_models, *config.models]),
         *config.aliases.values(),
     }
 
@@ -284,15 +343,7 @@ def _are_allowed(names: Iterable[str], session: Session) -> bool:
 def default_models() -> tuple[str, ...]:
     """Return the models of $BOUGH_MODEL, else of the configuration."""
     config, name = load_config(), os.environ.get("BOUGH_MODEL")
-    return config.resolve([name] if name else config.models)
-
-
-def _workspace(options: AgentOptions) -> Workspace | None:
-    if options.workspace is None:
-        return None
-    return Workspace.detect(
-        working_dir=str(Path(options.workspace).resolve()), fs_scope_tier=options.scope or "sandboxed"
-    )
+    return config.resolve([name] if name else config.chat_models)
 
 
 def _spec(session: Session) -> dict[str, Any]:
@@ -443,6 +494,18 @@ effects_option = click.option(
     help="From here on, a call of an unsafe tool that a path which was left has made with the same arguments: wait for "
     "approval, run it once more, or answer with the result it had. Default: ask.",
 )
+
+
+def _selection(ctx: click.Context, param: click.Parameter, value: str | None) -> Selection | None:
+    if value is None:
+        return None
+    file, _, lines = value.rpartition(":")
+    first, _, last = lines.partition("-")
+    if not file or not first.isdecimal() or not (last or first).isdecimal():
+        raise click.BadParameter(f"{value!r} is not FILE:FIRST-LAST, two numbers of lines", ctx, param)
+    return Selection(file, int(first), int(last or first))
+
+
 _AGENT = (
     model_option(
         "--model",
@@ -497,6 +560,18 @@ _AGENT = (
         help="Limit of turns in the session. 0 is the default, 50.",
     ),
     click.option(
+        "--max-rounds",
+        metavar="N",
+        type=click.IntRange(min=0),
+        help="Limit of model calls in one turn. 0 is the default, 50.",
+    ),
+    click.option(
+        "--max-messages",
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Send at most this many messages: whole older turns are left out of the request.",
+    ),
+    click.option(
         "--context-window",
         type=click.IntRange(min=1),
         metavar="TOKENS",
@@ -520,6 +595,26 @@ _START = (
         "--conversation",
         metavar="ID",
         help="Continue the latest session of this conversation, or start its first.",
+    ),
+    click.option(
+        "--active-file", metavar="FILE", help="The file you work on; prompts name it {{ctx.active_file}}."
+    ),
+    click.option(
+        "--selection",
+        metavar="FILE:FIRST-LAST",
+        callback=_selection,
+        help="The lines you selected; prompts name them {{ctx.selection}}.",
+    ),
+    click.option(
+        "--git-ref", metavar="NAME", help="The branch or commit of the folder. Default: what is checked out."
+    ),
+    click.option(
+        "--var",
+        "variables",
+        multiple=True,
+        callback=_tags,
+        metavar="NAME=VALUE",
+        help="A value that prompts name {{ctx.NAME}}; repeatable. It is stored as plain text: no secrets.",
     ),
 )
 

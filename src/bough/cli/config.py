@@ -1,4 +1,4 @@
-"""The user's configuration: default model and store, aliases of models, and default options of their calls.
+"""The user's configuration: default model and store, aliases of models, default options of their calls, and of agents.
 
     model = "fast"                      # a name, an alias, or a list of them: a fallback chain
     store = "~/work/bough.db"
@@ -8,6 +8,9 @@
 
     [options.fast]                      # of an alias, or of a model: [options."openai:MODEL"]
     temperature = 0
+
+    [chat]                              # of an agent that is run from here: chat, run, resume, serve
+    max_turns = 200
 
 A flag comes first, then the environment, then this file. It is $BOUGH_CONFIG, else `bough/config.toml` in the platform's
 folder for configuration. Changes are made line by line, so that comments stay.
@@ -19,7 +22,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,11 +31,12 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
 
+from ..core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR
 from ..errors import InvalidArgument, InvalidOption
 from .option_group import Decorator
 from .rendering.error_text import CommandError
 
-KEYS = "model, store, aliases.NAME or options.MODEL.OPTION"
+KEYS = "model, store, aliases.NAME, options.MODEL.OPTION or chat.NAME"
 
 
 class Config(Struct, frozen=True):
@@ -44,6 +48,21 @@ class Config(Struct, frozen=True):
     store: str | None = None
     aliases: dict[str, str] = {}
     options: dict[str, dict[str, Any]] = {}
+    chat: dict[str, Any] = {}
+    """Defaults of an agent that a command runs, as written."""
+
+    @property
+    def chat_models(self) -> tuple[str, ...]:
+        """The default model of an agent, or its fallback chain, as written."""
+        return _names(self.chat.get("default_model")) or self.models
+
+    @property
+    def chat_limits(self) -> dict[str, Any]:
+        """The default limits of an agent, by their names in `Limits`."""
+        limits = {name: self.chat[key] for key, name in CHAT_LIMITS.items() if key in self.chat}
+        if "max_cost" in self.chat:
+            limits["max_cost_microcents"] = round(self.chat["max_cost"] * MICROCENTS_PER_DOLLAR)
+        return limits
 
     def resolve(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names with aliases replaced, and with the provider where a vendor's own name was typed."""
@@ -106,17 +125,17 @@ def _read(path: Path, text: str) -> Config:
     for place, expected in _faults(content):
         line = _line_number(text, place)
         raise CommandError(f"{path}, line {line}: {'.'.join(place)} is invalid; expected {expected}")
-    model, store = content.get("model"), content.get("store")
-    models = () if model is None else (model,) if isinstance(model, str) else tuple(model)
+    store = content.get("store")
     store = store if store is None or "://" in store or store == "memory:" else str(Path(store).expanduser())
-    return Config(path, models, store, content.get("aliases", {}), content.get("options", {}))
+    tables = (content.get(name, {}) for name in ("aliases", "options", "chat"))
+    return Config(path, _names(content.get("model")), store, *tables)
 
 
 def _faults(content: Mapping[str, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
     """Yield each key that is unknown or has a value of the wrong kind, and what is expected."""
     for key, value in content.items():
         if key == "model":
-            if not _is_text(value) and not (isinstance(value, list) and value and all(map(_is_text, value))):
+            if not _is_names(value):
                 yield (key,), "the name of a model, or a list of names"
         elif key == "store":
             if not _is_text(value):
@@ -131,12 +150,59 @@ def _faults(content: Mapping[str, Any]) -> Iterable[tuple[tuple[str, ...], str]]
             for model, options in value.items():
                 if not isinstance(options, dict):
                     yield (key, model), "a table of options: [options.MODEL]"
+        elif key == "chat" and isinstance(value, dict):
+            for name, one in value.items():
+                is_valid, expected = CHAT.get(name, (lambda _: False, f"one of {', '.join(CHAT)}"))
+                if not is_valid(one):
+                    yield (key, name), expected
+            if {"max_cost", "max_cost_microcents"} <= value.keys():
+                yield (key, "max_cost_microcents"), "one of max_cost and max_cost_microcents"
         else:
             yield (key,), KEYS
 
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) and bool(value.strip())
+
+
+def _names(value: str | list[str] | None) -> tuple[str, ...]:
+    return () if value is None else (value,) if isinstance(value, str) else tuple(value)
+
+
+def _is_names(value: object) -> bool:
+    return _is_text(value) or (isinstance(value, list) and bool(value) and all(map(_is_text, value)))
+
+
+def _is_count(least: int) -> Callable[[object], bool]:
+    return lambda value: type(value) is int and least <= value <= MAX_COUNT
+
+
+def _is_amount(value: object) -> bool:
+    return type(value) in (int, float) and 1 / MICROCENTS_PER_DOLLAR <= value < 1e9  # type: ignore[operator]
+
+
+CHAT: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "default_model": (_is_names, "the name of a model, or a list of names"),
+    "max_turns": (_is_count(0), "a number of turns; 0 is the default, 50"),
+    "rounds": (_is_count(0), "a number of model calls in a turn; 0 is the default, 50"),
+    "max_messages": (_is_count(1), "a number of messages from 1 on"),
+    "max_cost": (_is_amount, "an amount of dollars"),
+    "max_cost_microcents": (_is_count(1), "a number of microcents from 1 on"),
+    "on_exceed": (("stop", "warn").__contains__, "stop or warn"),
+    "fs_scope": (("sandboxed", "project", "full").__contains__, "sandboxed, project or full"),
+    "allowed_commands": (
+        lambda value: isinstance(value, list) and all(map(_is_text, value)),
+        "a list of commands",
+    ),
+}
+"""The keys of [chat]: whether a value is valid, and what is expected."""
+CHAT_LIMITS = {
+    "max_turns": "turns",
+    "rounds": "rounds",
+    "max_messages": "max_messages",
+    "max_cost_microcents": "max_cost_microcents",
+    "on_exceed": "on_exceed",
+}
 
 
 # -- change the file -------------------------------------------------------------------------------------
@@ -194,12 +260,13 @@ def parse_key(key: str) -> tuple[str, ...]:
     first, _, rest = key.partition(".")
     if first in ("model", "store") and not rest:
         return (first,)
-    if first == "aliases" and rest:
+    if (first == "aliases" and rest) or (first == "chat" and rest in CHAT):
         return (first, rest)
     model, _, option = rest.rpartition(".")
     if first == "options" and model and option:
         return (first, model, option)
-    raise CommandError(f"there is no key {key!r}; expected {KEYS}")
+    expected = f"chat. and one of {', '.join(CHAT)}" if first == "chat" else KEYS
+    raise CommandError(f"there is no key {key!r}; expected {expected}")
 
 
 def _value_at(content: Any, place: tuple[str, ...]) -> Any:

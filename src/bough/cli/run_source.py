@@ -13,7 +13,7 @@ from ..log.lease import is_held
 from ..session import Session
 from ..store import Store
 from ..stores.base import SessionRow
-from .agent_options import AgentOptions, CommandAgent, agent_for
+from .agent_options import CONTEXT_FLAGS, AgentOptions, CommandAgent, agent_for
 from .option_group import struct_options
 from .picker import can_pick, pick
 from .reference import Position, complete, resolve_stored, resolve_stored_session
@@ -157,6 +157,12 @@ def reject_naming_options(options: AgentOptions, *names: str) -> None:
     if options.conversation is not None:
         raise CommandError(
             "--conversation already selects the session; omit --resume, --copy and --overwrite"
+        )
+    context = [flag for name, flag in CONTEXT_FLAGS.items() if getattr(options, name)]
+    if context:
+        raise CommandError(
+            f"{' and '.join(context)}: only for a new session, which records where it was started; leave out --resume, "
+            "--copy and --overwrite"
         )
     flags = {"title": "--title", "tags": "--tag", "agent": "--agent", "system": "--system"}
     used = [flags[name] for name in names if getattr(options, name) not in (None, {})]

@@ -133,8 +133,8 @@ class ActiveRuns:
             own = settings.options or {}
             defaults = {name: value for name, value in agent.options.items() if name not in own}
             options = {**defaults, **(options or {})}
-        how: dict[str, Any] = {"model": models, "tools": agent.tools_of(session), "options": options}
-        return how if agent.limits is None else {**how, "limits": agent.limits}
+        limits = agent.limits_of(settings.limits)
+        return {"model": models, "tools": agent.tools_of(session), "options": options, "limits": limits}
 
     async def _drive(self, session: Session, run: Run, patience: float | None) -> Event | None:
         self.raise_if_stopping()

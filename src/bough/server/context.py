@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from functools import partial, wraps
 from threading import Lock
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -18,7 +18,7 @@ from litestar import Request
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.limits import Limits
+from ..agent.limits import Limits, with_defaults
 from ..agent.prompt_window import MessageLimits, tree_message_limits
 from ..agent.tools.mcp.server import ToolLike
 from ..core.tree import Branch, Leaf, reachable_seqs
@@ -44,6 +44,8 @@ class ServerAgent(Struct, frozen=True):
     models: tuple[Model, ...] = ()
     tools: tuple[ToolLike, ...] = ()
     limits: Limits | None = None
+    default_limits: dict[str, Any] = {}
+    """Limits for a session that has none of the same name."""
     workspace: Workspace | None = None
     commands: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
@@ -57,6 +59,10 @@ class ServerAgent(Struct, frozen=True):
         if self.workspace is None:
             return list(self.tools)
         return [*self.tools, *session.workspace_tools(self.workspace, commands=self.commands, env=self.env)]
+
+    def limits_of(self, session_limits: Mapping[str, Any] | None) -> Limits:
+        """Return its limits of a turn in a session that has these of its own."""
+        return with_defaults(self.limits or Limits(), self.default_limits, session_limits)
 
     @property
     def model_names(self) -> list[str]:

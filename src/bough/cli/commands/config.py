@@ -28,9 +28,10 @@ from ..rendering.output import echo, json_option, notify, print_json
 @click.group(invoke_without_command=True)
 @click.pass_context
 def config(ctx: click.Context) -> None:
-    """Show or change the configuration: default model and store, aliases, options.
+    """Show or change the configuration: default model and store, aliases, options, limits.
 
-    KEY is model, store, aliases.NAME or options.MODEL.OPTION. Flags win over the environment (BOUGH_MODEL,
+    KEY is model, store, aliases.NAME, options.MODEL.OPTION or chat.NAME, a default of the agents that chat, run, resume
+    and serve run. Flags win over the environment (BOUGH_MODEL,
     BOUGH_STORE), which wins over this file: $BOUGH_CONFIG, else config.toml in the user's configuration folder. Default
     options apply to sessions that have none of the same name.
 
@@ -38,6 +39,7 @@ def config(ctx: click.Context) -> None:
     bough config alias fast openai:MODEL
     bough config set model fast
     bough config set options.fast.temperature 0
+    bough config set chat.max_turns 200
     bough config unset model
     """
     if ctx.invoked_subcommand is None:
@@ -64,6 +66,7 @@ def _values(config: Config) -> dict[str, Any]:
         "store": config.store,
         "aliases": config.aliases,
         "options": config.options,
+        "chat": config.chat,
     }
 
 
@@ -76,6 +79,7 @@ def _lines(config: Config) -> list[tuple[str, Any]]:
     lines += [(f"aliases.{name}", model) for name, model in config.aliases.items()]
     for model, options in config.options.items():
         lines += [(f"options.{model}.{name}", value) for name, value in options.items()]
+    lines += [(f"chat.{name}", value) for name, value in config.chat.items()]
     return lines
 
 
@@ -114,12 +118,15 @@ def get(key: str, is_json: bool) -> int:
 @click.argument("key")
 @click.argument("values", nargs=-1, required=True, metavar="VALUE…", shell_complete=complete_model)
 def set_(key: str, values: tuple[str, ...]) -> None:
-    """Set a value. Several models are a fallback chain."""
+    """Set a value. Several models are a fallback chain, several commands a list."""
     place = parse_key(key)
-    if place[0] != "model" and len(values) > 1:
+    has_several = key in ("model", "chat.default_model", "chat.allowed_commands")
+    if not has_several and len(values) > 1:
         raise CommandError(f"{key} takes one value; quote it if it contains blanks")
     _check_value(place, values)
-    if place[0] == "options":
+    if key == "chat.allowed_commands":
+        value: Any = list(values)
+    elif place[0] == "options" or (place[0] == "chat" and not has_several):
         value = parse_value(values[0])
         if value is None:
             raise CommandError(f"null is not a value; remove it with: bough config unset {key}")
@@ -131,7 +138,7 @@ def set_(key: str, values: tuple[str, ...]) -> None:
 def _check_value(place: tuple[str, ...], values: tuple[str, ...]) -> None:
     """Refuse what no command could use, while the user is looking."""
     config = load_config()
-    if place[0] in ("model", "aliases"):
+    if place[0] in ("model", "aliases") or place[1:] == ("default_model",):
         for name in values if place[0] == "aliases" else config.resolve(values):
             if not is_model_name(name):
                 model_by_name(name)  # raises the error that lists what there is

@@ -188,19 +188,30 @@ def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
     others = tuple(model for name in offered for model in available_models([name]))
 
     if not options.models and not default_models():
-        need_model = ("workspace", "max_cost", "on_exceed", "max_turns", "model_options")
+        need_model = (
+            "workspace",
+            "max_cost",
+            "on_exceed",
+            "max_turns",
+            "max_rounds",
+            "max_messages",
+            "model_options",
+        )
         if any(getattr(options, name) for name in need_model):
-            raise CommandError("--workspace, --max-cost, --on-exceed, --max-turns and -o need --model")
+            raise CommandError("--workspace, the limits such as --max-turns, and -o need --model")
         tools, servers = command_tools(options)
         connect_once(tools, servers)
-        return ServerAgent(tools=(*tools.values(), *servers), offered=others)
+        return ServerAgent(
+            tools=(*tools.values(), *servers), default_limits=options.default_limits, offered=others
+        )
     agent = agent_for(options, None)
     return ServerAgent(
         tuple(agent.models),
         (*agent.own_tools, *agent.servers),
         agent.limits,
+        agent.default_limits,
         agent.workspace,
-        options.allow,
+        options.commands,
         options.env,
         agent.model_options,
         others,

@@ -43,6 +43,8 @@ WORKER_OPTIONS = (
     "env",
     "max_cost",
     "on_exceed",
+    "max_rounds",
+    "max_messages",
     "context_window",
 )
 

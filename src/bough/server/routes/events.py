@@ -16,6 +16,7 @@ from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from ...agent.events import fact_event_type
+from ...agent.start_facts import session_data
 from ...core.entries import Entry
 from ...errors import BoughError, InvalidArgument, NotFound
 from ...session import Session
@@ -191,7 +192,10 @@ class EventStream:
         entries = self.session.log.appended_entries(fact)
         if self.caller.is_client:
             return sse_event(*client_fact(fact, entries), fact.number)
-        data, _ = truncate_value(to_json(fact.data), 8_000, 2_000)
+        about = fact.data
+        if fact.kind == "started":  # as the event of a run in Python has it
+            about = about | session_data(row, self.session.log.store.detail(row.session_id))
+        data, _ = truncate_value(to_json(about), 8_000, 2_000)
         page, omitted = SizedPage(700_000), 0
         for entry in entries:
             omitted += not (omitted == 0 and page.add(truncated_entry(entry)))

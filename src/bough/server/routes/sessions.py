@@ -20,6 +20,7 @@ from ...core.turns import CallModel, Rest, RunTools
 from ...errors import InvalidArgument
 from ...log.lease import is_held
 from ...log.session_list import MAX_COUNT, count_sessions, current_row, heading, headings, session_page
+from ...log.workspace import Workspace
 from ...session import Session
 from ...store import Store
 from ...stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
@@ -226,6 +227,10 @@ def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -
     return Facets(total=min(total, MAX_COUNT), is_partial=total >= MAX_COUNT, facets=counts)
 
 
+class WorkspaceBody(Workspace, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the caller works; prompts name it `{{ctx.…}}`. It gives no tool any access: the server's own workspace does."""
+
+
 class StartBody(Struct, forbid_unknown_fields=True):
     """All fields are optional."""
 
@@ -237,6 +242,7 @@ class StartBody(Struct, forbid_unknown_fields=True):
     conversation_id: str | None = None
     session_id: str | None = None
     owner: str | None = None
+    workspace: WorkspaceBody | None = None
 
 
 @post("/api/sessions", tags=["sessions"])
@@ -255,6 +261,7 @@ def start_session(request: ApiRequest, data: JSONBody[StartBody]) -> Response[Se
         tags=data.tags,
         model=data.model or None,
         owner=data.owner or None,
+        workspace=data.workspace,
     )
     headers = {"location": f"/api/sessions/{session.session_id}"}
     return Response(session_result(session), status_code=201, headers=headers)
