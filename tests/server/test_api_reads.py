@@ -58,6 +58,7 @@ class TestSessions:
             "tools": None,
             "limits": None,
             "options": None,
+            "effects": None,
         }
         changed = server.change(
             "PATCH", f"/api/sessions/{name}", {"title": "T", "tags": {"a": None, "self": "x"}}

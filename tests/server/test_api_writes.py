@@ -200,6 +200,98 @@ async def delegate(order: int, ctx: bough.ToolContext) -> str:
 DELEGATES = assistant(ToolCall("d1", "delegate", {"order": 1}), ToolCall("d2", "delegate", {"order": 2}))
 
 
+TOKEN, CLIENT_TOKEN = "operator" * 4, "ann" * 8
+
+
+class TestEffectsOfOtherPaths:
+    """A server whose tool pays: what a fork or a rewind leaves behind, and who may have it repeated."""
+
+    @pytest.fixture
+    def paid(self) -> list[int]:
+        return []
+
+    @pytest.fixture
+    def paying(self, store: Store, paid: list[int]) -> Any:
+        @bough.tool
+        def pay(order: int) -> str:
+            """Pays."""
+            paid.append(order)
+            return f"paid {order}"
+
+        asks = assistant(ToolCall("p", "pay", {"order": 41}))
+        agent = ServerAgent((say_next(asks, "Paid."),), (pay,))
+        with LocalServer(store, agent, token=TOKEN, client_tokens={"ann": CLIENT_TOKEN}) as server:
+            server.client.headers["authorization"] = f"Bearer {TOKEN}"
+            yield server
+
+    def paid_session(self, server: LocalServer, store: Store) -> Session:
+        session = store.start(owner="ann")
+        server.post(f"{session_url(session)}/send", {"text": "pay"}, 202)
+        wait_until(lambda: session.row.status == "idle" and session.row.holder is None)
+        return session
+
+    def test_a_move_says_what_it_leaves_and_the_same_call_waits_with_its_result(
+        self, paying: LocalServer, store: Store, paid: list[int]
+    ) -> None:
+        session = self.paid_session(paying, store)
+        url = session_url(session)
+        assert paying.get(f"{url}/left-behind")["left_behind"] == []
+        for moved in (paying.post(f"{url}/fork", {"at": "0"}, 201), paying.post(f"{url}/undo")):
+            (left,) = moved["left_behind"]
+            assert (left["name"], left["arguments"], left["session"]) == (
+                "pay",
+                {"order": 41},
+                session.session_id,
+            )
+            assert left["content"] == [{"type": "text", "text": "paid 41"}]
+        assert paying.get(f"{url}/left-behind")["left_behind"] == [left]
+        paying.post(f"{url}/send", {"text": "pay again"}, 202)
+        wait_until(lambda: session.row.status == "waiting" and session.row.holder is None)
+        (pending,) = paying.get(url)["pending_approvals"]
+        assert (pending["earlier"], paid) == (left, [41])
+        paying.post(f"{url}/approve", {"seq": pending["seq"], "index": 0})
+        wait_until(lambda: session.row.status == "idle" and session.row.holder is None)
+        assert paid == [41, 41]
+
+    @pytest.mark.parametrize(("effects", "count"), [("repeat", 2), ("reuse", 1)])
+    @pytest.mark.parametrize("where", ["fork", "settings", "send"])
+    def test_the_operator_decides_beforehand(
+        self, paying: LocalServer, store: Store, paid: list[int], where: str, effects: str, count: int
+    ) -> None:
+        session = self.paid_session(paying, store)
+        given = {name: {"effects": effects} if name == where else {} for name in ("fork", "settings", "send")}
+        body = {"at": "0", **given["fork"]}
+        fork = store.session(paying.post(f"{session_url(session)}/fork", body, 201)["session"]["id"])
+        if where == "settings":
+            paying.post(f"{session_url(fork)}/settings", given["settings"])
+        paying.post(f"{session_url(fork)}/send", {"text": "pay", **given["send"]}, 202)
+        wait_until(lambda: fork.row.status == "idle" and fork.row.holder is None)
+        assert len(paid) == count
+        assert paying.get(session_url(fork))["settings"]["effects"] == effects
+
+    @pytest.mark.attack
+    def test_a_client_cannot_have_a_payment_repeated(
+        self, paying: LocalServer, store: Store, paid: list[int]
+    ) -> None:
+        session = self.paid_session(paying, store)
+        session.refresh()
+        session.undo()
+        headers = {**CHANGE_HEADERS, "authorization": f"Bearer {CLIENT_TOKEN}"}
+        body = {"text": "pay", "effects": "repeat"}
+        reply = paying.client.post(f"{session_url(session)}/send", json=body, headers=headers)
+        assert reply.status_code == 202
+        wait_until(lambda: session.row.status == "waiting" and session.row.holder is None)
+        assert (paid, session.row.status) == ([41], "waiting")
+        left = paying.client.get(f"{session_url(session)}/left-behind", headers=headers)
+        assert left.status_code in (403, 404)
+
+    def test_what_is_no_decision_is_refused(self, paying: LocalServer, store: Store) -> None:
+        session = store.start()
+        for verb, body in (("fork", {}), ("settings", {}), ("send", {"text": "hi"})):
+            refused = paying.post(f"{session_url(session)}/{verb}", {**body, "effects": "never"}, 400)
+            assert "never" in refused["detail"]
+
+
 class TestRunning:
     def test_an_input_sent_again_with_its_idempotency_key_is_there_once(self, store: Store) -> None:
         model = ScriptedModel([Broken("away"), "Hello.", "More."])

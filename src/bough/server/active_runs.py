@@ -18,7 +18,7 @@ from ..agent.events import Event
 from ..agent.task_line import is_task_of
 from ..agent.tools.mcp.server import ToolLike, split_tools
 from ..core.context import fold_settings
-from ..core.entries import Settings
+from ..core.entries import Effects, Settings
 from ..engines.local import Run
 from ..errors import (
     BoughError,
@@ -64,13 +64,19 @@ class ActiveRuns:
     ) -> Event | None:
         """Run one turn; return its first event once the input is durable."""
         how = await self._how(session, model, options)
-        return await self._drive(session, session.send(text, **how, **(about or {}), key=key), None)
+        how |= {name: value for name, value in (about or {}).items() if value is not None}
+        return await self._drive(session, session.send(text, **how, key=key), None)
 
     async def resume(
-        self, session: Session, model: str | None, options: Mapping[str, Any] | None = None
+        self,
+        session: Session,
+        model: str | None,
+        options: Mapping[str, Any] | None = None,
+        effects: Effects | None = None,
     ) -> None:
         """Resume the open turn."""
         how = await self._how(session, model, options)
+        how |= {} if effects is None else {"effects": effects}
         await asyncio.to_thread(session.log.raise_if_leased)
         await asyncio.to_thread(_check_tasks, session, how["tools"])
         await self._drive(session, session.resume(**how), RESUME_GRACE)
@@ -133,8 +139,13 @@ class ActiveRuns:
             own = settings.options or {}
             defaults = {name: value for name, value in agent.options.items() if name not in own}
             options = {**defaults, **(options or {})}
-        limits = agent.limits_of(settings.limits)
-        return {"model": models, "tools": agent.tools_of(session), "options": options, "limits": limits}
+        return {
+            "model": models,
+            "tools": agent.tools_of(session),
+            "options": options,
+            "limits": agent.limits_of(settings.limits),
+            "effects": agent.effects if settings.effects is None else None,
+        }
 
     async def _drive(self, session: Session, run: Run, patience: float | None) -> Event | None:
         self.raise_if_stopping()

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from ..agent.limits import Limits, with_defaults
 from ..agent.prompt_window import MessageLimits, tree_message_limits
 from ..agent.tools.mcp.server import ToolLike
+from ..core.entries import Effects
 from ..core.tree import Branch, Leaf, reachable_seqs
 from ..errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
 from ..log.log import Log
@@ -53,6 +54,8 @@ class ServerAgent(Struct, frozen=True):
     """Options of its models' calls, for a session that has none of the same name."""
     offered: tuple[Model, ...] = ()
     """Further models, which a request may name."""
+    effects: Effects | None = None
+    """What becomes of an unsafe call that a path which was left has made, for a session whose path does not say."""
 
     def tools_of(self, session: Session) -> list[ToolLike]:
         """Return its tools and those of the workspace, which store long output in this session."""

@@ -9,6 +9,8 @@ from typing import Any
 
 from ..agent.call_status import CallPosition, CallStatus, read_call_status
 from ..agent.task_line import ancestors
+from ..agent.tool_batch import earlier_data
+from ..agent.tools.tool import EarlierCall
 from ..core.turns import OpenCall
 from ..log.lease import is_held
 from ..session import Session
@@ -42,11 +44,13 @@ def pending_approvals(session: Session, status: CallStatus) -> list[Json]:
                     **_call_view(task_call),
                     "parent_call": parent_call,
                     "decided_elsewhere": task_call.decided_elsewhere,
+                    "earlier": _earlier_view(task_call.earlier),
                 }
             )
         if position in status.approval_requested - status.decided:
             view = {"session_id": session.session_id, **_call_view(call), "parent_call": None}
-            approvals.append({**view, "decided_elsewhere": status.decided_elsewhere.get(position)})
+            view["decided_elsewhere"] = status.decided_elsewhere.get(position)
+            approvals.append({**view, "earlier": _earlier_view(status.earlier.get(position))})
     return approvals[:MAX_CALLS]
 
 
@@ -78,6 +82,19 @@ def _call_view(call: OpenCall) -> Json:
         "name": call.call.name,
         "arguments": arguments,
     }
+    return {**view, "omitted_chars": omitted} if omitted else view
+
+
+def left_behind_views(session: Session) -> list[Json]:
+    """Return the calls that the session's path left behind, as an approval shows them."""
+    return [view for call in session.left_behind() if (view := _earlier_view(call)) is not None]
+
+
+def _earlier_view(call: EarlierCall | None) -> Json | None:
+    """Return a call on a path that was left, and its result; both cut to a length that a person reads."""
+    if call is None:
+        return None
+    view, omitted = truncate_value(to_json(earlier_data(call)), 4_000)
     return {**view, "omitted_chars": omitted} if omitted else view
 
 

@@ -301,14 +301,29 @@ class ApprovalResult(ApiResponse, kw_only=True):
     ]
 
 
+LeftBehind = Annotated[
+    list[Json],
+    Meta(
+        description="Calls of unsafe tools that are not on the path any more and took effect, or may have: the newest first, at "
+        "most 50. Nothing undoes them; the same call waits for approval"
+    ),
+]
+
+
 class ForkResult(ApiResponse, kw_only=True):
     session: SessionJson
     cut: Json
+    left_behind: LeftBehind = []
 
 
 class MoveResult(ApiResponse, kw_only=True):
     leaf: Position
     cut: Json | None = None
+    left_behind: LeftBehind = []
+
+
+class LeftBehindResult(ApiResponse, kw_only=True):
+    left_behind: LeftBehind
 
 
 class CompactResult(ApiResponse, kw_only=True):

@@ -701,6 +701,38 @@ class TestApproval:
         assert queue.task()[:2] == ("completed", 1), "waiting takes no attempt"
         assert queue.checkpoints()[0]["executed_local_tool_count"] == 1
 
+    @pytest.mark.parametrize(("effects", "count"), [(None, 1), ("repeat", 2), ("reuse", 1)])
+    @pytest.mark.parametrize("given_by", ["agent", "sender"])
+    def test_a_call_that_another_path_made_waits_in_the_queue_unless_it_was_decided(
+        self, queue: AbsurdQueue, effects: Any, count: int, given_by: str
+    ) -> None:
+        paid: list[int] = []
+
+        @bough.tool
+        def charge(n: int) -> str:
+            """Charges."""
+            paid.append(n)
+            return f"charged {len(paid)}"
+
+        model = by_step(assistant(ToolCall("c", "charge", {"n": 1})), "Charged.")
+        agent = Agent("a", model, [charge], effects=effects if given_by == "agent" else None)
+        session = queue.send("charge")
+        with queue.working(agent):
+            wait_until(answered(session, "Charged."))
+            wait_until(queue.is_done)
+            fork = session.fork(at=0)
+            fork.send(
+                "charge", engine="absurd", queue=queue.name, effects=effects if given_by == "sender" else None
+            )
+            if effects is None:
+                wait_until(lambda: bool(fork.pending_approvals()) and fork.row.status == "waiting")
+                (approval,) = fork.pending_approvals()
+                assert (paid, approval.earlier is not None) == ([1], True)
+                fork.approve(approval)
+                count += 1
+            wait_until(answered(fork, "Charged."))
+        assert len(paid) == count
+
     @pytest.mark.parametrize("allow", [True, False])
     def test_a_word_on_what_a_task_of_it_asks_wakes_it_however_deep(
         self, queue: AbsurdQueue, allow: bool

@@ -394,6 +394,29 @@ class TestReplay:
 
 
 class TestRunning:
+    def test_a_payment_that_was_left_behind_is_said_and_shown_when_it_is_asked_for_again(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("Pay Ann once", 0)
+        page = viewer.open(f"/s/{session_id}")
+        for text in ("Pay Ann 40", "Pay Ann 40, please"):
+            page.get_by_label("Message").fill(text)
+            page.keyboard.press("Enter")
+            expect(page.locator(".approval")).to_contain_text("pay_out needs approval")
+            if text == "Pay Ann 40":
+                expect(page.locator(".approval-earlier")).to_have_count(0)
+                page.locator(".card").get_by_role("button", name="Approve").click()
+                expect(page.locator("article strong", has_text="paid")).to_be_visible()
+                page.get_by_role("button", name="Undo the latest turn").click()
+                expect(page.locator("#notices")).to_contain_text(
+                    "Left behind, and not undone: a call of pay_out"
+                )
+        earlier = page.locator(".approval .approval-earlier")
+        expect(earlier).to_contain_text("Made before, on a path that was left: pay_out at 4")
+        expect(page.locator(".card .approval-earlier")).to_be_visible()
+        page.locator(".approval").get_by_role("button", name="Deny").click()
+        expect(page.locator(".approval")).to_have_count(0)
+
     def test_an_approval_given_in_the_page_lets_the_waiting_agent_go_on(
         self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:

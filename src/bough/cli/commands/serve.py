@@ -215,6 +215,7 @@ def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
         options.env,
         agent.model_options,
         others,
+        options.effects,
     )
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Response, post
+from litestar import Response, get, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
+from ...core.entries import Effects
 from ...errors import StaleLeaf
 from ...session import Session
 from ..context import ApiRequest, context_and_caller, find_session, in_thread
 from ..json_views import to_json
 from ..path_window import is_on_path
-from ..schemas import CompactResult, ForkResult, MoveResult, UncompactResult
+from ..pending_calls import left_behind_views
+from ..schemas import CompactResult, ForkResult, LeftBehindResult, MoveResult, UncompactResult
 from ..truncate import truncate_value
 from .sessions import session_result
 
@@ -26,13 +28,15 @@ class ForkBody(Struct, forbid_unknown_fields=True):
     tools: list[str] | None = None
     options: dict[str, Any] | None = None
     """Added to the options of the model's calls in force there; null removes one."""
+    effects: Effects | None = None
+    """What becomes of an unsafe call that a path which was left has made: ask (default), repeat or reuse."""
     title: str | None = None
 
 
 @post("/api/sessions/{session_id:str}/fork", tags=["moving"])
 @in_thread
 def fork(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ForkBody]) -> Response[ForkResult]:
-    """Fork a new session from any position; no entry is copied."""
+    """Fork a new session from any position; no entry is copied. `left_behind` has what tools did after that position."""
     context, _ = context_and_caller(request)
     context.agent.check_model(data.model)
     fork_session = find_session(request, session_id, data.at).fork(
@@ -41,11 +45,16 @@ def fork(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ForkBody
         prompt_patch=data.prompt_patch,
         tools=data.tools,
         options=data.options,
+        effects=data.effects,
         title=data.title,
     )
     headers = {"location": f"/api/sessions/{fork_session.session_id}"}
     return Response(
-        ForkResult(session=session_result(fork_session).session, cut=to_json(fork_session.cut)),
+        ForkResult(
+            session=session_result(fork_session).session,
+            cut=to_json(fork_session.cut),
+            left_behind=left_behind_views(fork_session),
+        ),
         status_code=201,
         headers=headers,
     )
@@ -79,7 +88,14 @@ def _session_at_leaf(request: ApiRequest, session_id: str, leaf: str | None) -> 
 
 
 def _move_result(session: Session, cut: dict[str, int] | None) -> MoveResult:
-    return MoveResult(leaf=str(session.leaf), cut=cut)
+    return MoveResult(leaf=str(session.leaf), cut=cut, left_behind=left_behind_views(session))
+
+
+@get("/api/sessions/{session_id:str}/left-behind", tags=["moving"])
+@in_thread
+def left_behind(request: ApiRequest, session_id: FromPath[str]) -> LeftBehindResult:
+    """List the calls of unsafe tools that the session's path left behind, with their results."""
+    return LeftBehindResult(left_behind=left_behind_views(find_session(request, session_id)))
 
 
 class LeafBody(Struct, forbid_unknown_fields=True):
@@ -139,6 +155,8 @@ class SettingsBody(Struct, forbid_unknown_fields=True):
     tools: list[str] | None = None
     options: dict[str, Any] | None = None
     """Options of the model's calls; null removes one."""
+    effects: Effects | None = None
+    """What becomes of an unsafe call that a path which was left has made: ask, repeat or reuse."""
     leaf: str | None = None
 
 
@@ -157,8 +175,9 @@ def settings(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Sett
         prompt_patch=data.prompt_patch,
         tools=tools,
         options=data.options,
+        effects=data.effects,
     )
-    return _move_result(session, None)
+    return MoveResult(leaf=str(session.leaf))
 
 
-HANDLERS = [fork, rewind, undo, redo, compact, uncompact, settings]
+HANDLERS = [fork, left_behind, rewind, undo, redo, compact, uncompact, settings]

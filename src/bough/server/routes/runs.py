@@ -10,6 +10,7 @@ from litestar import post
 from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
+from ...core.entries import Effects
 from ...errors import ApprovalPending, InputsQueued, InvalidMessage, SessionRunning
 from ...log.changes import check_callers_key
 from ...log.keyed_turn import find_turn
@@ -31,6 +32,8 @@ class SendBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     options: dict[str, Any] | None = None
     """Options of the model's calls from here on; null removes one."""
+    effects: Effects | None = None
+    """From here on: what becomes of an unsafe call that a path which was left has made: ask, repeat or reuse."""
     trigger: str | dict[str, str] | None = None
     """What caused the turn: a name, or an object with type and id. Recorded with the turn; not with `queue`."""
     policy: dict[str, Any] | None = None
@@ -53,6 +56,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     runs.raise_if_stopping()  # an input that is queued now would wait for a run of another process
     context, caller = context_and_caller(request)
     model, options = (None, None) if caller.is_client else (data.model, data.options)
+    effects = None if caller.is_client else data.effects
     about = {} if caller.is_client else {"trigger": data.trigger, "policy": data.policy}
     context.agent.check_model(model)
     if data.accept_imported and not caller.is_client:
@@ -63,7 +67,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     if recorded is not None:
         if recorded.is_open:
             with suppress(SessionRunning):
-                await runs.resume(session, model, options)
+                await runs.resume(session, model, options, effects)
         return SendResponse(last_fact=recorded.fact_number - 1)
     queued = await asyncio.to_thread(session.log.store.inbox, session_id) if key is not None else []
     if queued:
@@ -71,9 +75,9 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     try:
         await asyncio.to_thread(session.log.raise_if_leased)
         before = await asyncio.to_thread(lambda: session.row.facts)
-        event = await runs.send(session, data.text, model, options, key, about)
+        event = await runs.send(session, data.text, model, options, key, {**about, "effects": effects})
     except (SessionRunning, ApprovalPending):
-        if not data.queue or key is not None or options or any(about.values()):
+        if not data.queue or key is not None or options or effects or any(about.values()):
             raise
         if caller.is_client:
             await asyncio.to_thread(_check_queue, session)
@@ -98,6 +102,8 @@ class ResumeBody(Struct, forbid_unknown_fields=True):
     model: str | None = None
     options: dict[str, Any] | None = None
     """Options of the model's calls from here on; null removes one."""
+    effects: Effects | None = None
+    """From here on: what becomes of an unsafe call that a path which was left has made: ask, repeat or reuse."""
     rollback: bool = False
     """Discard the unfinished turn instead."""
     take_over: bool = False
@@ -132,7 +138,7 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
     else:
         if data.accept_imported:
             await asyncio.to_thread(session.accept_imported)
-        await request.app.state.runs.resume(session, data.model, data.options)
+        await request.app.state.runs.resume(session, data.model, data.options, data.effects)
     return SendResponse(last_fact=row.facts)
 
 

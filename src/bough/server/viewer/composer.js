@@ -4,7 +4,7 @@
 import { sendJson, sessionPath } from "./api.js";
 import { approvalNode } from "./tool_cards.js";
 import { button, fill, h, icon, notice } from "./dom.js";
-import { postAccepting, whileDisabled } from "./dialogs.js";
+import { noticeLeftBehind, postAccepting, whileDisabled } from "./dialogs.js";
 import { plural, printable, sentence } from "./format.js";
 
 // A session that is marked running without a runner is written by a program of its own, which may still do so.
@@ -108,7 +108,7 @@ export class Composer {
     const text = this.text.value;
     if (!text.trim()) return;
     const sent = await whileDisabled(this.send, async () => {
-      if (this.#edited) await sendJson("POST", sessionPath(this.host.id, "/rewind"), this.#edited);
+      if (this.#edited) noticeLeftBehind((await sendJson("POST", sessionPath(this.host.id, "/rewind"), this.#edited)).left_behind);
       this.#endEdit();
       const reply = await postAccepting(sessionPath(this.host.id, "/send"),
         { text, ...(this.isRunning ? { queue: true } : {}) }, (accepted) => this.#sent(accepted));

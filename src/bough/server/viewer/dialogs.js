@@ -48,7 +48,17 @@ export function forkDialog(id, at, models, done) {
     field("Title", h("input", { name: "title", autocomplete: "off" })), modelField(models, "unchanged"),
     field("Prompt", h("textarea", { name: "prompt", rows: 3, placeholder: "unchanged" })),
     field("Append to prompt", h("textarea", { name: "prompt_patch", rows: 2 })),
+    field("Unsafe calls that were made already", h("select", { name: "effects" }, h("option", { value: "" }, "ask before they are made again"),
+      h("option", { value: "repeat" }, "make them again"), h("option", { value: "reuse" }, "use the recorded results"))),
   ], "Fork", async (values) => done(await sendJson("POST", sessionPath(id, "/fork"), { at, ...withoutEmpty(values) })));
+}
+
+/** Say which calls of unsafe tools a move left behind: nothing undoes them. */
+export function noticeLeftBehind(calls) {
+  if (!calls?.length) return;
+  const names = [...new Set(calls.map(({ name }) => printable(name)))];
+  const shown = `${names.slice(0, 3).join(", ")}${names.length > 3 ? ", …" : ""}`;
+  notice(`Left behind, and not undone: ${calls.length === 1 ? "a call" : `${calls.length} calls`} of ${shown}. The same call waits for approval.`);
 }
 
 export function rewindDialog(id, to_, leaf, done) {

@@ -3,7 +3,7 @@
 
 import { fetchJson, sendJson, sessionPath } from "./api.js";
 import { Composer } from "./composer.js";
-import { compactDialog, compareDialog, exportDialog, forkDialog, labelDialog, replayDialog, rewindDialog, sendApproval, whileDisabled } from "./dialogs.js";
+import { compactDialog, compareDialog, exportDialog, forkDialog, labelDialog, replayDialog, rewindDialog, noticeLeftBehind, sendApproval, whileDisabled } from "./dialogs.js";
 import { button, copy, fill, h, icon, iconButton, notice, savePreference, loadPreference } from "./dom.js";
 import { FindBar } from "./find_bar.js";
 import { Inspector } from "./inspector.js";
@@ -260,8 +260,9 @@ export class SessionPage {
   }
 
   fork(entry) {
-    forkDialog(this.id, `${entry.branch}:${entry.seq}`, this.about.models, ({ session, cut }) => {
+    forkDialog(this.id, `${entry.branch}:${entry.seq}`, this.about.models, ({ session, cut, left_behind: left }) => {
       noticeMovedCut(cut);
+      noticeLeftBehind(left);
       this.listing.refresh();
       navigate(sessionLink(session.id));
     });
@@ -282,8 +283,9 @@ export class SessionPage {
   }
 
   rewind({ branch, seq }) {
-    rewindDialog(this.id, `${branch}:${seq}`, this.#leaf(), ({ leaf, cut }) => {
+    rewindDialog(this.id, `${branch}:${seq}`, this.#leaf(), ({ leaf, cut, left_behind: left }) => {
       noticeMovedCut(cut);
+      noticeLeftBehind(left);
       notice(`The current leaf is ${leaf}`, { action: () => this.#move(document.body, "/redo"), label: "Redo" });
       this.viewing = null;
       this.#reload();
@@ -292,7 +294,7 @@ export class SessionPage {
 
   async #move(pressed, verb) {
     const reply = await whileDisabled(pressed, () => sendJson("POST", sessionPath(this.id, verb), { leaf: this.#leaf() }));
-    if (reply) { this.viewing = null; await this.#reload(); notice(`The current leaf is ${reply.leaf}`); }
+    if (reply) { this.viewing = null; await this.#reload(); notice(`The current leaf is ${reply.leaf}`); noticeLeftBehind(reply.left_behind); }
   }
 
   async #uncompact() {

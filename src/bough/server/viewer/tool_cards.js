@@ -56,7 +56,7 @@ export function approvalNode(call, words, decide) {
     h("div.approval-head", icon("wait"), h("span.grow", h("strong", printable(call.name)), words, call.parent_call && [" in ", taskLink(call)], elsewhere(call)),
       decide && button("check", "Approve", (event) => decide(true, event.currentTarget), { class: "primary" }),
       decide && button("denied", "Deny", (event) => decide(false, event.currentTarget))),
-    h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)));
+    h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)), earlierNode(call));
 }
 
 /** The approval row of the call itself or of one in its task. Without `approve`, only those of tasks are shown. */
@@ -64,7 +64,7 @@ function approvalRow(approval, approve) {
   if (!approve && !approval.parent_call) return null;
   return h("div.approval-row", { role: "group", "aria-label": `Approval of ${approval.name}` },
     approval.parent_call ? h("div.approval-question", h("strong", printable(approval.name)), " needs approval in ", taskLink(approval), elsewhere(approval), ...argumentNodes(approval))
-      : h("span", "Allow this call?", elsewhere(approval)),
+      : h("span", "Allow this call?", elsewhere(approval)), earlierNode(approval),
     approve && button("check", "Approve", () => approve(approval, true), { class: "primary" }),
     approve && button("denied", "Deny", () => approve(approval, false)));
 }
@@ -72,6 +72,22 @@ function approvalRow(approval, approve) {
 /** A decision that came with an import does not count here. */
 function elsewhere({ decided_elsewhere: decision }) {
   return decision && ` It was ${decision} elsewhere, which does not count here.`;
+}
+
+/** The same call on a path that was left, and its result: why a person is asked. */
+function earlierNode({ earlier }) {
+  return earlier && h("div.approval-earlier", "Made before, on a path that was left: ", leftLink(earlier), " → ", printable(leftOutcome(earlier)));
+}
+
+/** Link to a call that was left behind. */
+export function leftLink({ session: id, seq, name }) {
+  return h("a", { href: sessionLink(id, seq) }, `${printable(name)} at ${seq}`);
+}
+
+/** What became of a call that was left behind, in one line. */
+export function leftOutcome({ content, error, outcome }) {
+  const text = content.map((part) => part.text ?? `[${part.mime}]`).join(" ").slice(0, 300);
+  return [outcome === "done" ? error && "error:" : `${outcome}:`, text].filter(Boolean).join(" ");
 }
 
 /** Link to the waiting call in its session. */
