@@ -115,7 +115,7 @@ def test_the_journal_tells_when_a_turn_started_and_how_it_ended(session: Session
     with session.turn("q", trigger="email", model="m") as turn:
         turn.answer(assistant("a"))
     facts = {fact.kind: fact.data for fact in session.journal()}
-    assert facts["turn_started"] == {"turn": 2, "trigger": "email", "model": "m"}
+    assert facts["turn_started"] == {"turn": 2, "trigger": {"type": "email"}, "model": "m"}
     assert facts["turn_ended"] == {"turn": 2, "status": "completed"}
 
 

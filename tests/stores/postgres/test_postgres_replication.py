@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from signal import SIGQUIT
 from typing import Any
 
+import psycopg
 import pytest
 
 import bough
@@ -30,6 +31,19 @@ class Primary(Database):
         self.run(f"alter system set synchronous_standby_names = '{standby}'")
         self.run("select pg_reload_conf()")
         wait_until(lambda: self.run("show synchronous_standby_names") == [(standby,)])
+        wait_until(lambda: self._is_waited_for() == bool(standby))
+
+    def _is_waited_for(self) -> bool:
+        """Whether a commit waits for a standby: the server's checkpointer decides it, some time after the setting."""
+        with psycopg.connect(self.owner_url, autocommit=True) as probe, ThreadPoolExecutor(1) as pool:
+            pid = probe.info.backend_pid
+            query = f"select from pg_stat_activity where pid = {pid} and wait_event = 'SyncRep'"
+            done = pool.submit(probe.execute, "select pg_logical_emit_message(true, 'probe', '')")
+            wait_until(lambda: done.done() or self.run(query))
+            is_waiting = not done.done()
+            self.run(f"select pg_cancel_backend({pid})")
+            done.result(30)
+            return is_waiting
 
     def waiting(self) -> set[int]:
         return {pid for (pid,) in self.run(WAITING)}
