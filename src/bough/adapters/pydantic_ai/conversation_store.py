@@ -425,7 +425,7 @@ class Conversations:
             updated_at=now,
         )
         log = Log(store, replace(row, leaf=leaf), runtime)
-        forked, cursor = log.fork(Cut(leaf.seq, leaf.seq), new, replace(detail, state=None), None)
+        forked, cursor = log.fork(Cut(leaf.seq, leaf.seq), new, replace(detail, state=None), None, row.facts)
         return Session(Log(store, forked, runtime, cursor))
 
     def _move(self, session: Session, record: ConversationRecord, parent: str | None) -> None:
