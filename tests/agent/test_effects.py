@@ -638,3 +638,19 @@ def test_a_fork_stays_small_and_reads_no_entry(store: Store, shop: Shop) -> None
     ]
     assert len(path.left_behind(limit=7)) == 7
     assert len(path.left_behind()) == 40
+
+
+def test_a_call_that_was_made_thousands_of_times_is_found_without_reading_each(
+    store: Store, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the source did after the fork is told from its journal once, not for each place where the call is."""
+    session = store.start()
+    session.append([user("hello"), assistant("hello")])
+    path = session.fork()
+    for _ in range(60):
+        session.append([user("q"), assistant(call()), tool_result("c1", "ok"), assistant("a")])
+    reads: list[int] = []
+    journal = store.backend.journal
+    monkeypatch.setattr(store.backend, "journal", lambda *how: reads.append(1) or journal(*how))
+    shop.ask(path, refunds())
+    assert (shop.refunds, len(reads) < 20) == ([41], True)

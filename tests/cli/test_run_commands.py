@@ -352,6 +352,7 @@ class TestWhereItGoesOnFrom:
         assert "left behind, and not undone: 1 call of unsafe tools" in done.stderr
         assert "made before: ses_" in done.stderr
         assert len((home / "book").read_text().splitlines()) == 1
+        assert "waits for approval; made before: ses_" in bough("show", "latest", home=home).stdout
         listed = bough("approve", "latest", home=home)
         assert "It was made before, on a path that was left" in listed.stdout
         assert bough("approve", "latest", "--yes", home=home).returncode == 0
@@ -366,6 +367,8 @@ class TestWhereItGoesOnFrom:
         done = bough("run", "--copy", "latest", "--to-point", "2", "--effects", effects, *tools, home=home)
         assert (done.returncode, done.stdout) == (0, "Paid.\n")
         assert len((home / "book").read_text().splitlines()) == count
+        shown = bough("show", "latest", home=home).stdout
+        assert ("[reused from ses_" in shown) == (effects == "reuse")
 
     def test_overwriting_and_rolling_back_say_what_they_leave(self, home: Path) -> None:
         script(home, calls("unverified"), "Paid.")

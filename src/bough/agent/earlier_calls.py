@@ -7,11 +7,11 @@ another session does after the fork is its own, and is not looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from ..core.call_hash import call_hash, canonical_call
@@ -35,23 +35,40 @@ MAX_FORKS = 1_000
 NEVER_RAN = ("denied", "dry_run", "not_recorded")
 
 
-class Line(Struct, frozen=True):
+class Line:
     """A session that a path stands on, and how much of it counts."""
 
-    session_id: str
-    reach: dict[int, int]
-    """By branch, the last entry that is on the path."""
-    facts: int | None = None
-    """What came after this fact was done after the fork; None: everything counts."""
+    def __init__(
+        self, store: StoreBackend, session_id: str, reach: Mapping[int, int], facts: int | None = None
+    ) -> None:
+        self.store, self.session_id = store, session_id
+        self.reach = reach
+        """By branch, the last entry that is on the path."""
+        self.facts = facts
+        """What came after this fact was done after the fork; None: everything counts."""
+        self._later_from: dict[int, float] = {}
+
+    @cached_property
+    def own_branches(self) -> list[Branch]:
+        """Its branches in the order they were opened."""
+        branches = self.store.branches(self.session_id)
+        return [branch for branch in branches if branch.session_id == self.session_id]
 
     def is_on_path(self, leaf: Leaf) -> bool:
         return leaf.seq <= self.reach.get(leaf.branch, 0)
 
-    def is_later(self, store: StoreBackend, leaf: Leaf) -> bool:
-        """Whether the entry was appended after the fork was made."""
+    def later_from(self, branch: int) -> float:
+        """Return the first entry of a branch that was appended after the fork was made; infinity if none was."""
         if self.facts is None:
-            return False
-        return leaf.seq >= first_seq_after(store, self.session_id, self.facts, leaf.branch)
+            return float("inf")
+        if branch not in self._later_from:  # read once: a call may be there thousands of times
+            later = first_seq_after(self.store, self.session_id, self.facts, branch)
+            self._later_from[branch] = later
+        return self._later_from[branch]
+
+    def is_left(self, leaf: Leaf) -> bool:
+        """Whether an entry is not on the path, and was there when the fork was made."""
+        return not self.is_on_path(leaf) and leaf.seq < self.later_from(leaf.branch)
 
 
 def has_left_paths(log: Log) -> bool:
@@ -79,7 +96,7 @@ def find_earlier_call(log: Log, call: ToolCall) -> EarlierCall | None:
     for each in (log, *ancestors(log)):
         for line in _lines(each):
             for place in log.store.find_tool_calls(line.session_id, hash_):
-                earlier = _read_call(log, place, call) if _is_left(log.store, line, place) else None
+                earlier = _read_call(log, place, call) if _is_left(line, place) else None
                 if earlier is not None:
                     return earlier
     return None
@@ -108,12 +125,11 @@ def left_behind(log: Log, limit: int) -> list[EarlierCall]:
     """Return the calls that this path left behind and that are not known to be repeatable, the newest first."""
     calls: list[EarlierCall] = []
     for line in _lines(log):
-        branches = [b for b in log.store.branches(line.session_id) if b.session_id == line.session_id]
-        for branch in reversed(branches):
+        for branch in reversed(line.own_branches):
             first = max(branch.parent_seq, line.reach.get(branch.branch, 0)) + 1
             calls += _unsafe_calls(log, line, branch, first)
-        for task in _left_tasks(log.store, line):
-            calls += _calls_of_task(log, task)
+        for task in _tasks(log.store, line.session_id):
+            calls += _calls_of_task(log, task) if _is_left_task(line, task) else []
     calls.sort(key=lambda call: call.at, reverse=True)
     return calls[:limit]
 
@@ -125,42 +141,43 @@ def _lines(log: Log) -> Iterator[Line]:
     """Yield the session, and those that it was forked from."""
     store, row = log.store, log.store.session(log.session_id)
     reach = {part.branch: part.last for part in log.ranges()}
-    yield Line(row.session_id, reach)
+    yield Line(store, row.session_id, reach)
     for _ in range(MAX_FORKS):  # bounded: a forged ring of parents must end too
         if row.relation not in ("fork", "replay") or row.parent_session is None:
             return
         started = store.journal(row.session_id, 0, 1)
         if (parent := store.find_session(row.parent_session)) is None:
             return
-        yield Line(parent.session_id, reach, started[0].data.get("parent_facts") if started else None)
+        facts = started[0].data.get("parent_facts") if started else None
+        yield Line(store, parent.session_id, reach, facts)
         row = parent
 
 
-def _is_left(store: StoreBackend, line: Line, place: CallPlace) -> bool:
-    """Whether an answer of the line's session, or of a task below it, is not on the path and was there before the fork."""
+def _is_left(line: Line, place: CallPlace) -> bool:
+    """Whether an answer of the line's session, or of a task below it, was left behind."""
     if place.session_id == line.session_id:
-        return not line.is_on_path(place.leaf) and not line.is_later(store, place.leaf)
-    row = store.find_session(place.session_id)
+        return line.is_left(place.leaf)
+    row = line.store.find_session(place.session_id)
     for _ in range(MAX_TASK_DEPTH + 1):
         if row is None or row.parent_session is None:
             return False
         if row.parent_session == line.session_id:
-            return _is_left_task(store, line, row)
-        row = store.find_session(row.parent_session)
+            return _is_left_task(line, row)
+        row = line.store.find_session(row.parent_session)
     return False
 
 
-def _is_left_task(store: StoreBackend, line: Line, task: SessionRow) -> bool:
-    """Whether the call that started a task is not on the path, and was there before the fork."""
-    started = store.journal(task.session_id, 0, 1)
+def _is_left_task(line: Line, task: SessionRow) -> bool:
+    """Whether the call that started a task was left behind."""
+    started = line.store.journal(task.session_id, 0, 1)
     data = started[0].data if started else {}
     if line.facts is not None and data.get("parent_facts", 0) > line.facts:
         return False
-    own = [b.branch for b in store.branches(line.session_id) if b.session_id == line.session_id]
+    own = [branch.branch for branch in line.own_branches]
     nth, seq = data.get("nth", 0), task.parent_seq or 0
     if not 0 < nth <= len(own):
         return seq > max((line.reach.get(branch, 0) for branch in own), default=0)
-    return not line.is_on_path(Leaf(sorted(own)[nth - 1], seq))
+    return not line.is_on_path(Leaf(own[nth - 1], seq))
 
 
 # -- what became of a call ---------------------------------------------------------------------------
@@ -251,8 +268,8 @@ def _appended(fact: Fact, leaf: Leaf) -> bool:
 def _unsafe_calls(log: Log, line: Line, branch: Branch, first: int) -> list[EarlierCall]:
     """Return the calls on a branch from an entry on that may have taken effect, except of tools that may run again."""
     last = branch.tail
-    if line.facts is not None and first <= last:
-        last = int(min(last, first_seq_after(log.store, line.session_id, line.facts, branch.branch) - 1))
+    if first <= last:
+        last = int(min(last, line.later_from(branch.branch) - 1))
     first = max(first, last - MAX_LISTED_ENTRIES + 1)
     if first > last:
         return []
@@ -286,15 +303,11 @@ def _tasks(store: StoreBackend, session_id: str) -> list[SessionRow]:
     return [row for page in pages for row in page.sessions]
 
 
-def _left_tasks(store: StoreBackend, line: Line) -> list[SessionRow]:
-    return [row for row in _tasks(store, line.session_id) if _is_left_task(store, line, row)]
-
-
 def _calls_of_task(log: Log, task: SessionRow, depth: int = 0) -> list[EarlierCall]:
     """Return the calls of a task, on any branch, and of those below it."""
-    line = Line(task.session_id, {})
-    branches = [b for b in log.store.branches(task.session_id) if b.session_id == task.session_id]
-    calls = [c for branch in branches for c in _unsafe_calls(log, line, branch, branch.parent_seq + 1)]
+    line = Line(log.store, task.session_id, {})
+    own = line.own_branches
+    calls = [call for branch in own for call in _unsafe_calls(log, line, branch, branch.parent_seq + 1)]
     if depth < MAX_TASK_DEPTH:
         for below in _tasks(log.store, task.session_id):
             calls += _calls_of_task(log, below, depth + 1)

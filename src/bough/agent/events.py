@@ -67,7 +67,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     | session:delta | text, reasoning |
     | session:answer | seq, text, calls (call_id, name, arguments of each), finish |
     | session:tool_result | seq and index of the call, call_id, name, arguments, content, error, outcome |
-    | session:approval_requested | seq and index of the call, call_id, name, arguments; of a task: session_id, task_of |
+    | session:approval_requested | seq and index of the call, call_id, name, arguments; of a task: session_id, task_of; earlier: the same call on a path that was left, with its result |
     | session:retry | model, why, seconds |
     | session:compacted | summary, first_kept, tokens_before, shortened (how many results), limit (tokens) |
     | session:limit_passed | code, limit (cost), message: the limit was passed, as on_exceed says |

@@ -282,9 +282,19 @@ class JournalPage(ApiResponse, kw_only=True):
     total: int
 
 
+LeftBehind = Annotated[
+    list[Json],
+    Meta(
+        description="Calls of unsafe tools that are not on the path any more and took effect, or may have: the newest first, at "
+        "most 50. Nothing undoes them; the same call waits for approval"
+    ),
+]
+
+
 class SendResponse(ApiResponse, kw_only=True):
     last_fact: Annotated[int, Meta(description="Watch the events after this number")]
     queued: int | None = None
+    left_behind: LeftBehind = []
 
 
 class CancelResult(ApiResponse, kw_only=True):
@@ -299,15 +309,6 @@ class ApprovalResult(ApiResponse, kw_only=True):
             description="false if approvals are pending, if the running driver continues itself, or if this server lacks the tool"
         ),
     ]
-
-
-LeftBehind = Annotated[
-    list[Json],
-    Meta(
-        description="Calls of unsafe tools that are not on the path any more and took effect, or may have: the newest first, at "
-        "most 50. Nothing undoes them; the same call waits for approval"
-    ),
-]
 
 
 class ForkResult(ApiResponse, kw_only=True):

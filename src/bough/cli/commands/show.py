@@ -353,6 +353,9 @@ _OUTCOMES = {
 
 def _result_lines(result: ToolResult, *, full: bool) -> Iterator[str]:
     marks = [_OUTCOMES.get(result.outcome, ""), "error" if result.error and result.outcome == "done" else ""]
+    reused = (result.details or {}).get("reused")
+    if isinstance(reused, dict):
+        marks.append(safe(f"reused from {reused.get('session')}@{reused.get('seq')}"))
     marked = "".join(click.style(f"[{mark}] ", fg="red") for mark in marks if mark)
     text = "\n".join(piece.text for piece in result.content if isinstance(piece, Text))
     lines = safe(text).splitlines() or [""]
@@ -373,6 +376,7 @@ def _open_call_lines(position: Position) -> Iterator[str]:
         return
     from ...agent.call_status import is_awaited_by_worker, read_call_status
     from ...agent.task_line import ancestors
+    from ..rendering.left_behind import earlier_text
 
     status = read_call_status(session.log)
     row = session.row
@@ -392,6 +396,8 @@ def _open_call_lines(position: Position) -> Iterator[str]:
         elif place in status.approval_requested - status.decided:
             elsewhere = status.decided_elsewhere.get(place)
             mark = "waits for approval" + (f"; {elsewhere} elsewhere" if elsewhere else "")
+            if earlier := status.earlier.get(place):
+                mark += f"; made before: {clip(earlier_text(earlier), 200)}"
         elif place in status.unaccepted - status.approved - status.denied:
             mark = "left open elsewhere; it runs once it is accepted"
         elif runner is None and place not in status.decided and not status.has_recorded_starts:

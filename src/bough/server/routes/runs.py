@@ -17,7 +17,7 @@ from ...log.keyed_turn import find_turn
 from ...session import Session
 from ..active_runs import ActiveRuns
 from ..context import ApiRequest, context_and_caller, find_session
-from ..pending_calls import session_to_resume
+from ..pending_calls import left_behind_views, session_to_resume
 from ..problems import Refusal
 from ..schemas import ApprovalResult, CancelResult, SendResponse
 
@@ -131,7 +131,9 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
         await asyncio.to_thread(session.interrupt)
     if data.rollback:
         await asyncio.to_thread(session.rollback)
-    elif data.keep_partial:
+        left = await asyncio.to_thread(left_behind_views, session)
+        return SendResponse(last_fact=row.facts, left_behind=left)
+    if data.keep_partial:
         if await asyncio.to_thread(session.keep_partial) is None:
             detail = f"no answer of session {session_id} broke off"
             raise Refusal(409, "nothing_partial", detail, "resume without keep_partial asks the model")

@@ -134,8 +134,10 @@ export class Composer {
     if (reply && !reply.cancelled) notice("This session is not running in this server", { kind: "bad" });
   }
 
-  #resume(pressed, rollback) {
-    return whileDisabled(pressed, () => postAccepting(sessionPath(this.host.id, "/resume"), { rollback }, () => this.host.changed()));
+  async #resume(pressed, rollback) {
+    const reply = await whileDisabled(pressed, () => postAccepting(sessionPath(this.host.id, "/resume"), { rollback }, () => this.host.changed()));
+    noticeLeftBehind(reply?.left_behind);
+    return reply;
   }
 
   /** Keep what is typed, but not an edited message, which belongs to its turn. */

@@ -27,7 +27,8 @@ export function card(options) {
       kind.isCommand ? "$" : printable(call.name)),
     h("span.card-line", { dir: "ltr" }, kind.line),
     options.waited >= 50_000 && h("span.muted.card-wait", { title: "Waited for a person" }, icon("wait", "waited"), duration(options.waited)),
-    options.micros >= 50_000 && h("span.muted.card-time", { title: "Ran this long" }, duration(options.micros)), badge(outcome));
+    options.micros >= 50_000 && h("span.muted.card-time", { title: "Ran this long" }, duration(options.micros)),
+    result?.details?.reused && h("span.muted", { title: "Not run here: the result it had on a path that was left" }, "reused"), badge(outcome));
   const box = h("div.card", { class: `is-${outcome} state-${state}`, data: { outcome, state } }, head);
   const more = () => { options.changed("full"); if (options.omitted) options.showAll?.(); };
   const own = (options.waiting?.approvals ?? []).some((approval) => !approval.parent_call);
