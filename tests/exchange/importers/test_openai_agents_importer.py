@@ -99,6 +99,12 @@ class TestAPlainSession:
         assert store.backend.session(session.session_id).started_at == 1_772_359_140_000_000
         assert report.losses == {}
 
+    def test_it_is_found_under_the_id_its_program_gave_it(self, store: Store, tmp_path: Path) -> None:
+        session, _ = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))
+        latest = store.latest("s1")
+        assert latest is not None
+        assert latest.session_id == session.session_id
+
     def test_reasoning_goes_back_to_openai(self, store: Store, tmp_path: Path) -> None:
         session, _ = import_one(store, "openai-agents", write_sqlite(tmp_path / "a.db", PLAIN))
         assert [
