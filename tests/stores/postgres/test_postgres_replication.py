@@ -37,7 +37,7 @@ class Primary(Database):
         """Whether a commit waits for a standby: the server's checkpointer decides it, some time after the setting."""
         with psycopg.connect(self.owner_url, autocommit=True) as probe, ThreadPoolExecutor(1) as pool:
             pid = probe.info.backend_pid
-            query = f"select from pg_stat_activity where pid = {pid} and wait_event = 'SyncRep'"
+            query = f"select pid from pg_stat_activity where pid = {pid} and wait_event = 'SyncRep'"
             done = pool.submit(probe.execute, "select pg_logical_emit_message(true, 'probe', '')")
             wait_until(lambda: done.done() or self.run(query))
             is_waiting = not done.done()
