@@ -669,13 +669,12 @@ INLINE: dict[str, list[Any]] = {
 }
 
 VERBATIM: dict[str, list[Any]] = {
-    "malformed arguments": [user("x"), assistant(ToolCall("c", "t", malformed=URL))],
     "key of arguments": in_a_call({URL: 1}),
     "note state": [Note(state={"image": URL})],
     "settings": [Settings(prompt=URL)],
     "summary": [Compaction(URL, 1)],
 }
-"""What is kept as evidence of an error, or not shown as a part."""
+"""What is not shown as a part. Malformed arguments are: core/test_media.py."""
 
 
 FIRST_BYTES = [
