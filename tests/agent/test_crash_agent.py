@@ -104,3 +104,19 @@ def test_killed_at_any_moment_it_still_goes_on(
         lines = run(place, after=rng.uniform(0.01, 0.4))
         lines += run(place, after=rng.uniform(0.01, 0.4))
         check(place, lines + run(place), transcript, kills=2)
+
+
+def test_killed_at_every_point_a_turn_that_was_taken_back_pays_no_second_time(tmp_path: Path) -> None:
+    """Whatever was lost of the first try, the second one asks a person before it pays."""
+    again = partial(run_to_end_or_death, crash_agent.run_again)
+    points = int(again(tmp_path / "whole.db")[-1].split()[1])
+    for kill_at in range(1, points + 1):
+        place = tmp_path / f"{kill_at}.db"
+        lines = again(place, kill_at)
+        lines += again(place)
+        assert sum(line.startswith("effect") for line in lines) <= 1
+        with bough.open(place) as store:
+            session = store.session("ses_crash")
+            (approval,) = session.pending_approvals()
+            assert approval.earlier in session.left_behind()
+            assert list(store.verify()) == []

@@ -151,3 +151,30 @@ def step(session: Session, model: ScriptedModel, tools: list[bough.Tool]) -> boo
         return False
     session.send_sync(INPUTS[session.row.turns], model=model, tools=tools, limits=LIMITS)
     return True
+
+
+def run_again(path: str, pipe: int, kill_at: int) -> None:
+    """Pay, take the turn back, and have it paid again: continue from where the last process died until a person is asked."""
+    runtime = KillPoints(pipe, kill_at)
+
+    @bough.tool
+    def pay(order: int, ctx: ToolContext) -> str:
+        """Pays."""
+        runtime.effect("unsafe:pay", ctx.key)
+        return "paid"
+
+    def answer(request: Request) -> Any:
+        last = request.context.items[-1].message
+        return "Paid." if last.role == "tool" else assistant(ToolCall("c", "pay", {"order": 41}))
+
+    with bough.open(path, synchronous="normal") as plain_store:
+        session = add_kill_points(plain_store, runtime).start("crash", session_id="ses_crash")
+        while not session.pending_approvals():
+            if session.log.cursor.turn:
+                session.resume_sync(model=ScriptedModel(answer), tools=[pay], limits=LIMITS)
+            elif session.row.turns == 1 and not any(fact.kind == "moved" for fact in session.journal()):
+                session.undo()
+            else:
+                session.send_sync("Pay order 41.", model=ScriptedModel(answer), tools=[pay], limits=LIMITS)
+            session.refresh()
+    runtime.report(f"points {runtime.points}")
