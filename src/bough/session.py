@@ -57,7 +57,7 @@ from .errors import (
     TaskTrashed,
 )
 from .log import labels, ledger, prompt
-from .log.binding import bind
+from .log.binding import bind, check_bound
 from .log.changes import AppendResult, Cut, check_callers_key
 from .log.fork import fork
 from .log.lease import check_free, interrupt, is_held
@@ -760,8 +760,10 @@ class Session:
         check_callers_key(key)
         about = turn_about(trigger, policy, self.log.runtime.redactor)
         if agent is not None:
-            bind(self.log, agent, rebind=rebind)
+            check_bound(self.log, agent, rebind=rebind)
         if engine == "absurd":
+            if agent is not None:
+                bind(self.log, agent, rebind=rebind)
             if accept_imported:
                 self.accept_imported()
             task: EnqueuedTask = _absurd().send(
@@ -777,7 +779,7 @@ class Session:
                 one_shot=one_shot,
             )
             return task
-        return self._start_run(
+        run = self._start_run(
             content,
             engine,
             model,
@@ -790,6 +792,9 @@ class Session:
             accept_imported=accept_imported,
             about=about,
         )
+        if agent is not None:  # last: a send that cannot start binds nobody
+            bind(self.log, agent, rebind=rebind)
+        return run
 
     def send_sync(
         self,

@@ -232,6 +232,11 @@ class TestOwnLoop:
         with pytest.raises(TurnLimit, match=r"of \$0.01 is spent"), session.turn("2"):
             pass
 
+    def test_a_cap_of_no_money_at_all_allows_no_turn(self, session: Session) -> None:
+        session.set(limits=Limits(max_cost_microcents=0))
+        with pytest.raises(TurnLimit, match="is spent"), session.turn("1"):
+            pass
+
 
 class TestDollars:
     def test_dollars_are_microcents(self) -> None:

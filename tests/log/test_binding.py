@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bough import ScriptedModel, Session, assistant
-from bough.errors import AgentBound, InvalidValue, ModelError
+from bough.errors import AgentBound, InvalidOption, InvalidValue, ModelError
 from conftest import Store
 
 
@@ -45,6 +45,12 @@ class TestBinding:
         session.send_sync("q", model=model(), agent="billing")
         with pytest.raises(AgentBound):
             session.send_sync("q", model=model(), agent="support")
+
+    def test_a_send_that_cannot_start_binds_nobody(self, store: Store) -> None:
+        session = store.start()
+        with pytest.raises(InvalidOption):
+            session.send_sync("q", model=model(), agent="billing", options={"temperature": "hot"})
+        assert session.row.agent is None
 
     def test_an_imported_session_is_unbound_until_an_agent_answers(
         self, store: Store, tmp_path: Path

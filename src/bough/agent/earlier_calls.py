@@ -35,7 +35,7 @@ MAX_FORKS = 1_000
 NEVER_RAN = ("denied", "dry_run", "not_recorded")
 
 
-class Line:
+class PathSession:
     """A session that a path stands on, and how much of it counts."""
 
     def __init__(
@@ -137,11 +137,11 @@ def left_behind(log: Log, limit: int) -> list[EarlierCall]:
 # -- which entries were left -------------------------------------------------------------------------
 
 
-def _lines(log: Log) -> Iterator[Line]:
+def _lines(log: Log) -> Iterator[PathSession]:
     """Yield the session, and those that it was forked from."""
     store, row = log.store, log.store.session(log.session_id)
     reach = {part.branch: part.last for part in log.ranges()}
-    yield Line(store, row.session_id, reach)
+    yield PathSession(store, row.session_id, reach)
     for _ in range(MAX_FORKS):  # bounded: a forged ring of parents must end too
         if row.relation not in ("fork", "replay") or row.parent_session is None:
             return
@@ -149,11 +149,11 @@ def _lines(log: Log) -> Iterator[Line]:
         if (parent := store.find_session(row.parent_session)) is None:
             return
         facts = started[0].data.get("parent_facts") if started else None
-        yield Line(store, parent.session_id, reach, facts)
+        yield PathSession(store, parent.session_id, reach, facts)
         row = parent
 
 
-def _is_left(line: Line, place: CallPlace) -> bool:
+def _is_left(line: PathSession, place: CallPlace) -> bool:
     """Whether an answer of the line's session, or of a task below it, was left behind."""
     if place.session_id == line.session_id:
         return line.is_left(place.leaf)
@@ -167,7 +167,7 @@ def _is_left(line: Line, place: CallPlace) -> bool:
     return False
 
 
-def _is_left_task(line: Line, task: SessionRow) -> bool:
+def _is_left_task(line: PathSession, task: SessionRow) -> bool:
     """Whether the call that started a task was left behind."""
     started = line.store.journal(task.session_id, 0, 1)
     data = started[0].data if started else {}
@@ -265,7 +265,7 @@ def _appended(fact: Fact, leaf: Leaf) -> bool:
 # -- for people --------------------------------------------------------------------------------------
 
 
-def _unsafe_calls(log: Log, line: Line, branch: Branch, first: int) -> list[EarlierCall]:
+def _unsafe_calls(log: Log, line: PathSession, branch: Branch, first: int) -> list[EarlierCall]:
     """Return the calls on a branch from an entry on that may have taken effect, except of tools that may run again."""
     last = branch.tail
     if first <= last:
@@ -305,7 +305,7 @@ def _tasks(store: StoreBackend, session_id: str) -> list[SessionRow]:
 
 def _calls_of_task(log: Log, task: SessionRow, depth: int = 0) -> list[EarlierCall]:
     """Return the calls of a task, on any branch, and of those below it."""
-    line = Line(log.store, task.session_id, {})
+    line = PathSession(log.store, task.session_id, {})
     own = line.own_branches
     calls = [call for branch in own for call in _unsafe_calls(log, line, branch, branch.parent_seq + 1)]
     if depth < MAX_TASK_DEPTH:

@@ -215,7 +215,7 @@ def check_rounds(limits: Limits, session_id: str, rounds: int) -> LimitHit | Non
 def session_caps(log: Log) -> Limits | None:
     """Return the limits that were set on a session, for a loop of one's own; None if none were set."""
     own = fold_settings(log.store.control_entries(log.session_id, leaf=log.leaf)).limits
-    if not own or not any(own.get(name) for name in ("turns", "rounds", "max_cost_microcents")):
+    if not own or not (own.get("turns") or own.get("rounds") or own.get("max_cost_microcents") is not None):
         return None
     return narrow(Limits(turns=MAX_COUNT, rounds=MAX_COUNT), own)
 

@@ -47,13 +47,13 @@ class CollectorReply(Struct, frozen=True, rename="camel"):
     partial_success: PartialSuccess = PartialSuccess()
 
 
-class _NoRedirect(HTTPRedirectHandler):
+class NoRedirect(HTTPRedirectHandler):
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def send(lines: Iterable[str], to: str) -> SendResult:
-    url, headers, opener = collector_url(to), _headers(), build_opener(_NoRedirect)
+    url, headers, opener = collector_url(to), _headers(), build_opener(NoRedirect)
     requests = spans = 0
     for line in lines:
         body = line.encode()

@@ -15,8 +15,9 @@ from tempfile import TemporaryFile
 from typing import Any, BinaryIO
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import Request, build_opener
 
+from .otlp_sender import NoRedirect
 from .rendering.error_text import FAILURE, CommandError
 
 TIMEOUT_SECONDS = 30
@@ -26,11 +27,6 @@ class DownloadFailed(CommandError):
     """The server did not give a whole bundle; nothing was written."""
 
     exit_code = FAILURE
-
-
-class _NoRedirect(HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None
 
 
 @contextmanager
@@ -44,7 +40,7 @@ def download(server: str, session_id: str, token: str, how: dict[str, Any]) -> I
     request = Request(f"{url}?{query}", headers={"X-Internal-Token": token})
     with TemporaryFile() as file:
         try:
-            with build_opener(_NoRedirect).open(request, timeout=TIMEOUT_SECONDS) as reply:
+            with build_opener(NoRedirect).open(request, timeout=TIMEOUT_SECONDS) as reply:
                 shutil.copyfileobj(reply, file)
         except HTTPError as error:
             raise DownloadFailed(_refusal(url, session_id, error)) from None

@@ -29,7 +29,7 @@ class ModelAddresses:
         self._found: dict[str, None] = {}
 
     @property
-    def found(self) -> tuple[str, ...]:
+    def addresses(self) -> tuple[str, ...]:
         return tuple(sorted(self._found))
 
     def watch(self, exports: SessionExports) -> SessionExports:

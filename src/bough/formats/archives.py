@@ -17,7 +17,7 @@ MAX_MEMBERS = 100_000
 PIECE = 1 << 20
 
 
-class Archive:
+class ZipArchive:
     """An open archive. An archive within it is a file like any other."""
 
     def __init__(self, path: Path, tool: str) -> None:
@@ -46,7 +46,7 @@ class Archive:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> Archive:
+    def __enter__(self) -> ZipArchive:
         return self
 
     def __exit__(self, *_: object) -> None:

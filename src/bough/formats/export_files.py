@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from ..errors import InvalidSource
-from .archives import UNREADABLE_ARCHIVE, Archive, is_hidden
+from .archives import UNREADABLE_ARCHIVE, ZipArchive, is_hidden
 from .jsonl import INVALID_JSON, decode_json
 from .records import LossReport
 from .source_files import LINK_OUT, leads_to, read_bytes
@@ -34,7 +34,7 @@ class ExportFiles:
     def __init__(self, source: str, tool: str) -> None:
         self.source, self.tool = source, tool
         path = Path(source).expanduser()
-        self._archive: Archive | None = None
+        self._archive: ZipArchive | None = None
         self._single = path if path.is_file() else None
         self._folder = path if path.is_dir() else path.parent
         self._links: list[str] = []
@@ -45,7 +45,7 @@ class ExportFiles:
         if self._single is not None and zipfile.is_zipfile(path):
             self._single = None
             try:
-                self._archive = Archive(path, tool)
+                self._archive = ZipArchive(path, tool)
             except UNREADABLE_ARCHIVE as error:
                 raise InvalidSource(source, tool, str(error)) from None
 

@@ -18,13 +18,18 @@ def bound_agent(log: Log, row: SessionRow) -> str | None:
     return here[-1].data["agent"] if here else None
 
 
+def check_bound(log: Log, agent: str, *, rebind: bool = False) -> str | None:
+    """Return the agent that the session is bound to; raise `AgentBound` if that is another one and `rebind` is not set."""
+    bound = bound_agent(log, log.store.session(log.session_id))
+    if bound not in (None, agent) and not rebind:
+        raise AgentBound(log.session_id, bound, agent)
+    return bound
+
+
 def bind(log: Log, agent: str, *, rebind: bool = False) -> None:
-    """Bind the session to an agent; raise `AgentBound` if it is bound to another one and `rebind` is not set."""
-    row = log.store.session(log.session_id)
-    bound = bound_agent(log, row)
+    """Bind the session to an agent and record it, unless it is bound to that agent already."""
+    bound = check_bound(log, agent, rebind=rebind)
     if bound == agent:
         return
-    if bound is not None and not rebind:
-        raise AgentBound(row.session_id, bound, agent)
     data = {"agent": agent} if bound is None else {"agent": agent, "before": bound}
     log.record(BOUND, data=data, row={"agent": agent}, fence=log.fence)

@@ -23,7 +23,7 @@ _LOOPBACK = re.compile(
 """Strict: an address that two parsers might read differently is none."""
 
 
-class Server(Struct, frozen=True):
+class AllowedServer(Struct, frozen=True):
     """A server that the operator allows."""
 
     address: str
@@ -44,12 +44,12 @@ class Server(Struct, frozen=True):
         return key
 
 
-def find_server(address: str, model: str) -> Server | None:
+def find_server(address: str, model: str) -> AllowedServer | None:
     """Return the server of $BOUGH_SERVERS at an address; None if it is not listed. `model` is named in errors."""
     return next((each for each in _listed(model) if is_same_address(each.address, address)), None)
 
 
-def _listed(model: str) -> list[Server]:
+def _listed(model: str) -> list[AllowedServer]:
     servers = []
     for text in os.environ.get(VARIABLE, "").split():
         entry = _ENTRY.fullmatch(text)
@@ -59,7 +59,7 @@ def _listed(model: str) -> list[Server]:
                 f"${VARIABLE} cannot be read at {text!r}",
                 "write http://host:8080/v1, or http://host:8080/v1=VARIABLE with the variable of its key",
             )
-        servers.append(Server(entry[1], entry[2]))
+        servers.append(AllowedServer(entry[1], entry[2]))
     return servers
 
 

@@ -98,7 +98,7 @@ class CheckedBundle:
             result.blobs,
             result.missing,
             header.redacted,
-            addresses.found,
+            addresses.addresses,
         )
 
 

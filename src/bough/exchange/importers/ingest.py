@@ -115,7 +115,7 @@ def import_session(
     session_id = added[0] if new_id and added else record.session_id
     lost = losses.for_people(redactor)
     about = replace(about, session_id=session_id, added=added, existing=existing, entries=entries)
-    return replace(about, losses=lost, foreign_addresses=addresses.found)
+    return replace(about, losses=lost, foreign_addresses=addresses.addresses)
 
 
 def preview_session(

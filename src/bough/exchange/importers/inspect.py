@@ -19,7 +19,7 @@ from ...core.messages import Attachment, Message, Outcome, Part, Reasoning, Text
 from ...core.tree import parse_seq
 from ...core.usage import Usage, is_count
 from ...errors import InvalidSource
-from ...formats.archives import UNREADABLE_ARCHIVE, Archive
+from ...formats.archives import UNREADABLE_ARCHIVE, ZipArchive
 from ...formats.json_values import (
     UNEXPECTED_SHAPE,
     as_dict,
@@ -99,7 +99,7 @@ def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[Ses
 
 
 def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
-    with Archive(path, NAME) as archive:
+    with ZipArchive(path, NAME) as archive:
         names = set(archive.members)
         about: Fields = {}
         for name in ("header.json", "_journal/start.json"):  # the second is all that an unfinished log has
