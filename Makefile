@@ -19,7 +19,7 @@ help: ## what there is
 
 $(BIN)/uv: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Bough needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: PYTHON=python3.12 make $(MAKECMDGOALS)"; exit 1; }
+		{ echo "Oakleaf needs Python 3.11 or newer; this is $$($(PYTHON) --version). Try: PYTHON=python3.12 make $(MAKECMDGOALS)"; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || \
 		{ echo "venv is missing; on Debian: apt-get install -y python3-venv"; exit 1; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
@@ -34,22 +34,22 @@ $(VENV)/.test: $(BIN)/uv pyproject.toml
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replayed, compared
-	@$(BIN)/bough demo $(ARGS)
+	@$(BIN)/oakleaf demo $(ARGS)
 
 # Dry by default: nothing is sent, written or mailed. SESSION may be a bundle file, which is imported under new ids. That the replay
 # differs is a result, not a failure of make; a model that gives no answer is one.
 SOURCE = $(or $(SESSION_ID),$(SESSION),latest)
 replay: $(VENV)/.demo ## SESSION_ID=…|FILE [MODEL=…] [PROMPT=…] [OPTIONS="temperature=0 …"] [FROM_MESSAGE=N] [MODE=dry] [TOOLS="shop.py …"]: execute a session again, without effects
-	@$(BIN)/bough replay "$(SOURCE)" --mode "$(or $(MODE),dry)" $(if $(wildcard $(SOURCE)),--new-id) $(if $(MODEL),--model "$(MODEL)") \
+	@$(BIN)/oakleaf replay "$(SOURCE)" --mode "$(or $(MODE),dry)" $(if $(wildcard $(SOURCE)),--new-id) $(if $(MODEL),--model "$(MODEL)") \
 		$(foreach tools,$(TOOLS),--tools "$(tools)") $(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),-o "$(option)") \
 		$(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
 
 lab: $(VENV)/.demo ## COHORT="agent:support after:7d" [PROMPT=@new.txt] [MODEL=…] [OPTIONS="temperature=0 …"] [GATE="tool_changed > baseline + 5%"] [MAX_COST=5]: what a change would have done
-	@$(BIN)/bough lab run "$(or $(COHORT),after:7d)" $(if $(MODEL),--model "$(MODEL)") $(if $(PROMPT),--prompt "$(PROMPT)") \
+	@$(BIN)/oakleaf lab run "$(or $(COHORT),after:7d)" $(if $(MODEL),--model "$(MODEL)") $(if $(PROMPT),--prompt "$(PROMPT)") \
 		$(foreach option,$(OPTIONS),-o "$(option)") $(if $(GATE),--fail-if "$(GATE)") $(if $(MAX_COST),--max-cost $(MAX_COST)) $(ARGS)
 
 export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE] [FORCE=1]: write a session as a bundle; FORCE overwrites a file
-	@$(BIN)/bough export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)") $(if $(FORCE),--force)
+	@$(BIN)/oakleaf export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)") $(if $(FORCE),--force)
 
 $(VENV)/.browser: $(VENV)/.test tests/support/browser.py
 	@$(BIN)/python tests/support/browser.py
@@ -80,7 +80,7 @@ check: $(VENV)/.test $(FRAMEWORKS)/.test ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(FRAMEWORKS)/bin/mypy $(shell find src/bough/adapters -name "*.py")
+	@$(FRAMEWORKS)/bin/mypy $(shell find src/oakleaf/adapters -name "*.py")
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.test ## put the code in order
@@ -92,11 +92,11 @@ docs: $(VENV)/.test $(VENV)/.browser ## the documentation: reference, command li
 	@$(BIN)/python docs/pictures.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-bench: $(VENV)/.test $(FRAMEWORKS)/.test ## Bough against the bare driver, in one run; writes bench/result.json
+bench: $(VENV)/.test $(FRAMEWORKS)/.test ## Oakleaf against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
 
 soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCRYPTED)/.test ## the long forms: fuzz, state machine, kill storms
-	@BOUGH_SOAK=1 $(SUITES)
+	@OAKLEAF_SOAK=1 $(SUITES)
 
 clean: ## remove what was made
 	@rm -rf $(VENV) $(FRAMEWORKS) $(ENCRYPTED) site bench/result.json

@@ -1,4 +1,4 @@
-"""`python -m bench`: Bough against the bare driver. `--quick` for a short run, `--only append,load` for parts."""
+"""`python -m bench`: Oakleaf against the bare driver. `--quick` for a short run, `--only append,load` for parts."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ from time import perf_counter, process_time, thread_time
 
 from msgspec import Struct
 
-import bough
-from bough import Limits, ScriptedModel, Session, Usage
-from bough.models.model import Request
-from bough.wire import Answer
+import oakleaf
+from oakleaf import Limits, ScriptedModel, Session, Usage
+from oakleaf.models.model import Request
+from oakleaf.wire import Answer
 
 from .long_sessions import long_session
 from .measure import Plan, middle, percentile
@@ -64,7 +64,7 @@ def _answer(request: Request) -> Answer:
     """Answer as `runner.answer`, of the newest turn alone: it looks at all items of the history. The usage is given, because
     a scripted model measures the whole history for it, as no model of a vendor does."""
     items = request.context.items[-2 * MESSAGES_PER_TURN :]
-    message = answer(bough.models.model.Request(bough.core.context.Context((), items), request.blobs))
+    message = answer(oakleaf.models.model.Request(oakleaf.core.context.Context((), items), request.blobs))
     finish = "tool_use" if message.calls else "stop"
     return Answer(message, Usage(1_000, 100), None, "scripted", "scripted", finish)
 
@@ -116,7 +116,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
     loads = [turns_of(MESSAGES_PER_TURN * turns, seed=number) for number in range(8)]
     for name, drive in (("own", own), ("send", send)):
         runs: dict[int, list[Run]] = {count: [] for count in COUNTS}
-        with bough.open(plan.path(f"agents-{name}")) as store:
+        with oakleaf.open(plan.path(f"agents-{name}")) as store:
             for number in range(plan.pick(6, 2)):
                 for count in COUNTS:
                     sessions = [store.start(agent="bench") for _ in range(count)]
@@ -126,7 +126,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
                         runs[count].append(run)
         for count in COUNTS:
             yield _ratio(name, count, runs)
-        with bough.open(plan.path(f"stalls-{name}")) as store:
+        with oakleaf.open(plan.path(f"stalls-{name}")) as store:
             long = [store.session(long_session(store, entries).session_id) for _ in range(LONG)]
             sessions = long + [store.start(agent="bench") for _ in range(COUNTS[-1] - LONG)]
             each = loads

@@ -7,8 +7,8 @@ from random import Random
 from statistics import mean
 from time import perf_counter_ns
 
-from bough.core.usage import Usage
-from bough.models.prices import price
+from oakleaf.core.usage import Usage
+from oakleaf.models.prices import price
 
 from .bare import Bare, Preallocated, Standard
 from .floor import ByHand, OneRow
@@ -18,8 +18,8 @@ from .report import Figure, Target, at_most
 from .workload import turns_of
 
 # `control` is a second bare system: its difference from the first is the noise of this machine. `preallocated` has its
-# log's length in advance, as Bough does; the plain bare ones also pay for the growth of the file. `sqlite3` is the driver
-# that comes with Python. The last two measure the cost of the stored rows without Bough's code.
+# log's length in advance, as Oakleaf does; the plain bare ones also pay for the growth of the file. `sqlite3` is the driver
+# that comes with Python. The last two measure the cost of the stored rows without Oakleaf's code.
 KINDS = {
     "bare": Bare,
     "ours": Ours,

@@ -1,7 +1,7 @@
 """The baseline: the driver alone, one table, entries only, one commit per step.
 
 No session, chain, journal or usage; the driver's defaults. `Preallocated` also gives its log the full length before the
-first commit, as Bough does, so that a sync need not make a new file length durable. `Standard` is the obvious first
+first commit, as Oakleaf does, so that a sync need not make a new file length durable. `Standard` is the obvious first
 version: Python's own driver, with a text key for the session.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import msgspec
 
-from bough.core.messages import Message
+from oakleaf.core.messages import Message
 
 from .workload import Step
 

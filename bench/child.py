@@ -6,7 +6,7 @@ import sys
 
 import msgspec
 
-import bough
+import oakleaf
 
 from .crowd import drive
 from .workload import MESSAGES_PER_TURN, turns_of
@@ -14,7 +14,7 @@ from .workload import MESSAGES_PER_TURN, turns_of
 
 def main(path: str, turns: str, seed: str) -> None:
     load = turns_of(MESSAGES_PER_TURN * int(turns), seed=int(seed))
-    with bough.open(path) as sessions:
+    with oakleaf.open(path) as sessions:
         session = sessions.start(agent="bench")
         print("ready", flush=True)
         sys.stdin.readline()

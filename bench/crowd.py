@@ -17,8 +17,8 @@ import apsw
 import msgspec
 from msgspec import Struct
 
-import bough
-from bough.store import Store
+import oakleaf
+from oakleaf.store import Store
 
 from .measure import ROOT, Plan, middle, ms, percentile
 from .ours import add
@@ -39,7 +39,7 @@ class Run(Struct):
     errors: list[str] = []
 
 
-def drive(session: bough.Session, turns: Sequence[Sequence[Step]]) -> Run:
+def drive(session: oakleaf.Session, turns: Sequence[Sequence[Step]]) -> Run:
     run = Run(began=perf_counter_ns())
     try:
         for turn in turns:
@@ -47,7 +47,7 @@ def drive(session: bough.Session, turns: Sequence[Sequence[Step]]) -> Run:
                 began = perf_counter_ns()
                 add(session, step)
                 run.times.append(perf_counter_ns() - began)
-    except bough.BoughError as error:
+    except oakleaf.OakleafError as error:
         run.errors.append(f"{type(error).__name__}: {error}")
     run.ended = perf_counter_ns()
     return run
@@ -70,7 +70,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
     turns, rounds = plan.pick(60, 12), plan.pick(6, 1)
     threads: dict[int, list[Crowd]] = {count: [] for count in COUNTS}
     for number in range(rounds):
-        with bough.open(plan.path(f"crowd-threads-{number}")) as store:
+        with oakleaf.open(plan.path(f"crowd-threads-{number}")) as store:
             _threads(store, MANY, 2)  # threads and statements
             for count in COUNTS:
                 threads[count].append(_threads(store, count, max(4, turns // count)))

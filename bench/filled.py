@@ -1,4 +1,4 @@
-"""The same turns in a bare file and in a Bough store, made once and read by several figures."""
+"""The same turns in a bare file and in an Oakleaf store, made once and read by several figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cost of the stored rows themselves: the rows of a Bough commit, written by hand with the bare driver.
+"""The cost of the stored rows themselves: the rows of an Oakleaf commit, written by hand with the bare driver.
 
 `ByHand` writes the same rows as `Ours` into tables of the same layout and page size: the entries with their chain ids, the
 head by compare-and-swap, a fact with its key, the call with its tokens. `OneRow` is the minimum that stores all of
@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 
-from bough.core.usage import Usage
+from oakleaf.core.usage import Usage
 
 from .bare import encode
 from .workload import Step

@@ -7,7 +7,7 @@ from time import perf_counter_ns
 
 import apsw
 
-import bough
+import oakleaf
 
 from .filled import fill
 from .measure import Plan, alternate, middle, ms, percentile, size_on_disk
@@ -96,7 +96,7 @@ def _deep(plan: Plan) -> Iterator[Figure]:
     deep.close()
 
 
-def _appending(deep: bough.Session, flat: bough.Session, turns: list[list[Step]]) -> Figure:
+def _appending(deep: oakleaf.Session, flat: oakleaf.Session, turns: list[list[Step]]) -> Figure:
     steps = iter([step for turn in turns for step in turn])
 
     def both() -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import process_time_ns
 from typing import Any
 
-import bough
+import oakleaf
 
 from .measure import Plan, alternate, middle, ms
 from .report import Figure, at_most
@@ -28,7 +28,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
     _write(path, plan.pick(300, 60))
     os.utime(path, (0, 0))
     numbers = count()
-    with bough.open(plan.path("again")) as again:
+    with oakleaf.open(plan.path("again")) as again:
         list(again.import_from("claude-code", str(path)))
         works = {
             "json": lambda: [json.loads(line) for line in path.read_bytes().splitlines()],
@@ -48,7 +48,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _import(store: Path, source: Path) -> None:
-    with bough.open(store) as sessions:
+    with oakleaf.open(store) as sessions:
         list(sessions.import_from("claude-code", str(source)))
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bough
-from bough import Rates, Request, ScriptedModel, ToolCall, assistant, system
+import oakleaf
+from oakleaf import Rates, Request, ScriptedModel, ToolCall, assistant, system
 
 from .measure import Plan
 from .report import Figure, at_most
@@ -57,7 +57,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 
 
 def _measure(place: str, sessions: int, results: Any) -> None:
-    with bough.open(Path(place), synchronous="normal") as store:
+    with oakleaf.open(Path(place), synchronous="normal") as store:
         _record(store, sessions)
         lab = store.lab("agent:support", baseline_model=_old, model=_new)
         began, used = time.perf_counter(), time.process_time()
@@ -72,13 +72,13 @@ def _measure(place: str, sessions: int, results: Any) -> None:
         )
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look_up(order: int) -> dict[str, object]:
     """Look an order up."""
     return {"order": order, "status": "lost"}
 
 
-def _record(store: bough.Store, sessions: int) -> None:
+def _record(store: oakleaf.Store, sessions: int) -> None:
     for number in range(sessions):
         session = store.start("support", [system("You help customers.")])
         for turn in range(TURNS):
@@ -89,16 +89,16 @@ def _model(name: str) -> ScriptedModel:
     return ScriptedModel(_answer, model=name, rates=RATES)
 
 
-def _old(cell: bough.Cell) -> ScriptedModel:
+def _old(cell: oakleaf.Cell) -> ScriptedModel:
     return _model("old")
 
 
-def _new(cell: bough.Cell) -> ScriptedModel:
+def _new(cell: oakleaf.Cell) -> ScriptedModel:
     """A model for each cell: a scripted one keeps every request it was sent."""
     return _model("new")
 
 
-def _answer(request: Request) -> str | bough.Message:
+def _answer(request: Request) -> str | oakleaf.Message:
     last = request.context.items[-1].message
     if last.role == "user":
         order = int(last.text.split()[-1].rstrip("?"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from random import Random
 
-import bough
-from bough import Text, ToolCall, assistant, tool_result, user
-from bough.core.drafts import Draft
-from bough.core.entries import Payload
-from bough.core.tree import Leaf
-from bough.core.usage import Call, Price, Usage
-from bough.store import Store
+import oakleaf
+from oakleaf import Text, ToolCall, assistant, tool_result, user
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Payload
+from oakleaf.core.tree import Leaf
+from oakleaf.core.usage import Call, Price, Usage
+from oakleaf.store import Store
 
 SENTENCE = "the parcel of order 41 was last seen in the module of zanzibar and nobody knows what became of it"
 WORDS = SENTENCE.split()
@@ -27,10 +27,10 @@ def turn(n: int, random: Random) -> Iterator[Payload]:
     yield assistant(f"Answer {n}: {text}")
 
 
-def large_session(store: Store, entries: int = 100_000, branches: int = 5_000) -> bough.Session:
+def large_session(store: Store, entries: int = 100_000, branches: int = 5_000) -> oakleaf.Session:
     """Build a session of this many entries and branches; a fifth of the branches start from the previous one."""
     random = Random(7)
-    session = store.start(agent="large", seeds=[bough.system("You find parcels.")], title="The large one")
+    session = store.start(agent="large", seeds=[oakleaf.system("You find parcels.")], title="The large one")
     trunk = entries - 4 * (branches - 1)
     for first in range(0, trunk // 4, BATCH // 4):
         many = [p for n in range(first, min(first + BATCH // 4, trunk // 4)) for p in turn(n, random)]
@@ -50,11 +50,11 @@ def large_session(store: Store, entries: int = 100_000, branches: int = 5_000) -
     return session
 
 
-def _append(session: bough.Session, payloads: list[Payload]) -> None:
+def _append(session: oakleaf.Session, payloads: list[Payload]) -> None:
     """Append with a ledger row for each answer, as a run does."""
     at, calls = session.leaf.seq, []
     for n, payload in enumerate(payloads, 1):
-        if isinstance(payload, bough.Message) and payload.role == "assistant":
+        if isinstance(payload, oakleaf.Message) and payload.role == "assistant":
             usage = Usage(900, 40, 100, 0)
             price = Price(12_345, "bench")
             calls.append(

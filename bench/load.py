@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import apsw
 
-import bough
-from bough.stores.rows import SESSION_COLUMNS
+import oakleaf
+from oakleaf.stores.rows import SESSION_COLUMNS
 
 from .filled import FilledStore, fill
 from .measure import Plan, alternate, middle, ms, size_on_disk
@@ -70,7 +70,7 @@ def _space(filled: FilledStore, messages: int) -> Figure:
 def _listing(plan: Plan) -> Figure:
     """Compare 1,000 session rows with the same rows and columns read by the bare driver."""
     path, count = plan.path("list"), plan.pick(1_000, 200)
-    with bough.open(path, synchronous="normal") as sessions:
+    with oakleaf.open(path, synchronous="normal") as sessions:
         for number in range(count):
             sessions.start(agent="bench", title=f"Session {number}", tags={"number": str(number)})
         connection = apsw.Connection(str(path))

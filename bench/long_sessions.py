@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 from time import perf_counter_ns
 
-import bough
-from bough import Budget, Limits, ScriptedModel, Session, ToolCall, assistant, user
-from bough.store import Store
+import oakleaf
+from oakleaf import Budget, Limits, ScriptedModel, Session, ToolCall, assistant, user
+from oakleaf.store import Store
 
 from .large import BATCH, _append, turn
 from .measure import Plan, middle, ms
@@ -26,7 +26,7 @@ TOOLS = 20
 SUMMARY = "Parcels were looked for, and most of them were found in Zanzibar."
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 async def track(order: int) -> str:
     """Say where a parcel is."""
     return f"{order} is in Zanzibar"
@@ -36,7 +36,7 @@ def long_session(store: Store, entries: int) -> Session:
     """Build a session of whole turns, of four entries each, and label three entries."""
     random = Random(7)
     session = store.start(
-        agent="long", seeds=[bough.system("You find parcels.")], title=f"{entries:,} entries"
+        agent="long", seeds=[oakleaf.system("You find parcels.")], title=f"{entries:,} entries"
     )
     turns = entries // 4
     for first in range(0, turns, BATCH // 4):
@@ -105,7 +105,7 @@ def whole_verbs() -> list[Verb]:
 
 
 def _again(session: Session) -> Session:
-    return bough.Store(session.log.store, session.log.runtime).session(session.session_id)
+    return oakleaf.Store(session.log.store, session.log.runtime).session(session.session_id)
 
 
 def _time(sessions: Sequence[Session], verb: Verb, rounds: int) -> list[float]:
@@ -128,7 +128,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
     whole = {name for name, _, _ in whole_verbs()}
     with ExitStack() as opened:
         stores = [
-            opened.enter_context(bough.open(plan.path(f"long-{size}"), synchronous="normal"))
+            opened.enter_context(oakleaf.open(plan.path(f"long-{size}"), synchronous="normal"))
             for size in sizes
         ]
         plain = [long_session(store, size) for store, size in zip(stores, sizes, strict=True)]

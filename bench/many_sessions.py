@@ -16,12 +16,12 @@ import apsw
 import psycopg
 from msgspec import Struct
 
-import bough
-from bough import Store, ToolCall, assistant, user
-from bough.core.usage import Usage
-from bough.log.doctor import session_health
-from bough.stores.base import SessionQuery
-from bough.stores.sqlite.search_index import MERGED_PAGES, SqliteSearchIndex, merge_segments
+import oakleaf
+from oakleaf import Store, ToolCall, assistant, user
+from oakleaf.core.usage import Usage
+from oakleaf.log.doctor import session_health
+from oakleaf.stores.base import SessionQuery
+from oakleaf.stores.sqlite.search_index import MERGED_PAGES, SqliteSearchIndex, merge_segments
 from tests.support.postgres import Database
 
 from .measure import Plan, ms, size_on_disk
@@ -56,29 +56,29 @@ insert into search (rowid, text, tool, model, marker) select id + (? << 32), tex
 """
 COPY_POSTGRES = """
 set session_replication_role = replica;
-drop index bough.search_by_word;
+drop index oakleaf.search_by_word;
 create temp table step as select n * 1000 as step, n::bigint * {templates} * {gap} as later from generate_series(1, {copies}) as n;
-insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
+insert into oakleaf.session select (jsonb_populate_record(session, jsonb_build_object(
     'number', number + step, 'id', id || '_' || step, 'conversation_id', conversation_id || '_' || step, 'branch', branch + step, 'started_at', started_at + later,
-    'updated_at', updated_at + later, 'active_at', active_at + later))).* from step, bough.session where number <= {most};
-insert into bough.session_tag select space, tag_hash, session_number + step, active_at + later from step, bough.session_tag where session_number <= {most};
-insert into bough.session_detail select session_number + step, space, spec, policy, workspace, state
-    from step, bough.session_detail where session_number <= {most};
-insert into bough.branch select id + step, space, session_number + step, parent + step, parent_seq from step, bough.branch where id <= {most};
-insert into bough.entry (branch, seq, space, owner, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body)
+    'updated_at', updated_at + later, 'active_at', active_at + later))).* from step, oakleaf.session where number <= {most};
+insert into oakleaf.session_tag select space, tag_hash, session_number + step, active_at + later from step, oakleaf.session_tag where session_number <= {most};
+insert into oakleaf.session_detail select session_number + step, space, spec, policy, workspace, state
+    from step, oakleaf.session_detail where session_number <= {most};
+insert into oakleaf.branch select id + step, space, session_number + step, parent + step, parent_seq from step, oakleaf.branch where id <= {most};
+insert into oakleaf.entry (branch, seq, space, owner, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body)
     select branch + step.step, seq, space, owner, turn, entry.step, kind, role, internal, model, finish, entry_id, at, evidence, body
-    from step, bough.entry where branch <= {most};
-insert into bough.usage (session_number, number, space, owner, call_id, branch, after_seq, answer_seq, purpose, bucket, provider, model,
+    from step, oakleaf.entry where branch <= {most};
+insert into oakleaf.usage (session_number, number, space, owner, call_id, branch, after_seq, answer_seq, purpose, bucket, provider, model,
     input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, price_version, failed, at)
     select session_number + step, number, space, owner, call_id, branch + step, after_seq, answer_seq, purpose, bucket, provider, model,
     input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, price_version, failed, at + later
-    from step, bough.usage where session_number <= {most};
-insert into bough.journal (session_number, number, space, owner, kind, key, branch, first_seq, last_seq, data, at)
-    select session_number + step, number, space, owner, kind, key, branch, first_seq, last_seq, data, at from step, bough.journal where session_number <= {most};
-insert into bough.search select id + (step::bigint << 32), space, session_number + step, at, words from step, bough.search where session_number <= {most};
-insert into bough.search_progress select session_number + step, space, facts, title from step, bough.search_progress where session_number <= {most};
-create index search_by_word on bough.search using gin (words);
-select setval('bough.session_number', 1000000000), setval('bough.branch_id', 1000000000);
+    from step, oakleaf.usage where session_number <= {most};
+insert into oakleaf.journal (session_number, number, space, owner, kind, key, branch, first_seq, last_seq, data, at)
+    select session_number + step, number, space, owner, kind, key, branch, first_seq, last_seq, data, at from step, oakleaf.journal where session_number <= {most};
+insert into oakleaf.search select id + (step::bigint << 32), space, session_number + step, at, words from step, oakleaf.search where session_number <= {most};
+insert into oakleaf.search_progress select session_number + step, space, facts, title from step, oakleaf.search_progress where session_number <= {most};
+create index search_by_word on oakleaf.search using gin (words);
+select setval('oakleaf.session_number', 1000000000), setval('oakleaf.branch_id', 1000000000);
 drop table step;
 reset session_replication_role;
 vacuum analyze;
@@ -92,9 +92,9 @@ class FilledStore(Struct):
 
     def open(self, space: str = "default") -> Store:
         return (
-            bough.open(self.url, space=space, synchronous="normal")
+            oakleaf.open(self.url, space=space, synchronous="normal")
             if "://" not in self.url
-            else bough.open(self.url, space=space)
+            else oakleaf.open(self.url, space=space)
         )
 
 
@@ -144,7 +144,7 @@ def set_times(run: Callable[[str], object], schema: str) -> None:
 def fill_sqlite(path: Path, sessions: int) -> FilledStore:
     began, copies = perf_counter_ns(), sessions // TEMPLATES - 1
     at = time_ns() // 1_000 - sessions * GAP
-    with bough.open(path, synchronous="normal") as store:
+    with oakleaf.open(path, synchronous="normal") as store:
         write_templates(store)
         connection = apsw.Connection(str(path))
         documents = read_documents(store)
@@ -198,12 +198,12 @@ def read_documents(store: Store) -> list[tuple[object, ...]]:
 def fill_postgres(database: Database, sessions: int) -> FilledStore:
     began, copies = perf_counter_ns(), sessions // TEMPLATES - 1
     at = time_ns() // 1_000 - sessions * GAP
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         write_templates(store)
         store.index()
         with psycopg.connect(database.host.url(database.name), autocommit=True) as connection:
-            set_times(lambda query: connection.execute(query.format(at=at)), "bough.")
-            ((most,),) = connection.execute("select max(id) from bough.branch").fetchall()
+            set_times(lambda query: connection.execute(query.format(at=at)), "oakleaf.")
+            ((most,),) = connection.execute("select max(id) from oakleaf.branch").fetchall()
             script = COPY_POSTGRES.format(copies=copies, templates=TEMPLATES, gap=GAP, most=most)
             for statement in filter(str.strip, script.split(";\n")):
                 connection.execute(statement)
@@ -213,7 +213,7 @@ def fill_postgres(database: Database, sessions: int) -> FilledStore:
 
 
 def write_small(url: str) -> None:
-    with bough.open(url, space="small") as store:
+    with oakleaf.open(url, space="small") as store:
         for n in range(20):
             store.start("support", session_id=f"ses_small{n}").append(
                 [user(f"The parcel of {n}?"), assistant("In the harbour.")]
@@ -339,7 +339,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 
 def _table_sizes(database: Database) -> Iterator[Figure]:
     query = (
-        "select relname, pg_table_size(oid), pg_indexes_size(oid) from pg_class where relnamespace = 'bough'::regnamespace "
+        "select relname, pg_table_size(oid), pg_indexes_size(oid) from pg_class where relnamespace = 'oakleaf'::regnamespace "
         "and relkind = 'r' order by pg_total_relation_size(oid) desc limit 6"
     )
     for name, table, indexes in database.run(query):

@@ -1,4 +1,4 @@
-"""The same workload in Bough, with chain ids, journal, usage ledger, totals and the facts of the turn."""
+"""The same workload in Oakleaf, with chain ids, journal, usage ledger, totals and the facts of the turn."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-import bough
-from bough.core.drafts import Draft
-from bough.core.entries import Entry
-from bough.core.messages import Message
-from bough.core.usage import Call
+import oakleaf
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Entry
+from oakleaf.core.messages import Message
+from oakleaf.core.usage import Call
 
 from .workload import Step, result_of
 
@@ -20,7 +20,7 @@ class Ours:
         self, path: Path, synchronous: Literal["full", "normal"] = "full", session_id: str | None = None
     ) -> None:
         self.path = path
-        self.sessions = bough.open(path, synchronous=synchronous)
+        self.sessions = oakleaf.open(path, synchronous=synchronous)
         if session_id is None:
             self.session = self.sessions.start(agent="bench")
         else:
@@ -47,7 +47,7 @@ class Ours:
         self.sessions.close()
 
 
-def add(session: bough.Session, step: Step) -> None:
+def add(session: oakleaf.Session, step: Step) -> None:
     """Append one step in one commit, with the ledger row of `Turn.answer` except for the price."""
     log = session.log
     calls = []

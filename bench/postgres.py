@@ -2,7 +2,7 @@
 
 Uses its own server with `fsync` and `synchronous_commit` on, and the store as an ordinary role under row level
 security, as deployed, in a space with a few thousand sessions. Bare is one table without policies and one
-prepared statement per step; `SameRows` is a statement that writes all the rows Bough does.
+prepared statement per step; `SameRows` is a statement that writes all the rows Oakleaf does.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 
-import bough
-from bough.core.messages import Message
+import oakleaf
+from oakleaf.core.messages import Message
 from tests.support.postgres import Database, DatabaseHost, PostgresServer
 
 from .bare import decode, encode
@@ -27,9 +27,9 @@ from .report import Figure, at_most
 from .workload import Step, turns_of
 
 OTHERS = """
-insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
-    'number', nextval('bough.session_number'), 'id', 'ses_other' || n))).*
-from bough.session cross join generate_series(1, 2000) as n
+insert into oakleaf.session select (jsonb_populate_record(session, jsonb_build_object(
+    'number', nextval('oakleaf.session_number'), 'id', 'ses_other' || n))).*
+from oakleaf.session cross join generate_series(1, 2000) as n
 """
 DURABLE = ("fsync=on", "synchronous_commit=on", "shared_buffers=256MB", "max_wal_size=4GB")
 
@@ -76,7 +76,7 @@ class BarePostgres:
 
 
 class SameRows(Rows):
-    """The rows of a Bough step in one bare statement, without policies, checks or Bough's code."""
+    """The rows of an Oakleaf step in one bare statement, without policies, checks or Oakleaf's code."""
 
     TABLES = """
     create table {0}_entry (id bigint primary key, turn bigint, step bigint, kind text, role text, internal boolean,
@@ -133,7 +133,7 @@ class SameRows(Rows):
 
 class OurPostgres:
     def __init__(self, database: Database, name: str = "") -> None:
-        self.sessions = bough.open(database.url)
+        self.sessions = oakleaf.open(database.url)
         self.session = self.sessions.start(agent="bench")
 
     def step(self, step: Step) -> None:
@@ -233,7 +233,7 @@ def _deep(plan: Plan, database: Database) -> Figure:
 
 def _crowd(plan: Plan, database: Database) -> Figure:
     """Append to 16 sessions from 16 threads."""
-    store = bough.open(database.url)
+    store = oakleaf.open(database.url)
     steps = [step for turn in turns_of(plan.pick(240, 80)) for step in turn]
     times: list[int] = []
 

@@ -199,13 +199,13 @@ def _serve_upstream(ports: Any) -> None:
 
 
 def _serve_proxy(ports: Any, upstream: int, place: str) -> None:
-    import bough
-    from bough.proxy.recorder import Recorder
-    from bough.proxy.server import Proxy
-    from bough.proxy.upstreams import find_upstreams
+    import oakleaf
+    from oakleaf.proxy.recorder import Recorder
+    from oakleaf.proxy.server import Proxy
+    from oakleaf.proxy.upstreams import find_upstreams
 
     async def main() -> None:
-        recorder = Recorder(bough.open(Path(place)))
+        recorder = Recorder(oakleaf.open(Path(place)))
         proxy = Proxy(find_upstreams({}, {"openai": f"http://127.0.0.1:{upstream}/v1"}), recorder)
         ports.put(int((await proxy.start()).rpartition(":")[2]))
         await asyncio.Event().wait()

@@ -11,7 +11,7 @@ import apsw
 import msgspec
 from msgspec import Struct
 
-import bough
+import oakleaf
 
 
 class Target(Struct, frozen=True):
@@ -63,7 +63,7 @@ def number(value: float) -> str:
 
 def versions() -> dict[str, str]:
     return {
-        "bough": bough.__version__,
+        "oakleaf": oakleaf.__version__,
         "python": platform.python_version(),
         "apsw": apsw.apsw_version(),
         "sqlite": apsw.sqlite_lib_version(),

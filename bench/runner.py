@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Iterator
 from time import perf_counter_ns
 
-import bough
-from bough import ScriptedModel, Session, ToolCall, assistant
-from bough.models.model import Request
-from bough.wire import Answer
+import oakleaf
+from oakleaf import ScriptedModel, Session, ToolCall, assistant
+from oakleaf.models.model import Request
+from oakleaf.wire import Answer
 
 from .measure import Plan, middle, ms
 from .report import Figure
@@ -17,7 +17,7 @@ from .report import Figure
 STEPS = 4
 
 
-def answer(request: Request) -> bough.Message:
+def answer(request: Request) -> oakleaf.Message:
     turn = [item for item in request.context.items if item.turn == request.context.items[-1].turn]
     answers = sum(item.message.role == "assistant" for item in turn)
     if answers == STEPS - 1:
@@ -25,7 +25,7 @@ def answer(request: Request) -> bough.Message:
     return assistant("Looking.", ToolCall(f"c{answers}", "look", {"n": answers}))
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(n: int) -> str:
     """Look around."""
     return "seen " * 100
@@ -53,7 +53,7 @@ async def by_loop(session: Session) -> None:
 
 def figures(plan: Plan) -> Iterator[Figure]:
     times: dict[str, list[int]] = {"loop": [], "hand": []}
-    with bough.open(plan.path("runner")) as store:
+    with oakleaf.open(plan.path("runner")) as store:
         for _ in range(plan.pick(60, 10)):
             for name, work in (("loop", by_loop), ("hand", by_hand)):
                 session = store.start("bench")

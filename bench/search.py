@@ -15,10 +15,10 @@ from time import perf_counter_ns, process_time_ns
 
 import apsw
 
-import bough
-from bough.store import SessionFilters
-from bough.stores.base import Status
-from bough.stores.rows import SESSION_COLUMNS
+import oakleaf
+from oakleaf.store import SessionFilters
+from oakleaf.stores.base import Status
+from oakleaf.stores.rows import SESSION_COLUMNS
 
 from .bare import encode
 from .measure import Plan, System, alternate, middle, ms, percentile, size_on_disk, step_by_step
@@ -48,12 +48,12 @@ def figures(plan: Plan) -> Iterator[Figure]:
     size = _fill(path, entries, sessions)
     before = size_on_disk(path)
     shutil.copy(path, copy)
-    with bough.open(path, synchronous="normal") as store:
+    with oakleaf.open(path, synchronous="normal") as store:
         yield _build(store)
         yield _size(path, before, size)
         yield from _ask(store, plan)
         yield _news(store, plan)
-    with bough.open(copy) as store:
+    with oakleaf.open(copy) as store:
         yield _held_up(store)
     yield _beside(plan)
     yield from _compare_lists(plan, path, sessions)
@@ -63,7 +63,7 @@ def _fill(path: Path, entries: int, sessions: int) -> int:
     """Write many sessions of a turn or two each; return the size of their messages as JSON."""
     load, size = Workload(), 0
     turns = entries // MESSAGES_PER_TURN
-    with bough.open(path, synchronous="normal") as store:
+    with oakleaf.open(path, synchronous="normal") as store:
         for number in range(sessions):
             session = store.start(AGENTS[number % 4], title=f"case {number}", tags={"n": str(number)})
             for turn in range(turns * number // sessions, turns * (number + 1) // sessions):
@@ -71,12 +71,12 @@ def _fill(path: Path, entries: int, sessions: int) -> int:
                     add(session, step)
                     size += sum(len(encode(message)) for message in step.messages)
                 if turn % 125 == 0:
-                    session.append([bough.user(f"{RARE} {turn}")])
+                    session.append([oakleaf.user(f"{RARE} {turn}")])
             session.end(STATUSES[number % 3])
     return size
 
 
-def _build(store: bough.Store) -> Figure:
+def _build(store: oakleaf.Store) -> Figure:
     began, worked = perf_counter_ns(), process_time_ns()
     indexed = store.index()
     lasted, cpu = perf_counter_ns() - began, process_time_ns() - worked
@@ -84,7 +84,7 @@ def _build(store: bough.Store) -> Figure:
     return Figure("search_build", "build the index", indexed / (lasted / 1e9), "entries/s", None, beside)
 
 
-def _held_up(store: bough.Store) -> Figure:
+def _held_up(store: oakleaf.Store) -> Figure:
     """Measure durable appends to another session of the store while the index is built."""
     session, load, done = store.start("other"), Workload(5), list[bool]()
     times: dict[bool, list[int]] = {True: [], False: []}
@@ -129,7 +129,7 @@ def _size(path: Path, before: int, text: int) -> Figure:
     )
 
 
-def _ask(store: bough.Store, plan: Plan) -> Iterator[Figure]:
+def _ask(store: oakleaf.Store, plan: Plan) -> Iterator[Figure]:
     rounds = plan.pick(30, 10)
     works: dict[str, Work] = {name: partial(store.search, typed) for name, (_, typed) in QUERIES.items()}
     works["nothing new"] = store.index  # timed separately, because each search begins with it
@@ -148,7 +148,7 @@ def _ask(store: bough.Store, plan: Plan) -> Iterator[Figure]:
     )
 
 
-def _news(store: bough.Store, plan: Plan) -> Figure:
+def _news(store: oakleaf.Store, plan: Plan) -> Figure:
     load, session = Workload(9), store.session(store.sessions(agent="sales").sessions[0].session_id)
     times = []
     for _ in range(plan.pick(30, 10)):
@@ -166,7 +166,7 @@ class IndexedStore(Ours):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self.session.append([bough.user("to begin with")])
+        self.session.append([oakleaf.user("to begin with")])
         self.sessions.index()
 
     def catch_up(self) -> None:
@@ -221,7 +221,7 @@ def _compare_lists(plan: Plan, path: Path, sessions: int) -> Iterator[Figure]:
         " order by active_at desc, number desc limit 50"
     )
     deep = f"select active_at, number from session order by active_at desc, number desc limit 1 offset {sessions * 9 // 10}"
-    with bough.open(path, synchronous="normal") as store:
+    with oakleaf.open(path, synchronous="normal") as store:
         for name, before in (("first", (10**17, 0)), ("deep", connection.execute(deep).get)):
             works: dict[str, Work] = {
                 "ours": partial(store.sessions, before="-".join(map(str, before))),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import bough
+import oakleaf
 
 from .large import large_session, many_sessions
 from .measure import Plan, alternate, middle, ms
@@ -22,12 +22,12 @@ class ServedStore:
     """The server in a thread of this process, and one connection to it, as a browser has."""
 
     def __init__(self, place: Path) -> None:
-        from bough.server import app
-        from bough.server.auth import AccessSettings
-        from bough.server.context import ServerContext
-        from bough.server.uvicorn_server import open_listener
+        from oakleaf.server import app
+        from oakleaf.server.auth import AccessSettings
+        from oakleaf.server.context import ServerContext
+        from oakleaf.server.uvicorn_server import open_listener
 
-        self.store = bough.open(place, synchronous="normal")
+        self.store = oakleaf.open(place, synchronous="normal")
         self._listener = open_listener("127.0.0.1", 0)
         self._server = app.create_server(ServerContext(self.store, AccessSettings()))
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],))
@@ -59,7 +59,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 
 def _list(plan: Plan) -> Iterator[Figure]:
     count, place = plan.pick(50_000, 2_000), plan.path("many")
-    with bough.open(place, synchronous="normal") as store:
+    with oakleaf.open(place, synchronous="normal") as store:
         many_sessions(store, count)
     served = ServedStore(place)
     try:
@@ -73,7 +73,7 @@ def _list(plan: Plan) -> Iterator[Figure]:
 def _session(plan: Plan) -> Iterator[Figure]:
     entries, branches = plan.pick(100_000, 8_000), plan.pick(5_000, 400)
     place = plan.path("large")
-    with bough.open(place, synchronous="normal") as store:
+    with oakleaf.open(place, synchronous="normal") as store:
         session = large_session(store, entries, branches)
         base, middle_seq = f"/api/sessions/{session.session_id}", session.leaf.seq // 2
     paint = (base, f"{base}/path", f"{base}/branches", f"{base}/turns")

@@ -16,12 +16,12 @@ from functools import partial
 from threading import Thread
 from typing import Any
 
-import bough
-from bough import Message, ToolCall, assistant
-from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd.engine import Agent
-from bough.engines.absurd.worker import Worker
-from bough.models.model import Request
+import oakleaf
+from oakleaf import Message, ToolCall, assistant
+from oakleaf.engines.absurd import schema as absurd_schema
+from oakleaf.engines.absurd.engine import Agent
+from oakleaf.engines.absurd.worker import Worker
+from oakleaf.models.model import Request
 from tests.support.postgres import Database
 
 from .arrivals import RECORDED, arrival_times
@@ -35,7 +35,7 @@ RATE = 20.0
 """Sessions a second."""
 SENDERS = 8
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["bench.simulation", "bough.stores.postgres", "bough.models.prices"])
+context.set_forkserver_preload(["bench.simulation", "oakleaf.stores.postgres", "oakleaf.models.prices"])
 
 QUEUE_TIMES = "select extract(epoch from first_started_at - enqueue_at)::float8 from absurd.t_{queue}"
 TURN_TIMES = """
@@ -44,7 +44,7 @@ from absurd.t_{queue} as task join absurd.r_{queue} as run on run_id = last_atte
 """
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(n: int) -> str:
     """Look."""
     return f"saw {n}"
@@ -65,7 +65,7 @@ def work(url: str, queue: str, port: int, ready: Any) -> None:
 def send(url: str, queue: str, times: Sequence[float], reports: Any) -> None:
     """Send a session at each of the times, from a few threads; report how late each was."""
     late: list[float] = []
-    with bough.open(url) as store:
+    with oakleaf.open(url) as store:
         store.start("bench")  # connect before the clock runs
         began = time.monotonic()
 

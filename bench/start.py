@@ -10,7 +10,7 @@ from .filled import fill
 from .measure import Plan, Times, alternate, middle, ms, run_python
 from .report import Figure, Target, at_most
 
-OURS = "import bough, sys; s = bough.open(sys.argv[1]); assert s.session(sys.argv[2]).path()"
+OURS = "import oakleaf, sys; s = oakleaf.open(sys.argv[1]); assert s.session(sys.argv[2]).path()"
 BARE = """
 import apsw, msgspec, sys
 decode = msgspec.json.Decoder().decode
@@ -18,14 +18,14 @@ rows = apsw.Connection(sys.argv[1]).execute("select body from entry order by id"
 assert [decode(body) for (body,) in rows]
 """
 USE = """
-import bough, sys
-with bough.open(sys.argv[1]) as s:
-    s.start(agent="a").append([bough.user("hello")])
+import oakleaf, sys
+with oakleaf.open(sys.argv[1]) as s:
+    s.start(agent="a").append([oakleaf.user("hello")])
 """
 IMPORTS = {
     "pass": "pass",
-    "bough": "import bough",
-    "open": "import bough; bough.open",
+    "oakleaf": "import oakleaf",
+    "open": "import oakleaf; oakleaf.open",
     "driver": "import apsw, msgspec",
 }
 
@@ -38,8 +38,8 @@ def figures(plan: Plan) -> Iterator[Figure]:
         return ms(middle(times[name]) - base)
 
     beside = {"apsw+msgspec": over("driver"), "python ms": ms(base)}
-    yield Figure("import", "import bough", over("bough"), "ms", at_most(80), beside)
-    yield Figure("import_open", "import bough; bough.open", over("open"), "ms", at_most(80), beside)
+    yield Figure("import", "import oakleaf", over("oakleaf"), "ms", at_most(80), beside)
+    yield Figure("import_open", "import oakleaf; oakleaf.open", over("open"), "ms", at_most(80), beside)
     yield Figure("first_use", "import, new store, start, append", over("use"), "ms", None, beside)
     for messages in [800] if plan.is_quick else [800, 8_000]:
         yield _resume(plan, messages, at_most(150) if messages == 800 else None)

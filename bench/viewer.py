@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from shutil import which
 
-import bough
+import oakleaf
 
 from .large import large_session, many_sessions
 from .measure import Plan, middle
@@ -28,13 +28,13 @@ CONTENT = """selector => new Promise((resolve) => {
 
 
 class ServerProcess:
-    """`bough serve` in its own process, whose memory is its own."""
+    """`oakleaf serve` in its own process, whose memory is its own."""
 
     def __init__(self, place: Path) -> None:
         command = [
             sys.executable,
             "-m",
-            "bough.cli.main",
+            "oakleaf.cli.main",
             "--store",
             str(place),
             "serve",
@@ -85,9 +85,9 @@ def _first_content(plan: Plan) -> Iterator[Figure]:
 
     count, entries = plan.pick(10_000, 1_000), plan.pick(100_000, 8_000)
     many, large = plan.path("viewer-many"), plan.path("viewer-large")
-    with bough.open(many, synchronous="normal") as store:
+    with oakleaf.open(many, synchronous="normal") as store:
         many_sessions(store, count)
-    with bough.open(large, synchronous="normal") as store:
+    with oakleaf.open(large, synchronous="normal") as store:
         session = large_session(store, entries, plan.pick(5_000, 400))
         path, middle_seq = f"/s/{session.session_id}", session.leaf.seq // 2
     pages = [
@@ -132,10 +132,10 @@ def _at_once(plan: Plan) -> Iterator[Figure]:
     """What 40 requests at once for the request of a model call, and for a comparison, take."""
     for entries in (1_000, plan.pick(100_000, 8_000)):
         place = plan.path(f"viewer-long-{entries}")
-        with bough.open(place, synchronous="normal") as store:
+        with oakleaf.open(place, synchronous="normal") as store:
             session = large_session(store, entries, 1)
             fork = session.fork(session.leaf.seq - 400)
-            fork.append([bough.user("And now?"), bough.assistant("Now it is here.")])
+            fork.append([oakleaf.user("And now?"), oakleaf.assistant("Now it is here.")])
         base = f"/api/sessions/{session.session_id}"
         for key, path in (
             ("request", f"{base}/request"),

@@ -11,9 +11,9 @@ or behind another's), locks of rows, or nothing (`running`). Also measures one w
 
 Uses its own durable server. Both baselines are plain Absurd and call the same model with the full history. `fat` sets one
 checkpoint per step with the answer and the tool results: one commit, and a step that dies between two tools repeats the
-first one. `safe` does what Bough must: a checkpoint with the answer, its usage and the calls about to start before any of
+first one. `safe` does what Oakleaf must: a checkpoint with the answer, its usage and the calls about to start before any of
 them runs, and another for each result. Neither has a tree, a ledger, totals, a journal that others can follow, redaction,
-state, durable approvals or live streams, and neither checks its claim before a tool runs. Bough has all of it and writes
+state, durable approvals or live streams, and neither checks its claim before a tool runs. Oakleaf has all of it and writes
 the checkpoint in the same transaction. All have a thread, a connection and a client for each running task. Times are
 Absurd's own: from the first claim to the last completion.
 """
@@ -36,14 +36,14 @@ import msgspec
 import psycopg
 from absurd_sdk import Absurd, TaskContext
 
-import bough
-from bough import Message, ScriptedModel, ToolCall, assistant, tool_result, user
-from bough.core.context import Context, Item
-from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd.engine import Agent
-from bough.engines.absurd.worker import Worker
-from bough.models.model import Request
-from bough.wire import Answer
+import oakleaf
+from oakleaf import Message, ScriptedModel, ToolCall, assistant, tool_result, user
+from oakleaf.core.context import Context, Item
+from oakleaf.engines.absurd import schema as absurd_schema
+from oakleaf.engines.absurd.engine import Agent
+from oakleaf.engines.absurd.worker import Worker
+from oakleaf.models.model import Request
+from oakleaf.wire import Answer
 from tests.support.postgres import APP, Database
 
 from .measure import Plan
@@ -73,8 +73,8 @@ def answer(request: Request) -> Message:
     return script()[0][answers]
 
 
-@bough.tool(effect="read")
-def read_file(path: str, lines: list[int], query: str, ctx: bough.ToolContext) -> str:
+@oakleaf.tool(effect="read")
+def read_file(path: str, lines: list[int], query: str, ctx: oakleaf.ToolContext) -> str:
     """Read a file."""
     return script()[1][ctx.call.id]
 
@@ -137,7 +137,7 @@ class Pondering(ScriptedModel):
             yield piece
 
 
-@bough.tool(effect="unsafe")
+@oakleaf.tool(effect="unsafe")
 def wait() -> str:
     """Block."""
     time.sleep(WAIT_SECONDS)
@@ -214,7 +214,7 @@ def work_fat(url: str, queue: str, go: Any, *, is_safe: bool = False) -> None:
 
 
 def send_ours(database: Database, queue: str, many: int) -> None:
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         for _ in range(many):
             store.start("bench").send("go through it", engine="absurd", queue=queue)
 

@@ -12,8 +12,8 @@ from random import Random
 
 from msgspec import Struct
 
-from bough.core.messages import Message, Text, ToolCall, assistant, tool_result, user
-from bough.core.usage import Usage
+from oakleaf.core.messages import Message, Text, ToolCall, assistant, tool_result, user
+from oakleaf.core.usage import Usage
 
 MESSAGES_PER_TURN = 8
 STEPS_PER_TURN = 5

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from bough.cli.main import SECTIONS, bough
+from oakleaf.cli.main import SECTIONS, oakleaf
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))
@@ -26,13 +26,13 @@ import reference  # noqa: E402 - a script beside this one
 HEAD = """\
 # The command line
 
-`bough [--store URL] COMMAND …`. The store is `--store`, else `$BOUGH_STORE`, else that of `bough config`, else one file per user
-(`$XDG_DATA_HOME/bough/bough.db`, by default under `~/.local/share`), whatever the working directory. `bough --resume ID TEXT` is
-`bough run --resume ID TEXT`; `--copy` and `--overwrite` work the same way.
+`oakleaf [--store URL] COMMAND …`. The store is `--store`, else `$OAKLEAF_STORE`, else that of `oakleaf config`, else one file per user
+(`$XDG_DATA_HOME/oakleaf/oakleaf.db`, by default under `~/.local/share`), whatever the working directory. `oakleaf --resume ID TEXT` is
+`oakleaf run --resume ID TEXT`; `--copy` and `--overwrite` work the same way.
 
 **References.** Name a session by its id, a unique prefix of it (with or without `ses_`), `latest` (the last active that is not
 a task or a replay), its title, its conversation id (a framework's thread), or a bundle file. Append `@7` to name its
-entry 7, `@3:7` for entry 7 of branch 3, as `bough log --all` lists them. Reading an entry never moves the leaf; commands that take whole sessions refuse `@`.
+entry 7, `@3:7` for entry 7 of branch 3, as `oakleaf log --all` lists them. Reading an entry never moves the leaf; commands that take whole sessions refuse `@`.
 
 **Streams.** Data goes to stdout, notices to stderr. Colour is used at a terminal only, and `NO_COLOR` switches it off;
 text of models and tools never reaches the terminal as an escape sequence. `--json` prints one object with `schema_version`
@@ -44,10 +44,10 @@ busy · 4 `replay`, `diff` and `lab` cannot tell: a model gave no answer, the bu
 
 **Destructive commands** (`rm`, `purge`, `gc`, `migrate`) print their plan and ask, unless `--yes` is given. A command that writes a file overwrites none unless `--force` is given.
 
-**Paging.** At a terminal, output that does not fit goes through `$BOUGH_PAGER`, else `$PAGER`, else `less`; an empty
-`BOUGH_PAGER`, `cat`, or `bough --no-pager COMMAND …` prints it directly.
+**Paging.** At a terminal, output that does not fit goes through `$OAKLEAF_PAGER`, else `$PAGER`, else `less`; an empty
+`OAKLEAF_PAGER`, `cat`, or `oakleaf --no-pager COMMAND …` prints it directly.
 
-**Completion.** `eval "$(bough completion bash)"`, the same for zsh, or `bough completion fish | source` completes commands,
+**Completion.** `eval "$(oakleaf completion bash)"`, the same for zsh, or `oakleaf completion fish | source` completes commands,
 options, session ids, titles and aliases of models. Tests check the generated completions; zsh 5.9 and fish 3.6 were tried by hand.
 """
 FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
@@ -74,10 +74,10 @@ FORMAT = """<svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="htt
 
 
 def command_help(*names: str) -> str:
-    """Return the output of `bough COMMAND --help`, 100 columns wide; of a command of a group by all its names."""
-    command: click.Command = bough
+    """Return the output of `oakleaf COMMAND --help`, 100 columns wide; of a command of a group by all its names."""
+    command: click.Command = oakleaf
     # The options for help come from the context, and click keeps those it saw first: a run in this process may have been it.
-    context = click.Context(bough, info_name="bough", terminal_width=100, **bough.context_settings)
+    context = click.Context(oakleaf, info_name="oakleaf", terminal_width=100, **oakleaf.context_settings)
     for name in names:
         assert isinstance(command, click.Group)
         subcommand = command.get_command(context, name)
@@ -89,10 +89,10 @@ def command_help(*names: str) -> str:
 
 def subcommands(*names: str) -> list[tuple[str, ...]]:
     """Return the commands of a group, and of the groups in it."""
-    command: click.Command | None = bough
+    command: click.Command | None = oakleaf
     for name in names:
         assert isinstance(command, click.Group)
-        command = command.get_command(click.Context(bough), name)
+        command = command.get_command(click.Context(oakleaf), name)
     if not isinstance(command, click.Group):
         return []
     paths = [(*names, name) for name in command.list_commands(click.Context(command))]
@@ -104,9 +104,9 @@ def page() -> str:
     for section, verbs in SECTIONS.items():
         parts.append(f"## {section}\n")
         for verb in verbs:
-            parts.append(f"### bough {verb}\n\n```text\n{command_help(verb)}\n```\n")
+            parts.append(f"### oakleaf {verb}\n\n```text\n{command_help(verb)}\n```\n")
             for names in subcommands(verb):
-                parts.append(f"#### bough {' '.join(names)}\n\n```text\n{command_help(*names)}\n```\n")
+                parts.append(f"#### oakleaf {' '.join(names)}\n\n```text\n{command_help(*names)}\n```\n")
     return "\n".join(parts)
 
 
@@ -116,7 +116,7 @@ def record_demo(columns: int = 108) -> str:
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            [sys.executable, "-m", "bough.cli.main", "demo"],
+            [sys.executable, "-m", "oakleaf.cli.main", "demo"],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -141,8 +141,8 @@ def draw_svg(output: str, columns: int = 108) -> str:
     console = Console(
         record=True, width=columns, file=io.StringIO(), force_terminal=True, color_system="truecolor"
     )
-    console.print(Text.from_ansi("$ bough demo\n" + output), soft_wrap=True)
-    return console.export_svg(title="bough demo", code_format=FORMAT, unique_id="bough")
+    console.print(Text.from_ansi("$ oakleaf demo\n" + output), soft_wrap=True)
+    return console.export_svg(title="oakleaf demo", code_format=FORMAT, unique_id="oakleaf")
 
 
 if __name__ == "__main__":

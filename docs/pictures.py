@@ -11,7 +11,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-import bough
+import oakleaf
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "tests"))
@@ -24,7 +24,7 @@ Size = tuple[int, int]
 
 def filled(folder: str) -> Path:
     place = Path(folder) / "shop.db"
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         for part in (waiting, build, case):
             part(store)
         store.session(CASE).label(7, "refunded")
@@ -32,7 +32,7 @@ def filled(folder: str) -> Path:
 
 
 def replayed(place: Path) -> str:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         return next(row.session_id for row in store.all_sessions(relation="replay"))
 
 

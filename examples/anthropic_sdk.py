@@ -1,6 +1,6 @@
 """Your own loop with the real Anthropic SDK, against a fake server on this machine.
 
-Remove `base_url` to call the real API: the loop is the same. Needs `pip install "bough[anthropic]"`.
+Remove `base_url` to call the real API: the loop is the same. Needs `pip install "oakleaf[anthropic]"`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any
 
 import anthropic
 
-import bough
-from bough import Session, system
+import oakleaf
+from oakleaf import Session, system
 
 TOOLS: list[Any] = [
     {
@@ -85,7 +85,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{server.server_port}"
     try:
         with (
-            bough.open("memory:") as store,
+            oakleaf.open("memory:") as store,
             anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client,
         ):
             session = store.start("support", [system("You help customers.")])

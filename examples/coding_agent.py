@@ -9,14 +9,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-import bough
-from bough import ScriptedModel, ToolCall, Workspace, assistant, system
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, Workspace, assistant, system
 
 BUG = "def double(n):\n    return n + n + 1\n\n\nprint(double(21))\n"
 
 
 def script() -> ScriptedModel:
-    def call(n: int, name: str, **arguments: object) -> bough.Message:
+    def call(n: int, name: str, **arguments: object) -> oakleaf.Message:
         return assistant(ToolCall(f"c{n}", name, arguments))
 
     return ScriptedModel(
@@ -37,7 +37,7 @@ def main() -> None:
         folder.mkdir()
         (folder / "double.py").write_text(BUG)
         workspace = Workspace.detect(working_dir=str(folder), fs_scope_tier="project")
-        with bough.open(Path(name) / "agent.db") as store:
+        with oakleaf.open(Path(name) / "agent.db") as store:
             session = store.start(
                 "coder", [system("You fix programs in {{ctx.working_dir}}.")], workspace=workspace
             )

@@ -1,6 +1,6 @@
 """Bring your own loop: a session that survives kill -9 in the middle of a turn.
 
-Run it with `python examples/own_loop.py`. It needs no key, network or server: the "model" is a function. Everything Bough does
+Run it with `python examples/own_loop.py`. It needs no key, network or server: the "model" is a function. Everything Oakleaf does
 is real: the SQLite file, the processes, the SIGKILL, the fork, the verification.
 
     1  a process starts a session and is killed with kill -9 while a tool runs
@@ -18,8 +18,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import bough
-from bough import Message, Session, ToolCall, ToolContext, Usage, assistant, system
+import oakleaf
+from oakleaf import Message, Session, ToolCall, ToolContext, Usage, assistant, system
 
 PROMPT = "You help customers of a small shop. Look up an order before you answer."
 
@@ -33,7 +33,7 @@ def model(session: Session) -> Message:
     return assistant(f"Your order: {results[-1]['content'][0]['text']}")
 
 
-@bough.tool(effect="read")  # so it may run again after a crash; an unsafe one, the default, never does
+@oakleaf.tool(effect="read")  # so it may run again after a crash; an unsafe one, the default, never does
 def lookup_order(order: int, ctx: ToolContext) -> dict[str, object]:
     """Look up an order."""
     if len(sys.argv) > 1:
@@ -56,7 +56,7 @@ def run_turn(session: Session, text: str | None) -> None:
 
 
 def worker(path: str) -> None:
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         session = store.start("support", [system(PROMPT)], session_id="ses_demo", title="Where is order 41?")
         run_turn(session, "Where is order 41?")
 
@@ -97,7 +97,7 @@ def fork_session(session: Session) -> Session:
     return fork
 
 
-def look(store: bough.Store, session: Session, fork: Session) -> None:
+def look(store: oakleaf.Store, session: Session, fork: Session) -> None:
     show("4. Rewind, answer differently, and print the tree:")
     session.rewind(to=4)
     with session.turn() as turn:
@@ -115,7 +115,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "agent.db")
         die(path)
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.session("ses_demo")
             resume(session)
             look(store, session, fork_session(session))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import bough
-from bough import ScriptedModel, ToolCall, ToolContext, assistant, system
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, ToolContext, assistant, system
 
 
-@bough.tool(effect="idempotent")
+@oakleaf.tool(effect="idempotent")
 async def research(city: str, ctx: ToolContext) -> str:
     """Research a city."""
     child = ScriptedModel([f"{city}: three days are enough."])
@@ -16,7 +16,7 @@ async def research(city: str, ctx: ToolContext) -> str:
 
 
 def main() -> None:
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         session = store.start("planner", [system("You plan trips.")])
         both = assistant(
             ToolCall("c1", "research", {"city": "Lisbon"}), ToolCall("c2", "research", {"city": "Porto"})

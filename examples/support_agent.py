@@ -13,8 +13,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import bough
-from bough import Happened, NeverHappened, ScriptedModel, ToolCall, ToolContext, assistant, system
+import oakleaf
+from oakleaf import Happened, NeverHappened, ScriptedModel, ToolCall, ToolContext, assistant, system
 
 
 class Bank:
@@ -31,17 +31,17 @@ class Bank:
         return self.path.read_text().splitlines() if self.path.exists() else []
 
 
-def tools(bank: Bank, *, dies: bool) -> list[bough.Tool]:
+def tools(bank: Bank, *, dies: bool) -> list[oakleaf.Tool]:
     def was_refunded(order: int, ctx: ToolContext) -> Happened | NeverHappened:
         """Ask the bank whether the payment happened."""
         return Happened({"order": order, "refunded": True}) if ctx.key in bank.payments() else NeverHappened()
 
-    @bough.tool(effect="read")
+    @oakleaf.tool(effect="read")
     def look_up(order: int) -> dict[str, object]:
         """Look up an order."""
         return {"order": order, "status": "lost", "paid": 25}
 
-    @bough.tool(effect="unsafe", verify=was_refunded)
+    @oakleaf.tool(effect="unsafe", verify=was_refunded)
     def refund(order: int, ctx: ToolContext) -> dict[str, object]:
         """Give the money back."""
         bank.pay(ctx.key)
@@ -66,7 +66,7 @@ def model() -> ScriptedModel:
 
 
 def first_process(folder: Path) -> None:
-    with bough.open(folder / "agent.db") as store:
+    with oakleaf.open(folder / "agent.db") as store:
         session = store.start("support", [system("You help customers.")], session_id="ses_support")
         session.send_sync("Where is order 41?", model=model(), tools=tools(Bank(folder / "bank"), dies=True))
 
@@ -77,7 +77,7 @@ def main() -> None:
         process = subprocess.run([sys.executable, __file__, name], check=False)
         print(f"the first process was killed by {signal.Signals(-process.returncode).name} inside refund()")
         bank = Bank(folder / "bank")
-        with bough.open(folder / "agent.db") as store:
+        with oakleaf.open(folder / "agent.db") as store:
             session = store.session("ses_support")
             print(session.tree(width=90))
             print(

@@ -14,12 +14,12 @@ import psycopg
 import pytest
 from hypothesis import settings
 
-from bough import Session, system
-from bough.store import Store
-from bough.stores.base import StoreBackend
-from bough.stores.memory.store import MemoryStore
-from bough.stores.postgres.store import PostgresStore
-from bough.stores.sqlite.store import SqliteStore
+from oakleaf import Session, system
+from oakleaf.store import Store
+from oakleaf.stores.base import StoreBackend
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.postgres.store import PostgresStore
+from oakleaf.stores.sqlite.store import SqliteStore
 from support.cli_store import write_store
 from support.postgres import EMPTY, Database, DatabaseHost, database_host
 from support.runtime import deterministic_runtime
@@ -27,16 +27,16 @@ from support.runtime import deterministic_runtime
 # Containers often disable bytecode files; then every process the tests start spends most of its time compiling.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-os.environ["BOUGH_CONFIG"] = os.devnull  # not that of whoever runs the tests
+os.environ["OAKLEAF_CONFIG"] = os.devnull  # not that of whoever runs the tests
 if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 ):  # started in the background; every process would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 # The short form draws the same examples every time, so that a commit passes or fails; the long form draws new ones.
-settings.register_profile("bough", deadline=None, max_examples=2_000 if SOAK else 25, derandomize=not SOAK)
-settings.load_profile("bough")
+settings.register_profile("oakleaf", deadline=None, max_examples=2_000 if SOAK else 25, derandomize=not SOAK)
+settings.load_profile("oakleaf")
 
 
 def pytest_xdist_auto_num_workers() -> int:

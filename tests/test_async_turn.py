@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Session, ToolCall, Usage, assistant, system
-from bough.errors import InvalidOperation, SessionRunning
-from bough.wire import PROVIDERS
+import oakleaf
 from conftest import Store
+from oakleaf import Session, ToolCall, Usage, assistant, system
+from oakleaf.errors import InvalidOperation, SessionRunning
+from oakleaf.wire import PROVIDERS
 
 CALLS = assistant(*(ToolCall(f"c{n}", "look", {"order": n}) for n in range(5)))
 
@@ -186,7 +186,7 @@ def test_nothing_of_the_store_runs_on_the_event_loop(
         monkeypatch.setattr(store.backend, name, noted)
 
     async def run() -> None:
-        turning = session.turn("Where?", tools=[bough.tool(look)])
+        turning = session.turn("Where?", tools=[oakleaf.tool(look)])
         async with turning as turn:
             await turn.request("anthropic")
             await turn.answer(CALLS)

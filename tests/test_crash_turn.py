@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import bough
+import oakleaf
 from support import crash_turn
 from support.processes import effect_keys, run_to_end_or_death
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 context = multiprocessing.get_context("fork")
 
 
@@ -31,7 +31,7 @@ def points(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 def check(place: Path, reports: list[str]) -> None:
     effects = effect_keys(reports)
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.session("ses_crash")
         assert session.verify() == []
         texts = [entry.message.text for entry in session.transcript() if entry.message]
@@ -71,8 +71,8 @@ def test_two_processes_with_the_same_mail_at_once_run_it_once(tmp_path: Path) ->
     """One of them is refused while the other runs, or returns what the other recorded."""
     for n in range(20 if SOAK else 3):
         place = tmp_path / f"{n}.db"
-        with bough.open(place) as store:
-            store.start("crash", [bough.system("You do as you are told.")], session_id="ses_crash")
+        with oakleaf.open(place) as store:
+            store.start("crash", [oakleaf.system("You do as you are told.")], session_id="ses_crash")
         reading, writing = os.pipe()
         processes = [
             context.Process(target=crash_turn.run_unless_running, args=(str(place), writing))

@@ -42,7 +42,7 @@ def test_every_file_the_readme_names_is_there() -> None:
 
 
 def test_the_architecture_names_every_package_and_nothing_that_is_gone() -> None:
-    text, source = (ROOT / "docs/architecture.md").read_text(), ROOT / "src/bough"
+    text, source = (ROOT / "docs/architecture.md").read_text(), ROOT / "src/oakleaf"
     rows = re.findall(r"^\|([^|]+)\|[^|]+\|[^|]+\|$", text.partition("## The walk")[0], re.MULTILINE)
     packages = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
     assert packages == {path.stem for path in source.iterdir()} - {"__init__", "py", "__pycache__"}
@@ -57,7 +57,7 @@ def test_the_architecture_names_every_package_and_nothing_that_is_gone() -> None
 
 
 def test_the_glossary_names_every_kind_of_entry() -> None:
-    from bough.core.entries import KINDS
+    from oakleaf.core.entries import KINDS
 
     for page in ("docs/concepts.md", "docs/format.md"):
         text = (ROOT / page).read_text()
@@ -65,7 +65,7 @@ def test_the_glossary_names_every_kind_of_entry() -> None:
 
 
 def test_the_format_page_lists_the_fields_in_the_order_they_are_written() -> None:
-    from bough.core.entries import KINDS
+    from oakleaf.core.entries import KINDS
 
     text = (ROOT / "docs/format.md").read_text()
     for kind, payload in KINDS.items():

@@ -18,11 +18,11 @@ from typing import Any
 import msgspec
 import pytest
 
-import bough
-from bough import Limits, ScriptedModel, Session, ToolCall, Usage, assistant, system, tool_result, user
-from bough.log import async_bridge
-from bough.models.prices import Rates
-from bough.stores.base import StoreBackend
+import oakleaf
+from oakleaf import Limits, ScriptedModel, Session, ToolCall, Usage, assistant, system, tool_result, user
+from oakleaf.log import async_bridge
+from oakleaf.models.prices import Rates
+from oakleaf.stores.base import StoreBackend
 from support.fake_providers import FakeProviders
 
 SHORT, LONG = 40, 2_000
@@ -30,13 +30,13 @@ LIMITS = Limits(turns=10**6)
 Drive = Callable[[Session], Awaitable[object]]
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 async def track(order: int) -> str:
     """Say where a parcel is."""
     return f"{order} is in Zanzibar"
 
 
-def session_of(entries: int, store: bough.Store) -> Session:
+def session_of(entries: int, store: oakleaf.Store) -> Session:
     session = store.start(seeds=[system("You find parcels.")])
     for n in range(entries // 4):
         call = ToolCall(f"c{n}", "track", {"order": n})
@@ -83,7 +83,7 @@ def _callers(frame: FrameType | None) -> str:
     return ", called by ".join(names)
 
 
-def measure(store: bough.Store, entries: int, drive: Drive) -> LoopMeter:
+def measure(store: oakleaf.Store, entries: int, drive: Drive) -> LoopMeter:
     meter = LoopMeter()
     other, session = session_of(SHORT, store), session_of(entries, store)
 
@@ -110,7 +110,7 @@ def sending(**arguments: Any) -> Drive:
         calls = [ToolCall(f"c{n}", "track", {"order": n}) for n in range(3)]
         rates = Rates(input=1, output=1)
         model = ScriptedModel(
-            lambda request: bough.wire.Answer(script.pop(0), Usage(1, 1), None, "scripted", "m", "stop"),
+            lambda request: oakleaf.wire.Answer(script.pop(0), Usage(1, 1), None, "scripted", "m", "stop"),
             rates=rates,
         )
         script = [assistant(*calls), assistant("There.")]
@@ -133,7 +133,7 @@ DRIVES: dict[str, Drive] = {
 class TestLength:
     @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
     def test_a_turn_costs_the_event_loop_the_same_in_a_long_session(self, drive: Drive) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             short, long = (measure(store, entries, drive).calls for entries in (SHORT, LONG))
         assert long < 1.5 * short, (short, long)
 
@@ -144,7 +144,7 @@ class TestLength:
         """OpenAI's package looked at every message of a request on the event loop: 5 s for 10,000 of them."""
         for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
             monkeypatch.setenv(name, "k" * 20)
-        with FakeProviders() as server, bough.open("memory:") as store:
+        with FakeProviders() as server, oakleaf.open("memory:") as store:
 
             async def send(session: Session) -> None:
                 model = f"{provider}:some-model@{server.url_for(provider)}"
@@ -155,7 +155,7 @@ class TestLength:
         assert long < 1.5 * short, (short, long)
 
     def test_so_does_a_compaction(self) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             drive = sending(context_tokens=600)
             short, long = (measure(store, entries, drive).calls for entries in (SHORT, LONG))
         assert long < 1.5 * short, (short, long)
@@ -165,7 +165,7 @@ class TestStore:
     @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
     def test_no_call_of_the_store_is_made_on_the_event_loop(self, drive: Drive) -> None:
         here: list[str] = []
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = session_of(LONG, store)
             note_callers(store.backend, here)
 
@@ -205,7 +205,7 @@ class TestLongHistories:
 
     @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
     def test_they_are_read_one_after_the_other_and_each_entry_once(self, drive: Drive) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             sessions = [session_of(LONG, store) for _ in range(3)]
             reading, most, reads = list[int](), list[int](), list[int]()
             path = store.backend.path
@@ -230,7 +230,7 @@ class TestLongHistories:
         assert sum(reads) < len(sessions) * (LONG + 100)
 
     def test_a_request_of_your_own_loop_reads_only_what_is_new(self) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = session_of(LONG, store)
             reads = list[int]()
             path = store.backend.path
@@ -264,7 +264,7 @@ class TestCrossings:
         self, rounds: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         crossings = count_crossings(monkeypatch)
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             asyncio.run(send_rounds(session, 1))  # reads once what later turns know
             crossings.clear()
@@ -274,7 +274,7 @@ class TestCrossings:
 
     def test_a_step_of_your_own_loop_does_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         crossings = count_crossings(monkeypatch)
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
 
             async def run() -> None:
@@ -288,7 +288,7 @@ class TestCrossings:
 
     def test_nothing_of_a_step_is_read_again(self) -> None:
         """The status of its calls, their state and the facts that its events tell are known to the run that wrote them."""
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session, calls = store.start(), list[str]()
             asyncio.run(send_rounds(session, 1))
             note_calls(store.backend, calls)
@@ -321,7 +321,7 @@ class TestTools:
         """The loop resolves the names of servers on its threads: a model call must not wait for other sessions' tools."""
         count, may_end, blocked = 40, threading.Event(), list[str]()
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def block() -> None:
             """Wait."""
             blocked.append(threading.current_thread().name)
@@ -344,20 +344,20 @@ class TestTools:
                 may_end.set()
                 await asyncio.gather(*sending)
 
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             asyncio.run(run())
         assert len(set(blocked)) == count
 
     def test_send_sync_does_not_wait_for_one_that_timed_out(self) -> None:
         may_end, has_ended = threading.Event(), threading.Event()
 
-        @bough.tool(effect="read", timeout=0.05)
+        @oakleaf.tool(effect="read", timeout=0.05)
         def hang() -> None:
             """Wait."""
             may_end.wait(30)
             has_ended.set()
 
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             model = ScriptedModel([assistant(ToolCall("c1", "hang", {})), "Gave up."])
             assert store.start().send_sync("Go.", model=model, tools=[hang]).text == "Gave up."
             assert not has_ended.is_set()
@@ -367,7 +367,7 @@ class TestTools:
 class TestLargeMessages:
     @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
     def test_no_message_is_encoded_or_decoded_on_the_event_loop(self, drive: Drive) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             meter = measure(store, SHORT, drive)
         assert [coding for coding in meter.codings if "define_tools" not in coding] == []
 
@@ -380,7 +380,7 @@ class TestGarbage:
         """No thread runs while values are freed, which takes 15 ms for 10,000 entries."""
         emptied = list[list[object]]()
         monkeypatch.setattr(async_bridge, "_empty", emptied.append)
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = session_of(LONG, store)
 
             async def run() -> None:
@@ -397,7 +397,7 @@ class TestGarbage:
     @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
     def test_what_a_turn_used_is_free_when_it_ends(self, drive: Drive) -> None:
         """Not when garbage is collected, which stops the program for as long as it takes to look at all its objects."""
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = session_of(SHORT, store)
 
             async def run() -> list[object]:
@@ -407,7 +407,7 @@ class TestGarbage:
                 gc.set_debug(gc.DEBUG_SAVEALL)
                 await drive(session)
                 gc.collect()
-                return [each for each in gc.garbage if type(each).__module__.startswith("bough")]
+                return [each for each in gc.garbage if type(each).__module__.startswith("oakleaf")]
 
             try:
                 left = asyncio.run(run())

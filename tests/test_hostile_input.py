@@ -20,10 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import bough
-import bough.core.media
-import bough.core.state
-from bough import (
+import oakleaf
+import oakleaf.core.media
+import oakleaf.core.state
+from oakleaf import (
     Attachment,
     BranchSummary,
     Compaction,
@@ -44,9 +44,9 @@ from bough import (
     tool_result,
     user,
 )
-from bough.log.log import Draft
+from oakleaf.log.log import Draft
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 thorough = settings(
     max_examples=3_000 if SOAK else 50,
     deadline=None,
@@ -61,7 +61,7 @@ thorough = settings(
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     where = "memory:" if request.param == "memory" else tmp_path / "a.db"
-    with bough.open(where, synchronous="normal") as opened:
+    with oakleaf.open(where, synchronous="normal") as opened:
         yield opened
 
 
@@ -78,18 +78,18 @@ def contents(store: Store) -> object:
         return [reader.execute(f"select * from {table}").fetchall() for table in tables]
 
 
-def reopened(store: Store, session: bough.Session) -> bough.Session:
+def reopened(store: Store, session: oakleaf.Session) -> oakleaf.Session:
     """The session as somebody else finds it: through another connection if there is a file."""
     if store.backend.url == "memory:":
         return store.session(session.session_id)
-    with bough.open(store.backend.url) as other:
+    with oakleaf.open(store.backend.url) as other:
         return _Read(other.session(session.session_id))  # type: ignore[return-value]
 
 
 class _Read:
     """What a handle on another connection gave, read before that was closed."""
 
-    def __init__(self, session: bough.Session) -> None:
+    def __init__(self, session: oakleaf.Session) -> None:
         entries, state, journal, row = session.path(), session.state, session.journal(), session.row
         model_calls, problems = session.model_calls(), session.verify()
         self.path = lambda: entries
@@ -99,14 +99,14 @@ class _Read:
         self.state, self.row = state, row
 
 
-def payloads(session: bough.Session) -> list[Any]:
+def payloads(session: oakleaf.Session) -> list[Any]:
     return [entry.payload for entry in session.path()]
 
 
-def refusal_of(store: Store, attempt: Callable[[], object]) -> errors.BoughError:
+def refusal_of(store: Store, attempt: Callable[[], object]) -> errors.OakleafError:
     """The refusal, after looking that nothing was written and that the store goes on."""
     before = contents(store)
-    with pytest.raises(errors.BoughError) as excinfo:
+    with pytest.raises(errors.OakleafError) as excinfo:
         attempt()
     assert contents(store) == before, "refused, but something was written"
     assert list(store.verify()) == []
@@ -136,7 +136,7 @@ TEXTS = {
     "html": "</script><script>alert(1)</script>",
     "almost a data url": "data:image/png;base64,AAAA",
     "base64 that is none": "data:image/png;base64," + "A" * 65,
-    "looks like ours": '"type":"attachment" bough-blob:00;image/png;1',
+    "looks like ours": '"type":"attachment" oakleaf-blob:00;image/png;1',
     "a long line": "x" * 300_000,
     "many lines": "zeile ü\n" * 20_000,
 }
@@ -151,7 +151,11 @@ class TestKept:
             user(text),
             Message(
                 "assistant",
-                (bough.Reasoning(text), Text(text), ToolCall(identity, identity, {text: text, "l": [text]})),
+                (
+                    oakleaf.Reasoning(text),
+                    Text(text),
+                    ToolCall(identity, identity, {text: text, "l": [text]}),
+                ),
                 details={"d": text},
             ),
             tool_result(identity, text, details={text: {text: [text]}}, state={identity or "k": text}),
@@ -183,12 +187,12 @@ class TestKept:
         self.kept_or_refused(store, lambda: store.start(tool_names=[text]), lambda row: row.tool_names[0])
 
     def kept_or_refused(
-        self, store: Store, start: Callable[[], bough.Session], read: Callable[[Any], str]
+        self, store: Store, start: Callable[[], oakleaf.Session], read: Callable[[Any], str]
     ) -> None:
         before = contents(store)
         try:
             session = start()
-        except errors.BoughError:
+        except errors.OakleafError:
             assert contents(store) == before
             return
         again = reopened(store, session)
@@ -202,7 +206,7 @@ class TestKept:
         store.start(agent="other", tags={"k": "other"})
         try:
             session = store.start(agent=text or None, conversation_id=text or None, tags={text: text})
-        except errors.BoughError:
+        except errors.OakleafError:
             return
         queries: list[dict[str, Any]] = [
             {"tag": (text, text)},
@@ -423,7 +427,7 @@ def _ring() -> dict[str, Any]:
     return ring
 
 
-PLACES: dict[str, Callable[[Store, bough.Session, Any], object]] = {
+PLACES: dict[str, Callable[[Store, oakleaf.Session, Any], object]] = {
     "arguments": lambda store, s, v: s.append(in_a_call({"v": v})),
     "deep in arguments": lambda store, s, v: s.append(in_a_call({"a": [{"b": [v]}]})),
     "message details": lambda store, s, v: s.append([Message("user", (Text("x"),), details={"v": v})]),
@@ -472,7 +476,7 @@ class TestRefused:
         session = store.start()
         items: dict[str, list[Any]] = {
             "text": [user(half)],
-            "reasoning": [user("x"), assistant(bough.Reasoning(half))],
+            "reasoning": [user("x"), assistant(oakleaf.Reasoning(half))],
             "call id": [user("x"), assistant(ToolCall(half, "t"))],
             "name": [user("x"), assistant(ToolCall("c", half))],
             "malformed": [user("x"), assistant(ToolCall("c", "t", malformed=half))],
@@ -633,7 +637,7 @@ class TestRefused:
     def test_an_input_in_the_place_of_a_seed_is_an_input(self, store: Store) -> None:
         """Rewound below the seeds, what follows is no seed; or the rewind is refused."""
         session = store.start(seeds=[system("s"), user("earlier")])
-        with contextlib.suppress(errors.BoughError):
+        with contextlib.suppress(errors.OakleafError):
             session.rewind(0)
         session.turn("a real input").__enter__()
         again = store.session(session.session_id)
@@ -663,8 +667,8 @@ INLINE: dict[str, list[Any]] = {
     "attachment": [user(Attachment(PIXELS, "image/png", "a.png"))],
     "attachment in a result": [*in_a_call({}), tool_result("c", Attachment(PIXELS, "image/png"))],
     "system": [system(URL)],
-    "reasoning": [user("x"), assistant(bough.Reasoning(f"I see {URL} and {URL} again"))],
-    "reasoning, url safe": [user("x"), assistant(bough.Reasoning(URL_SAFE))],
+    "reasoning": [user("x"), assistant(oakleaf.Reasoning(f"I see {URL} and {URL} again"))],
+    "reasoning, url safe": [user("x"), assistant(oakleaf.Reasoning(URL_SAFE))],
     "note": [Note({"image": URL})],
 }
 
@@ -698,13 +702,13 @@ class TestInlineMedia:
         before = contents(store)
         try:
             session.append(INLINE[place])
-        except errors.BoughError:
+        except errors.OakleafError:
             assert contents(store) == before
             return
         bodies = b"".join(stored.entry.body for stored in store.backend.entries(session.session_id))
         assert base64.b64encode(PIXELS)[:80] not in bodies, "the bytes are still within the entry"
         assert base64.urlsafe_b64encode(PIXELS)[:80] not in bodies
-        digest = bough.core.media.digest(PIXELS)
+        digest = oakleaf.core.media.digest(PIXELS)
         assert digest.encode() in bodies
         assert store.blob(digest) == PIXELS
         assert reopened(store, session).verify() == []
@@ -713,7 +717,7 @@ class TestInlineMedia:
     def test_a_file_cut_off_or_damaged_anywhere_is_appended_and_verified_alike(
         self, mime: str, start: bytes
     ) -> None:
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         cut = [start[:length] for length in range(len(start) + 1)]
         for data in [*cut, *(start + bytes([byte]) + b"x" for byte in range(0, 256, 21))]:
             session.append(in_a_call({}))
@@ -726,7 +730,7 @@ class TestInlineMedia:
         before = contents(store)
         try:
             session.append(VERBATIM[place])
-        except errors.BoughError:
+        except errors.OakleafError:
             assert contents(store) == before
             return
         again = reopened(store, session)
@@ -741,7 +745,7 @@ class TestInlineMedia:
         session = store.start()
         session.append(INLINE[place])
         assert store.gc(grace=-1_000_000_000) == 0
-        assert store.blob(bough.core.media.digest(PIXELS)) == PIXELS
+        assert store.blob(oakleaf.core.media.digest(PIXELS)) == PIXELS
 
     def test_the_state_is_what_the_log_holds_after_lifting(self, store: Store) -> None:
         session = store.start()
@@ -792,9 +796,9 @@ def two_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[
     """Each with a second one to read from: the file through a connection of its own."""
     path = tmp_path_factory.mktemp("laws") / "a.db"
     with (
-        bough.open("memory:") as memory,
-        bough.open(path, synchronous="normal") as one,
-        bough.open(path) as two,
+        oakleaf.open("memory:") as memory,
+        oakleaf.open(path, synchronous="normal") as one,
+        oakleaf.open(path) as two,
     ):
         yield [(memory, memory), (one, two)]
 
@@ -807,7 +811,7 @@ class TestLaws:
     ) -> None:
         written = [
             Message("user", (Text(text),), details=details),
-            assistant(bough.Reasoning(text), ToolCall(name, text, arguments)),
+            assistant(oakleaf.Reasoning(text), ToolCall(name, text, arguments)),
             tool_result(name, text, details={"host": details}),
             Note(details),
         ]
@@ -832,7 +836,7 @@ class TestLaws:
                 session.note(state=patch)
             read = other.session(session.session_id)
             assert same(read.state, session.state)
-            assert same(other.hydrate(session.session_id).state, bough.core.state.fold_state(read.path()))
+            assert same(other.hydrate(session.session_id).state, oakleaf.core.state.fold_state(read.path()))
             assert read.verify() == []
 
     @thorough
@@ -861,13 +865,13 @@ class TestLaws:
     def test_another_process_reads_the_same_bytes(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
         texts = {name: text for name, text in TEXTS.items() if len(text) < 100_000}
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
             session.append([user(text) for text in texts.values()])
             session.append([Note({"all": list(texts.values()), "n": [2**80, 0.1, -0.0]})])
             code = (
-                "import sys, bough, msgspec\n"
-                "path = bough.open(sys.argv[1]).session(sys.argv[2]).path()\n"
+                "import sys, oakleaf, msgspec\n"
+                "path = oakleaf.open(sys.argv[1]).session(sys.argv[2]).path()\n"
                 "sys.stdout.buffer.write(msgspec.json.encode([(e.entry_id, e.payload) for e in path]))"
             )
             args = [sys.executable, "-c", code, str(path), session.session_id]

@@ -8,11 +8,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-import bough
-from bough import Session, ToolCall, Turn, Usage, assistant, system
-from bough.errors import InvalidArgument, InvalidOperation, SessionRunning
-from bough.stores.conformance.writer import read_everything
+import oakleaf
 from conftest import Store
+from oakleaf import Session, ToolCall, Turn, Usage, assistant, system
+from oakleaf.errors import InvalidArgument, InvalidOperation, SessionRunning
+from oakleaf.stores.conformance.writer import read_everything
 from support.interleaving import interleaved
 
 CALL = ToolCall("c1", "refund", {"order": 41})
@@ -134,7 +134,7 @@ class TestAKeyedTurn:
         before = read_everything(store.backend, session.session_id)
         lines.run(session)
         assert read_everything(store.backend, session.session_id) == before
-        session.append([bough.user("the session goes on where it stands")])
+        session.append([oakleaf.user("the session goes on where it stands")])
 
     def test_what_was_recorded_is_returned_by_every_verb(self, store: Store, session: Session) -> None:
         def lines(handle: Session) -> tuple[list[Any], bool]:
@@ -236,12 +236,12 @@ class TestAKeyedTurn:
         with pytest.raises(Killed):
             lines.run(session, 3)
 
-        @bough.tool
+        @oakleaf.tool
         def refund(order: int) -> str:
             """Refund."""
             return lines.refund(order)
 
-        model = bough.ScriptedModel(["All refunded."])
+        model = oakleaf.ScriptedModel(["All refunded."])
         store.session(session.session_id).resume_sync(model=model, tools=[refund])
         before = read_everything(store.backend, session.session_id)
         lines.run(store.session(session.session_id))
@@ -259,7 +259,7 @@ class TestAKeyedTurn:
     def test_a_key_that_belongs_to_no_turn_or_to_one_that_was_rewound_is_refused(
         self, store: Store, session: Session
     ) -> None:
-        session.append([bough.Note({})], key="note")
+        session.append([oakleaf.Note({})], key="note")
         with pytest.raises(Killed):
             Lines("straight").run(session, 2)
         session.rollback()
@@ -313,7 +313,7 @@ class Delivery:
             yield
 
     @staticmethod
-    def says(n: int) -> bough.Message:
+    def says(n: int) -> oakleaf.Message:
         return assistant("", *(ToolCall(f"c{n}{i}", "refund", {"order": 10 * n + i}) for i in range(2)))
 
 

@@ -16,47 +16,47 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Attachment, Message, Text, ToolCall, ToolResult, assistant, user
-from bough.agent.model_call import StreamBuffer
-from bough.agent.tools.command_rules import _PROGRAM_OPTIONS, reason_to_ask
-from bough.agent.tools.files import _FolderWalk
-from bough.agent.tools.http import _without_user
-from bough.agent.tools.scope import Scope
-from bough.cli.reference import _split_reference
-from bough.cli.rendering.turn_screen import _FENCE as SCREEN_FENCE
-from bough.cli.rendering.turn_screen import _ITEM as SCREEN_ITEM
-from bough.core.codec import to_json
-from bough.core.media import extract_blobs
-from bough.core.redact import Redactor
-from bough.core.search import parse_query
-from bough.errors import BoughError
-from bough.exchange.bundle.redaction import CountingRedactor
-from bough.exchange.exports.escape import code, fence, lines_of, quote
-from bough.exchange.exports.workflow import _OPENER, _SLUG
-from bough.exchange.exports.yaml import to_yaml
-from bough.formats.jsonl import _LONE_SURROGATE
-from bough.formats.langchain import DATA_URL
-from bough.lab.case_file import ExpectedCall
-from bough.log.original_calls import restore_call
-from bough.log.workspace import Workspace
-from bough.models.clients.base import _OVERFLOW, _mask, body_text
-from bough.models.model import Delta
-from bough.models.names import _URL as MODEL_URL
-from bough.proxy.credentials import SecretMask
-from bough.replay.turn_comparison import _split
-from bough.stores.postgres.url import HINTS
-from bough.stores.transfer import blob_references
-from bough.wire import find_provider
-from bough.wire.anthropic.rules import _BASE64
-from bough.wire.openai_chat.rules import _IMAGE, _LINK, _PDF
-from bough.wire.tool_pairs import legal_name
+import oakleaf
+from oakleaf import Attachment, Message, Text, ToolCall, ToolResult, assistant, user
+from oakleaf.agent.model_call import StreamBuffer
+from oakleaf.agent.tools.command_rules import _PROGRAM_OPTIONS, reason_to_ask
+from oakleaf.agent.tools.files import _FolderWalk
+from oakleaf.agent.tools.http import _without_user
+from oakleaf.agent.tools.scope import Scope
+from oakleaf.cli.reference import _split_reference
+from oakleaf.cli.rendering.turn_screen import _FENCE as SCREEN_FENCE
+from oakleaf.cli.rendering.turn_screen import _ITEM as SCREEN_ITEM
+from oakleaf.core.codec import to_json
+from oakleaf.core.media import extract_blobs
+from oakleaf.core.redact import Redactor
+from oakleaf.core.search import parse_query
+from oakleaf.errors import OakleafError
+from oakleaf.exchange.bundle.redaction import CountingRedactor
+from oakleaf.exchange.exports.escape import code, fence, lines_of, quote
+from oakleaf.exchange.exports.workflow import _OPENER, _SLUG
+from oakleaf.exchange.exports.yaml import to_yaml
+from oakleaf.formats.jsonl import _LONE_SURROGATE
+from oakleaf.formats.langchain import DATA_URL
+from oakleaf.lab.case_file import ExpectedCall
+from oakleaf.log.original_calls import restore_call
+from oakleaf.log.workspace import Workspace
+from oakleaf.models.clients.base import _OVERFLOW, _mask, body_text
+from oakleaf.models.model import Delta
+from oakleaf.models.names import _URL as MODEL_URL
+from oakleaf.proxy.credentials import SecretMask
+from oakleaf.replay.turn_comparison import _split
+from oakleaf.stores.postgres.url import HINTS
+from oakleaf.stores.transfer import blob_references
+from oakleaf.wire import find_provider
+from oakleaf.wire.anthropic.rules import _BASE64
+from oakleaf.wire.openai_chat.rules import _IMAGE, _LINK, _PDF
+from oakleaf.wire.tool_pairs import legal_name
 from support.patterns import Use, hostile_texts, uses
 
 LENGTH = 20_000
 KEY_BEGIN = "-----BEGIN RSA PRIVATE KEY-----\n"
 KEY_END = "-----END RSA PRIVATE KEY-----\n"
-REFERENCE = f"[bough-blob:{'0' * 64};a/b;1]"
+REFERENCE = f"[oakleaf-blob:{'0' * 64};a/b;1]"
 redactor = Redactor({"NAME": "correct horse battery staple", "AAA": "a" * 40, "ODD": '"\\%+&ü\n;é'})
 ESCAPES = [
     "\\",
@@ -88,7 +88,7 @@ def seconds(work: Callable[[], object]) -> float:
     times = []
     for _ in range(3):
         start = time.process_time()
-        with suppress(BoughError, ValueError):  # refusing is an answer too
+        with suppress(OakleafError, ValueError):  # refusing is an answer too
             work()
         times.append(time.process_time() - start)
     return min(times)
@@ -102,7 +102,7 @@ def stream(text: str) -> None:
 
 
 def append(text: str) -> None:
-    session = bough.open("memory:", secrets={"NAME": "correct horse battery staple"}).start()
+    session = oakleaf.open("memory:", secrets={"NAME": "correct horse battery staple"}).start()
     session.append([user(text), assistant(text, ToolCall("c", "t", {"text": text}))])
 
 
@@ -154,7 +154,7 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
     ("what was hidden in a bundle", counting, ["[redacted ", "[redacted", "[redacted NAME] "]),
     ("placeholders to fill in", restore, ["[redacted ", "[redacted NAME] ", REFERENCE + " "]),
     ("data URLs in messages", extract, ["data:", "data:a", "data:a/", "data:a/b", "data:a/b;", "data:a/b;c=", ";base64,", "data:a/b;base64,", "data:a/b;base64,AAAA", ";base64,data:a/b;c", "A" * 76 + "\n", "iVBORw0KGg" + "A" * 66 + "\n", "iVBORw0KGg" + "A" * 66 + "\\n"]),
-    ("references to blobs", lambda text: blob_references("note", to_json(text, "t")), ["bough-blob:", f"bough-blob:{'0' * 64};", REFERENCE]),
+    ("references to blobs", lambda text: blob_references("note", to_json(text, "t")), ["oakleaf-blob:", f"oakleaf-blob:{'0' * 64};", REFERENCE]),
     ("a data URL", read_image, ["data:", "data:;", "data:a/b;base64,", ";", "data:a/b" + ";" * 40]),
     ("a data URL of LangChain", DATA_URL.fullmatch, ["data:", "data:;", "data:;base64", "data:a/b;base64,"]),
     ("slots in prompts", lambda text: Workspace(working_dir="/").fill(user(text)), ["{{", "{{ ", "{{ctx.", "{{ctx.a ", "{{ctx.a.", "{{ctx.a }"]),

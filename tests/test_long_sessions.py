@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Budget,
     Limits,
     Price,
@@ -26,12 +26,12 @@ from bough import (
     tool_result,
     user,
 )
-from bough.cli.main import bough as command
-from bough.core.drafts import Draft
-from bough.core.usage import Call, Usage
-from bough.mcp_server.archive import Archive
-from bough.models.prices import Rates
-from bough.replay.diff import diff
+from oakleaf.cli.main import oakleaf as command
+from oakleaf.core.drafts import Draft
+from oakleaf.core.usage import Call, Usage
+from oakleaf.mcp_server.archive import Archive
+from oakleaf.models.prices import Rates
+from oakleaf.replay.diff import diff
 from support.server import LocalServer
 from support.statement_steps import Steps
 
@@ -42,7 +42,7 @@ MIDDLE = 500
 
 def fill(path: Path, entries: int) -> None:
     """Write a session with a compaction near its end, and a fork of it there; both with a ledger."""
-    with bough.open(path, synchronous="normal") as store:
+    with oakleaf.open(path, synchronous="normal") as store:
         session = store.start("support", [system("You help.")], title="long", session_id="ses_long")
         while session.leaf.seq < entries:
             append(session, [message for n in range(100) for message in turn(session.leaf.seq + n)])
@@ -54,7 +54,7 @@ def fill(path: Path, entries: int) -> None:
         fork.title("fork")
 
 
-def turn(n: int) -> list[bough.Message]:
+def turn(n: int) -> list[oakleaf.Message]:
     return [
         user(f"Where is {n}?"),
         assistant(ToolCall("c", "look", {"order": n})),
@@ -63,7 +63,7 @@ def turn(n: int) -> list[bough.Message]:
     ]
 
 
-def append(session: Session, messages: list[bough.Message]) -> None:
+def append(session: Session, messages: list[oakleaf.Message]) -> None:
     """Append with a ledger row for each answer, as a run does."""
     at = session.leaf.seq
     calls = [
@@ -83,7 +83,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return paths
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 async def look(order: int) -> str:
     """Look."""
     return f"{order} is lost"
@@ -159,13 +159,13 @@ def check(counts: list[int]) -> None:
 
 
 def check_steps(
-    use: Callable[[bough.Store], object], stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    use: Callable[[oakleaf.Store], object], stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = []
     for path in stores:
         with monkeypatch.context() as patch:
             steps = Steps(patch)
-            with bough.open(path, synchronous="normal") as store:
+            with oakleaf.open(path, synchronous="normal") as store:
                 use(store)
         counts.append(steps.steps)
     check(counts)
@@ -224,7 +224,7 @@ def test_no_page_does_more_work(stores: tuple[Path, Path], monkeypatch: pytest.M
     for path in stores:
         with monkeypatch.context() as patch:
             steps = Steps(patch)
-            with bough.open(path, synchronous="normal") as store, LocalServer(store) as server:
+            with oakleaf.open(path, synchronous="normal") as store, LocalServer(store) as server:
                 for page in PAGES:
                     steps.steps = 0
                     server.get(f"/api/sessions/ses_long{page}")

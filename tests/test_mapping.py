@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import bough
-from bough.stores.base import SessionDetail
+import oakleaf
+from oakleaf.stores.base import SessionDetail
 from support.suggestions import suggested_commands
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs/mapping.md").read_text()
-CONFORMANCE = TESTS.parent / "src/bough/stores/conformance"
+CONFORMANCE = TESTS.parent / "src/oakleaf/stores/conformance"
 
 
 def test_every_test_that_is_cited_is_there() -> None:
@@ -29,24 +29,24 @@ def test_every_test_that_is_cited_is_there() -> None:
 
 
 HOMES: dict[str, type] = {
-    "session": bough.Session,
-    "store": bough.Store,
-    "turn": bough.Turn,
-    "Entry": bough.Entry,
-    "Event": bough.Event,
-    "Leaf": bough.Leaf,
-    "Limits": bough.Limits,
-    "LogEvent": bough.LogEvent,
-    "Message": bough.Message,
+    "session": oakleaf.Session,
+    "store": oakleaf.Store,
+    "turn": oakleaf.Turn,
+    "Entry": oakleaf.Entry,
+    "Event": oakleaf.Event,
+    "Leaf": oakleaf.Leaf,
+    "Limits": oakleaf.Limits,
+    "LogEvent": oakleaf.LogEvent,
+    "Message": oakleaf.Message,
     "SessionDetail": SessionDetail,
-    "SessionRow": bough.SessionRow,
-    "StoreBackend": bough.StoreBackend,
-    "ToolCall": bough.ToolCall,
-    "ToolContext": bough.ToolContext,
-    "ToolResult": bough.ToolResult,
-    "Totals": bough.Totals,
-    "Usage": bough.Usage,
-    "Workspace": bough.Workspace,
+    "SessionRow": oakleaf.SessionRow,
+    "StoreBackend": oakleaf.StoreBackend,
+    "ToolCall": oakleaf.ToolCall,
+    "ToolContext": oakleaf.ToolContext,
+    "ToolResult": oakleaf.ToolResult,
+    "Totals": oakleaf.Totals,
+    "Usage": oakleaf.Usage,
+    "Workspace": oakleaf.Workspace,
 }
 """The names that stand before a dot on the page, and what they are."""
 
@@ -65,10 +65,10 @@ def test_every_name_of_ours_exists() -> None:
             if home in HOMES:
                 assert hasattr(HOMES[home], name), code
                 count += 1
-            elif home == "bough" and hasattr(bough, name):
+            elif home == "oakleaf" and hasattr(oakleaf, name):
                 count += 1
-            elif home in ("bough", "core", "log", "agent", "engines", "wire", "stores"):
-                module = re.match(r"(?:bough\.)?([\w.]*\w)", code)
+            elif home in ("oakleaf", "core", "log", "agent", "engines", "wire", "stores"):
+                module = re.match(r"(?:oakleaf\.)?([\w.]*\w)", code)
                 assert module is not None
                 assert find_name(module[1]), code
                 count += 1
@@ -84,15 +84,15 @@ def find_name(dotted: str) -> bool:
     """Whether `core.state.fold_state`, or a module, exists in the package."""
     home, _, name = dotted.rpartition(".")
     with suppress(ImportError):
-        return bool(home) and hasattr(importlib.import_module(f"bough.{home}"), name)
-    return importlib.util.find_spec(f"bough.{dotted}") is not None
+        return bool(home) and hasattr(importlib.import_module(f"oakleaf.{home}"), name)
+    return importlib.util.find_spec(f"oakleaf.{dotted}") is not None
 
 
 def find_function(name: str) -> Any:
     home, _, member = name.rpartition(".")
     if home in HOMES:
         return getattr(HOMES[home], member)
-    found = getattr(bough, name, None) if not home else None
+    found = getattr(oakleaf, name, None) if not home else None
     return found if callable(found) else None
 
 

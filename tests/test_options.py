@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bough import (
+from oakleaf import (
     Leaf,
     ScriptedModel,
     Session,
@@ -18,12 +18,12 @@ from bough import (
     assistant,
     user,
 )
-from bough import tool as make_tool
-from bough.core.context import fold_settings
-from bough.errors import InvalidOption, Overloaded
-from bough.models.model import Request
-from bough.store import Store
-from bough.wire.options import OPTIONS, request_fields
+from oakleaf import tool as make_tool
+from oakleaf.core.context import fold_settings
+from oakleaf.errors import InvalidOption, Overloaded
+from oakleaf.models.model import Request
+from oakleaf.store import Store
+from oakleaf.wire.options import OPTIONS, request_fields
 
 
 def _sent_options(model: ScriptedModel) -> list[dict[str, Any] | None]:
@@ -92,7 +92,7 @@ def test_options_of_a_resume_are_written_before_its_call(store: Store) -> None:
 
 
 def _no_wait() -> Any:
-    from bough import Limits
+    from oakleaf import Limits
 
     return Limits(tries=1)
 

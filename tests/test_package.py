@@ -17,15 +17,15 @@ ROOT = Path(__file__).parents[1]
 UV = [sys.executable, "-m", "uv"]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 QUICK_START = """
-import bough, sys
-with bough.open("agent.db") as store:
-    session = store.start("support", [bough.system("You help customers.")])
-    result = session.send_sync("Where is order 41?", model=bough.ScriptedModel(["It is lost."]))
+import oakleaf, sys
+with oakleaf.open("agent.db") as store:
+    session = store.start("support", [oakleaf.system("You help customers.")])
+    result = session.send_sync("Where is order 41?", model=oakleaf.ScriptedModel(["It is lost."]))
     assert result.text == "It is lost."
     assert [entry.message.text for entry in session.transcript()] == ["Where is order 41?", "It is lost."]
 optional = {"click", "rich", "psycopg", "litestar", "anthropic", "openai", "yaml"} & set(sys.modules)
 assert not optional, optional
-print(bough.__version__, "%d.%d" % sys.version_info[:2])
+print(oakleaf.__version__, "%d.%d" % sys.version_info[:2])
 """
 
 
@@ -33,7 +33,7 @@ def run(command: Sequence[str | Path], cwd: Path, **environment: str) -> str:
     clean = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "BOUGH", "VIRTUAL"))
+        if not name.startswith(("PYTHON", "OAKLEAF", "VIRTUAL"))
     }
     done = subprocess.run(
         [str(word) for word in command],
@@ -55,7 +55,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*UV, "build", "--quiet", "--out-dir", folder, ROOT],
         ROOT,
         GITHUB_SERVER_URL="https://forge.example",
-        GITHUB_REPOSITORY="people/bough",
+        GITHUB_REPOSITORY="people/oakleaf",
     )
     return folder
 
@@ -86,10 +86,10 @@ def test_every_python_at_hand_runs_the_quick_start_and_the_command_names_its_ext
         place.mkdir()
         python = install(dist, place, version)
         assert run([python, "-c", QUICK_START], place).split() == ["0.1.0", version]
-    done = subprocess.run([python.parent / "bough", "demo"], capture_output=True, text=True, check=False)
+    done = subprocess.run([python.parent / "oakleaf", "demo"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "pip install 'bough[cli]'" in done.stderr
-    assert "uvx --from 'bough[cli]' bough demo" in done.stderr
+    assert "pip install 'oakleaf[cli]'" in done.stderr
+    assert "uvx --from 'oakleaf[cli]' oakleaf demo" in done.stderr
     check_archives(dist)
 
 
@@ -98,11 +98,11 @@ def test_the_command_line_runs_the_demo_also_by_uvx(dist: Path, tmp_path: Path, 
     (wheel,) = dist.glob("*.whl")
     uvx = [*UV, "tool", "run", "--python", sys.executable]
     if source == "installed":
-        command: list[str | Path] = [install(dist, tmp_path, sys.executable, "[cli]").parent / "bough"]
+        command: list[str | Path] = [install(dist, tmp_path, sys.executable, "[cli]").parent / "oakleaf"]
     elif source == "index":
-        command = [*uvx, "bough"]
+        command = [*uvx, "oakleaf"]
     else:
-        command = [*uvx, "--from", wheel, "bough"]
+        command = [*uvx, "--from", wheel, "oakleaf"]
     report = json.loads(
         run(
             [*command, "demo", "--json"],
@@ -122,11 +122,12 @@ def check_archives(dist: Path) -> None:
     (wheel,), (source,) = dist.glob("*.whl"), dist.glob("*.tar.gz")
     with zipfile.ZipFile(wheel) as archive, tarfile.open(source) as sources:
         names, source_names = archive.namelist(), sources.getnames()
-        metadata = archive.read("bough-0.1.0.dist-info/METADATA").decode()
-    assert {"bough-0.1.0.dist-info/licenses/LICENSE", "bough-0.1.0.dist-info/licenses/THIRD_PARTY.md"} <= set(
-        names
-    )
-    assert {"bough-0.1.0/README.md", "bough-0.1.0/SECURITY.md", "bough-0.1.0/CHANGELOG.md"} <= set(
+        metadata = archive.read("oakleaf-0.1.0.dist-info/METADATA").decode()
+    assert {
+        "oakleaf-0.1.0.dist-info/licenses/LICENSE",
+        "oakleaf-0.1.0.dist-info/licenses/THIRD_PARTY.md",
+    } <= set(names)
+    assert {"oakleaf-0.1.0/README.md", "oakleaf-0.1.0/SECURITY.md", "oakleaf-0.1.0/CHANGELOG.md"} <= set(
         source_names
     )
     assert not [name for name in (*names, *source_names) if "/tests/" in name or "__pycache__" in name]
@@ -135,4 +136,4 @@ def check_archives(dist: Path) -> None:
         line for line in metadata.splitlines() if line.startswith("Requires-Dist") and "extra ==" not in line
     ]
     assert len(required) == 2, required
-    assert "Project-URL: Changelog, https://forge.example/people/bough/blob/main/CHANGELOG.md" in metadata
+    assert "Project-URL: Changelog, https://forge.example/people/oakleaf/blob/main/CHANGELOG.md" in metadata

@@ -35,38 +35,38 @@ def refuse(*_, **__):
 asyncio.SelectorEventLoop.add_signal_handler = asyncio.SelectorEventLoop.remove_signal_handler = refuse
 """
 CORE = """
-import bough
-from bough import ScriptedModel, ToolCall, assistant, system
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, assistant, system
 
-@bough.tool(effect="unsafe")
+@oakleaf.tool(effect="unsafe")
 def refund(order: int) -> dict:
     return {"refunded": order}
 
-with bough.open("a.db") as store:
+with oakleaf.open("a.db") as store:
     session = store.start(seeds=[system("You help.")])
     call = assistant(ToolCall("c1", "refund", {"order": 41}))
     result = session.send_sync("Refund it", model=ScriptedModel([call, "Done."]), tools=[refund])
     assert result.text == "Done.", result
     fork = session.fork(at=2)
     fork.send_sync("And you?", model=ScriptedModel(["Fine."]))
-    session.export("a.bough")
+    session.export("a.oakleaf")
     assert list(store.verify()) == []
-with bough.open("b.db") as other:
-    other.import_bundle("a.bough")
+with oakleaf.open("b.db") as other:
+    other.import_bundle("a.oakleaf")
     assert other.session(session.session_id).transcript()[-1].message.text == "Done."
 print("sound")
 """
 COMMANDS = """
-import bough
-from bough.cli.main import outcome
+import oakleaf
+from oakleaf.cli.main import outcome
 
-with bough.open("a.db") as store:
-    store.start(title="first").send_sync("Hello", model=bough.ScriptedModel(["Hi."]))
+with oakleaf.open("a.db") as store:
+    store.start(title="first").send_sync("Hello", model=oakleaf.ScriptedModel(["Hi."]))
 for command in (["ls"], ["show", "latest"], ["log", "latest"], ["tree", "latest"], ["doctor"], ["verify"], ["usage"],
-                ["export", "latest", "-o", "a.bough"], ["import", "a.bough"],
+                ["export", "latest", "-o", "a.oakleaf"], ["import", "a.oakleaf"],
                 ["run", "--model", "scripted:script.yaml", "Hello again"], ["--help"]):
     assert outcome(["--store", "a.db", *command]) == 0, command
-import bough.cli.chat.chat, bough.cli.picker, bough.cli.commands.record, bough.cli.commands.serve, bough.server.app
+import oakleaf.cli.chat.chat, oakleaf.cli.picker, oakleaf.cli.commands.record, oakleaf.cli.commands.serve, oakleaf.server.app
 print("sound")
 """
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough import assistant, errors, system, user
-from bough.cli.commands.export import export_file_name
+import oakleaf as library
+from oakleaf import assistant, errors, system, user
+from oakleaf.cli.commands.export import export_file_name
 from support.cli_store import write_store
-from support.terminal import BOUGH, Terminal, bough, environment
+from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 
@@ -40,16 +40,16 @@ def hostile(tmp_path: Path) -> Path:
 
 class TestReference:
     def test_entry_0_is_no_entry_and_that_is_said(self, store_path: Path) -> None:
-        done = bough("show", "latest@0", store=store_path)
+        done = oakleaf("show", "latest@0", store=store_path)
         assert (done.code, done.out) == (2, "")
-        assert "bough log" in done.err
+        assert "oakleaf log" in done.err
 
     @pytest.mark.parametrize("verb", ["show", "fork", "title", "export"])
     def test_an_argument_that_is_no_text_is_refused_without_a_traceback(
         self, verb: str, store_path: Path
     ) -> None:
         done = subprocess.run(
-            [*BOUGH, verb, b"\xff\xfe"], capture_output=True, env=environment(None, store_path), check=False
+            [*OAKLEAF, verb, b"\xff\xfe"], capture_output=True, env=environment(None, store_path), check=False
         )
         assert done.returncode == 2
         assert b"Traceback" not in done.stderr
@@ -60,7 +60,7 @@ class TestReference:
             session = store.start("a", [system("s")], title="Order 41")
             session.append([user("q"), assistant("a")])
             session.replay_sync()
-        done = bough("show", "Order 41", "--json", store=tmp_path / "t.db")
+        done = oakleaf("show", "Order 41", "--json", store=tmp_path / "t.db")
         assert done.json["session"]["id"] == session.session_id
 
 
@@ -77,7 +77,7 @@ class TestText:
         return tmp_path
 
     def test_a_file_that_cannot_be_read_as_one_is_refused(self, home: Path) -> None:
-        before = bough("ls", "--json", "--all", home=home).out
+        before = oakleaf("ls", "--json", "--all", home=home).out
         for line in (
             "run hi --model scripted:a.json --system @{}",
             "chat --model scripted:a.json --system @{}",
@@ -87,16 +87,16 @@ class TestText:
             "compact ses_case --summary @{}",
         ):
             for name, why in (("bad.txt", "UTF-8"), ("nosuch.txt", "No such file")):
-                done = bough(*line.format(name).split(), home=home)
+                done = oakleaf(*line.format(name).split(), home=home)
                 assert (done.code, name in done.err, why in done.err) == (2, True, True), done.err
-        assert bough("ls", "--json", "--all", home=home).out == before
+        assert oakleaf("ls", "--json", "--all", home=home).out == before
 
     @pytest.mark.parametrize(
         "line", [["run", BROKEN], ["run", "-"], ["chat"], ["run", "hi", "--max-cost", "0"]]
     )
     def test_an_input_that_is_refused_makes_no_session(self, tmp_path: Path, line: list[str]) -> None:
         (tmp_path / "a.json").write_text('["hello"]')
-        done = bough(*line, "--model", "scripted:a.json", home=tmp_path, stdin=self.BROKEN)
+        done = oakleaf(*line, "--model", "scripted:a.json", home=tmp_path, stdin=self.BROKEN)
         assert (done.code, done.out) == (2, "")
         assert not (tmp_path / "agent.db").exists()
 
@@ -104,13 +104,13 @@ class TestText:
     def test_a_pipe_that_is_read_strictly_ends_in_words(self, home: Path, line: str) -> None:
         env = {**environment(home), "PYTHONIOENCODING": "utf-8:strict"}
         done = subprocess.run(
-            [*BOUGH, *line.split(), "--model", "scripted:a.json"],
+            [*OAKLEAF, *line.split(), "--model", "scripted:a.json"],
             cwd=home, env=env, input=b"b\xff\n", capture_output=True, check=False,
         )  # fmt: skip
         assert (done.returncode, b"UTF-8" in done.stderr) == (2, True)
 
     def test_a_name_that_is_refused_is_refused_in_words_for_people(self, home: Path) -> None:
-        done = bough("title", "ses_case", self.BROKEN, home=home)
+        done = oakleaf("title", "ses_case", self.BROKEN, home=home)
         assert (done.code, "locale" in done.err, ".encode" in done.err) == (2, True, False)
 
 
@@ -130,7 +130,7 @@ class TestNumbers:
         ],
     )
     def test_one_that_no_store_can_hold_ends_in_words(self, line: list[str], store_path: Path) -> None:
-        done = bough(*line, store=store_path)
+        done = oakleaf(*line, store=store_path)
         assert done.code in (0, 1, 2)
         assert "Traceback" not in done.err
 
@@ -178,7 +178,7 @@ class TestOutput:
         assert "\u202e" not in screen
 
     def test_json_says_what_it_escaped(self, hostile: Path) -> None:
-        done = bough("show", "latest", "--json", store=hostile)
+        done = oakleaf("show", "latest", "--json", store=hostile)
         text = done.json["entries"][1]["payload"]["parts"][0]["text"]
         assert text == f"q \x9b31m \u202e {ESCAPE}"
         assert done.json["session"]["title"] == f"title {ESCAPE}"
@@ -186,14 +186,14 @@ class TestOutput:
     def test_a_stream_that_is_not_utf_8_gets_what_it_can_show(self, hostile: Path) -> None:
         for line in (["search", "q"], ["show"], ["tree"], ["ls"], ["doctor"]):
             variables = {**environment(None, hostile), "PYTHONIOENCODING": "latin-1"}
-            done = subprocess.run([*BOUGH, *line], capture_output=True, env=variables, check=False)
+            done = subprocess.run([*OAKLEAF, *line], capture_output=True, env=variables, check=False)
             assert (done.returncode, b"Traceback" in done.stderr) == (0, False), line
 
     def test_json_is_utf_8_whatever_the_locale(self, hostile: Path) -> None:
         with library.open(hostile) as store:
             store.start("a", title="zażółć 🦒")
         run = subprocess.run(
-            [*BOUGH, "ls", "--json"],
+            [*OAKLEAF, "ls", "--json"],
             capture_output=True,
             env={**environment(None, hostile), "PYTHONIOENCODING": "latin-1"},
             check=True,
@@ -228,10 +228,10 @@ class TestStreams:
         self, line: str, code: int, store_path: Path, tmp_path: Path
     ) -> None:
         verb, *rest = line.split(" ", 1)
-        done = _in_shell(f"{' '.join(BOUGH)} {verb} {' '.join(rest)}", store_path)
+        done = _in_shell(f"{' '.join(OAKLEAF)} {verb} {' '.join(rest)}", store_path)
         assert "Traceback" not in done.stderr
         assert done.returncode == code, done.stderr
-        assert bough("verify", store=store_path).code == 0
+        assert oakleaf("verify", store=store_path).code == 0
 
     @pytest.mark.parametrize(
         "line",
@@ -242,13 +242,13 @@ class TestStreams:
             session = store.start("a")
             for n in range(40):
                 session.append([user(f"{n} {'x' * 20_000}"), assistant("a")])
-        done = _in_shell(f"set -o pipefail; {' '.join(BOUGH)} {line} | head -c 5", tmp_path / "long.db")
+        done = _in_shell(f"set -o pipefail; {' '.join(OAKLEAF)} {line} | head -c 5", tmp_path / "long.db")
         assert (done.returncode, done.stderr) == (0, "")
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full, on Linux")
     @pytest.mark.parametrize("line", ["ls", "ls --json", "export latest --markdown", "--help"])
     def test_one_that_is_full_ends_in_words(self, line: str, store_path: Path) -> None:
-        done = _in_shell(f"{' '.join(BOUGH)} {line} > /dev/full", store_path)
+        done = _in_shell(f"{' '.join(OAKLEAF)} {line} > /dev/full", store_path)
         assert done.returncode == 1
         assert "Traceback" not in done.stderr
         assert "No space left" in done.stderr
@@ -262,23 +262,23 @@ class TestExport:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
         reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
-        done = bough("export", "latest", *line, "-o", pipe, store=store_path)
+        done = oakleaf("export", "latest", *line, "-o", pipe, store=store_path)
         assert stat.S_ISFIFO(pipe.stat().st_mode)
         assert done.code == 0, done.err
         got, _ = reader.communicate(timeout=20)
         assert len(got) > 100
 
     def test_a_link_stays_a_link(self, store_path: Path, tmp_path: Path) -> None:
-        real, link = tmp_path / "real.bough", tmp_path / "link.bough"
+        real, link = tmp_path / "real.oakleaf", tmp_path / "link.oakleaf"
         real.write_text("old")
         link.symlink_to(real)
-        assert bough("export", "latest", "-o", link, "--force", store=store_path).code == 0
+        assert oakleaf("export", "latest", "-o", link, "--force", store=store_path).code == 0
         assert link.is_symlink()
-        assert real.read_bytes().startswith(b'{"line":"bundle"')
+        assert real.read_bytes().startswith(b'{"line":"oakleaf"')
 
     @pytest.mark.parametrize("line", [["-o", "-"], ["--markdown"], ["--jsonl", "-o", "-"]])
     def test_what_it_wrote_and_json_are_never_mixed(self, line: list[str], store_path: Path) -> None:
-        done = bough("export", "latest", *line, "--json", store=store_path)
+        done = oakleaf("export", "latest", *line, "--json", store=store_path)
         assert (done.code, done.out) == (2, "")
         assert "-o FILE" in done.err
 
@@ -287,13 +287,13 @@ class TestExport:
         target.write_text("old")
         code = (
             "import resource, signal, sys\n"
-            "from bough.cli.main import outcome\n"
+            "from oakleaf.cli.main import outcome\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
             f"sys.exit(outcome(['export', 'latest', '--markdown', '-o', {str(target)!r}]))"
         )
         run = subprocess.run(
-            [BOUGH[0], "-c", code], capture_output=True, env=environment(None, store_path), check=False
+            [OAKLEAF[0], "-c", code], capture_output=True, env=environment(None, store_path), check=False
         )
         assert run.returncode == 1
         assert target.read_text() == "old"
@@ -301,7 +301,7 @@ class TestExport:
 
     @pytest.mark.parametrize("session_id", ["../up/x", "..", "/etc/x", f"a{ESCAPE}"])
     def test_an_id_chosen_by_a_stranger_chooses_no_folder(self, session_id: str) -> None:
-        name = export_file_name(session_id, ".bough")
+        name = export_file_name(session_id, ".oakleaf")
         assert name.isprintable()
         assert Path(name).name == name
         assert not name.startswith(".")
@@ -310,25 +310,25 @@ class TestExport:
 class TestBundle:
     @pytest.mark.parametrize("name", ["session_id", "parent_session"])
     def test_an_id_that_cannot_be_shown_is_refused(self, name: str, store_path: Path, tmp_path: Path) -> None:
-        assert bough("export", "latest", "-o", tmp_path / "a.bough", store=store_path).code == 0
-        *lines, end = map(json.loads, (tmp_path / "a.bough").read_text().splitlines())
+        assert oakleaf("export", "latest", "-o", tmp_path / "a.oakleaf", store=store_path).code == 0
+        *lines, end = map(json.loads, (tmp_path / "a.oakleaf").read_text().splitlines())
         lines[1]["row"][name] = f"ses_{ESCAPE}"
         lines[0]["session"] = lines[1]["row"]["session_id"]
         body = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
         end["sha256"] = sha256(body).hexdigest()
-        (tmp_path / "b.bough").write_bytes(body + json.dumps(end).encode() + b"\n")
+        (tmp_path / "b.oakleaf").write_bytes(body + json.dumps(end).encode() + b"\n")
         with (
             library.open("memory:") as store,
             pytest.raises(errors.InvalidBundle, match=r"cannot be printed|has the character"),
         ):
-            store.import_bundle(tmp_path / "b.bough")
+            store.import_bundle(tmp_path / "b.oakleaf")
 
 
 class TestBackup:
     def test_only_a_file_is_written_over(self, store_path: Path, tmp_path: Path) -> None:
         pipe = tmp_path / "pipe"
         os.mkfifo(pipe)
-        done = bough("backup", pipe, "--force", store=store_path)
+        done = oakleaf("backup", pipe, "--force", store=store_path)
         assert done.code == 2
         assert stat.S_ISFIFO(pipe.stat().st_mode)
 
@@ -336,8 +336,8 @@ class TestBackup:
 class TestCopy:
     def test_what_was_there_already_is_not_called_copied(self, store_path: Path, tmp_path: Path) -> None:
         line = ["copy", "--all", "--yes", "--to", tmp_path / "to.db"]
-        assert "0 sessions copied" not in bough(*line, store=store_path).err
-        again = bough(*line, store=store_path)
+        assert "0 sessions copied" not in oakleaf(*line, store=store_path).err
+        again = oakleaf(*line, store=store_path)
         assert "0 sessions copied" in again.err
         assert "3 existed" in again.err
 
@@ -347,7 +347,7 @@ class TestReplay:
         self, store_path: Path, tmp_path: Path
     ) -> None:
         before = _digest(store_path)
-        done = bough("replay", "latest", "--output", tmp_path / "none" / "report.md", store=store_path)
+        done = oakleaf("replay", "latest", "--output", tmp_path / "none" / "report.md", store=store_path)
         assert done.code == 2
         assert "report.md" in done.err
         assert _digest(store_path) == before
@@ -357,7 +357,7 @@ class TestReplay:
     def test_a_report_that_does_not_fit_is_named_and_leaves_nothing(
         self, store_path: Path, line: str
     ) -> None:
-        done = bough(*line.split(), "--output", "/dev/full", store=store_path)
+        done = oakleaf(*line.split(), "--output", "/dev/full", store=store_path)
         assert (done.code, "no space left to write /dev/full" in done.err, "key" in done.err) == (
             1,
             True,

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Attachment, Limits, ScriptedModel, Session, Store, ToolCall, assistant, system, user
-from bough.models.names import model_by_name
-from bough.wire import PROVIDERS, render
+import oakleaf
+from oakleaf import Attachment, Limits, ScriptedModel, Session, Store, ToolCall, assistant, system, user
+from oakleaf.models.names import model_by_name
+from oakleaf.wire import PROVIDERS, render
 from support.fake_providers import Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
 from support.paths import ROOT
 from support.random_logs import PNG, SOAK
@@ -66,7 +66,7 @@ def random_session(store: Store, random: Random) -> Session:
 
 def test_requests_of_random_sessions_are_byte_equal_in_another_process(tmp_path: Path) -> None:
     random = Random(15)
-    with bough.open(tmp_path / "s.db", synchronous="normal") as store:
+    with oakleaf.open(tmp_path / "s.db", synchronous="normal") as store:
         for _ in range(1_000 if SOAK else 60):
             random_session(store, random)
         here = digests(store)
@@ -78,8 +78,8 @@ def in_another_process(function: str, path: Path) -> Any:
     """What a function of this module returns for the store at this path."""
     script = (
         f"import json, sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        f"import bough; from test_request import {function}\n"
-        f"with bough.open(sys.argv[1]) as store: print(json.dumps({function}(store)))"
+        f"import oakleaf; from test_request import {function}\n"
+        f"with oakleaf.open(sys.argv[1]) as store: print(json.dumps({function}(store)))"
     )
     there = subprocess.run([sys.executable, "-c", script, path], check=True, capture_output=True, text=True)
     return json.loads(there.stdout)
@@ -91,10 +91,10 @@ def test_tools_and_options_that_stay_the_same_cost_nothing_a_turn(tmp_path: Path
     sizes, turns = [], 300
     for tools in ([], TOOLS):
         path = tmp_path / f"{len(sizes)}.db"
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             session = store.start()
             session.set(options={"temperature": 0} if tools else {})
-            specs = [bough.tool(name=str(tool["name"]), effect="read")(_described) for tool in tools]
+            specs = [oakleaf.tool(name=str(tool["name"]), effect="read")(_described) for tool in tools]
             for number in range(turns):
                 if loop == "ours":
                     model, limits = ScriptedModel(["answer"]), Limits(turns=turns)
@@ -135,13 +135,13 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(order: int, note: str | None = None) -> str:
     """Look an order up."""
     return f"order {order} is lost"
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def fail() -> str:
     """Fail."""
     raise ValueError("no")
@@ -189,7 +189,7 @@ class TestSent:
         self, path: Path, provider: str
     ) -> None:
         """Prompt, tools, options, media, reasoning, errors, and a window of turns."""
-        with FakeProviders(*HISTORY) as server, bough.open(path, synchronous="normal") as store:
+        with FakeProviders(*HISTORY) as server, oakleaf.open(path, synchronous="normal") as store:
             model = model_of(provider, server)
             session = store.start(seeds=[system("You help.")])
             session.send_sync("where is 41?", model=model, tools=[look, fail], options=OPTIONS[provider])
@@ -215,12 +215,12 @@ class TestSent:
     def test_what_a_server_refuses_once_is_known_to_another_process(self, path: Path, refusal: str) -> None:
         replies: list[Reply] = [LOOK, ErrorReply(400, refusal), Completion("Lost."), Completion("Bye.")]
         with FakeProviders(*replies) as server:
-            with bough.open(path, synchronous="normal") as store:
+            with oakleaf.open(path, synchronous="normal") as store:
                 session = store.start()
                 options = {"max_tokens": 900}
                 model = model_of("openai-chat", server)
                 session.send_sync("where?", model=model, tools=[look, fail], options=options)
-            with bough.open(path, synchronous="normal") as store:
+            with oakleaf.open(path, synchronous="normal") as store:
                 again = store.session(session.session_id)
                 again.send_sync("bye", model=model_of("openai-chat", server), tools=[look, fail])
         first, _, *rest = request_bodies(server)
@@ -229,7 +229,7 @@ class TestSent:
 
     def test_what_one_server_wrote_is_not_shown_to_another(self, path: Path) -> None:
         with FakeProviders(LOOK, Completion("Lost.")) as one, FakeProviders(Completion("Bye.")) as other:
-            with bough.open(path, synchronous="normal") as store:
+            with oakleaf.open(path, synchronous="normal") as store:
                 session = store.start()
                 session.send_sync("where?", model=model_of("openai-chat", one), tools=[look, fail])
                 session.send_sync("bye", model=model_of("openai-chat", other), tools=[look, fail])
@@ -240,7 +240,7 @@ class TestSent:
     def test_the_next_model_of_a_chain_is_asked_as_it_is_shown(self, path: Path) -> None:
         busy = ErrorReply(503)
         with FakeProviders(LOOK, busy) as one, FakeProviders(Completion("Lost.")) as other:
-            with bough.open(path, synchronous="normal") as store:
+            with oakleaf.open(path, synchronous="normal") as store:
                 chain = [model_of("openai-chat", one), model_of("openai-chat", other)]
                 limits = Limits(tries=1)
                 store.start().send_sync("where?", model=chain, tools=[look, fail], limits=limits)
@@ -249,7 +249,7 @@ class TestSent:
 
     def test_a_model_that_does_not_reason_is_shown_without_its_seal(self, path: Path) -> None:
         refusal = ErrorReply(400, "Encrypted content is not supported with this model.")
-        with FakeProviders(refusal) as server, bough.open(path, synchronous="normal") as store:
+        with FakeProviders(refusal) as server, oakleaf.open(path, synchronous="normal") as store:
             session = store.start()
             for name in ("plain", "plain", "thinker"):
                 session.send_sync("hi", model=model_of("openai", server, name))
@@ -329,7 +329,7 @@ def test_the_call_that_the_page_shows_for_each_sdk_works(provider: str) -> None:
     page = (ROOT / "docs/howto/own-loop.md").read_text()
     (line,) = [line for line in page.splitlines() if f'`session.request("{provider}")`' in line]
     request_code, call_code = (cell.strip().strip("`") for cell in line.split("|")[2:4])
-    session = bough.open("memory:").start(seeds=[system("You help.")])
+    session = oakleaf.open("memory:").start(seeds=[system("You help.")])
     session.set(options={"max_tokens": 99})
     reply = json.dumps(REPLIES[provider]).encode()
     with (

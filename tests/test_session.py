@@ -13,8 +13,9 @@ from unittest.mock import ANY
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import (
+import oakleaf
+from conftest import Store
+from oakleaf import (
     Attachment,
     Budget,
     Cut,
@@ -35,8 +36,8 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.turns import CallModel
-from bough.errors import (
+from oakleaf.core.turns import CallModel
+from oakleaf.errors import (
     InvalidArgument,
     InvalidMessage,
     InvalidOperation,
@@ -48,9 +49,8 @@ from bough.errors import (
     SessionRunning,
     ToolsNotAllowed,
 )
-from bough.stores.conformance.writer import read_everything
-from bough.wire import PROVIDERS, find_provider, render
-from conftest import Store
+from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.wire import PROVIDERS, find_provider, render
 from support.stopped_runs import stopped
 
 
@@ -190,7 +190,7 @@ class TestAppend:
         question, answer = session.path()[-2:]
         assert [type(part).__name__ for part in question.message.parts] == ["Text", "Media", "Text"]
         assert store.blob(question.message.parts[1]) == b"\x89PNG" * 40
-        assert answer.message.calls[0].arguments["img"].startswith("[bough-blob:")
+        assert answer.message.calls[0].arguments["img"].startswith("[oakleaf-blob:")
 
     def test_explicit_results_close_a_batch_early(self, session: Session) -> None:
         session.append(
@@ -244,7 +244,7 @@ class TestRewind:
             session.redo()
 
     def test_redo_brings_back_what_the_open_turn_waits_for(self, store: Store, session: Session) -> None:
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def refund(order: int) -> str:
             """Refund."""
             return f"refunded {order}"
@@ -406,11 +406,11 @@ class TestFork:
         store.delete(source.session_id)
         store.purge(source.session_id)  # what a fork holds is its own
         assert store.backend.detail(fork.session_id) == detail
-        with bough.open("memory:") as elsewhere:
-            fork.export(tmp_path / "fork.bough")
-            elsewhere.import_bundle(tmp_path / "fork.bough")
+        with oakleaf.open("memory:") as elsewhere:
+            fork.export(tmp_path / "fork.oakleaf")
+            elsewhere.import_bundle(tmp_path / "fork.oakleaf")
             assert elsewhere.backend.detail(fork.session_id) == detail
-        with bough.open("memory:") as elsewhere:
+        with oakleaf.open("memory:") as elsewhere:
             store.copy(again, elsewhere)
             assert elsewhere.backend.detail(again.session_id) == detail
 
@@ -422,12 +422,12 @@ class TestFork:
             "models": ["m"],
             "tools": ["shop.py"],
         }
-        with bough.open(place, synchronous="normal") as store:
+        with oakleaf.open(place, synchronous="normal") as store:
             source = store.start("support", spec=spec, workspace=Workspace(working_dir="/w"))
             for n in range(200):
                 talk(source, f"question {n} " * 20)
         before = place.stat().st_size
-        with bough.open(place, synchronous="normal") as store:
+        with oakleaf.open(place, synchronous="normal") as store:
             for _ in range(count):
                 store.session(source.session_id).fork(at=200)
         assert (place.stat().st_size - before) / count < 4_096
@@ -653,7 +653,7 @@ class TestRow:
             skipped = session.fork(**settings)
             skipped.append([user("another"), assistant("a")])
             assert (skipped.row.turns, skipped.verify()) == (1, [])
-            copy = bough.open("memory:")
+            copy = oakleaf.open("memory:")
             copy.import_bundle(io.BytesIO(_bundle(fork)))
             assert copy.session(fork.session_id).verify() == []
         assert session.row.turns == 2
@@ -724,7 +724,7 @@ class TestReading:
     def test_the_projection_is_the_same_bytes_from_another_handle(
         self, store: Store, session_with_calls: Session
     ) -> None:
-        from bough.wire import render
+        from oakleaf.wire import render
 
         for provider in ("anthropic", "openai-chat"):
             other = store.session(session_with_calls.session_id)
@@ -740,22 +740,24 @@ class TestReading:
             return "ok"
 
         for n in range(3):
-            limits = bough.Limits(max_messages=3)
-            session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
+            limits = oakleaf.Limits(max_messages=3)
+            session.send_sync(f"question {n}", model=oakleaf.ScriptedModel(answer), limits=limits)
         reader = session.fork() if is_fork else session
         difference = reader.explain("anthropic")
         assert difference is not None
         assert difference.path.startswith("messages[0]")
         assert (difference.before, difference.after) == ("question 1", "question 2")
         assert "question 1" in str(requests[-1]["messages"][0])
-        session.send_sync("and now?", model=bough.ScriptedModel(answer), limits=bough.Limits(max_messages=99))
+        session.send_sync(
+            "and now?", model=oakleaf.ScriptedModel(answer), limits=oakleaf.Limits(max_messages=99)
+        )
         assert session.explain("anthropic") is None
 
     def test_explain_knows_how_many_messages_whoever_went_on_had_given(self, session: Session) -> None:
         for n in range(2):
             session.append([user(f"question {n}"), assistant("ok")])
         session.append([user("question 2")])
-        session.resume_sync(model=bough.ScriptedModel(["ok"]), limits=bough.Limits(max_messages=3))
+        session.resume_sync(model=oakleaf.ScriptedModel(["ok"]), limits=oakleaf.Limits(max_messages=3))
         difference = session.explain("anthropic")
         assert difference is not None
         assert (difference.before, difference.after) == ("question 1", "question 2")
@@ -852,11 +854,11 @@ def test_another_process_renders_the_same_bytes(tmp_path: Path) -> None:
     """So that a provider's cache stays warm after a restart, and on another host."""
     place = tmp_path / "agent.db"
     script = (
-        "import sys, bough; from bough.wire import PROVIDERS, render\n"
-        "s = bough.open(sys.argv[1]).session(sys.argv[2])\n"
+        "import sys, oakleaf; from oakleaf.wire import PROVIDERS, render\n"
+        "s = oakleaf.open(sys.argv[1]).session(sys.argv[2])\n"
         "print({name: render(s.request(name)).hex() for name in PROVIDERS})"
     )
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start("a", [system("You help.")])
         talk(session, "one", "two")
         session.append(

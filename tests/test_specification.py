@@ -12,8 +12,8 @@ from typing import Any
 import apsw
 import pytest
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Limits,
     ScriptedModel,
     Session,
@@ -26,8 +26,8 @@ from bough import (
     system,
     user,
 )
-from bough.core.fit import measure
-from bough.errors import (
+from oakleaf.core.fit import measure
+from oakleaf.errors import (
     ContextOverflow,
     Fenced,
     InvalidArgument,
@@ -40,11 +40,11 @@ from bough.errors import (
     SecretInName,
     SessionRunning,
 )
-from bough.log.workspace import Selection
-from bough.models.model import Delta, Request
-from bough.models.prices import Rates
-from bough.store import Store
-from bough.wire import Answer
+from oakleaf.log.workspace import Selection
+from oakleaf.models.model import Delta, Request
+from oakleaf.models.prices import Rates
+from oakleaf.store import Store
+from oakleaf.wire import Answer
 from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
@@ -58,11 +58,11 @@ DEAR = Rates(0, 1_000)
 @pytest.fixture(params=["file", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     where = "memory:" if request.param == "memory" else str(tmp_path / "agent.db")
-    with bough.open(where, synchronous="full", secrets={"phrase": PHRASE}) as opened:
+    with oakleaf.open(where, synchronous="full", secrets={"phrase": PHRASE}) as opened:
         yield opened
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(order: int) -> str:
     """Look an order up."""
     return f"order {order}"
@@ -164,7 +164,7 @@ class TestStatus:
     def test_a_run_that_lost_its_place_says_so_and_the_turn_goes_on(
         self, store: Store, session: Session
     ) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def meddle(order: int) -> str:
             store.session(session.session_id).interrupt()
             return "done"
@@ -179,7 +179,7 @@ class TestStatus:
 
 class TestCancel:
     def test_it_reaches_the_child_and_both_can_go_on(self, session: Session) -> None:
-        @bough.tool
+        @oakleaf.tool
         async def delegate(order: int, ctx: ToolContext) -> str:
             return await ctx.task("do it", models=[ScriptedModel([Slow(60, "late")])])
 
@@ -206,7 +206,7 @@ class TestCancel:
     def test_a_tool_that_cleans_up_has_done_so_when_the_run_is_over(self, session: Session) -> None:
         leftovers: list[str] = []
 
-        @bough.tool
+        @oakleaf.tool
         async def tidy(order: int) -> str:
             try:
                 await asyncio.sleep(60)
@@ -220,11 +220,11 @@ class TestCancel:
         assert leftovers == ["clean"]
 
     def test_a_call_that_was_not_started_is_not_said_to_have_run(self, session: Session) -> None:
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def danger(order: int) -> str:
             return "never"
 
-        @bough.tool
+        @oakleaf.tool
         async def wait(order: int) -> str:
             await asyncio.sleep(60)
             return "never"
@@ -242,7 +242,7 @@ class TestCancel:
     def test_three_times_is_once_and_it_is_durable_when_the_run_is_over(self, tmp_path: Path) -> None:
         """While another process writes: the second cancel comes before the first is on the disk."""
         place = tmp_path / "agent.db"
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             session = store.start("a")
             other = apsw.Connection(str(place))
             run = session.send("q", model=ScriptedModel([Slow(60)]))
@@ -267,7 +267,7 @@ class TestAnswer:
         [
             assistant("half \ud800"),
             assistant(ToolCall("c", "t", {"n": float("nan")})),
-            bough.Message("assistant", (bough.ToolResult("c"),)),
+            oakleaf.Message("assistant", (oakleaf.ToolResult("c"),)),
             user("in the wrong role"),
         ],
         ids=["half a character", "not a number", "a result", "a question"],
@@ -306,7 +306,7 @@ class TestTools:
     def test_a_call_whose_arguments_are_no_json_is_not_run_with_the_defaults(self, session: Session) -> None:
         did: list[bool] = []
 
-        @bough.tool
+        @oakleaf.tool
         def wipe(everything: bool = True) -> str:
             did.append(everything)
             return "wiped"
@@ -326,14 +326,14 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 NESTED: dict[str, Any] = {
-    "note": lambda deep: [bough.Note(deep)],
-    "settings": lambda deep: [bough.Settings(limits=deep)],
+    "note": lambda deep: [oakleaf.Note(deep)],
+    "settings": lambda deep: [oakleaf.Settings(limits=deep)],
     "arguments": lambda deep: [user("q"), assistant(ToolCall("c", "t", deep))],
-    "message details": lambda deep: [bough.Message("user", (bough.Text("q"),), details=deep)],
+    "message details": lambda deep: [oakleaf.Message("user", (oakleaf.Text("q"),), details=deep)],
     "result details": lambda deep: [
         user("q"),
         assistant(ToolCall("c", "t")),
-        bough.tool_result("c", "r", details=deep),
+        oakleaf.tool_result("c", "r", details=deep),
     ],
 }
 
@@ -422,7 +422,7 @@ class TestLimits:
     def test_the_money_of_the_parent_is_the_childs_limit_too(self, session: Session) -> None:
         models: list[ScriptedModel] = []
 
-        @bough.tool
+        @oakleaf.tool
         async def delegate(order: int, ctx: ToolContext) -> str:
             models.append(ScriptedModel(["never"], rates=DEAR))
             return await ctx.task("do it", models=models[-1:], limits=Limits(rounds=5))
@@ -432,7 +432,7 @@ class TestLimits:
         assert models[0].requests == []
 
     def test_a_child_that_was_refused_tells_its_parent_why(self, session: Session) -> None:
-        @bough.tool
+        @oakleaf.tool
         async def delegate(order: int, ctx: ToolContext) -> str:
             return await ctx.task("do it", models=[ScriptedModel(["never"], rates=DEAR)])
 
@@ -442,7 +442,7 @@ class TestLimits:
         assert "of $0.00000001 is spent" in result.content[0].text
 
     def test_a_childs_own_cap_is_for_what_the_child_spends(self, session: Session) -> None:
-        @bough.tool
+        @oakleaf.tool
         async def delegate(order: int, ctx: ToolContext) -> str:
             cheap = ScriptedModel(["done"], rates=DEAR)
             return await ctx.task("do it", models=[cheap], limits=Limits(max_cost_microcents=1))
@@ -660,7 +660,7 @@ class TestWorkspace:
 
 class TestTask:
     def test_one_without_an_answer_is_named(self, session: Session) -> None:
-        @bough.tool
+        @oakleaf.tool
         async def delegate(order: int, ctx: ToolContext) -> str:
             with pytest.raises(InvalidOperation, match="ended without an answer: m gave no answer: down"):
                 await ctx.task("do it", models=[ScriptedModel([ModelError("m", "down")])], limits=NOW)

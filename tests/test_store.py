@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import Note, ScriptedModel, Session, Workspace, assistant, system, user
-from bough.core.codec import MAX_KEY_BYTES, MAX_NAME_BYTES
-from bough.errors import (
+import oakleaf
+from conftest import Store
+from oakleaf import Note, ScriptedModel, Session, Workspace, assistant, system, user
+from oakleaf.core.codec import MAX_KEY_BYTES, MAX_NAME_BYTES
+from oakleaf.errors import (
     IdTaken,
     InvalidArgument,
     InvalidText,
@@ -27,8 +28,7 @@ from bough.errors import (
     WrongOwner,
     WrongSpace,
 )
-from bough.stores.base import SessionQuery
-from conftest import Store
+from oakleaf.stores.base import SessionQuery
 
 
 def test_a_session_is_started_with_all_that_is_known_of_it(store: Store) -> None:
@@ -107,14 +107,14 @@ def test_the_latest_of_an_owner_is_never_another_owners(store: Store) -> None:
 
 @pytest.mark.attack
 def test_a_store_opened_for_an_owner_starts_no_session_of_another() -> None:
-    for_ann = bough.open("memory:", owner="ann")
+    for_ann = oakleaf.open("memory:", owner="ann")
     parent = for_ann.start("a", owner="ann")
     for start in (
         lambda: for_ann.start("a", owner="bob"),
         lambda: for_ann.latest_or_start("con", "a", owner="bob"),
         lambda: for_ann.start_task(parent, "a", owner="bob"),
     ):
-        with pytest.raises(WrongOwner, match=r"opened for owner 'ann' .* bough\.open\(…, owner='bob'\)"):
+        with pytest.raises(WrongOwner, match=r"opened for owner 'ann' .* oakleaf\.open\(…, owner='bob'\)"):
             start()
     assert len(for_ann.backend.tables.sessions) == 1  # type: ignore[attr-defined]
     assert [fact.kind for fact in parent.journal()] == ["started"], "the parent recorded no child"
@@ -130,7 +130,7 @@ def test_a_child_is_recorded_in_the_parent_before_it_exists(store: Store) -> Non
 
 
 def test_every_child_is_listed_however_many_there_are() -> None:
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         parent = store.start("a")
         names = [store.start_task(parent, "b").session_id for _ in range(1_003)]
         assert [child.session_id for child in parent.children()] == names[::-1]
@@ -182,7 +182,7 @@ class TestListing:
         session = store.start("a")
         assert [row.session_id for row in store.sessions(space="default").sessions] == [session.session_id]
         for read in (store.sessions, lambda **query: list(store.all_sessions(**query))):
-            with pytest.raises(WrongSpace, match=r"bough\.open\(…, space='other'\)"):
+            with pytest.raises(WrongSpace, match=r"oakleaf\.open\(…, space='other'\)"):
                 read(space="other")
 
 
@@ -272,14 +272,14 @@ class TestWorkspace:
 
 class TestOpen:
     def test_a_new_store_is_readable_by_its_owner_only(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             store.start("a")
             modes = {path.name: oct(path.stat().st_mode)[-3:] for path in tmp_path.iterdir()}
         assert set(modes.values()) == {"600"}
         assert "a.db-wal" in modes
 
     def test_a_closed_store_says_so(self, tmp_path: Path) -> None:
-        store = bough.open(tmp_path / "a.db")
+        store = oakleaf.open(tmp_path / "a.db")
         session = store.start("a")
         store.close()
         store.close()
@@ -293,32 +293,32 @@ class TestOpen:
         """Two files of that name appeared, and the first write said: no such table."""
         monkeypatch.chdir(tmp_path)
         with pytest.raises(NotAStore, match='use "memory:"'):
-            bough.open(":memory:")
+            oakleaf.open(":memory:")
         assert list(tmp_path.iterdir()) == []
 
     def test_what_cannot_be_opened_is_said_so(self, tmp_path: Path) -> None:
         for url in (str(tmp_path), str(tmp_path / "no" / "folder.db")):
             with pytest.raises(NotAStore):
-                bough.open(url)
+                oakleaf.open(url)
         with pytest.raises(StoreError, match="full"):
-            bough.open(tmp_path / "a.db", synchronous="off")
+            oakleaf.open(tmp_path / "a.db", synchronous="off")
         with pytest.raises(InvalidText):
-            bough.open("memory:", space="\0")
+            oakleaf.open("memory:", space="\0")
 
     def test_a_space_has_a_name_on_every_store(self, tmp_path: Path) -> None:
         """As of a variable that is not set: PostgreSQL showed an empty store, the others made a tenant of that name."""
         for url in ("memory:", tmp_path / "a.db", "postgresql://app@127.0.0.1:1/agents"):
             with pytest.raises(InvalidArgument, match="space"):
-                bough.open(url, space="")
+                oakleaf.open(url, space="")
 
     def test_a_store_is_a_context_manager_and_repr_tells_where(self) -> None:
-        with bough.open("memory:", space="acme") as store:
+        with oakleaf.open("memory:", space="acme") as store:
             assert repr(store) == "Store('memory:', space='acme')"
 
     def test_spaces_are_apart(self, tmp_path: Path) -> None:
         with (
-            bough.open(tmp_path / "a.db", space="one") as one,
-            bough.open(tmp_path / "a.db", space="two") as two,
+            oakleaf.open(tmp_path / "a.db", space="one") as one,
+            oakleaf.open(tmp_path / "a.db", space="two") as two,
         ):
             session = one.start("a")
             media = one.put_blob(b"x", "text/plain")
@@ -330,7 +330,7 @@ class TestOpen:
     def test_no_descriptor_is_left_open(self, tmp_path: Path) -> None:
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(3):
-            with bough.open(tmp_path / "a.db") as store:
+            with oakleaf.open(tmp_path / "a.db") as store:
                 store.start("a").path()
         assert len(os.listdir("/proc/self/fd")) == before
 

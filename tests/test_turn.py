@@ -11,8 +11,9 @@ from typing import Any, NoReturn
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import (
+import oakleaf
+from conftest import Store
+from oakleaf import (
     Happened,
     NeverHappened,
     Session,
@@ -24,7 +25,7 @@ from bough import (
     system,
     user,
 )
-from bough.errors import (
+from oakleaf.errors import (
     ApprovalRequired,
     CallAlreadyStarted,
     Fenced,
@@ -34,9 +35,8 @@ from bough.errors import (
     StaleLeaf,
     UnrecognizedReply,
 )
-from bough.log.lease import Lease
-from bough.stores.conformance.writer import read_everything
-from conftest import Store
+from oakleaf.log.lease import Lease
+from oakleaf.stores.conformance.writer import read_everything
 from support.interleaving import interleaved
 
 REPLY = {
@@ -197,7 +197,7 @@ def test_a_turn_may_be_opened_again_after_it_was_taken_over(store: Store, sessio
 
 def test_taking_over_a_session_without_an_open_turn_leaves_its_status(store: Store, session: Session) -> None:
     """As of one whose runner has just ended its turn, or runs a shell command: there is nothing to resume."""
-    other, refund = store.session(session.session_id), bough.tool(approval=True, name="refund")(lambda: "")
+    other, refund = store.session(session.session_id), oakleaf.tool(approval=True, name="refund")(lambda: "")
     for status in ("idle", "waiting"):
         if status == "waiting":
             with pytest.raises(ApprovalRequired), session.turn("q") as turn:
@@ -255,7 +255,7 @@ def test_a_call_that_the_block_was_left_without_is_not_counted(session: Session)
     with session.turn(model="anthropic:claude-opus-4-5") as turn:
         turn.failed("busy")
     with pytest.raises(TimeoutError), session.turn("again", model="anthropic:claude-opus-4-5"):
-        raise TimeoutError  # by the model, as far as Bough knows
+        raise TimeoutError  # by the model, as far as Oakleaf knows
     assert (session.usage().calls, session.row.totals.unknown_calls) == (3, 2)
     assert session.verify() == []
 
@@ -296,7 +296,7 @@ def killed_inside(store: Store, session: Session, function: Callable[..., Any] |
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        turn.run(call, bough.tool(effect="read", name="refund")(function) if function else killed)
+        turn.run(call, oakleaf.tool(effect="read", name="refund")(function) if function else killed)
     return store.session(session.session_id)
 
 
@@ -404,9 +404,9 @@ class TestRunningATool:
             raise error
 
         function = leave if kind == "sync" else leave_later
-        refund = bough.tool(name="refund", timeout=timeout)(function)
+        refund = oakleaf.tool(name="refund", timeout=timeout)(function)
 
-        async def run() -> bough.Message:
+        async def run() -> oakleaf.Message:
             if kind != "async turn":
                 with session.turn("q") as turn:
                     turn.answer(assistant(CALL))
@@ -455,7 +455,7 @@ class TestRunningATool:
 
         async def loop() -> None:
             with session.turn("q") as turn:
-                for function in (refund, bough.tool(refund)):
+                for function in (refund, oakleaf.tool(refund)):
                     (call,) = turn.answer(assistant(CALL)).calls
                     message = await turn.run(call, function)
                     assert "refunded 41" in str(message)
@@ -471,13 +471,13 @@ class TestRunningATool:
             turn.answer(assistant("done"))
 
     def test_a_tool_has_its_context_and_its_timeout(self, session: Session) -> None:
-        @bough.tool(timeout=0.01)
+        @oakleaf.tool(timeout=0.01)
         def refund(order: int, ctx: ToolContext) -> str:
             while not ctx.is_cancelled:
                 ctx.update(order=order)
             return "late"
 
-        @bough.tool
+        @oakleaf.tool
         def hang_up(ctx: ToolContext) -> str:
             ctx.update(key=ctx.key)
             ctx.ends_turn = True
@@ -532,7 +532,7 @@ class TestRunningATool:
 
         again = killed_inside(store, session, refund)
         with again.turn() as turn:
-            turn.run(turn.open_tool_calls[0], bough.tool(effect=effect)(refund))
+            turn.run(turn.open_tool_calls[0], oakleaf.tool(effect=effect)(refund))
             turn.answer(assistant("done"))
         assert len(keys) == 2
         assert len(set(keys)) == 1
@@ -555,7 +555,7 @@ class TestRunningATool:
             return "refunded now"
 
         with again.turn() as turn:
-            result = turn.run(turn.open_tool_calls[0], bough.tool(verify=verify)(refund))
+            result = turn.run(turn.open_tool_calls[0], oakleaf.tool(verify=verify)(refund))
             assert outcome in str(result)
             turn.answer(assistant("done"))
 
@@ -575,7 +575,7 @@ class TestRunningATool:
     def test_a_call_that_needs_approval_runs_once_it_is_approved(
         self, store: Store, session: Session
     ) -> None:
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def refund(order: int) -> str:
             return f"refunded {order}"
 
@@ -673,6 +673,6 @@ def test_a_cancel_from_elsewhere_is_seen_between_steps_and_closes_what_the_loop_
 def test_a_file_that_an_input_names_by_its_id_goes_back_as_it_came(session: Session) -> None:
     content = [{"type": "text", "text": "see"}, {"type": "file", "file": {"file_id": "file-1"}}]
     with session.turn({"role": "user", "content": content}) as turn:
-        turn.answer(bough.assistant("yes"))
+        turn.answer(oakleaf.assistant("yes"))
     assert session.messages("openai-chat")[1]["content"] == content
     assert session.messages("anthropic")[0]["content"][1] == {"type": "text", "text": "[file: file-1]"}

@@ -11,29 +11,29 @@ from pathlib import Path
 
 import pytest
 
-import bough
+import oakleaf
 from support.paths import ROOT
 
 RIGHT = """
 import asyncio
 
-import bough
-from bough import Event, Limits, Model, RunResult, ScriptedModel, Session, Store, system, user
+import oakleaf
+from oakleaf import Event, Limits, Model, RunResult, ScriptedModel, Session, Store, system, user
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look_up(order: int) -> dict[str, int]:
     '''Look up an order.'''
     return {"order": order}
 
 
-@bough.tool
-async def refund(order: int, ctx: bough.ToolContext) -> str:
+@oakleaf.tool
+async def refund(order: int, ctx: oakleaf.ToolContext) -> str:
     '''Refund an order.'''
     return ctx.key
 
 
-store: Store = bough.open("memory:", space="acme", secrets=["a long secret value"])
+store: Store = oakleaf.open("memory:", space="acme", secrets=["a long secret value"])
 session: Session = store.start("support", [system("You help.")], title="Order 41", tags={"team": "blue"})
 model: Model = ScriptedModel(["It is lost."])
 result: RunResult = session.send_sync("Where is it?", model=model, tools=[look_up, refund], limits=Limits(turns=3))
@@ -77,15 +77,15 @@ WRONG = {
     "unknown setting": "session.set(tempo=3)",
     "from_": "session.replay_sync(from_=4)",
     "unknown mode": 'session.replay_sync(mode="wet")',
-    "unknown effect": 'bough.tool(effect="safe")',
-    "unknown tool option": "bough.tool(retries=3)",
-    "unknown open option": 'bough.open("a.db", sapce="x")',
+    "unknown effect": 'oakleaf.tool(effect="safe")',
+    "unknown tool option": "oakleaf.tool(retries=3)",
+    "unknown open option": 'oakleaf.open("a.db", sapce="x")',
     "summary as number": "session.compact(5)",
     "unknown resume option": 'session.resume_sync(model="m", tolls=[])',
     "unknown task option": 'store.start_task(session, "child", titel="x")',
-    "unknown limit": "bough.Limits(truns=3)",
+    "unknown limit": "oakleaf.Limits(truns=3)",
 }
-HEAD = 'import bough\n\nstore = bough.open("memory:")\nsession = store.start("support")\n'
+HEAD = 'import oakleaf\n\nstore = oakleaf.open("memory:")\nsession = store.start("support")\n'
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,9 @@ def test_pyright_accepts_right_calls_and_catches_wrong_ones(scripts: Path) -> No
         assert (f"wrong_{number}.py", 4) in errors, name
 
 
-@pytest.mark.parametrize("face", [bough.Session, bough.Store, bough.Turn], ids=lambda face: face.__name__)
+@pytest.mark.parametrize(
+    "face", [oakleaf.Session, oakleaf.Store, oakleaf.Turn], ids=lambda face: face.__name__
+)
 def test_no_public_verb_takes_untyped_keywords(face: type) -> None:
     for name, verb in vars(face).items():
         if name.startswith("_") or not inspect.isfunction(verb):
@@ -144,7 +146,7 @@ def test_no_public_verb_takes_untyped_keywords(face: type) -> None:
 
 
 def test_help_lists_the_options_of_a_tool() -> None:
-    parameters = inspect.signature(bough.tool).parameters
+    parameters = inspect.signature(oakleaf.tool).parameters
     assert {"effect", "name", "verify", "dry_run", "approval", "timeout"} <= parameters.keys()
     for option in ("effect", "verify", "dry_run", "approval", "timeout"):
-        assert option in (bough.tool.__doc__ or ""), option
+        assert option in (oakleaf.tool.__doc__ or ""), option

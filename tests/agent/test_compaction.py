@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import bough
-from bough import (
+import oakleaf
+from conftest import Store
+from oakleaf import (
     Attachment,
     Compaction,
     Entry,
@@ -23,25 +24,24 @@ from bough import (
     system,
     user,
 )
-from bough.agent.compaction import ANSWER_TOKENS
-from bough.agent.compaction_plan import newest_turn, plan_compaction
-from bough.core.context import build_context
-from bough.core.entries import Evidence
-from bough.core.fit import BYTES_PER_TOKEN, measure, measure_context, measure_system, measure_tools
-from bough.core.messages import Reasoning, Text, tool_result
-from bough.core.turns import CallModel, cursor_after, next_action
-from bough.errors import ContextOverflow, InvalidSummary
-from bough.models.model import Request
-from bough.models.windows import read_overflow, window_of
-from bough.wire import PROVIDERS, Answer, find_provider, render
-from conftest import Store
+from oakleaf.agent.compaction import ANSWER_TOKENS
+from oakleaf.agent.compaction_plan import newest_turn, plan_compaction
+from oakleaf.core.context import build_context
+from oakleaf.core.entries import Evidence
+from oakleaf.core.fit import BYTES_PER_TOKEN, measure, measure_context, measure_system, measure_tools
+from oakleaf.core.messages import Reasoning, Text, tool_result
+from oakleaf.core.turns import CallModel, cursor_after, next_action
+from oakleaf.errors import ContextOverflow, InvalidSummary
+from oakleaf.models.model import Request
+from oakleaf.models.windows import read_overflow, window_of
+from oakleaf.wire import PROVIDERS, Answer, find_provider, render
 from support.random_logs import blobs, path_of, paths, thorough_settings
 
 NOW = Limits(pause=lambda failures: 0.0)
 LARGE = "0123456789 word " * 1_280  # 20 kB
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(order: int) -> str:
     """Look an order up."""
     return f"order {order}: {LARGE}"
@@ -61,7 +61,7 @@ def texts(request: Request) -> list[str]:
     return [item.message.text for item in request.context.items]
 
 
-def ask(order: int, text: str = "") -> bough.Message:
+def ask(order: int, text: str = "") -> oakleaf.Message:
     return assistant(*([text] if text else []), ToolCall(f"c{order}", "look", {"order": order}))
 
 
@@ -94,7 +94,7 @@ def is_legal(request: Request) -> bool:
 class TestWindow:
     def test_a_hundred_calls_of_20_kb_each_finish_in_a_window_of_8000_tokens(self, tmp_path: Path) -> None:
         session, model = (
-            bough.open(tmp_path / "store.db").start("a", [system("You help.")]),
+            oakleaf.open(tmp_path / "store.db").start("a", [system("You help.")]),
             calls_then_done(100),
         )
         limits = Limits(context_window=8_000, rounds=200)
@@ -123,10 +123,10 @@ class TestWindow:
             proofs = {"0": proof | {"id": f"rs_{order}"}, "1": {"id": f"fc_{order}"}}
             return Answer(message, evidence=Evidence(provider, proofs), finish="tool_calls")
 
-        tools = [look, *(bough.tool(effect="read", name=f"t{n}")(_look_up_at_length) for n in range(12))]
+        tools = [look, *(oakleaf.tool(effect="read", name=f"t{n}")(_look_up_at_length) for n in range(12))]
         model = ScriptedModel(answer)
         model.provider = provider
-        session = bough.open(tmp_path / "store.db").start("a", [system("You help.")])
+        session = oakleaf.open(tmp_path / "store.db").start("a", [system("You help.")])
         limits = Limits(context_window=8_000, rounds=200)
         assert session.send_sync("q", model=model, tools=tools, limits=limits).text == "done"
         bodies = [render(find_provider(provider).project(r.context, r.blobs)) for r in model.requests]
@@ -187,14 +187,14 @@ class TestWindow:
         for window, options, limit in ((8_000, None, 6_000), (8_000, {"max_tokens": 1_000}, 7_000)):
             session, model = store.start("a", context_window=window), calls_then_done(3)
             if options is not None:
-                session.append([bough.Settings(options=options)])
+                session.append([oakleaf.Settings(options=options)])
             session.send_sync("q", model=model, tools=[look])
             assert limit * 3 // 4 < max(map(tokens, model.requests)) <= limit
         assert ANSWER_TOKENS < 200_000 // 4
 
     def test_the_table_of_models_knows_windows(self) -> None:
-        from bough.models.clients.anthropic import AnthropicModel
-        from bough.models.clients.openai_chat import OpenAIChatModel
+        from oakleaf.models.clients.anthropic import AnthropicModel
+        from oakleaf.models.clients.openai_chat import OpenAIChatModel
 
         assert window_of(AnthropicModel("claude-sonnet-4-5")) == 200_000
         assert window_of(OpenAIChatModel("gpt-4o")) == 128_000
@@ -315,7 +315,7 @@ def test_whatever_the_history_and_the_window_the_request_fits_and_is_legal(
         was = find_provider(name).project(build_context(path), blobs)
         if find_provider(name).violations(was, ready=True) == []:
             assert find_provider(name).violations(request, ready=True) == []
-    assert build_context(extend_path(compacted, bough.Uncompaction(len(compacted)))) == build_context(path)
+    assert build_context(extend_path(compacted, oakleaf.Uncompaction(len(compacted)))) == build_context(path)
 
 
 class TestOverflow:
@@ -385,7 +385,7 @@ class TestOverflow:
     def test_the_next_model_of_the_chain_is_tried_when_the_prompt_fits_only_there(
         self, session: Session
     ) -> None:
-        session.append([bough.Settings(windows={"small": 100})])
+        session.append([oakleaf.Settings(windows={"small": 100})])
         chain = [ScriptedModel(["never"], model="small"), ScriptedModel(["here"], model="large")]
         assert session.send_sync("q " * 400, model=chain, limits=NOW).text == "here"
         assert [call.model for call in session.model_calls()] == ["large"]
@@ -395,7 +395,7 @@ class TestSummariser:
     def test_its_own_request_fits_its_window(self, session: Session) -> None:
         for n in range(20):
             session.append([user(f"question {n} " * 200), assistant(f"answer {n} " * 200)])
-        session.append([bough.Settings(windows={"writer": 1_000})])
+        session.append([oakleaf.Settings(windows={"writer": 1_000})])
         writer = ScriptedModel(["They spoke of twenty things."], model="writer")
         model = ScriptedModel(["fine"])
         limits = Limits(context_tokens=2_000, summariser=writer)
@@ -423,9 +423,9 @@ class TestByHand:
         before = [session.request(name) for name in PROVIDERS]
         compaction = session.compact(context_tokens=2_000)
         assert compaction.kept_input == 4
-        assert session.fit(bough.Budget(tokens=2_000)).dropped == ()
+        assert session.fit(oakleaf.Budget(tokens=2_000)).dropped == ()
         session.compact(context_tokens=1_000)
-        assert session.fit(bough.Budget(tokens=1_000)).dropped == ()
+        assert session.fit(oakleaf.Budget(tokens=1_000)).dropped == ()
         assert isinstance(session.next_action(), CallModel)
         for _ in range(2):
             session.uncompact()

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import bough
-import bough.engines.local  # so that no child has to load it
-from bough import Usage
-from bough.models.prices import price
-from bough.wire import PROVIDERS, find_provider
+import oakleaf
+import oakleaf.engines.local  # so that no child has to load it
+from oakleaf import Usage
+from oakleaf.models.prices import price
+from oakleaf.wire import PROVIDERS, find_provider
 from support import crash_agent
 from support.processes import effect_keys, run_to_end_or_death
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 
 
 run = partial(run_to_end_or_death, crash_agent.run_agent)
@@ -29,7 +29,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[str | No
     price(Usage(1, 1), "anthropic", "claude-opus-4-5")  # loads the price table, once for all children
     place = tmp_path_factory.mktemp("whole") / "agent.db"
     lines = run(place)
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         transcript = public(store)
     assert [text for _, text in transcript] == [
         *("look around", "I looked.", "do it", "I did it.", "ask somebody", "I asked."),
@@ -38,14 +38,14 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[tuple[str | No
     return transcript, int(lines[-1].split()[1])
 
 
-def public(store: bough.Store) -> list[tuple[str | None, str]]:
+def public(store: oakleaf.Store) -> list[tuple[str | None, str]]:
     session = store.session("ses_crash")
     return [(entry.role, entry.message.text) for entry in session.transcript() if entry.message]
 
 
 def check(place: Path, lines: list[str], transcript: list[tuple[str | None, str]], kills: int) -> None:
     effect_keys(lines)
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         assert list(store.verify()) == []
         assert public(store) == transcript
         for row in store.all_sessions():
@@ -115,7 +115,7 @@ def test_killed_at_every_point_a_turn_that_was_taken_back_pays_no_second_time(tm
         lines = again(place, kill_at)
         lines += again(place)
         assert sum(line.startswith("effect") for line in lines) <= 1
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             session = store.session("ses_crash")
             (approval,) = session.pending_approvals()
             assert approval.earlier in session.left_behind()

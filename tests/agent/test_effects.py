@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import ScriptedModel, Session, ToolCall, ToolContext, assistant, tool_result, user
-from bough.errors import ApprovalRequired, InvalidArgument, InvalidOperation, InvalidReplay
+import oakleaf
 from conftest import Store
+from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, tool_result, user
+from oakleaf.errors import ApprovalRequired, InvalidArgument, InvalidOperation, InvalidReplay
 
 REFUND = {"order": 41, "cents": 2000}
 
@@ -25,8 +25,8 @@ class Shop:
         self.looks = 0
 
     @property
-    def refund(self) -> bough.Tool:
-        @bough.tool
+    def refund(self) -> oakleaf.Tool:
+        @oakleaf.tool
         def refund(order: int, cents: float) -> str:
             """Refunds."""
             self.refunds.append(order)
@@ -35,8 +35,8 @@ class Shop:
         return refund
 
     @property
-    def look(self) -> bough.Tool:
-        @bough.tool(effect="read")
+    def look(self) -> oakleaf.Tool:
+        @oakleaf.tool(effect="read")
         def look(order: int) -> str:
             """Looks."""
             self.looks += 1
@@ -45,8 +45,8 @@ class Shop:
         return look
 
     @property
-    def delegate(self) -> bough.Tool:
-        @bough.tool(effect="idempotent")
+    def delegate(self) -> oakleaf.Tool:
+        @oakleaf.tool(effect="idempotent")
         async def delegate(order: int, ctx: ToolContext) -> str:
             """Has a task refund."""
             return await ctx.task("refund it", models=[refunds(order=order)], tools=[self.refund])
@@ -54,10 +54,10 @@ class Shop:
         return delegate
 
     @property
-    def tools(self) -> list[bough.Tool]:
+    def tools(self) -> list[oakleaf.Tool]:
         return [self.refund, self.look, self.delegate]
 
-    def ask(self, session: Session, model: ScriptedModel, **how: Any) -> bough.RunResult:
+    def ask(self, session: Session, model: ScriptedModel, **how: Any) -> oakleaf.RunResult:
         return session.send_sync("Refund order 41.", model=model, tools=self.tools, **how)
 
 
@@ -287,7 +287,7 @@ class TestWhatCounts:
         assert (shop.refunds, approval.earlier) == ([], left)
 
     def test_a_rollback_of_a_call_that_was_not_started_asks_nothing(self, store: Store, shop: Shop) -> None:
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def refund(order: int, cents: int) -> str:
             """Refunds."""
             shop.refunds.append(order)
@@ -303,7 +303,7 @@ class TestWhatCounts:
     def test_a_tool_that_needs_approval_anyway_is_asked_about_once_with_the_earlier_result(
         self, refunded: Session, shop: Shop
     ) -> None:
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def refund(order: int, cents: int) -> str:
             """Refunds."""
             shop.refunds.append(order)
@@ -336,7 +336,7 @@ class TestWhatCounts:
     def test_a_secret_argument_compares_by_its_placeholder(self, store: Store, shop: Shop) -> None:
         key = "sk-ant-" + "a1" * 20
 
-        @bough.tool
+        @oakleaf.tool
         def pay(key: str) -> str:
             """Pays."""
             shop.refunds.append(1)
@@ -384,7 +384,7 @@ class TestTheSetting:
         assert (shop.refunds, len(session.pending_approvals())) == ([], 1)
 
     def test_reuse_brings_the_state_that_the_result_set(self, store: Store) -> None:
-        @bough.tool
+        @oakleaf.tool
         def count(ctx: ToolContext) -> str:
             """Counts."""
             ctx.update(count=1)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import ScriptedModel, Session, ToolCall, ToolContext, Workspace, assistant, user
-from bough.core.drafts import Draft, ExtraFact
-from bough.errors import ApprovalPending, ApprovalRequired, ImportNotAccepted, InvalidOperation
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
-from bough.stores.sqlite.store import SqliteStore
+import oakleaf
+from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, Workspace, assistant, user
+from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.errors import ApprovalPending, ApprovalRequired, ImportNotAccepted, InvalidOperation
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.attack
 
@@ -26,20 +26,20 @@ class Shop:
     def __init__(self) -> None:
         self.did: list[tuple[str, int]] = []
 
-    def tools(self, **how: Any) -> list[bough.Tool]:
-        @bough.tool(effect="read")
+    def tools(self, **how: Any) -> list[oakleaf.Tool]:
+        @oakleaf.tool(effect="read")
         def look(order: int) -> str:
             """Look an order up."""
             self.did.append(("look", order))
             return "seen"
 
-        @bough.tool(effect="unsafe", **how)
+        @oakleaf.tool(effect="unsafe", **how)
         def refund(order: int) -> str:
             """Give the money back."""
             self.did.append(("refund", order))
             return "refunded"
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         def tag(order: int) -> str:
             """Tag an order."""
             self.did.append(("tag", order))
@@ -154,7 +154,7 @@ def test_a_backup_that_is_restored_is_the_same_store(tmp_path: Path, shop: Shop)
         session = left_open(store, ("refund", 7))
         decide_elsewhere(session, "approval_requested", "approved")
         backend.backup(str(tmp_path / "backup.db"))
-    with bough.open(tmp_path / "backup.db") as restored:
+    with oakleaf.open(tmp_path / "backup.db") as restored:
         session = restored.session(session.session_id)
         session.resume_sync(model=ScriptedModel(["done"]), tools=shop.tools(approval=True))
     assert shop.did == [("refund", 7)]
@@ -213,7 +213,7 @@ class TestOpenCalls:
 
         def verify(order: int) -> object:
             asked.append(order)
-            return bough.NeverHappened()
+            return oakleaf.NeverHappened()
 
         session = taken_in(left_open(elsewhere, ("refund", 7), started=True), store)
         tools = shop.tools(verify=verify, approval=True)
@@ -309,10 +309,10 @@ class TestQueuedInputs:
 
 
 class TestTasks:
-    def office(self, shop: Shop, **how: Any) -> bough.Tool:
+    def office(self, shop: Shop, **how: Any) -> oakleaf.Tool:
         refund = shop.tools()[1]
 
-        @bough.tool(**{"effect": "read", **how})
+        @oakleaf.tool(**{"effect": "read", **how})
         async def delegate(order: int, ctx: ToolContext) -> str:
             """Have a task do it."""
             model = ScriptedModel([ask(("refund", order)), "done"])

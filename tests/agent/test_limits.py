@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, user
-from bough.agent.limits import narrow
-from bough.errors import InvalidArgument, ModelError, TurnFailed, TurnLimit
-from bough.log.lease import Lease
-from bough.models.prices import Rates
+import oakleaf
 from conftest import Store
+from oakleaf import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, user
+from oakleaf.agent.limits import narrow
+from oakleaf.errors import InvalidArgument, ModelError, TurnFailed, TurnLimit
+from oakleaf.log.lease import Lease
+from oakleaf.models.prices import Rates
 from support.stopped_runs import stopped
 
 DOLLAR = 100_000_000
@@ -26,7 +26,7 @@ def session(store: Store) -> Session:
     return store.start("capped")
 
 
-def error_of(result: bough.RunResult) -> dict[str, Any]:
+def error_of(result: oakleaf.RunResult) -> dict[str, Any]:
     last = result.events[-1]
     assert (last.type, last.data["stop_reason"]) == ("session:turn_completed", "error")
     error: dict[str, Any] = last.data["error"]
@@ -45,7 +45,7 @@ class TestCost:
         assert session.send_sync(LONG, model=model, limits=Limits(max_cost_microcents=DOLLAR)).text == "never"
 
     def test_a_later_call_of_the_turn_is_checked_with_what_its_tools_returned(self, session: Session) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def read() -> str:
             return LONG
 
@@ -85,7 +85,7 @@ class TestCost:
     def test_no_model_of_a_chain_and_no_task_is_called_without_a_price(self, session: Session) -> None:
         second = ScriptedModel(["never"])
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         async def ask(ctx: ToolContext) -> str:
             return await ctx.task("do it", models=[second])
 
@@ -228,7 +228,7 @@ class TestOwnLoop:
         session.set(limits=Limits(max_cost_dollars=0.01))
         model = {"provider": "anthropic", "model": "claude-opus-4-5"}
         with session.turn("1") as turn:
-            turn.answer(assistant("a"), usage=bough.Usage(1_000_000, 0), **model)
+            turn.answer(assistant("a"), usage=oakleaf.Usage(1_000_000, 0), **model)
         with pytest.raises(TurnLimit, match=r"of \$0.01 is spent"), session.turn("2"):
             pass
 

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import (
+import oakleaf
+from conftest import Store
+from oakleaf import (
     Attachment,
     Broken,
     Happened,
@@ -38,17 +39,16 @@ from bough import (
     tool_result,
     user,
 )
-from bough.agent.compaction_plan import Sizes
-from bough.agent.loop import build_loop
-from bough.agent.tasks import RunSetup
-from bough.agent.writer import Writer
-from bough.core.context import Item
-from bough.core.drafts import Draft, ExtraFact
-from bough.core.fit import measure
-from bough.core.turns import Rest, next_action
-from bough.errors import (
+from oakleaf.agent.compaction_plan import Sizes
+from oakleaf.agent.loop import build_loop
+from oakleaf.agent.tasks import RunSetup
+from oakleaf.agent.writer import Writer
+from oakleaf.core.context import Item
+from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.fit import measure
+from oakleaf.core.turns import Rest, next_action
+from oakleaf.errors import (
     ApprovalPending,
-    BoughError,
     ContextOverflow,
     Fenced,
     InputsQueued,
@@ -56,17 +56,17 @@ from bough.errors import (
     InvalidOperation,
     KeyReused,
     ModelError,
+    OakleafError,
     Overloaded,
     SessionRunning,
     ToolsNotAllowed,
 )
-from bough.log import lease
-from bough.log.doctor import session_health
-from bough.models.model import Delta
-from bough.models.prices import Rates
-from bough.stores.conformance.writer import read_everything
-from bough.wire import PROVIDERS, Answer, find_provider
-from conftest import Store
+from oakleaf.log import lease
+from oakleaf.log.doctor import session_health
+from oakleaf.models.model import Delta
+from oakleaf.models.prices import Rates
+from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.wire import PROVIDERS, Answer, find_provider
 from support.interleaving import interleaved
 from support.stopped_runs import stopped
 
@@ -84,8 +84,8 @@ class Desk:
         self.did: list[tuple[str, Any]] = []
         self.keys: list[str] = []
 
-    def tools(self, **how: Any) -> list[bough.Tool]:
-        @bough.tool(effect="read")
+    def tools(self, **how: Any) -> list[oakleaf.Tool]:
+        @oakleaf.tool(effect="read")
         def look(order: int, ctx: ToolContext) -> dict[str, int]:
             """Look an order up."""
             self.did.append(("look", order))
@@ -93,13 +93,13 @@ class Desk:
             ctx.update(seen=order)
             return {"order": order}
 
-        @bough.tool(effect="unsafe", **how)
+        @oakleaf.tool(effect="unsafe", **how)
         def refund(order: int) -> str:
             """Give the money back."""
             self.did.append(("refund", order))
             return "refunded"
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def tag(order: int, ctx: ToolContext) -> str:
             """Tag an order."""
             self.did.append(("tag", order))
@@ -182,7 +182,7 @@ class TestSend:
     ) -> None:
         answer = Answer(assistant("done"), Usage(-1, 5), None, "scripted", "m", "stop")
         cached = replace(answer, usage=Usage(10, 5, 2_000))  # cache reads beside the input, not in it
-        model = ScriptedModel([answer, cached], rates=bough.Rates(input=1, output=1))
+        model = ScriptedModel([answer, cached], rates=oakleaf.Rates(input=1, output=1))
         for text in ("q", "again"):
             session.send_sync(text, model=model)
         assert [(call.usage, call.price) for call in session.model_calls()] == [
@@ -275,7 +275,7 @@ class TestOneShot:
         assert is_valid(session)
 
     def test_a_tool_that_ends_the_turn_completes_it_too(self, session: Session) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def leave(ctx: ToolContext) -> str:
             ctx.ends_turn = True
             return "bye"
@@ -318,7 +318,7 @@ class TestOneShot:
     def test_what_was_queued_meanwhile_is_taken_and_is_no_one_shot(
         self, store: Store, session: Session
     ) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def queue(ctx: ToolContext) -> str:
             store.session(ctx.session_id).enqueue("later")
             return "queued"
@@ -357,11 +357,11 @@ class TestTools:
         assert desk.did == []
 
     def test_a_tool_that_raises_or_returns_nonsense_never_breaks_the_session(self, session: Session) -> None:
-        @bough.tool
+        @oakleaf.tool
         def boom() -> str:
             raise RuntimeError("no\0t today \ud800")
 
-        @bough.tool
+        @oakleaf.tool
         def odd() -> object:
             return object()
 
@@ -388,16 +388,16 @@ class TestTools:
     def test_whatever_a_tool_raises_is_its_result_and_ends_neither_its_siblings_nor_the_turn(
         self, session: Session, error: BaseException, timeout: float | None
     ) -> None:
-        @bough.tool(timeout=timeout)
+        @oakleaf.tool(timeout=timeout)
         def leave() -> str:
             raise error
 
-        @bough.tool(timeout=timeout)
+        @oakleaf.tool(timeout=timeout)
         async def leave_later() -> str:
             await asyncio.sleep(0)
             raise error
 
-        @bough.tool
+        @oakleaf.tool
         async def stay() -> str:
             await asyncio.sleep(0.01)
             return "here"
@@ -416,7 +416,7 @@ class TestTools:
     def test_ctrl_c_does_not_reach_a_thread_so_that_one_raised_there_is_the_tools_own(
         self, session: Session
     ) -> None:
-        @bough.tool
+        @oakleaf.tool
         def interrupt() -> str:
             raise KeyboardInterrupt
 
@@ -425,7 +425,7 @@ class TestTools:
 
     @pytest.mark.parametrize("timeout", [None, 30.0])
     def test_ctrl_c_in_an_async_tool_cancels_the_turn(self, session: Session, timeout: float | None) -> None:
-        @bough.tool(timeout=timeout)
+        @oakleaf.tool(timeout=timeout)
         async def interrupt() -> str:
             raise KeyboardInterrupt
 
@@ -458,14 +458,14 @@ class TestTools:
         async def fork_here() -> str:
             return fork()
 
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             session = store.start()
             if kind == "own loop":
                 with session.turn("q") as turn:
                     turn.run(turn.answer(assistant(ToolCall("a", "fork"))).calls[0], fork)
                     turn.answer(assistant("done"))
             else:
-                tool = bough.tool(name="fork")(fork if kind == "sync" else fork_here)
+                tool = oakleaf.tool(name="fork")(fork if kind == "sync" else fork_here)
                 answers = ScriptedModel([assistant(ToolCall("a", "fork")), "done"])
                 assert session.send_sync("q", model=answers, tools=[tool]).text == "done"
             results = [
@@ -490,7 +490,7 @@ class TestTools:
         assert session.transcript()[-1].message.text == "fine"
 
     def test_a_tool_that_takes_too_long_is_stopped(self, session: Session) -> None:
-        @bough.tool(timeout=0.05)
+        @oakleaf.tool(timeout=0.05)
         async def slow() -> str:
             await asyncio.sleep(30)
             return "never"
@@ -499,7 +499,7 @@ class TestTools:
         assert "took longer" in session.path()[4].message.results[0].content[0].text
 
     def test_a_tool_may_end_the_turn(self, session: Session) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def hang_up(ctx: ToolContext) -> str:
             ctx.ends_turn = True
             return "bye"
@@ -712,7 +712,7 @@ class TestMostMessages:
         for n in range(3):
             call = ToolCall(f"c{n}", "look", {"order": n})
             session.append(
-                [user(f"q{n}"), assistant(call), bough.tool_result(f"c{n}", "found"), assistant("a")]
+                [user(f"q{n}"), assistant(call), oakleaf.tool_result(f"c{n}", "found"), assistant("a")]
             )
         return session
 
@@ -798,7 +798,7 @@ class TestCrash:
         started = ExtraFact("calls_started", {"seq": 3, "indexes": [0, 1]})
         session.log.append([Draft(ask(("look", 1), ("tag", 2)))], facts=[started])
         keys = [session.idempotency_key(call) for call in session.open_tool_calls]
-        session.append([bough.tool_result("c0", "already")])
+        session.append([oakleaf.tool_result("c0", "already")])
         store.session(session.session_id).resume_sync(model=ScriptedModel(["ok"]), tools=desk.tools())
         assert desk.did == [("tag", 2)]
         assert desk.keys == keys[1:]
@@ -908,12 +908,12 @@ class TestApproval:
 class TestCancel:
     @pytest.mark.parametrize("when", ["model", "tool"])
     def test_the_session_stays_valid_and_takes_the_next_input(self, session: Session, when: str) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         async def wait() -> str:
             await asyncio.sleep(30)
             return "never"
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def quick() -> str:
             return "quick"
 
@@ -958,7 +958,7 @@ class TestCancel:
     ) -> None:
         monkeypatch.setattr(lease, "TICK_SECONDS", 0.02)
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def wait(ctx: ToolContext) -> str:
             if when == "task":
                 return await ctx.task("think", models=[ScriptedModel([Slow(30)])])
@@ -995,7 +995,7 @@ class TestCancel:
     ) -> None:
         monkeypatch.setattr(lease, "TICK_SECONDS", 0.02)
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(ctx: ToolContext) -> str:
             return await ctx.task("think", models=[ScriptedModel([Slow(30)])])
 
@@ -1047,7 +1047,7 @@ class TestCancel:
     def test_a_tool_in_a_thread_can_see_that_it_is_cancelled(self, session: Session) -> None:
         flags: queue.SimpleQueue[bool] = queue.SimpleQueue()
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def patient(ctx: ToolContext) -> str:
             until = time.monotonic() + 20
             while not ctx.is_cancelled and time.monotonic() < until:
@@ -1172,7 +1172,7 @@ class TestOtherWriters:
                     refused()
             session.note({"through": "the runner's own handle"})
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         def pay(ctx: ToolContext) -> str:
             elsewhere()
             return "paid"
@@ -1259,19 +1259,19 @@ class TestOtherWriters:
 
     def test_another_process_may_add_a_note_and_no_settings(self, tmp_path: Path) -> None:
         script = (
-            "import sys, bough\n"
-            "session = bough.open(sys.argv[1]).session(sys.argv[2])\n"
+            "import sys, oakleaf\n"
+            "session = oakleaf.open(sys.argv[1]).session(sys.argv[2])\n"
             "session.note({'from': 'another process'})\n"
             "try: session.set(prompt='x')\n"
-            "except bough.errors.SessionRunning: print('refused')"
+            "except oakleaf.errors.SessionRunning: print('refused')"
         )
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         def pay(ctx: ToolContext) -> str:
             arguments = [sys.executable, "-c", script, str(tmp_path / "agent.db"), ctx.session_id]
             return subprocess.run(arguments, capture_output=True, text=True, check=True).stdout.strip()
 
-        with bough.open(tmp_path / "agent.db") as store:
+        with oakleaf.open(tmp_path / "agent.db") as store:
             session = store.start("support")
             session.send_sync(
                 "q", model=ScriptedModel([assistant(ToolCall("c", "pay")), "done"]), tools=[pay]
@@ -1287,7 +1287,7 @@ class TestOtherWriters:
         store.backend.lease(session.session_id, "dead#1", store.runtime.now() + 10**12, store.runtime.now())
         with pytest.raises(SessionRunning):
             session.set(prompt="x")
-        fresh_store = bough.Store(
+        fresh_store = oakleaf.Store(
             store.backend, replace(store.runtime, is_gone=lambda holder: holder == "dead")
         )
         fresh_store.session(session.session_id).set(prompt="x")
@@ -1344,20 +1344,20 @@ class TestStreaming:
 
     def test_killed_in_mid_stream_it_is_never_passed_off_as_the_answer(self, tmp_path: Path) -> None:
         script = (
-            "import os, signal, sys, bough\n"
-            "from bough.models.model import Delta\n"
-            "class Dying(bough.ScriptedModel):\n"
+            "import os, signal, sys, oakleaf\n"
+            "from oakleaf.models.model import Delta\n"
+            "class Dying(oakleaf.ScriptedModel):\n"
             "    async def stream(self, request):\n"
             "        yield Delta('half an answer ' * 100)\n"
             "        yield Delta('and ')\n"
             "        os.kill(os.getpid(), signal.SIGKILL)\n"
-            "store = bough.open(sys.argv[1])\n"
+            "store = oakleaf.open(sys.argv[1])\n"
             "store.start('a', session_id='ses_killed').send_sync('q', model=Dying([]))\n"
         )
         path = tmp_path / "agent.db"
         killed = subprocess.run([sys.executable, "-c", script, str(path)], check=False)
         assert killed.returncode == -9
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session, model = store.session("ses_killed"), ScriptedModel(["whole"])
             session.note({"from": "somebody who looked"})
             result = session.resume_sync(model=model)
@@ -1474,7 +1474,7 @@ class TestStreaming:
                 saved.append(text)
                 super().save_draft(text)
 
-        session = bough.Store(store.backend, runtime).start("support")
+        session = oakleaf.Store(store.backend, runtime).start("support")
         model = ScriptedModel(["word " * 400])
 
         loop = build_loop(CountingWriter(session.log, model), RunSetup([model], {}, NOW))
@@ -1500,7 +1500,7 @@ class TestStreaming:
     def test_a_resume_that_cannot_start_leaves_no_turn_behind(self, session: Session) -> None:
         session.append([user("q")])
         for how in ({}, {"model": []}, {"model": "nobody:x"}, {"model": ScriptedModel([]), "tools": [print]}):
-            with pytest.raises((TypeError, BoughError)):
+            with pytest.raises((TypeError, OakleafError)):
                 session.resume(rollback=True, **how)
             assert len(session.path()) == 2
 
@@ -1584,7 +1584,7 @@ class TestQueue:
     def test_an_attachment_behind_queued_inputs_is_durable_before_they_run(
         self, store: Store, session: Session
     ) -> None:
-        image = bough.Attachment(b"\x89PNG\r\n\x1a\n" + bytes(40), "image/png")
+        image = oakleaf.Attachment(b"\x89PNG\r\n\x1a\n" + bytes(40), "image/png")
         session.enqueue("one")
 
         def answer(request: Any) -> str:
@@ -1674,7 +1674,7 @@ class TestSendingWithAKey:
                 pass
         assert store.session(session.session_id).path() == path
 
-    def send(self, session: Session, *lines: Any, key: str = "m1", **how: Any) -> bough.RunResult:
+    def send(self, session: Session, *lines: Any, key: str = "m1", **how: Any) -> oakleaf.RunResult:
         return session.send_sync("hello", model=ScriptedModel([*lines]), key=key, limits=NOW, **how)
 
     def test_sent_again_the_recorded_result_is_returned_and_nothing_is_written(self, store: Store) -> None:
@@ -1731,7 +1731,7 @@ class TestSendingWithAKey:
         again = cancelled.send_sync("x", model=ScriptedModel([]), key="k")
         assert again.status == "cancelled"
 
-        @bough.tool
+        @oakleaf.tool
         def hang_up(ctx: ToolContext) -> str:
             """End the call."""
             ctx.ends_turn = True

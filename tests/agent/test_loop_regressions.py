@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import (
+import oakleaf
+from conftest import Store
+from oakleaf import (
     Broken,
     Limits,
     Media,
@@ -21,9 +22,8 @@ from bough import (
     assistant,
     user,
 )
-from bough.errors import InvalidOperation, InvalidPosition
-from bough.models.prices import Rates
-from conftest import Store
+from oakleaf.errors import InvalidOperation, InvalidPosition
+from oakleaf.models.prices import Rates
 from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
@@ -38,7 +38,7 @@ def call(name: str, call_id: str = "c", **arguments: Any) -> ToolCall:
     return ToolCall(call_id, name, arguments)
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look() -> str:
     return "x"
 
@@ -51,8 +51,8 @@ class Purse:
     def __init__(self) -> None:
         self.paid: list[int] = []
 
-    def pay(self, **how: Any) -> bough.Tool:
-        @bough.tool(effect="unsafe", **how)
+    def pay(self, **how: Any) -> oakleaf.Tool:
+        @oakleaf.tool(effect="unsafe", **how)
         def pay(n: int) -> str:
             """Pays."""
             self.paid.append(n)
@@ -66,7 +66,7 @@ class TestEffects:
         session.append([user("q"), assistant(call("look"))])
         kinds: list[list[str]] = []
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         def look() -> str:
             kinds.append([fact.kind for fact in session.journal()])
             return "x"
@@ -126,7 +126,7 @@ class TestEffects:
         assert results(session)[0].outcome == "unknown"
 
     def test_an_unsafe_tool_that_is_late_has_an_unknown_outcome(self, session: Session) -> None:
-        @bough.tool(effect="unsafe", timeout=0.05)
+        @oakleaf.tool(effect="unsafe", timeout=0.05)
         async def slow() -> str:
             await asyncio.sleep(30)
             return "never"
@@ -186,7 +186,7 @@ def odd_end(ctx: ToolContext) -> str:
 )
 def test_whatever_a_tool_does_there_is_a_result_and_the_turn_goes_on(session: Session, function: Any) -> None:
     model = ScriptedModel([assistant(call(function.__name__)), "ok"])
-    session.send_sync("q", model=model, tools=[bough.tool(effect="read")(function)])
+    session.send_sync("q", model=model, tools=[oakleaf.tool(effect="read")(function)])
     assert results(session)[0].error
     assert session.path()[-1].message.text == "ok"
     assert session.verify() == []
@@ -194,10 +194,10 @@ def test_whatever_a_tool_does_there_is_a_result_and_the_turn_goes_on(session: Se
 
 class TestCancel:
     def test_before_the_first_step_nobody_waits_for_ever(self, session: Session) -> None:
-        async def main() -> list[bough.Event]:
+        async def main() -> list[oakleaf.Event]:
             run = session.send("q", model=ScriptedModel(["never"]))
 
-            async def consume() -> list[bough.Event]:
+            async def consume() -> list[oakleaf.Event]:
                 return [event async for event in run]
 
             async def cancel() -> None:
@@ -244,11 +244,11 @@ class TestCancel:
         assert len(session.path()) == 2
 
     def test_what_had_finished_keeps_its_result(self, session: Session) -> None:
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         async def quick() -> str:
             return "done in time"
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         async def slow() -> str:
             await asyncio.sleep(30)
             return "never"
@@ -317,7 +317,7 @@ class TestLedger:
     def test_a_task_that_a_limit_stops_counts_the_calls_it_made(self, store: Store) -> None:
         session, child = store.start("parent"), ScriptedModel(lambda request: assistant(call("look")))
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def helper(ctx: ToolContext) -> str:
             return await ctx.task("go", models=[child], tools=[look], limits=Limits(rounds=2))
 
@@ -351,12 +351,12 @@ class TestLedger:
         assert session.verify() == []
 
     def test_a_turn_ended_by_a_tool_announces_no_further_call(self, session: Session) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def first(ctx: ToolContext) -> str:
             ctx.ends_turn = True
             return "x"
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         async def second() -> str:
             await asyncio.sleep(0.05)
             return "y"
@@ -367,7 +367,7 @@ class TestLedger:
 
     def test_an_overflow_is_not_a_try(self, session: Session) -> None:
         session.append([user("old " * 200), assistant("answer " * 200)])
-        model = ScriptedModel([bough.errors.ContextOverflow("m", "too long"), "fits"])
+        model = ScriptedModel([oakleaf.errors.ContextOverflow("m", "too long"), "fits"])
         session.send_sync("new", model=model, limits=Limits(tries=1))
         assert session.path()[-1].message.text == "fits"
 
@@ -393,12 +393,12 @@ def test_many_blocking_tools_do_not_keep_a_result_from_becoming_durable(session:
 
     release = threading.Event()
 
-    @bough.tool(effect="read")
+    @oakleaf.tool(effect="read")
     def block(n: int) -> str:
         release.wait(20)
         return "late"
 
-    @bough.tool(effect="read")
+    @oakleaf.tool(effect="read")
     async def quick() -> str:
         return "quick"
 
@@ -415,8 +415,8 @@ def test_many_blocking_tools_do_not_keep_a_result_from_becoming_durable(session:
 
 
 def test_the_cost_cap_reaches_the_children(session: Session) -> None:
-    from bough import Usage, system
-    from bough.wire import Answer
+    from oakleaf import Usage, system
+    from oakleaf.wire import Answer
 
     def dear(request: Any) -> Answer:
         usage = Usage(1_000_000, 0, 0, 0)
@@ -425,7 +425,7 @@ def test_the_cost_cap_reaches_the_children(session: Session) -> None:
     class Dear(ScriptedModel):
         provider = "anthropic"
 
-    @bough.tool(effect="idempotent")
+    @oakleaf.tool(effect="idempotent")
     async def think(n: int, ctx: ToolContext) -> str:
         return await ctx.task("think", seeds=[system(str(n))], models=[Dear(dear, model="claude-opus-4-5")])
 
@@ -437,7 +437,7 @@ def test_the_cost_cap_reaches_the_children(session: Session) -> None:
 
 
 def test_a_turn_of_ones_own_is_refused_while_a_loop_drives(store: Store, session: Session) -> None:
-    from bough.errors import SessionRunning
+    from oakleaf.errors import SessionRunning
 
     async def main() -> None:
         run = session.send("q", model=ScriptedModel([Slow(5)]))
@@ -468,8 +468,8 @@ class TestSpent:
         assert session.verify() == []
 
     def test_tokens_told_by_an_answer_without_an_end_are_counted(self, session: Session) -> None:
-        from bough import Usage
-        from bough.wire import Answer
+        from oakleaf import Usage
+        from oakleaf.wire import Answer
 
         endless = Answer(assistant("x"), Usage(7, 3), None, None, None, None)
         session.send_sync("q", model=ScriptedModel([endless]), limits=NOW)

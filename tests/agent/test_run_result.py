@@ -10,26 +10,26 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, system
-from bough.errors import InvalidOperation
-from bough.models.prices import Rates
+import oakleaf
+from oakleaf import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, system
+from oakleaf.errors import InvalidOperation
+from oakleaf.models.prices import Rates
 from support.stopped_runs import stopped
 
 
-@bough.tool(effect="idempotent")
+@oakleaf.tool(effect="idempotent")
 def refund(order: int) -> str:
     """Give the money back."""
     return f"refunded {order}"
 
 
-@bough.tool
+@oakleaf.tool
 def keyed(order: int, ctx: ToolContext) -> str:
     """Return the key."""
     return f"{order} under {ctx.key}"
 
 
-@bough.tool(approval=True)
+@oakleaf.tool(approval=True)
 async def pay(order: int) -> str:
     """Pay."""
     return f"paid {order}"
@@ -61,7 +61,7 @@ class TestRunResult:
         assert tool_result["content"] == [{"type": "text", "text": "refunded 41"}]
 
     def test_a_run_can_be_awaited(self, session: Session) -> None:
-        async def main() -> bough.RunResult:
+        async def main() -> oakleaf.RunResult:
             run = session.send("hi", model=ScriptedModel(["hello"]))
             with pytest.raises(InvalidOperation, match="has not ended"):
                 _ = run.result
@@ -89,7 +89,7 @@ class TestRunResult:
         assert "no more lines" in failed.error.message
 
     def test_a_cancelled_one_says_so(self, session: Session) -> None:
-        async def main() -> bough.RunResult:
+        async def main() -> oakleaf.RunResult:
             run = session.send("q", model=ScriptedModel([Slow(30)]))
             asyncio.get_running_loop().call_later(0.05, run.cancel)
             return await run
@@ -121,15 +121,15 @@ class TestToolIsAFunction:
 
     def test_its_options_are_listed_by_help(self) -> None:
         assert {"effect", "verify", "dry_run", "approval", "timeout"} <= inspect.signature(
-            bough.tool
+            oakleaf.tool
         ).parameters.keys()
-        assert bough.tool.__doc__ is not None
-        assert "idempotent" in bough.tool.__doc__
+        assert oakleaf.tool.__doc__ is not None
+        assert "idempotent" in oakleaf.tool.__doc__
 
 
 def test_an_input_is_durable_after_two_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path with row and details, and the row again once the lease is held."""
-    store = bough.open(str(tmp_path / "agent.db"))
+    store = oakleaf.open(str(tmp_path / "agent.db"))
     session = store.session(store.start("support", [system("You help.")]).session_id)
     backend, operations = store.backend, list[str]()
     for name in dir(type(backend)):
@@ -152,17 +152,19 @@ class TestBookkeeping:
     def test_starts_are_told_while_the_call_runs(self, session: Session, awaited: str) -> None:
         """The tool ends only once its caller has seen that it started; the events came with the result."""
 
-        async def main() -> list[bough.Event]:
+        async def main() -> list[oakleaf.Event]:
             seen, events = asyncio.Event(), []
 
             class Waiting(ScriptedModel):
-                async def stream(self, request: bough.Request) -> AsyncIterator[bough.Delta | bough.Answer]:
+                async def stream(
+                    self, request: oakleaf.Request
+                ) -> AsyncIterator[oakleaf.Delta | oakleaf.Answer]:
                     await asyncio.wait_for(seen.wait(), 20)
                     async for piece in super().stream(request):
                         yield piece
 
-            @bough.tool(effect="read")
-            async def work(order: int, ctx: bough.ToolContext) -> str:
+            @oakleaf.tool(effect="read")
+            async def work(order: int, ctx: oakleaf.ToolContext) -> str:
                 if awaited == "session:task_started":
                     return await ctx.task("do it", models=[Waiting(["Done."])])
                 await asyncio.wait_for(seen.wait(), 20)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
-from bough.errors import InvalidOperation, SessionTrashed, TaskTrashed
-from bough.wire import PROVIDERS, find_provider
+import oakleaf
 from conftest import Store
+from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
+from oakleaf.errors import InvalidOperation, SessionTrashed, TaskTrashed
+from oakleaf.wire import PROVIDERS, find_provider
 
 
 class Office:
@@ -25,8 +25,8 @@ class Office:
         self.delegated = 0
 
     @property
-    def pay(self) -> bough.Tool:
-        @bough.tool(effect="unsafe", approval=True)
+    def pay(self) -> oakleaf.Tool:
+        @oakleaf.tool(effect="unsafe", approval=True)
         def pay(n: int) -> str:
             """Pays."""
             self.paid.append(n)
@@ -44,10 +44,10 @@ class Office:
 
         return ScriptedModel(answer)
 
-    def delegate(self, depth: int = 1, **how: Any) -> bough.Tool:
+    def delegate(self, depth: int = 1, **how: Any) -> oakleaf.Tool:
         """Has a child pay, or have a child of its own do it."""
 
-        @bough.tool(**{"effect": "idempotent", **how})
+        @oakleaf.tool(**{"effect": "idempotent", **how})
         async def delegate(n: int, ctx: ToolContext) -> str:
             self.delegated += 1
             name = "pay" if depth == 1 else "delegate"
@@ -92,12 +92,12 @@ class TestTask:
     def test_the_parent_keeps_the_answer_and_the_child_the_way_to_it(
         self, store: Store, session: Session
     ) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def look(order: int) -> dict[str, int]:
             """Look an order up."""
             return {"order": order}
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(what: str, ctx: ToolContext) -> str:
             """Has a child do it."""
             child = ScriptedModel([assistant(call("look", order=9)), f"{what} is done"])
@@ -124,7 +124,7 @@ class TestTask:
             questions.append(request.context.items[-1].message.text)
             return f"{questions[-1]} done"
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(ctx: ToolContext) -> list[str]:
             return [await ctx.task(what, models=[ScriptedModel(answer)]) for what in ("A", "B")]
 
@@ -138,8 +138,8 @@ class TestTask:
         assert len(session.children()) == 4
 
     def test_tasks_may_not_be_nested_without_end(self, session: Session) -> None:
-        def digger() -> bough.Tool:
-            @bough.tool(effect="idempotent")
+        def digger() -> oakleaf.Tool:
+            @oakleaf.tool(effect="idempotent")
             async def dig(ctx: ToolContext) -> str:
                 model = ScriptedModel([assistant(ToolCall("c", "dig")), "up again"])
                 return await ctx.task("deeper", models=[model], tools=[digger()])
@@ -243,7 +243,7 @@ class TestWaiting:
     def test_a_child_that_asks_twice_is_waited_for_twice(self, session: Session, office: Office) -> None:
         lines = [assistant(call("pay", n=1)), assistant(call("pay", n=2)), "both"]
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(ctx: ToolContext) -> str:
             return await ctx.task("pay", models=[office.model(*lines)], tools=[office.pay])
 
@@ -260,12 +260,12 @@ class TestWaiting:
     def test_a_sibling_that_needs_no_word_is_not_stopped_and_not_done_again(
         self, session: Session, office: Office, how: str
     ) -> None:
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(ctx: ToolContext) -> list[str]:
             pays = ctx.task(
                 "pay", models=[office.model(assistant(call("pay", n=1)), "paid")], tools=[office.pay]
             )
-            thinks = ctx.task("think", models=[bough.ScriptedModel([bough.Slow(0.2, "thought")])])
+            thinks = ctx.task("think", models=[oakleaf.ScriptedModel([oakleaf.Slow(0.2, "thought")])])
             if how == "gather":
                 return list(await asyncio.gather(pays, thinks))
             async with asyncio.TaskGroup() as group:
@@ -298,7 +298,7 @@ class TestWaiting:
     def test_a_tool_that_catches_every_exception_waits_all_the_same(
         self, session: Session, office: Office
     ) -> None:
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def careful(ctx: ToolContext) -> str:
             model = office.model(assistant(call("pay", n=1)), "paid")
             try:
@@ -315,7 +315,7 @@ class TestWaiting:
     def test_a_word_that_comes_while_a_sibling_runs_needs_no_resume(
         self, store: Store, session: Session, office: Office, name: str
     ) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def allow() -> str:
             mine = store.session(session.session_id)
             deadline = time.monotonic() + 20
@@ -334,7 +334,7 @@ class TestWaiting:
     def test_an_unsafe_tool_that_can_tell_waits_and_is_run_again_if_nothing_happened(
         self, session: Session, office: Office
     ) -> None:
-        tools = [office.delegate(effect="unsafe", verify=lambda n: bough.NeverHappened())]
+        tools = [office.delegate(effect="unsafe", verify=lambda n: oakleaf.NeverHappened())]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         session.approve(session.pending_approvals()[0])
         session.resume_sync(model=office.model(None, "ok"), tools=tools)
@@ -356,8 +356,8 @@ class TestWaiting:
     def test_who_wrote_an_unsafe_tool_that_cannot_wait_is_told_how_to_declare_it_however_deep(
         self, session: Session, office: Office, depth: int
     ) -> None:
-        def delegate(depth: int) -> bough.Tool:
-            @bough.tool(effect="unsafe" if depth == 1 else "idempotent", name=f"delegate_{depth}")
+        def delegate(depth: int) -> oakleaf.Tool:
+            @oakleaf.tool(effect="unsafe" if depth == 1 else "idempotent", name=f"delegate_{depth}")
             async def tool(ctx: ToolContext) -> str:
                 name, below = (
                     ("pay", office.pay) if depth == 1 else (f"delegate_{depth - 1}", delegate(depth - 1))
@@ -482,7 +482,7 @@ class TestWaiting:
 
 class TestCancel:
     def test_of_the_parent_reaches_a_child_that_waits(self, session: Session, office: Office) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         async def wait() -> str:
             await asyncio.sleep(30)
             return "never"
@@ -528,12 +528,12 @@ class TestStopping:
     def test_a_task_runs_to_its_end_and_its_parent_stops_after_it(self, store: Store) -> None:
         """A process that is about to end stops between steps, and a task is part of one."""
 
-        @bough.tool
+        @oakleaf.tool
         def look() -> str:
             run.stop()
             return "seen"
 
-        @bough.tool
+        @oakleaf.tool
         async def ask(ctx: ToolContext) -> str:
             return await ctx.task("look", models=[child], tools=[look])
 
@@ -546,7 +546,7 @@ class TestStopping:
         run = session.send("Have a look", model=parent, tools=[ask])
         assert asyncio.run(wait()) == "interrupted"
         assert [one.row.status for one in family(session)] == ["interrupted", "idle"]
-        assert [result.content for result in results(session)] == [(bough.Text("I saw it."),)]
+        assert [result.content for result in results(session)] == [(oakleaf.Text("I saw it."),)]
         assert session.usage().calls == 1  # the next one was taken out of the ledger again
         assert session.resume_sync(model=parent, tools=[ask]).text == "Thank you."
         assert is_valid(session)

@@ -7,21 +7,21 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Broken, ScriptedModel, Session, Settings, ToolCall, assistant, system, user
-from bough.core.context import fold_settings
-from bough.errors import MissingBlob
-from bough.wire import PROVIDERS, find_provider
+import oakleaf
 from conftest import Store
+from oakleaf import Broken, ScriptedModel, Session, Settings, ToolCall, assistant, system, user
+from oakleaf.core.context import fold_settings
+from oakleaf.errors import MissingBlob
+from oakleaf.wire import PROVIDERS, find_provider
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(order: int) -> str:
     """Look an order up."""
     return f"order {order} is lost"
 
 
-@bough.tool(effect="unsafe")
+@oakleaf.tool(effect="unsafe")
 def refund(order: int) -> str:
     """Give the money back."""
     return "refunded"
@@ -109,8 +109,8 @@ class TestPath:
         assert kinds(session) == ["system", "settings", "user", "assistant"]
 
     def test_a_task_records_its_own(self, session: Session) -> None:
-        @bough.tool(effect="read")
-        async def delegate(ctx: bough.ToolContext) -> str:
+        @oakleaf.tool(effect="read")
+        async def delegate(ctx: oakleaf.ToolContext) -> str:
             return await ctx.task("find it", models=[ScriptedModel([CALL, "found"])], tools=[look])
 
         call = assistant(ToolCall("c", "delegate"))
@@ -119,13 +119,13 @@ class TestPath:
         assert (definitions(session).names, definitions(child).names) == (("delegate",), ("look",))
 
     def test_a_secret_in_a_definition_is_neither_stored_nor_sent(self) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def call_bank() -> str:
             """Use the key sk-ant-0123456789abcdefghijklmnop."""
             return "ok"
 
         model = ScriptedModel(["a"])
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         session.send_sync("q", model=model, tools=[call_bank])
         assert model.requests[0].tools[0].description == "Use the key [redacted]."
         assert session.request("anthropic", at=2) == sent_tools(model)[0]
@@ -146,7 +146,7 @@ class TestBlob:
             assert (store.backend.blob(*hashes) is not None) == remains
 
     def test_settings_that_name_a_blob_that_is_not_there_are_refused(self, session: Session) -> None:
-        from bough.core.tool_definitions import define_tools
+        from oakleaf.core.tool_definitions import define_tools
 
         with pytest.raises(MissingBlob):
             session.append([Settings(tool_definitions=define_tools([look.spec]).definitions)])
@@ -157,7 +157,7 @@ class TestBlob:
         bundle = io.BytesIO()
         exported = session.export(bundle)
         assert (exported.counts.blobs, exported.omitted_blobs) == (1, 0)
-        with bough.open("memory:") as other:
+        with oakleaf.open("memory:") as other:
             bundle.seek(0)
             moved = other.session(other.import_bundle(bundle).session_id)
             assert moved.request("openai") == session.request("openai")
@@ -211,7 +211,7 @@ class TestOwnLoop:
     def test_what_is_no_definition_is_refused_before_anything_is_written(
         self, session: Session, tool: Any, what: str
     ) -> None:
-        with pytest.raises(bough.BoughError, match=what):
+        with pytest.raises(oakleaf.OakleafError, match=what):
             session.turn("q", tools=[tool])
         assert kinds(session) == ["system"]
 

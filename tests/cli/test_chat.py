@@ -1,4 +1,4 @@
-"""`bough chat`, as a person at a terminal meets it, and as a pipe does."""
+"""`oakleaf chat`, as a person at a terminal meets it, and as a pipe does."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bough import Leaf, Session, assistant, user
-from bough.cli.chat.chat import COMMANDS
-from bough.cli.chat.line_input import read_input
-from bough.cli.rendering.turn_screen import MarkdownBlocks
+from oakleaf import Leaf, Session, assistant, user
+from oakleaf.cli.chat.chat import COMMANDS
+from oakleaf.cli.chat.line_input import read_input
+from oakleaf.cli.rendering.turn_screen import MarkdownBlocks
 from support import cli_process
 from support.processes import wait_until
-from support.terminal import BOUGH, PROMPT, Start, Terminal, bough, environment, start_interpreter
+from support.terminal import OAKLEAF, PROMPT, Start, Terminal, environment, oakleaf, start_interpreter
 from tests.cli.test_run_commands import AGENT, MODEL, TOOLS, calls, open_store, script, texts
 
 UP, CLEAR_LINE = "\x1b[A", "\x15"
@@ -64,7 +64,7 @@ class TestTalking:
             assert "Two." in terminal.prompt("more")
             terminal.type("\x04")
             assert terminal.wait() == 0
-            assert f"bough chat --resume {latest(home).session_id}" in terminal.screen
+            assert f"oakleaf chat --resume {latest(home).session_id}" in terminal.screen
         assert texts(latest(home)) == ["hi", "One.", "more", "Two."]
 
     def test_looking_around_leaves_nothing_behind(self, home: Path) -> None:
@@ -105,7 +105,7 @@ class TestTalking:
 
     def test_no_escape_of_a_model_or_a_tool_reaches_the_terminal(self, home: Path) -> None:
         (home / "tools.py").write_text(
-            "import bough\n@bough.tool(effect='read')\ndef evil() -> str:\n    'x'\n    return '\\x1b]0;owned\\x07'\n"
+            "import oakleaf\n@oakleaf.tool(effect='read')\ndef evil() -> str:\n    'x'\n    return '\\x1b]0;owned\\x07'\n"
         )
         script(home, {"text": "\x1b[2Jnow", "calls": [{"name": "evil"}]}, "done\x1b[8m")
         with Terminal("chat", *AGENT, home=home) as terminal:
@@ -186,7 +186,7 @@ class TestKeys:
         configuration = home / "config.toml"
         configuration.write_text('[aliases]\nother = "scripted:other.json"\n[options.other]\ntop_p = 0.5\n')
         options = ("-o", "temperature=1", "-o", "seed=7")
-        with Terminal("chat", *MODEL, *options, home=home, BOUGH_CONFIG=str(configuration)) as terminal:
+        with Terminal("chat", *MODEL, *options, home=home, OAKLEAF_CONFIG=str(configuration)) as terminal:
             terminal.wait_for(PROMPT)
             assert "temperature=1\n  seed=7" in terminal.prompt("/options")
             terminal.prompt("/options temperature=0")
@@ -220,7 +220,7 @@ class TestKeys:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
             terminal.prompt(f"my key is {secret}")
-        place = home / "data" / "bough" / "chat_history"
+        place = home / "data" / "oakleaf" / "chat_history"
         assert place.stat().st_mode & 0o777 == 0o600
         assert secret not in place.read_text()
         with Terminal("chat", *MODEL, home=home) as terminal:
@@ -367,9 +367,9 @@ class TestCommands:
     def test_title_and_export(self, terminal: Terminal, home: Path) -> None:
         terminal.prompt("/title Another name")
         assert latest(home).row.title == "Another name"
-        assert "Written to" in terminal.prompt("/export out.bough")
-        assert (home / "out.bough").stat().st_size > 0
-        assert "out.bough exists" in terminal.prompt("/export out.bough")
+        assert "Written to" in terminal.prompt("/export out.oakleaf")
+        assert (home / "out.oakleaf").stat().st_size > 0
+        assert "out.oakleaf exists" in terminal.prompt("/export out.oakleaf")
 
     def test_what_is_no_command_is_said_and_not_sent(self, terminal: Terminal, home: Path) -> None:
         assert "did you mean /undo?" in terminal.prompt("/und")
@@ -410,7 +410,7 @@ class TestWhatStandsInTheWay:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
             terminal.prompt("hi")
-            bough("run", "--resume", "latest", "from elsewhere", home=home)
+            oakleaf("run", "--resume", "latest", "from elsewhere", home=home)
             terminal.enter("")
             terminal.wait_for("Another process moved this session")
             terminal.wait_for("Two.")
@@ -422,7 +422,7 @@ class TestWhatStandsInTheWay:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
             terminal.prompt("hi")
-            bough("run", "--resume", "latest", "from elsewhere", home=home)
+            oakleaf("run", "--resume", "latest", "from elsewhere", home=home)
             terminal.enter("and here")
             terminal.wait_for("Another process moved this session")
             terminal.wait_for("Two.")
@@ -436,7 +436,7 @@ class TestWhatStandsInTheWay:
         with Terminal("chat", *MODEL, home=home) as terminal:
             terminal.wait_for(PROMPT)
             terminal.prompt("hi")
-            bough("run", "--resume", "latest", "from elsewhere", home=home)
+            oakleaf("run", "--resume", "latest", "from elsewhere", home=home)
             terminal.enter("/undo")
             terminal.wait_for("nothing was written")
             terminal.wait_for("Two.")
@@ -448,7 +448,7 @@ class TestWhatStandsInTheWay:
     def test_while_another_process_drives_the_input_can_be_queued(self, home: Path) -> None:
         script(home, {"calls": [{"name": "sleeps"}]}, "One.", "Two.")
         driving = subprocess.Popen(
-            [*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home), stdin=subprocess.DEVNULL
+            [*OAKLEAF, "run", "hi", *AGENT], cwd=home, env=environment(home), stdin=subprocess.DEVNULL
         )
         try:
             wait_until((home / "asleep").exists)
@@ -511,25 +511,25 @@ class TestPick:
             terminal.enter("")
             terminal.wait_for("One.")
             assert terminal.wait() == 0
-        done = bough("resume", home=sessions)
+        done = oakleaf("resume", home=sessions)
         assert (done.code, "no session has an interrupted turn" in done.err) == (2, True)
 
     @pytest.mark.parametrize("command", [("chat", "--resume"), ("resume",)])
     def test_without_a_terminal_it_names_ls(self, sessions: Path, command: tuple[str, ...]) -> None:
-        done = bough(*command, home=sessions)
-        assert (done.code, "bough ls" in done.err) == (2, True), done.err
+        done = oakleaf(*command, home=sessions)
+        assert (done.code, "oakleaf ls" in done.err) == (2, True), done.err
 
     def test_without_a_session_it_says_so(self, home: Path) -> None:
         with open_store(home):
             pass
-        assert "there is no session yet" in bough("chat", "--resume", home=home).err
+        assert "there is no session yet" in oakleaf("chat", "--resume", home=home).err
 
 
 class TestPiped:
     def test_each_line_is_an_input_and_only_answers_are_on_stdout(self, home: Path) -> None:
-        done = bough("chat", *MODEL, home=home, stdin='hi\n\nmore\n"""\na\nb\n"""\n')
+        done = oakleaf("chat", *MODEL, home=home, stdin='hi\n\nmore\n"""\na\nb\n"""\n')
         assert (done.returncode, done.stdout) == (0, "One.\nTwo.\nThree.\n")
-        assert "bough chat --resume" in done.stderr
+        assert "oakleaf chat --resume" in done.stderr
         assert texts(latest(home))[::2] == ["hi", "more", "a\nb"]
 
     @pytest.mark.parametrize(
@@ -544,11 +544,11 @@ class TestPiped:
     def test_a_command_that_finds_nothing_says_so(self, home: Path, command: str, message: str) -> None:
         with open_store(home) as store:
             store.start(session_id="ses_new", model=MODEL[1])
-        done = bough("chat", "--resume", "ses_new", home=home, stdin=f"{command}\n")
+        done = oakleaf("chat", "--resume", "ses_new", home=home, stdin=f"{command}\n")
         assert (done.code, message in done.err) == (2, True), done.err
 
     def test_tree_and_rewind_print_numbers_that_can_be_typed(self, home: Path) -> None:
-        done = bough(
+        done = oakleaf(
             "chat", *MODEL, home=home, stdin="hi\nmore\n/rewind\n/rewind 2\nelse\n/tree\n/tree 1:4\n"
         )
         assert done.code == 0, done.err
@@ -559,21 +559,21 @@ class TestPiped:
 
     def test_a_turn_that_fails_ends_it(self, home: Path) -> None:
         script(home, "One.")
-        done = bough("chat", *MODEL, home=home, stdin="hi\nmore\nnever\n")
+        done = oakleaf("chat", *MODEL, home=home, stdin="hi\nmore\nnever\n")
         assert (done.returncode, done.stdout) == (1, "One.\n")
         assert texts(latest(home)) == ["hi", "One.", "more"]
 
     def test_an_approval_stops_it_and_says_what_to_do(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")
-        done = bough("chat", *AGENT, home=home, stdin="refund it\nyes\n")
+        done = oakleaf("chat", *AGENT, home=home, stdin="refund it\nyes\n")
         assert done.returncode == 1
-        assert "bough approve" in done.stderr
+        assert "oakleaf approve" in done.stderr
         assert not (home / "book").exists()
 
     def test_without_a_model_it_says_how_to_name_one(self, home: Path) -> None:
-        done = bough("chat", home=home, stdin="hi\n")
+        done = oakleaf("chat", home=home, stdin="hi\n")
         assert done.returncode == 2
-        assert "BOUGH_MODEL" in done.stderr
+        assert "OAKLEAF_MODEL" in done.stderr
 
 
 class TestBlocks:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough.cli.main import VERBS
-from bough.cli.main import bough as group
-from bough.cli.rendering.error_text import describe_error
-from bough.errors import TokenRequired
-from support.terminal import BOUGH, Terminal, bough, environment
+import oakleaf as library
+from oakleaf.cli.main import VERBS
+from oakleaf.cli.main import oakleaf as group
+from oakleaf.cli.rendering.error_text import describe_error
+from oakleaf.errors import TokenRequired
+from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 
 class TestVerbs:
@@ -31,8 +31,8 @@ class TestVerbs:
 
     def test_help_loads_no_verb_no_driver_and_nothing_optional(self) -> None:
         code = (
-            "import sys\nfrom bough.cli.main import outcome\noutcome(['--help'])\n"
-            "heavy = {'apsw', 'rich', 'asyncio', 'anthropic', 'openai', 'bough.session', 'bough.store'}\n"
+            "import sys\nfrom oakleaf.cli.main import outcome\noutcome(['--help'])\n"
+            "heavy = {'apsw', 'rich', 'asyncio', 'anthropic', 'openai', 'oakleaf.session', 'oakleaf.store'}\n"
             "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -40,16 +40,16 @@ class TestVerbs:
         assert "Start here" in done.stdout
 
     def test_an_unknown_verb_is_answered_by_the_nearest_one(self) -> None:
-        done = bough("shwo", store="memory:")
+        done = oakleaf("shwo", store="memory:")
         assert (done.code, done.out) == (2, "")
         assert "Did you mean 'show'?" in done.err
 
     def test_the_version_is_told(self) -> None:
-        import bough as package
+        import oakleaf as package
 
-        for start in (BOUGH, [str(Path(sys.executable).with_name("bough"))]):
+        for start in (OAKLEAF, [str(Path(sys.executable).with_name("oakleaf"))]):
             done = subprocess.run([*start, "--version"], capture_output=True, text=True, check=True)
-            assert done.stdout == f"bough {package.__version__}\n"
+            assert done.stdout == f"oakleaf {package.__version__}\n"
 
     @pytest.mark.parametrize(
         ("missing", "words"), [("click", ["--version"]), ("rich", ["chat", "--model", "scripted:s.json"])]
@@ -61,7 +61,7 @@ class TestVerbs:
         (tmp_path / "s.json").write_text('["hello"]')
         code = (
             f"import sys\nsys.modules[{missing!r}] = None\nsys.argv[1:] = {words!r}\n"
-            "from bough.cli.entry import run\nrun()"
+            "from oakleaf.cli.entry import run\nrun()"
         )
         main, side = pty.openpty()  # rich is for terminals
         os.write(main, b"hi\n")
@@ -78,38 +78,38 @@ class TestVerbs:
         os.close(main)
         os.close(side)
         assert done.returncode == 2
-        needed = f"bough: the command line needs {missing}; install it with: pip install 'bough[cli]'"
+        needed = f"oakleaf: the command line needs {missing}; install it with: pip install 'oakleaf[cli]'"
         assert needed in done.stderr
         assert "Traceback" not in done.stderr
 
     @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
     def test_a_shell_learns_to_complete(self, shell: str) -> None:
-        assert "_BOUGH_COMPLETE" in bough("completion", shell, store=None).out
+        assert "_OAKLEAF_COMPLETE" in oakleaf("completion", shell, store=None).out
 
     def test_fish_is_told_what_stands_behind_a_comma(self) -> None:
         """It ended titles and the help of options there: `one,two` was completed to `one`."""
-        assert 'string split --max 1 ","' in bough("completion", "fish", store=None).out
+        assert 'string split --max 1 ","' in oakleaf("completion", "fish", store=None).out
 
     def test_the_shell_completes_verbs_and_references(self, store_path: Path) -> None:
         def completions(words: str) -> list[str]:
             variables = {
-                "_BOUGH_COMPLETE": "bash_complete",
+                "_OAKLEAF_COMPLETE": "bash_complete",
                 "COMP_WORDS": words,
                 "COMP_CWORD": str(words.count(" ")),
             }
             env = {**environment(store=store_path), **variables}
-            done = subprocess.run(BOUGH, capture_output=True, text=True, env=env, check=False)
+            done = subprocess.run(OAKLEAF, capture_output=True, text=True, env=env, check=False)
             return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
-        assert completions("bough re") == ["resume", "record", "rewind", "redo", "replay", "restore"]
-        assert completions("bough show ses_cas") == ["ses_case"]
+        assert completions("oakleaf re") == ["resume", "record", "rewind", "redo", "replay", "restore"]
+        assert completions("oakleaf show ses_cas") == ["ses_case"]
 
 
 class TestStores:
     def test_where_there_is_no_store_it_says_how_one_is_made(self, tmp_path: Path) -> None:
-        done = bough("ls", store=tmp_path / "none.db")
+        done = oakleaf("ls", store=tmp_path / "none.db")
         assert done.code == 2
-        assert "bough chat" in done.err
+        assert "oakleaf chat" in done.err
         assert list(tmp_path.iterdir()) == []
 
     def test_the_default_store_does_not_depend_on_the_working_directory(self, tmp_path: Path) -> None:
@@ -118,23 +118,23 @@ class TestStores:
         for folder in (tmp_path, tmp_path / "a"):
             env = {**environment(), "XDG_DATA_HOME": str(tmp_path)}
             done = subprocess.run(
-                [*BOUGH, "ls"], cwd=folder, env=env, capture_output=True, text=True, check=False
+                [*OAKLEAF, "ls"], cwd=folder, env=env, capture_output=True, text=True, check=False
             )
             outputs.add(done.stderr)
         assert len(outputs) == 1
-        assert str(tmp_path / "bough" / "bough.db") in outputs.pop()
+        assert str(tmp_path / "oakleaf" / "oakleaf.db") in outputs.pop()
 
     def test_a_foreign_file_is_refused_and_not_touched(self, tmp_path: Path) -> None:
         place = tmp_path / "notes.txt"
         place.write_text("my notes\n" * 200)
-        done = bough("ls", store=place)
+        done = oakleaf("ls", store=place)
         assert done.code == 2
-        assert "not a Bough store" in done.err
+        assert "not an Oakleaf store" in done.err
         assert place.read_text() == "my notes\n" * 200
 
     def test_another_space_sees_nothing(self, store_path: Path) -> None:
-        assert bough("--space", "elsewhere", "ls", "--json", store=store_path).json["sessions"] == []
-        assert bough("--space", "elsewhere", "show", "ses_case", store=store_path).code == 2
+        assert oakleaf("--space", "elsewhere", "ls", "--json", store=store_path).json["sessions"] == []
+        assert oakleaf("--space", "elsewhere", "show", "ses_case", store=store_path).code == 2
 
 
 class TestSuggestions:
@@ -144,20 +144,20 @@ class TestSuggestions:
         place.write_bytes(store_path.read_bytes())
         flags = ("--store", place, "--owner", "ann o'neill")
         with library.open(place, owner="ann o'neill") as store:
-            store.start(session_id="ses_hers", title="bough ls")
+            store.start(session_id="ses_hers", title="oakleaf ls")
 
         def printed(text: str, before: str, after: str = "\n") -> tuple[str, ...]:
             program, *words = shlex.split(text.partition(before)[2].partition(after)[0])
-            assert program == "bough"
+            assert program == "oakleaf"
             return tuple(words)
 
-        removed = bough(*flags, "rm", "ses_hers", "--yes")
-        assert bough(*printed(removed.err, "undo with: ")).out == "ses_hers\n"
-        missing = bough(*flags, "show", "nobody")
-        listed = bough(*printed(missing.err, "; ", " lists"), "--json")
+        removed = oakleaf(*flags, "rm", "ses_hers", "--yes")
+        assert oakleaf(*printed(removed.err, "undo with: ")).out == "ses_hers\n"
+        missing = oakleaf(*flags, "show", "nobody")
+        listed = oakleaf(*printed(missing.err, "; ", " lists"), "--json")
         assert [row["id"] for row in listed.json["sessions"]] == ["ses_hers"]
-        assert listed.json["sessions"][0]["title"] == "bough ls", "what sessions say stays as it is"
-        assert "bough ls lists" in bough("show", "nobody", store=place).err, "the environment names it"
+        assert listed.json["sessions"][0]["title"] == "oakleaf ls", "what sessions say stays as it is"
+        assert "oakleaf ls lists" in oakleaf("show", "nobody", store=place).err, "the environment names it"
 
 
 class TestReferences:
@@ -165,7 +165,7 @@ class TestReferences:
     def test_a_session_is_named_by_its_id_a_prefix_or_its_title(
         self, store_path: Path, reference: str
     ) -> None:
-        assert bough("show", reference, "--json", store=store_path).json["session"]["id"] == "ses_case"
+        assert oakleaf("show", reference, "--json", store=store_path).json["session"]["id"] == "ses_case"
 
     def test_a_whole_id_or_title_is_never_ambiguous(self, store_path: Path) -> None:
         with library.open(store_path) as store:
@@ -174,12 +174,12 @@ class TestReferences:
                 case.fork()
                 store.start(session_id=f"ses_case_{number}")
         for name in ("ses_case", "case", "Order 41"):
-            done = bough("show", name, "--json", store=store_path)
+            done = oakleaf("show", name, "--json", store=store_path)
             assert (done.code, done.err) == (0, "")
             assert done.json["session"]["id"] == "ses_case"
-        assert bough("rm", "ses_case", "--yes", store=store_path).code == 0
-        assert "type more of the id" in bough("show", "ses_case", store=store_path).err
-        assert bough("restore", "ses_case", store=store_path).code == 0
+        assert oakleaf("rm", "ses_case", "--yes", store=store_path).code == 0
+        assert "type more of the id" in oakleaf("show", "ses_case", store=store_path).err
+        assert oakleaf("restore", "ses_case", store=store_path).code == 0
 
     def test_a_name_that_ends_like_the_number_of_an_entry_is_a_name_if_nothing_else_is(
         self, store_path: Path
@@ -190,75 +190,77 @@ class TestReferences:
                 [library.user("hi")]
             )
         for name in ("mail@12", "ann@7", "Room@3"):
-            assert bough("show", name, "--json", store=store_path).json["session"]["id"] == "mail@12"
-            assert bough("show", f"{name}@1", "--json", store=store_path).json["entry"]["seq"] == 1
-            assert bough("tag", name, "a=b", store=store_path).code == 0
-        assert bough("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
-        assert "no session 'nobody'" in bough("show", "nobody@3", store=store_path).err
+            assert oakleaf("show", name, "--json", store=store_path).json["session"]["id"] == "mail@12"
+            assert oakleaf("show", f"{name}@1", "--json", store=store_path).json["entry"]["seq"] == 1
+            assert oakleaf("tag", name, "a=b", store=store_path).code == 0
+        assert oakleaf("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
+        assert "no session 'nobody'" in oakleaf("show", "nobody@3", store=store_path).err
 
     def test_the_sessions_of_an_ambiguous_one_are_called_as_in_ls(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             for number in (1, 2):
                 session = store.start("support", session_id=f"ses_twin_{number}")
                 session.append([library.user(f"Where is order {number}?")])
-        done = bough("show", "ses_twin", store=store_path)
+        done = oakleaf("show", "ses_twin", store=store_path)
         assert "ses_twin_1  Where is order 1?\n" in done.err
         assert "ses_twin_2  Where is order 2?\n" in done.err
 
     def test_latest_is_the_first_line_of_ls(self, store_path: Path) -> None:
-        listed = bough("ls", "--json", store=store_path).json["sessions"]
-        assert bough("show", "latest", "--json", store=store_path).json["session"]["id"] == listed[0]["id"]
+        listed = oakleaf("ls", "--json", store=store_path).json["sessions"]
+        assert oakleaf("show", "latest", "--json", store=store_path).json["session"]["id"] == listed[0]["id"]
 
     def test_a_prefix_of_several_is_answered_by_a_list_of_them(self, store_path: Path) -> None:
-        done = bough("show", "ses_", store=store_path)
+        done = oakleaf("show", "ses_", store=store_path)
         assert done.code == 2
         assert "ses_case" in done.err
         assert "ses_other" in done.err
 
     @pytest.mark.parametrize(
-        "reference", ["nobody", "ses_nobody", "", "%", "ses_case@99", "ses_case@9:1", "x.bough"]
+        "reference", ["nobody", "ses_nobody", "", "%", "ses_case@99", "ses_case@9:1", "x.oakleaf"]
     )
     def test_what_names_nothing_is_a_usage_error_and_prints_no_data(
         self, store_path: Path, reference: str
     ) -> None:
-        done = bough("log", reference or "''", store=store_path)
+        done = oakleaf("log", reference or "''", store=store_path)
         assert (done.code, done.out) == (2, "")
-        assert done.err.startswith("bough:")
+        assert done.err.startswith("oakleaf:")
 
     def test_an_empty_one_is_refused_and_is_not_the_latest(self, store_path: Path) -> None:
-        before = bough("ls", "--json", store=store_path).out
+        before = oakleaf("ls", "--json", store=store_path).out
         for line in (
             ["rm", "", "--yes"],
             ["undo", ""],
             ["title", "", "zz"],
             ["run", "hi", "--resume", "", "--model", "scripted:none.json"],
         ):
-            done = bough(*line, store=store_path)
+            done = oakleaf(*line, store=store_path)
             assert (done.code, "the reference is empty" in done.err) == (2, True), line
-        assert bough("ls", "--json", store=store_path).out == before
-        assert bough("show", "@1", store=store_path).out == bough("show", "latest@1", store=store_path).out
+        assert oakleaf("ls", "--json", store=store_path).out == before
+        assert (
+            oakleaf("show", "@1", store=store_path).out == oakleaf("show", "latest@1", store=store_path).out
+        )
 
     @pytest.mark.parametrize("name", ["latest", "ses_case", "Order 41"])
     def test_a_file_that_is_called_like_a_session_does_not_hide_it(
         self, store_path: Path, tmp_path: Path, name: str
     ) -> None:
-        output = bough("show", name, store=store_path).out
+        output = oakleaf("show", name, store=store_path).out
         (tmp_path / name).write_text("no bundle at all")
-        assert bough("show", name, home=tmp_path, store=store_path).out == output
-        assert "cannot import" in bough("show", f"./{name}", home=tmp_path, store=store_path).err
+        assert oakleaf("show", name, home=tmp_path, store=store_path).out == output
+        assert "cannot import" in oakleaf("show", f"./{name}", home=tmp_path, store=store_path).err
 
     def test_a_bundle_of_any_name_is_looked_into_where_no_session_has_it(
         self, store_path: Path, tmp_path: Path
     ) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "parcel", store=store_path)
+        oakleaf("export", "ses_case", "-o", tmp_path / "parcel", store=store_path)
         for store in (store_path, tmp_path / "none.db"):
-            assert "Thank you!" in bough("show", "parcel", home=tmp_path, store=store).out
+            assert "Thank you!" in oakleaf("show", "parcel", home=tmp_path, store=store).out
 
     def test_a_verb_that_changes_refuses_a_bundle_and_names_the_import(
         self, store_path: Path, tmp_path: Path
     ) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "case.bough", store=store_path)
-        before = bough("ls", "--json", "--all", store=store_path).out
+        oakleaf("export", "ses_case", "-o", tmp_path / "case.oakleaf", store=store_path)
+        before = oakleaf("ls", "--json", "--all", store=store_path).out
         for line in (
             *("fork {}", "title {} x", "tag {} a=b", "label {}@2 x", "undo {}", "redo {}", "rewind {}@2"),
             *(
@@ -270,18 +272,18 @@ class TestReferences:
                 "copy {} --to o.db",
             ),
         ):
-            done = bough(*line.format("case.bough").split(), home=tmp_path, store=store_path)
+            done = oakleaf(*line.format("case.oakleaf").split(), home=tmp_path, store=store_path)
             assert (done.code, done.out) == (2, ""), line
-            assert done.err.endswith("import it first: bough import case.bough\n"), line
-        assert bough("ls", "--json", "--all", store=store_path).out == before
+            assert done.err.endswith("import it first: oakleaf import case.oakleaf\n"), line
+        assert oakleaf("ls", "--json", "--all", store=store_path).out == before
 
     def test_with_a_place_the_entry_there_is_shown(self, store_path: Path) -> None:
-        assert bough("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
+        assert oakleaf("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
 
     def test_looking_at_a_place_does_not_move_the_leaf(self, store_path: Path) -> None:
-        before = bough("show", "ses_case", "--json", store=store_path).json["session"]
-        assert len(bough("log", "ses_case@4", store=store_path).out.splitlines()) == 4
-        assert bough("show", "ses_case", "--json", store=store_path).json["session"] == before
+        before = oakleaf("show", "ses_case", "--json", store=store_path).json["session"]
+        assert len(oakleaf("log", "ses_case@4", store=store_path).out.splitlines()) == 4
+        assert oakleaf("show", "ses_case", "--json", store=store_path).json["session"] == before
 
 
 class TestExitCodes:
@@ -292,7 +294,7 @@ class TestExitCodes:
             "uncompact ses_case",
             "import nosuch",
         ):
-            assert bough(*line.split(), store=store_path).code == 2, line
+            assert oakleaf(*line.split(), store=store_path).code == 2, line
         text = describe_error(TokenRequired("0.0.0.0"))
         assert text is not None
         assert text.exit_code == 2
@@ -307,10 +309,10 @@ class TestTable:
         with library.open(place) as store:
             model = library.ScriptedModel(["ho"], model="a-model-of-a-long-name")
             store.start(title=title).send_sync("hi", model=model)
-        piped = bough("ls", store=place, COLUMNS="40").out
+        piped = oakleaf("ls", store=place, COLUMNS="40").out
         assert title in piped
         assert "a-model-of-a-long-name" in piped
-        assert "1 unpriced" in bough("usage", store=place, COLUMNS="40").out
+        assert "1 unpriced" in oakleaf("usage", store=place, COLUMNS="40").out
         for verb, text in (("ls", "a title of"), ("usage", "1 unpriced")):
             with Terminal(verb, store=place, columns=40) as terminal:
                 assert terminal.wait() == 0
@@ -320,7 +322,7 @@ class TestTable:
 
 class TestManners:
     def test_there_is_colour_at_a_terminal_only(self, store_path: Path) -> None:
-        assert "\x1b[" not in bough("show", "ses_case", store=store_path).out
+        assert "\x1b[" not in oakleaf("show", "ses_case", store=store_path).out
         with Terminal("show", "ses_case", store=store_path) as terminal:
             assert terminal.wait() == 0
             assert "\x1b[" in terminal.raw
@@ -329,7 +331,7 @@ class TestManners:
             assert "\x1b[" not in terminal.raw
 
     def test_whoever_reads_may_stop_in_the_middle(self, store_path: Path) -> None:
-        command = f"{' '.join(BOUGH)} log ses_case --json | head -1"
+        command = f"{' '.join(OAKLEAF)} log ses_case --json | head -1"
         done = subprocess.run(
             ["sh", "-c", command],
             capture_output=True,

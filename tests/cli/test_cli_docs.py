@@ -11,8 +11,8 @@ from types import ModuleType
 import click
 import pytest
 
-from bough.cli.main import VERBS
-from bough.cli.main import bough as command_line
+from oakleaf.cli.main import VERBS
+from oakleaf.cli.main import oakleaf as command_line
 from support.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -33,7 +33,7 @@ class TestPage:
         """`make docs` regenerates it."""
         assert (DOCS / "cli.md").read_text(encoding="utf-8") == generate.page()
         for verb in VERBS:
-            assert f"### bough {verb}\n" in generate.page()
+            assert f"### oakleaf {verb}\n" in generate.page()
 
     @pytest.mark.parametrize("name", ["api", "events", "errors"])
     def test_the_reference_is_that_of_the_code(self, generate: ModuleType, name: str) -> None:
@@ -44,7 +44,7 @@ class TestPage:
     def test_the_page_of_settings_has_every_variable_that_is_read(self) -> None:
         text = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
         source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
-        read = set(re.findall(r"\bBOUGH_[A-Z]+\b|\b[A-Z]+_(?:API_KEY|BASE_URL)\b", source))
+        read = set(re.findall(r"\bOAKLEAF_[A-Z]+\b|\b[A-Z]+_(?:API_KEY|BASE_URL)\b", source))
         assert {name for name in read if f"`{name}`" not in text} == set()
 
     def test_the_picture_loads_nothing_from_the_network(self) -> None:
@@ -53,7 +53,9 @@ class TestPage:
         assert "claims&#160;hold" in svg
 
 
-def options(command: click.Command = command_line, name: str = "bough") -> Iterator[tuple[str, click.Option]]:
+def options(
+    command: click.Command = command_line, name: str = "oakleaf"
+) -> Iterator[tuple[str, click.Option]]:
     """Yield every option of every command, with the command's name."""
     yield from ((name, option) for option in command.params if isinstance(option, click.Option))
     if isinstance(command, click.Group):

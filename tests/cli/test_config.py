@@ -1,4 +1,4 @@
-"""`bough config`, -o and the flags of the bare command: what the user has set once, and what comes first."""
+"""`oakleaf config`, -o and the flags of the bare command: what the user has set once, and what comes first."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough.cli.agent_options import AgentOptions
-from bough.cli.commands.serve import _agent as server_agent
-from bough.cli.config import Config, complete_model
-from bough.cli.main import outcome
-from bough.core.context import fold_settings
+import oakleaf as library
+from oakleaf.cli.agent_options import AgentOptions
+from oakleaf.cli.commands.serve import _agent as server_agent
+from oakleaf.cli.config import Config, complete_model
+from oakleaf.cli.main import outcome
+from oakleaf.core.context import fold_settings
 
 Cli = Callable[..., tuple[int, str, str]]
 
@@ -23,9 +23,9 @@ Cli = Callable[..., tuple[int, str, str]]
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     """Run a command line in this process, in a folder of its own; return exit code, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BOUGH_CONFIG", str(tmp_path / "config.toml"))
-    monkeypatch.setenv("BOUGH_STORE", str(tmp_path / "s.db"))
-    monkeypatch.delenv("BOUGH_MODEL", raising=False)
+    monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("OAKLEAF_STORE", str(tmp_path / "s.db"))
+    monkeypatch.delenv("OAKLEAF_MODEL", raising=False)
     (tmp_path / "one.json").write_text(json.dumps(["One.", "Two.", "Three."]))
     (tmp_path / "other.json").write_text(json.dumps(["Other.", "Others."]))
 
@@ -63,7 +63,7 @@ class TestFile:
         self, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "file").touch()
-        monkeypatch.setenv("BOUGH_CONFIG", str(tmp_path / "file" / "config.toml"))
+        monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "file" / "config.toml"))
         code, _, err = cli("config", "set", "store", "s.db")
         assert (code, "name another" in err) == (2, True)
 
@@ -182,7 +182,7 @@ class TestFile:
             (("set", "options.fast.seed", "1"), "'fast' is neither a model nor an alias"),
             (("set", "options.anthropic:m.seed", "1"), "anthropic has no option 'seed'"),
             (("set", "options.gemini:m.temperature", "9"), "temperature=9 is invalid for gemini"),
-            (("set", "options.gemini:m.temperature", "null"), "bough config unset"),
+            (("set", "options.gemini:m.temperature", "null"), "oakleaf config unset"),
         ],
     )
     def test_a_value_that_no_command_could_use_is_refused(
@@ -210,13 +210,13 @@ class TestPrecedence:
         cli("config", "alias", "slow", "scripted:other.json")
         cli("config", "set", "model", "fast")
         assert cli("run", "hi")[1] == "One.\n"
-        monkeypatch.setenv("BOUGH_MODEL", "slow")
+        monkeypatch.setenv("OAKLEAF_MODEL", "slow")
         assert cli("run", "hi")[1] == "Other.\n"
         assert cli("run", "hi", "--model", "fast")[1] == "One.\n"
         assert cli("run", "on", "--resume", "latest")[1] == "Two.\n", "the session's own model"
         cli("config", "set", "store", "t.db")
         assert json.loads(cli("ls", "--json")[1])["sessions"], "the environment names another store"
-        monkeypatch.delenv("BOUGH_STORE")
+        monkeypatch.delenv("OAKLEAF_STORE")
         assert cli("run", "hi", "--model", "slow")[1] == "Other.\n"
         assert len(json.loads(cli("ls", "--json")[1])["sessions"]) == 1
         assert Path("t.db").exists()
@@ -328,7 +328,7 @@ class TestChat:
         code, out, err = cli("run", "more", "--resume", "latest")
         assert (code, out) == (1, "")
         assert (
-            "had its 1 turn; raise it with --max-turns N, for good with bough config set chat.max_turns N"
+            "had its 1 turn; raise it with --max-turns N, for good with oakleaf config set chat.max_turns N"
             in err
         )
         assert cli("run", "more", "--resume", "latest", "--max-turns", "2")[:2] == (0, "Two.\n")

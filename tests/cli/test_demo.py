@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough.wire import PROVIDERS, find_provider
-from support.terminal import BOUGH, Terminal, bough, environment
+import oakleaf as library
+from oakleaf.wire import PROVIDERS, find_provider
+from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 
 @pytest.fixture(scope="module")
 def demo_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     folder = tmp_path_factory.mktemp("demo") / "here"
-    done = bough("demo", "--folder", folder, "--json", store=None)
+    done = oakleaf("demo", "--folder", folder, "--json", store=None)
     assert done.code == 0, done.err
     return folder, json.loads(done.out)
 
@@ -59,14 +59,14 @@ class TestDemo:
             assert list(store.verify()) == []
 
     def test_what_it_says_to_type_works_in_a_folder_with_any_name(self, tmp_path: Path) -> None:
-        done = bough("demo", "--folder", "my demo", home=tmp_path)
+        done = oakleaf("demo", "--folder", "my demo", home=tmp_path)
         assert done.code == 0, done.err
         typed = done.out.partition("to explore it:\n")[2].splitlines()[:2]
         where = [shlex.split(line)[-1] for line in typed]
-        assert where == [f"{tmp_path}/my demo", f"BOUGH_STORE={tmp_path}/my demo/demo.db"]
+        assert where == [f"{tmp_path}/my demo", f"OAKLEAF_STORE={tmp_path}/my demo/demo.db"]
 
     def test_it_leaves_nothing_behind_unless_told_to(self, tmp_path: Path) -> None:
-        done = bough("demo", store=None, TMPDIR=str(tmp_path))
+        done = oakleaf("demo", store=None, TMPDIR=str(tmp_path))
         assert done.code == 0
         assert list(tmp_path.iterdir()) == []
         assert "--keep" in done.out
@@ -74,12 +74,14 @@ class TestDemo:
     def test_it_runs_where_the_locale_is_not_utf_8(self, tmp_path: Path) -> None:
         ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
         variables = {**environment(tmp_path), **ascii_locale}
-        done = subprocess.run([*BOUGH, "demo"], capture_output=True, cwd=tmp_path, env=variables, check=False)
+        done = subprocess.run(
+            [*OAKLEAF, "demo"], capture_output=True, cwd=tmp_path, env=variables, check=False
+        )
         assert (done.returncode, done.stderr) == (0, b"")
 
     def test_a_folder_with_things_in_it_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "mine").write_text("x")
-        assert bough("demo", "--folder", tmp_path, store=None).code == 2
+        assert oakleaf("demo", "--folder", tmp_path, store=None).code == 2
         assert [file.name for file in tmp_path.iterdir()] == ["mine"]
 
     def test_at_a_terminal_it_is_in_plain_sight(self, tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ class TestDemo:
                 "kill -9",
                 "SIGKILL",
                 "outcome unknown",
-                "bough resume",
+                "oakleaf resume",
                 "first divergence",
                 "◀ leaf",
                 "claims hold",

@@ -12,19 +12,19 @@ from typing import Any, Self
 
 import pytest
 
-import bough as library
+import oakleaf as library
 from support.cli_store import write_store
 from support.paths import ROOT
 from support.server import LocalServer
-from support.terminal import BOUGH, Terminal, bough, environment
+from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 TOOLS = '''
-import os, bough
-@bough.tool(effect="read")
+import os, oakleaf
+@oakleaf.tool(effect="read")
 def look_up(order: int) -> dict:
     """Look an order up."""
     return {"order": order, "status": "lost"}
-@bough.tool(dry_run=lambda order: {"would": order})
+@oakleaf.tool(dry_run=lambda order: {"would": order})
 def refund(order: int) -> str:
     """Pay."""
     open(os.environ["BOOK"], "a").write(f"{order}\\n")
@@ -47,7 +47,7 @@ def store_path(tmp_path: Path) -> Path:
 
 def run_replay(store_path: Path, *arguments: str) -> tuple[int, dict[str, object]]:
     book = store_path.with_name("book")
-    done = bough(
+    done = oakleaf(
         "replay", "ses_case", *arguments, "--json", store=store_path, home=store_path.parent, BOOK=str(book)
     )
     assert done.code in (0, 1), done.err
@@ -89,24 +89,24 @@ class TestReplay:
     def test_it_begins_at_any_place(self, store_path: Path) -> None:
         _, report = run_replay(store_path, "--from", "8")
         assert report["cut"] == {"at": 8, "requested": 8}
-        done = bough("replay", "ses_case@8", "--json", store=store_path)
+        done = oakleaf("replay", "ses_case@8", "--json", store=store_path)
         assert done.json["cut"]["at"] == 8
 
     def test_a_bundle_is_taken_in_and_replayed(self, store_path: Path, tmp_path: Path) -> None:
-        assert bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path).code == 0
-        done = bough("replay", tmp_path / "x.bough", store=tmp_path / "new.db")
+        assert oakleaf("export", "ses_case", "-o", tmp_path / "x.oakleaf", store=store_path).code == 0
+        done = oakleaf("replay", tmp_path / "x.oakleaf", store=tmp_path / "new.db")
         assert done.code == 0, done.err
-        assert bough("verify", store=tmp_path / "new.db").code == 0
+        assert oakleaf("verify", store=tmp_path / "new.db").code == 0
 
     def test_a_bundle_can_be_replayed_beside_its_original(self, store_path: Path, tmp_path: Path) -> None:
-        assert bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path).code == 0
-        done = bough("replay", tmp_path / "x.bough", "--new-id", "--json", store=store_path)
+        assert oakleaf("export", "ses_case", "-o", tmp_path / "x.oakleaf", store=store_path).code == 0
+        done = oakleaf("replay", tmp_path / "x.oakleaf", "--new-id", "--json", store=store_path)
         assert done.code == 0, done.err
         with library.open(store_path) as store:
             original, copy = store.session("ses_case").row, store.session(done.json["source"]).row
         assert copy.session_id != original.session_id
         assert copy.conversation_id != original.conversation_id
-        refused = bough("replay", "ses_case", "--new-id", store=store_path)
+        refused = oakleaf("replay", "ses_case", "--new-id", store=store_path)
         assert refused.code == 2
         assert "not one" in refused.err
 
@@ -121,17 +121,18 @@ class TestReplay:
         ],
     )
     def test_bad_input_is_refused(self, store_path: Path, bad: list[str]) -> None:
-        done = bough("replay", "ses_case", *bad, store=store_path, home=store_path.parent)
+        done = oakleaf("replay", "ses_case", *bad, store=store_path, home=store_path.parent)
         assert done.code == 2, done.err
-        assert len(bough("ls", "--all", "--json", store=store_path).json["sessions"]) == 3
+        assert len(oakleaf("ls", "--all", "--json", store=store_path).json["sessions"]) == 3
 
     def test_the_report_is_text_markdown_or_json_and_may_go_to_a_file(
         self, store_path: Path, tmp_path: Path
     ) -> None:
-        assert "source unchanged" in bough("replay", "ses_case", store=store_path).out
-        assert "|" in bough("replay", "ses_case", "--markdown", store=store_path).out
+        assert "source unchanged" in oakleaf("replay", "ses_case", store=store_path).out
+        assert "|" in oakleaf("replay", "ses_case", "--markdown", store=store_path).out
         assert (
-            bough("replay", "ses_case", "--json", "--output", tmp_path / "r.json", store=store_path).out == ""
+            oakleaf("replay", "ses_case", "--json", "--output", tmp_path / "r.json", store=store_path).out
+            == ""
         )
         assert json.loads((tmp_path / "r.json").read_text())["schema_version"] == 1
 
@@ -139,17 +140,17 @@ class TestReplay:
         self, store_path: Path, tmp_path: Path
     ) -> None:
         (tmp_path / "short.json").write_text(json.dumps(CHANGED[:1]))
-        done = bough(
+        done = oakleaf(
             "replay", "ses_case", "--model", f"scripted:{tmp_path}/short.json", "--json", store=store_path
         )
         assert (done.code, done.json["is_unanswered"]) == (4, True)
-        again = bough("diff", "ses_case", str(done.json["replay"]), store=store_path)
+        again = oakleaf("diff", "ses_case", str(done.json["replay"]), store=store_path)
         assert again.code == 4
         assert "a replay is incomplete" in again.err
         command = ("replay", "ses_case", "--model", "scripted:gone.json", "--output", tmp_path / "r.txt")
-        assert bough(*command, store=store_path).code == 4
+        assert oakleaf(*command, store=store_path).code == 4
         assert not (tmp_path / "r.txt").exists()
-        alone = bough("replay", "ses_case", "--prompt", "Be strict.", store=store_path)
+        alone = oakleaf("replay", "ses_case", "--prompt", "Be strict.", store=store_path)
         assert alone.code == 2
         assert "--model" in alone.err
 
@@ -177,9 +178,9 @@ class TestReplay:
         assert changed.returncode == 0, changed.stderr
         assert "first divergence" in changed.stdout
         assert "1 dry run (refund" in changed.stdout
-        done = make("export-session", "SESSION_ID=ses_case", f"OUTPUT={tmp_path}/made.bough")
+        done = make("export-session", "SESSION_ID=ses_case", f"OUTPUT={tmp_path}/made.oakleaf")
         assert done.returncode == 0, done.stderr
-        imported = make("replay", f"SESSION={tmp_path}/made.bough")
+        imported = make("replay", f"SESSION={tmp_path}/made.oakleaf")
         assert imported.returncode == 0, imported.stderr
         assert "source unchanged" in imported.stdout
         assert not imported.stdout.startswith("ses_case ")
@@ -202,26 +203,26 @@ class TestReplay:
 
 class TestDiff:
     def test_the_exit_code_says_whether_they_differ(self, store_path: Path) -> None:
-        assert bough("diff", "ses_case", "ses_case", store=store_path).code == 0
-        done = bough("diff", "ses_case", "Another try", "--json", store=store_path)
+        assert oakleaf("diff", "ses_case", "ses_case", store=store_path).code == 0
+        done = oakleaf("diff", "ses_case", "Another try", "--json", store=store_path)
         assert (done.code, done.json["shared"]) == (1, 8)
-        assert bough("diff", "ses_case@8", "Another try", "-q", store=store_path).code == 0
-        assert "|" in bough("diff", "ses_case", "Another try", "--markdown", store=store_path).out
+        assert oakleaf("diff", "ses_case@8", "Another try", "-q", store=store_path).code == 0
+        assert "|" in oakleaf("diff", "ses_case", "Another try", "--markdown", store=store_path).out
 
     def test_a_bundle_is_compared_without_being_taken_in(self, store_path: Path, tmp_path: Path) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path)
-        bough("undo", "ses_case", store=store_path)
-        assert bough("diff", "ses_case", tmp_path / "x.bough", "-q", store=store_path).code == 1
-        assert len(bough("ls", "--all", "--json", store=store_path).json["sessions"]) == 3
+        oakleaf("export", "ses_case", "-o", tmp_path / "x.oakleaf", store=store_path)
+        oakleaf("undo", "ses_case", store=store_path)
+        assert oakleaf("diff", "ses_case", tmp_path / "x.oakleaf", "-q", store=store_path).code == 1
+        assert len(oakleaf("ls", "--all", "--json", store=store_path).json["sessions"]) == 3
 
 
 class TestSearch:
     def test_a_hit_opens_at_its_entry(self, store_path: Path) -> None:
-        done = bough("search", "lost", "role:tool", "--json", store=store_path)
+        done = oakleaf("search", "lost", "role:tool", "--json", store=store_path)
         (hit,) = done.json["hits"]
         assert hit["reference"] == "ses_case@5"
-        assert bough("show", hit["reference"], "--json", store=store_path).json["entry"]["seq"] == 5
-        assert "ses_case@5" in bough("search", "lost", "role:tool", store=store_path).out
+        assert oakleaf("show", hit["reference"], "--json", store=store_path).json["entry"]["seq"] == 5
+        assert "ses_case@5" in oakleaf("search", "lost", "role:tool", store=store_path).out
 
     def test_hits_are_grouped_below_what_their_sessions_are_called(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
@@ -231,7 +232,7 @@ class TestSearch:
                 session.append(
                     [library.user("Where is my parcel?"), library.assistant("Your parcel is lost.")]
                 )
-        done = bough("search", "parcel", "after:yesterday", store=place)
+        done = oakleaf("search", "parcel", "after:yesterday", store=place)
         lines = [line.split("  20")[0].split(" · 20")[0] for line in done.out.splitlines()]
         assert lines == [
             "Where is my parcel?  2 hits",
@@ -246,38 +247,40 @@ class TestSearch:
             "  ses_a@1  user · turn 1",
             "    Where is my parcel?",
         ]
-        hits = bough("search", "parcel", "--json", store=place).json["hits"]
+        hits = oakleaf("search", "parcel", "--json", store=place).json["hits"]
         assert [hit["heading"] for hit in hits] == ["Where is my parcel?"] * 2 + ["Order 41"] * 2
         assert [hit["turn"] for hit in hits] == [1, 1, 1, 1]
-        assert bough("search", "parcel", "before:today", store=place).code == 1
-        wrong = bough("search", "parcel", "after:someday", store=place)
+        assert oakleaf("search", "parcel", "before:today", store=place).code == 1
+        wrong = oakleaf("search", "parcel", "after:someday", store=place)
         assert (wrong.code, "today, yesterday, monday" in wrong.err) == (2, True)
 
     def test_a_hit_on_an_abandoned_branch_opens_too(self, store_path: Path) -> None:
-        bough("undo", "ses_case", store=store_path)
-        (hit,) = bough("search", "welcome", "--json", store=store_path).json["hits"]
+        oakleaf("undo", "ses_case", store=store_path)
+        (hit,) = oakleaf("search", "welcome", "--json", store=store_path).json["hits"]
         assert hit["on_path"] is False
-        assert "You are welcome." in bough("show", hit["reference"], store=store_path).out
+        assert "You are welcome." in oakleaf("show", hit["reference"], store=store_path).out
 
     @pytest.mark.parametrize("name", ["ses_case", "ses_cas", "cas"])
     def test_a_session_is_named_as_everywhere(self, store_path: Path, name: str) -> None:
-        report = bough("search", "order", f"session:{name}", "--json", store=store_path).json["hits"]
+        report = oakleaf("search", "order", f"session:{name}", "--json", store=store_path).json["hits"]
         assert {hit["session_id"] for hit in report} == {"ses_case"}
 
     def test_what_is_new_is_found_at_once(self, store_path: Path) -> None:
-        assert bough("search", "zebra", store=store_path).code == 1
+        assert oakleaf("search", "zebra", store=store_path).code == 1
         with library.open(store_path) as store:
             store.session("ses_other").append([library.user("a zebra")])
-        assert bough("search", "zebra", store=store_path).code == 0
+        assert oakleaf("search", "zebra", store=store_path).code == 0
 
     def test_pages_go_on_and_bad_filters_are_refused(self, store_path: Path) -> None:
-        first = bough("search", "order", "-n", "1", "--json", store=store_path).json
-        second = bough("search", "order", "-n", "1", "--page", first["next"], "--json", store=store_path).json
+        first = oakleaf("search", "order", "-n", "1", "--json", store=store_path).json
+        second = oakleaf(
+            "search", "order", "-n", "1", "--page", first["next"], "--json", store=store_path
+        ).json
         assert first["hits"][0]["reference"] != second["hits"][0]["reference"]
-        done = bough("search", "colour:red", store=store_path)
+        done = oakleaf("search", "colour:red", store=store_path)
         assert done.code == 2
         assert "role:" in done.err
-        assert bough("search", "after:soon", store=store_path).code == 2
+        assert oakleaf("search", "after:soon", store=store_path).code == 2
 
     def test_marks_are_shown_at_a_terminal(self, store_path: Path) -> None:
         with Terminal("search", "refunded", store=store_path) as terminal:
@@ -289,18 +292,18 @@ class TestExport:
     def test_a_bundle_goes_out_and_in_and_out_to_the_same_bytes(
         self, store_path: Path, tmp_path: Path
     ) -> None:
-        one, two = tmp_path / "one.bough", tmp_path / "two.bough"
-        assert bough("export", "ses_case", "-o", one, store=store_path).code == 0
-        added = bough("import", one, "--json", store=tmp_path / "b.db").json["imported"][0]
+        one, two = tmp_path / "one.oakleaf", tmp_path / "two.oakleaf"
+        assert oakleaf("export", "ses_case", "-o", one, store=store_path).code == 0
+        added = oakleaf("import", one, "--json", store=tmp_path / "b.db").json["imported"][0]
         assert added["added"] == ["ses_case"]
-        assert bough("export", "ses_case", "-o", two, store=tmp_path / "b.db").code == 0
+        assert oakleaf("export", "ses_case", "-o", two, store=tmp_path / "b.db").code == 0
         assert one.read_bytes() == two.read_bytes()
-        again = bough("import", one, "--json", store=tmp_path / "b.db").json["imported"][0]
+        again = oakleaf("import", one, "--json", store=tmp_path / "b.db").json["imported"][0]
         assert (again["added"], again["existing"]) == ([], ["ses_case"])
 
     def test_through_a_pipe(self, store_path: Path, tmp_path: Path) -> None:
         there = tmp_path / "b.db"
-        command = f"{' '.join(BOUGH)} export ses_case -o - | {' '.join(BOUGH)} --store {there} import -"
+        command = f"{' '.join(OAKLEAF)} export ses_case -o - | {' '.join(OAKLEAF)} --store {there} import -"
         done = subprocess.run(
             ["sh", "-c", command],
             capture_output=True,
@@ -317,10 +320,10 @@ class TestExport:
     def test_what_people_and_tools_read_goes_to_stdout_or_a_file(
         self, store_path: Path, tmp_path: Path, format_: str
     ) -> None:
-        done = bough("export", "ses_case", format_, store=store_path)
+        done = oakleaf("export", "ses_case", format_, store=store_path)
         assert done.code == 0
         assert "Where is order 41?" in done.out
-        assert bough("export", "ses_case", format_, "-o", tmp_path / "x", store=store_path).out == ""
+        assert oakleaf("export", "ses_case", format_, "-o", tmp_path / "x", store=store_path).out == ""
         assert (tmp_path / "x").read_text() == done.out
 
     def test_what_a_format_does_not_hold_and_a_second_format_are_refused(self, store_path: Path) -> None:
@@ -336,27 +339,27 @@ class TestExport:
             "replay ses_case --json --markdown",
             "usage --view tree",
         ):
-            done = bough(*line.split(), store=store_path)
+            done = oakleaf(*line.split(), store=store_path)
             assert (done.code, done.out) == (2, ""), line
             assert re.findall("--[a-z-]+", line)[-1] in done.err, line
 
     def test_it_is_named_after_the_session(self, store_path: Path, tmp_path: Path) -> None:
-        assert bough("export", "ses_case", store=store_path, home=tmp_path).code == 0
-        assert (tmp_path / "ses_case.bough").exists()
-        assert bough("export", "ses_case", "-o", tmp_path / "x", store=store_path).code == 0
+        assert oakleaf("export", "ses_case", store=store_path, home=tmp_path).code == 0
+        assert (tmp_path / "ses_case.oakleaf").exists()
+        assert oakleaf("export", "ses_case", "-o", tmp_path / "x", store=store_path).code == 0
 
     def test_a_secret_is_masked_and_counted(self, tmp_path: Path) -> None:
         key = "sk-ant-api03-" + "Ab1" * 30
         with library.open(tmp_path / "s.db") as store:
             session = store.start(session_id="ses_k")
             session.append([library.user("my word is xyzzy-1234567890-abcdef")])
-        done = bough(
-            "export", "ses_k", "--redact", "-o", tmp_path / "x.bough", store=tmp_path / "s.db",
+        done = oakleaf(
+            "export", "ses_k", "--redact", "-o", tmp_path / "x.oakleaf", store=tmp_path / "s.db",
             MY_API_KEY="xyzzy-1234567890-abcdef",
         )  # fmt: skip
         assert done.code == 0, done.err
         assert "masked 1" in done.err
-        assert b"xyzzy" not in (tmp_path / "x.bough").read_bytes()
+        assert b"xyzzy" not in (tmp_path / "x.oakleaf").read_bytes()
         assert key not in done.err
 
 
@@ -397,7 +400,7 @@ class Collector:
 class TestSpans:
     def test_a_collector_takes_what_is_sent(self, store_path: Path) -> None:
         with Collector() as collector:
-            done = bough(
+            done = oakleaf(
                 *("export", "ses_case", "--otel", "--to", collector.url, "--json"),
                 store=store_path,
                 OTEL_EXPORTER_OTLP_HEADERS="x-key=a%20key",
@@ -412,12 +415,12 @@ class TestSpans:
         ((path, key, request),) = collector.requests
         assert (path, key) == ("/v1/traces", "a key")
         assert "Where is order 41?" not in json.dumps(request)
-        written = bough("export", "ses_case", "--otel", store=store_path).out
+        written = oakleaf("export", "ses_case", "--otel", store=store_path).out
         assert [json.loads(line) for line in written.splitlines()] == [request]
 
     def test_content_is_sent_if_asked_for(self, store_path: Path) -> None:
         with Collector() as collector:
-            done = bough(
+            done = oakleaf(
                 "export",
                 "ses_case",
                 "--otel",
@@ -433,7 +436,7 @@ class TestSpans:
     def test_where_nobody_listens_it_says_so_and_what_to_do(self, store_path: Path) -> None:
         with Collector() as collector:
             pass
-        done = bough("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
+        done = oakleaf("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
         assert (done.code, done.out) == (1, "")
         assert f"cannot send spans to {collector.url}/v1/traces: Connection refused" in done.err
         assert "-o FILE" in done.err
@@ -454,7 +457,7 @@ class TestSpans:
         self, store_path: Path, status: int, says: str, words: str
     ) -> None:
         with Collector(status, says) as collector:
-            done = bough("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
+            done = oakleaf("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
         assert (done.code, len(collector.requests)) == (1, 1)
         assert words in done.err
 
@@ -463,7 +466,7 @@ class TestSpans:
     )
     def test_however_it_says_that_it_took_them(self, store_path: Path, says: str) -> None:
         with Collector(says=says) as collector:
-            assert bough("export", "ses_case", "--otel", "--to", collector.url, store=store_path).code == 0
+            assert oakleaf("export", "ses_case", "--otel", "--to", collector.url, store=store_path).code == 0
 
     @pytest.mark.parametrize(
         "typed",
@@ -478,18 +481,20 @@ class TestSpans:
         ],
     )
     def test_what_is_no_address_is_refused(self, store_path: Path, typed: str) -> None:
-        done = bough("export", "ses_case", "--otel", *typed.split(), store=store_path, home=store_path.parent)
+        done = oakleaf(
+            "export", "ses_case", "--otel", *typed.split(), store=store_path, home=store_path.parent
+        )
         assert (done.code, done.out) == (2, "")
 
     def test_a_header_that_is_none_is_refused_without_telling_it(self, store_path: Path) -> None:
         line = ("export", "ses_case", "--otel", "--to", "http://localhost:1")
-        done = bough(*line, store=store_path, OTEL_EXPORTER_OTLP_HEADERS="xyzzy")
+        done = oakleaf(*line, store=store_path, OTEL_EXPORTER_OTLP_HEADERS="xyzzy")
         assert done.code == 2
         assert "NAME=VALUE" in done.err
         assert "xyzzy" not in done.err
 
     def test_a_place_has_no_spans_of_its_own(self, store_path: Path) -> None:
-        done = bough("export", "ses_case@3", "--otel", store=store_path)
+        done = oakleaf("export", "ses_case@3", "--otel", store=store_path)
         assert (done.code, done.out) == (2, "")
         assert "omit the @" in done.err
 
@@ -497,8 +502,8 @@ class TestSpans:
 class TestImport:
     @pytest.mark.parametrize("damage", ["cut", "altered", "foreign", "empty", "absent"])
     def test_a_damaged_bundle_changes_nothing(self, store_path: Path, tmp_path: Path, damage: str) -> None:
-        place = tmp_path / "x.bough"
-        bough("export", "ses_case", "-o", place, store=store_path)
+        place = tmp_path / "x.oakleaf"
+        oakleaf("export", "ses_case", "-o", place, store=store_path)
         data = place.read_bytes()
         match damage:
             case "cut":
@@ -515,22 +520,22 @@ class TestImport:
         new.parent.mkdir()
         library.open(there).close()
         for store in (there, new):
-            done = bough("import", place, store=store)
+            done = oakleaf("import", place, store=store)
             assert done.code == (2 if damage == "absent" else 1)
-            assert done.err.startswith("bough:")
-            assert bough("replay", place, store=store).code in (1, 2)
-            assert bough("import", "--from", "chat", place, store=store).code == 1
-        assert bough("ls", "--json", store=there).json["sessions"] == []
+            assert done.err.startswith("oakleaf:")
+            assert oakleaf("replay", place, store=store).code in (1, 2)
+            assert oakleaf("import", "--from", "chat", place, store=store).code == 1
+        assert oakleaf("ls", "--json", store=there).json["sessions"] == []
         assert list(new.parent.iterdir()) == []
 
     def test_a_clash_is_refused_and_new_id_takes_it_in_beside(self, store_path: Path, tmp_path: Path) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path)
-        bough("title", "ses_case", "Changed", store=store_path)
-        done = bough("import", tmp_path / "x.bough", store=store_path)
+        oakleaf("export", "ses_case", "-o", tmp_path / "x.oakleaf", store=store_path)
+        oakleaf("title", "ses_case", "Changed", store=store_path)
+        done = oakleaf("import", tmp_path / "x.oakleaf", store=store_path)
         assert done.code == 1
         assert "--new-id" in done.err
-        assert bough("import", tmp_path / "x.bough", "--new-id", store=store_path).code == 0
-        assert len(bough("ls", "--json", store=store_path).json["sessions"]) == 4
+        assert oakleaf("import", tmp_path / "x.oakleaf", "--new-id", store=store_path).code == 0
+        assert len(oakleaf("ls", "--json", store=store_path).json["sessions"]) == 4
 
 
 class TestOverwriting:
@@ -553,36 +558,36 @@ class TestOverwriting:
     def test_a_file_is_overwritten_only_with_force(
         self, store_path: Path, tmp_path: Path, command: tuple[str, ...]
     ) -> None:
-        bough("lab", "run", "ses_case", "--mode", "strict", store=store_path)
+        oakleaf("lab", "run", "ses_case", "--mode", "strict", store=store_path)
         file = tmp_path / "present"
         file.write_text("mine")
         words = [str(file) if word == "FILE" else word for word in command]
-        done = bough(*words, store=store_path)
+        done = oakleaf(*words, store=store_path)
         assert (done.code, f"{file} exists; --force overwrites it" in done.err) == (2, True)
         assert file.read_text() == "mine"
-        assert bough(*words, "--force", store=store_path).code == 0
+        assert oakleaf(*words, "--force", store=store_path).code == 0
         assert file.read_bytes() != b"mine"
 
     def test_a_file_that_export_names_itself_is_safe_too(self, store_path: Path, tmp_path: Path) -> None:
         for words in ((), ("-o", tmp_path)):
-            assert bough("export", "ses_case", *words, "--force", store=store_path, home=tmp_path).code == 0
-            again = bough("export", "ses_case", *words, store=store_path, home=tmp_path)
-            assert (again.code, "ses_case.bough exists; --force" in again.err) == (2, True)
+            assert oakleaf("export", "ses_case", *words, "--force", store=store_path, home=tmp_path).code == 0
+            again = oakleaf("export", "ses_case", *words, store=store_path, home=tmp_path)
+            assert (again.code, "ses_case.oakleaf exists; --force" in again.err) == (2, True)
 
     def test_a_device_is_written_without_force(self, store_path: Path) -> None:
-        assert bough("export", "ses_case", "-o", "/dev/null", store=store_path).code == 0
+        assert oakleaf("export", "ses_case", "-o", "/dev/null", store=store_path).code == 0
 
 
 class TestCopy:
     def test_sessions_are_copied_to_another_store(self, store_path: Path, tmp_path: Path) -> None:
         there = tmp_path / "b.db"
-        assert bough("copy", "--all", "--to", there, store=store_path).code == 1
-        assert bough("copy", "--all", "--to", there, "--yes", "--json", store=store_path).json["copied"]
+        assert oakleaf("copy", "--all", "--to", there, store=store_path).code == 1
+        assert oakleaf("copy", "--all", "--to", there, "--yes", "--json", store=store_path).json["copied"]
         for store, name in ((store_path, "one"), (there, "two")):
-            bough("export", "ses_case", "-o", tmp_path / name, store=store)
+            oakleaf("export", "ses_case", "-o", tmp_path / name, store=store)
         assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
-        assert bough("copy", "ses_case", "--to", there, store=store_path).code == 0
-        assert bough("copy", "--to", there, store=store_path).code == 2
+        assert oakleaf("copy", "ses_case", "--to", there, store=store_path).code == 0
+        assert oakleaf("copy", "--to", there, store=store_path).code == 2
 
     def test_a_session_that_differs_there_is_named_and_the_others_are_copied(
         self, store_path: Path, tmp_path: Path
@@ -590,7 +595,7 @@ class TestCopy:
         there = tmp_path / "there.db"
         with library.open(there) as other:
             other.start("other", session_id="ses_case")
-        done = bough("copy", "--all", "--to", there, "--yes", store=store_path)
+        done = oakleaf("copy", "--all", "--to", there, "--yes", store=store_path)
         assert (done.code, "not copied: ses_case: " in done.err, "--new-id" in done.err) == (1, True, True)
         with library.open(there) as other:
             assert other.session("ses_other")
@@ -607,21 +612,21 @@ class TestDownload:
 
     def download(self, server: str, token: Path, target: Path, session: str = "ses_case") -> Any:
         words = ("--from", server, "--token-file", str(token), "-o", str(target))
-        return bough("export", session, *words, store=target.parent / "other.db", home=target.parent)
+        return oakleaf("export", session, *words, store=target.parent / "other.db", home=target.parent)
 
     def test_a_session_is_downloaded_and_is_the_same_bundle(
         self, store_path: Path, token: Path, tmp_path: Path
     ) -> None:
         with library.open(store_path) as store, LocalServer(store, internal_token="inside") as server:
-            done = self.download(server.url, token, tmp_path / "got.bough")
-            store.session("ses_case").export(tmp_path / "own.bough")
+            done = self.download(server.url, token, tmp_path / "got.oakleaf")
+            store.session("ses_case").export(tmp_path / "own.oakleaf")
         assert done.code == 0, done.err
-        assert (tmp_path / "got.bough").read_bytes() == (tmp_path / "own.bough").read_bytes()
+        assert (tmp_path / "got.oakleaf").read_bytes() == (tmp_path / "own.oakleaf").read_bytes()
 
     def test_a_refused_token_an_unknown_session_and_a_server_that_is_away_write_nothing(
         self, store_path: Path, token: Path, tmp_path: Path
     ) -> None:
-        target = tmp_path / "got.bough"
+        target = tmp_path / "got.oakleaf"
         with library.open(store_path) as store, LocalServer(store, internal_token="inside") as server:
             missing = self.download(server.url, token, target, "ses_none")
             token.write_text("wrong")
@@ -644,7 +649,7 @@ class TestDownload:
     def test_the_token_goes_nowhere_it_could_be_read(
         self, token: Path, tmp_path: Path, server: str, problem: str
     ) -> None:
-        done = self.download(server, token, tmp_path / "got.bough")
+        done = self.download(server, token, tmp_path / "got.oakleaf")
         assert (done.code, problem in done.err) == (2, True)
 
     def test_what_is_no_whole_bundle_is_not_written(self, token: Path, tmp_path: Path) -> None:
@@ -652,7 +657,7 @@ class TestDownload:
             def do_GET(self) -> None:
                 self.send_response(200)
                 self.end_headers()
-                self.wfile.write(b'{"line":"bundle"')
+                self.wfile.write(b'{"line":"oakleaf"')
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -660,7 +665,7 @@ class TestDownload:
         with HTTPServer(("127.0.0.1", 0), Half) as server:
             thread = Thread(target=server.handle_request)
             thread.start()
-            done = self.download(f"http://127.0.0.1:{server.server_port}", token, tmp_path / "got.bough")
+            done = self.download(f"http://127.0.0.1:{server.server_port}", token, tmp_path / "got.oakleaf")
             thread.join()
         assert (done.code, "nothing was written" in done.err) == (1, True)
-        assert not (tmp_path / "got.bough").exists()
+        assert not (tmp_path / "got.oakleaf").exists()

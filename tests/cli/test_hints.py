@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough import ScriptedModel, ToolCall, assistant, user
-from bough.cli.main import outcome
+import oakleaf as library
+from oakleaf import ScriptedModel, ToolCall, assistant, user
+from oakleaf.cli.main import outcome
 from support.cli_store import write_store
 from support.suggestions import has_placeholder, suggested_commands
 
@@ -69,9 +69,9 @@ def situation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Situation:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BOUGH_CONFIG", str(tmp_path / "config.toml"))
-    monkeypatch.setenv("BOUGH_STORE", str(tmp_path / "s.db"))
-    monkeypatch.setenv("BOUGH_MODEL", "scripted:one.json")
+    monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "config.toml"))
+    monkeypatch.setenv("OAKLEAF_STORE", str(tmp_path / "s.db"))
+    monkeypatch.setenv("OAKLEAF_MODEL", "scripted:one.json")
     monkeypatch.setattr("sys.stdin", io.StringIO())
     return Situation(tmp_path, capsys)
 
@@ -133,13 +133,13 @@ def replayed(here: Situation) -> None:
 
 
 def exported(here: Situation) -> None:
-    here.run("export", "ses_case", "-o", "case.bough")
+    here.run("export", "ses_case", "-o", "case.oakleaf")
 
 
 def exported_waiting(here: Situation) -> None:
     """A bundle of a session that waits for approval, which the store does not have."""
     waiting(here)
-    here.run("export", "ses_waits", "-o", "waits.bough")
+    here.run("export", "ses_waits", "-o", "waits.oakleaf")
     with here.store as store:
         store.delete("ses_waits")
         store.purge("ses_waits")
@@ -193,10 +193,10 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (nothing, "restore latest"),
     (nothing, "purge ses_case"),
     (nothing, "rm ses_case --yes"),
-    (nothing, "import nothing.bough"),
+    (nothing, "import nothing.oakleaf"),
     (nothing, "import nothing"),
     (nothing, "import claude-code"),
-    (nothing, "import case.bough --dry-run"),
+    (nothing, "import case.oakleaf --dry-run"),
     (nothing, "export ses_case@3 --bundle"),
     (nothing, "replay ses_case --model nobody"),
     (nothing, "replay ses_case --mode strict"),
@@ -229,10 +229,10 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (running, "resume ses_case"),
     (left_running, "doctor"),
     (replayed, "run hi --resume ses_case"),
-    (exported, "title case.bough x"),
-    (exported, "rewind case.bough@3"),
-    (exported, "run hi --resume case.bough"),
-    (exported_waiting, "show waits.bough"),
+    (exported, "title case.oakleaf x"),
+    (exported, "rewind case.oakleaf@3"),
+    (exported, "run hi --resume case.oakleaf"),
+    (exported_waiting, "show waits.oakleaf"),
     (branched, "replay ses_case@1:5"),
     (branched, "lab promote ses_case@1:5 cases"),
     (branched, "show ses_case@5"),
@@ -260,23 +260,23 @@ def test_every_command_that_a_message_suggests_runs_as_printed(
         code, written = situation.run(*arguments)
         if "Missing argument" in written:  # the message only mentions the verb
             continue
-        assert code in (0, 1, 3), f"{text}\n→ bough {shlex.join(arguments)}: {code}\n{written}"
+        assert code in (0, 1, 3), f"{text}\n→ oakleaf {shlex.join(arguments)}: {code}\n{written}"
 
 
 @pytest.mark.parametrize(
     ("prepare", "command", "hint"),
     [
-        (nothing, ["title", "Lost order@3", "x"], "bough rewind 'Lost order@3'"),
-        (nothing, ["show", "Lost order@9:1"], "bough log 'Lost order' --all"),
-        (nothing, ["show", "Lost order@3", "-n", "2"], "bough log 'Lost order@3' -n"),
-        (nothing, ["rewind", "Lost order"], "bough rewind 'Lost order@7'"),
-        (nothing, ["rewind", "Lost order"], "bough log 'Lost order' lists"),
-        (nothing, ["uncompact", "Lost order"], "bough compact 'Lost order' creates"),
-        (nothing, ["export", "Lost order@3", "--bundle"], "bough fork 'Lost order@3'"),
-        (nothing, ["config", "alias", "my model"], "bough config alias 'my model' MODEL"),
-        (nothing, ["undo", "Empty one"], "bough log 'Empty one' shows"),
-        (branched, ["replay", "Lost order@1:5"], "bough fork 'Lost order@1:5'"),
-        (branched, ["lab", "promote", "Lost order@1:5", "cases"], "bough fork 'Lost order@1:5'"),
+        (nothing, ["title", "Lost order@3", "x"], "oakleaf rewind 'Lost order@3'"),
+        (nothing, ["show", "Lost order@9:1"], "oakleaf log 'Lost order' --all"),
+        (nothing, ["show", "Lost order@3", "-n", "2"], "oakleaf log 'Lost order@3' -n"),
+        (nothing, ["rewind", "Lost order"], "oakleaf rewind 'Lost order@7'"),
+        (nothing, ["rewind", "Lost order"], "oakleaf log 'Lost order' lists"),
+        (nothing, ["uncompact", "Lost order"], "oakleaf compact 'Lost order' creates"),
+        (nothing, ["export", "Lost order@3", "--bundle"], "oakleaf fork 'Lost order@3'"),
+        (nothing, ["config", "alias", "my model"], "oakleaf config alias 'my model' MODEL"),
+        (nothing, ["undo", "Empty one"], "oakleaf log 'Empty one' shows"),
+        (branched, ["replay", "Lost order@1:5"], "oakleaf fork 'Lost order@1:5'"),
+        (branched, ["lab", "promote", "Lost order@1:5", "cases"], "oakleaf fork 'Lost order@1:5'"),
     ],
     ids=lambda value: (
         value.__name__ if callable(value) else shlex.join(value) if isinstance(value, list) else ""

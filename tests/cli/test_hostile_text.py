@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough import Attachment, Note, Text, ToolCall, assistant, tool_result, user
-from bough.cli.rendering.output import guard
-from bough.core.drafts import Draft
-from bough.core.usage import Call, Usage
+import oakleaf as library
+from oakleaf import Attachment, Note, Text, ToolCall, assistant, tool_result, user
+from oakleaf.cli.rendering.output import guard
+from oakleaf.core.drafts import Draft
+from oakleaf.core.usage import Call, Usage
 from support.paths import ROOT
 from support.terminal import Terminal
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 pytestmark = pytest.mark.attack
 
@@ -182,7 +182,7 @@ def test_every_text_of_the_command_line_passes_one_function() -> None:
         "completion.py": 1,
     }
     calls: dict[str, int] = {}
-    for path in (ROOT / "src/bough/cli").rglob("*.py"):
+    for path in (ROOT / "src/oakleaf/cli").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(ast.Attribute(ast.Name("click"), "echo" | "secho")) | ast.Call(

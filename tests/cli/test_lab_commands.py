@@ -1,4 +1,4 @@
-"""`bough lab`, through the real entry point, on sessions that a scripted model recorded."""
+"""`oakleaf lab`, through the real entry point, on sessions that a scripted model recorded."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-import bough as library
-from bough import Rates, ScriptedModel, ToolCall, assistant
+import oakleaf as library
+from oakleaf import Rates, ScriptedModel, ToolCall, assistant
 from support.fake_providers import Completion, ErrorReply, FakeProviders
 from support.lab_sessions import look_up, track
-from support.terminal import CommandResult, Terminal, bough
+from support.terminal import CommandResult, Terminal, oakleaf
 
 CASES = 12
 
@@ -51,7 +51,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def run(home: Path, *arguments: object, **variables: str) -> CommandResult:
-    return bough("lab", "run", *arguments, home=home, **{"BOUGH_MODEL": "scripted:old.json", **variables})
+    return oakleaf("lab", "run", *arguments, home=home, **{"OAKLEAF_MODEL": "scripted:old.json", **variables})
 
 
 def test_it_prints_the_plan_then_the_report_and_passes(home: Path) -> None:
@@ -63,10 +63,10 @@ def test_it_prints_the_plan_then_the_report_and_passes(home: Path) -> None:
 
 
 def test_a_title_of_several_words_is_a_session_and_not_a_search(home: Path) -> None:
-    bough("title", "ses_case_03", "It is lost.", home=home)
-    saved = bough("lab", "cohort", "save", "one", "It is lost.", "--json", home=home).json
+    oakleaf("title", "ses_case_03", "It is lost.", home=home)
+    saved = oakleaf("lab", "cohort", "save", "one", "It is lost.", "--json", home=home).json
     assert saved["sessions"] == ["ses_case_03"]
-    found = bough("lab", "cohort", "save", "all", "is lost", "--json", home=home).json
+    found = oakleaf("lab", "cohort", "save", "all", "is lost", "--json", home=home).json
     assert len(found["sessions"]) == CASES
 
 
@@ -82,8 +82,8 @@ def test_a_change_of_tools_fails_the_gate(home: Path) -> None:
     assert ran.code == 1
     assert "tools change in 100 % of turns, 0 % by noise alone: +100 points" in ran.out
     assert "failed     tool_changed > baseline + 5%" in ran.out
-    assert "bough diff ses_case_00 ses_" in ran.out
-    shown = bough("lab", "show", home=home)
+    assert "oakleaf diff ses_case_00 ses_" in ran.out
+    shown = oakleaf("lab", "show", home=home)
     assert (shown.code, "failed     tool_changed > baseline + 5%: 100.0 %" in shown.out) == (0, True)
 
 
@@ -96,9 +96,9 @@ def test_json_has_a_schema_version_and_the_same_command_prints_it_again(home: Pa
     again = run(home, "agent:support", "--model", f"scripted:{home}/polite.json", "--json")
     assert again.out == first.out
     assert "will make  no model calls" in again.err
-    data = json.loads(bough("lab", "show", "--json", home=home).out)
+    data = json.loads(oakleaf("lab", "show", "--json", home=home).out)
     assert data["lanes"] == report["lanes"]
-    (row,) = json.loads(bough("lab", "ls", "--json", home=home).out)["runs"]
+    (row,) = json.loads(oakleaf("lab", "ls", "--json", home=home).out)["runs"]
     assert row["status"] == "complete"
 
 
@@ -124,26 +124,26 @@ def test_a_judge_is_charged_to_a_bucket_of_its_own(home: Path) -> None:
         home, "ses_case_01", "--judge", f"scripted:{home}/judge.json", "--judge-prompt", "Is it polite?"
     )
     assert re.search(r"judge +0\.5 +0\.5 +0\.5", ran.out)
-    usage = bough("usage", "--by", "bucket", home=home).out
+    usage = oakleaf("usage", "--by", "bucket", home=home).out
     assert re.search(r"judge +3 ", usage)
 
 
 def test_cohorts_are_saved_listed_and_removed(home: Path) -> None:
-    saved = bough("lab", "cohort", "save", "few", "agent:support", "--sample", "3", home=home)
-    assert saved.out == "saved 3 sessions as few; bough lab run few replays them\n"
-    assert re.search(r"few +3", bough("lab", "cohort", "ls", home=home).out)
+    saved = oakleaf("lab", "cohort", "save", "few", "agent:support", "--sample", "3", home=home)
+    assert saved.out == "saved 3 sessions as few; oakleaf lab run few replays them\n"
+    assert re.search(r"few +3", oakleaf("lab", "cohort", "ls", home=home).out)
     assert "3 sessions, 3 turns" in run(home, "few").err
-    planned = bough("lab", "cohort", "rm", "few", home=home)
+    planned = oakleaf("lab", "cohort", "rm", "few", home=home)
     assert (planned.code, "few  (" in planned.err, "--yes" in planned.err) == (1, True, True)
-    assert bough("lab", "cohort", "rm", "few", "--yes", home=home).code == 0
-    assert "no saved cohort" in bough("lab", "cohort", "ls", home=home).err
-    assert re.search(r"lab_\w+ +just now +complete +lab few", bough("lab", "ls", home=home).out)
+    assert oakleaf("lab", "cohort", "rm", "few", "--yes", home=home).code == 0
+    assert "no saved cohort" in oakleaf("lab", "cohort", "ls", home=home).err
+    assert re.search(r"lab_\w+ +just now +complete +lab few", oakleaf("lab", "ls", home=home).out)
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["agent:nobody"], 2, "no session of agent:nobody can be replayed; bough search shows"),
+        (["agent:nobody"], 2, "no session of agent:nobody can be replayed; oakleaf search shows"),
         (["ses_nowhere"], 2, "no session 'ses_nowhere'"),
         (["agent:support", "--model", "gpt"], 2, "there is no model with this name"),
         (["agent:support", "--model", "openai:x"], 4, "OPENAI_API_KEY"),
@@ -166,8 +166,11 @@ def test_bad_input_says_what_to_do(home: Path, arguments: list[str], code: int, 
 
 
 def test_before_the_first_run_show_says_how_to_make_one(home: Path) -> None:
-    shown = bough("lab", "show", home=home)
-    assert (shown.code, shown.err) == (2, "bough: there is no lab run yet; bough lab run COHORT makes one\n")
+    shown = oakleaf("lab", "show", home=home)
+    assert (shown.code, shown.err) == (
+        2,
+        "oakleaf: there is no lab run yet; oakleaf lab run COHORT makes one\n",
+    )
 
 
 class TestRealModels:
@@ -218,7 +221,7 @@ def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None
         terminal.wait_for("replays")
         terminal.interrupt("stopped; the same command continues where it stopped")
         assert "Traceback" not in terminal.screen
-    ran = bough(*arguments, home=home)
+    ran = oakleaf(*arguments, home=home)
     assert ran.code == 0
     with library.open(home / "agent.db") as store:
         calls = [
@@ -231,5 +234,5 @@ def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None
 
 
 def test_the_command_after_promote_can_be_typed_whatever_the_folder_is_called(home: Path) -> None:
-    done = bough("lab", "promote", "ses_case_00", "my cases", home=home)
-    assert "run it with: bough test 'my cases'" in done.err
+    done = oakleaf("lab", "promote", "ses_case_00", "my cases", home=home)
+    assert "run it with: oakleaf test 'my cases'" in done.err

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
+import oakleaf as library
 from support.cli_store import answers
 from support.paths import TESTS
-from support.terminal import BOUGH, Terminal, bough, environment
+from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 
 class TestLs:
     def test_it_lists_the_newest_first(self, store_path: Path) -> None:
-        listed = bough("ls", "--json", store=store_path).json
+        listed = oakleaf("ls", "--json", store=store_path).json
         assert listed["schema_version"] == 1
         assert listed["sessions"][0]["id"] == "ses_other"
         assert listed["sessions"][-1]["id"] == "ses_case"
-        lines = bough("ls", store=store_path).out.splitlines()
+        lines = oakleaf("ls", store=store_path).out.splitlines()
         assert "Order 41" in lines[-1]
         assert "⑂ fork" in lines[-2]
 
@@ -37,16 +37,16 @@ class TestLs:
         ],
     )
     def test_it_filters(self, store_path: Path, filters: list[str], names: list[str]) -> None:
-        listed = bough("ls", "--json", *filters, store=store_path).json["sessions"]
+        listed = oakleaf("ls", "--json", *filters, store=store_path).json["sessions"]
         assert [row["id"] for row in listed] == names
 
     def test_it_says_where_they_are_if_all_are_in_the_trash(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
         with library.open(place) as store:
-            assert "no sessions yet" in bough("ls", store=place).err
+            assert "no sessions yet" in oakleaf("ls", store=place).err
             store.delete(store.start(session_id="ses_gone").session_id)
-        assert "bough ls --trashed" in bough("ls", store=place).err
-        assert [row["id"] for row in bough("ls", "--trashed", "--json", store=place).json["sessions"]] == [
+        assert "oakleaf ls --trashed" in oakleaf("ls", store=place).err
+        assert [row["id"] for row in oakleaf("ls", "--trashed", "--json", store=place).json["sessions"]] == [
             "ses_gone"
         ]
 
@@ -57,7 +57,7 @@ class TestLs:
                 store.start(owner=owner, session_id=f"ses_{owner}")
 
         def list_ids(*words: str) -> list[str]:
-            return [row["id"] for row in bough(*words, "--json", store=place).json["sessions"]]
+            return [row["id"] for row in oakleaf(*words, "--json", store=place).json["sessions"]]
 
         assert list_ids("ls", "--owner", "ann") == ["ses_ann"]
         assert list_ids("--owner", "bob", "ls", "--owner", "ann") == []
@@ -66,52 +66,52 @@ class TestLs:
         place = tmp_path / "s.db"
         with library.open(place) as store:
             session = store.start("support", [library.system("Be brief.")], session_id="ses_a")
-            assert "support" in bough("ls", store=place).out
+            assert "support" in oakleaf("ls", store=place).out
             session.append([library.user("Where is\norder 41?"), library.assistant("Lost.")])
             session.fork(at=3, title="Other")
             key = "sk-ant-api03-" + "a1B2" * 20
             store.start(session_id="ses_k").append([library.user(f"my key {key}")])
-        rows = bough("ls", "--json", store=place).json["sessions"]
+        rows = oakleaf("ls", "--json", store=place).json["sessions"]
         assert [row["heading"] for row in rows[1:]] == ["Other", "Where is order 41?"]
         assert key not in rows[0]["heading"]
-        lines = bough("ls", store=place).out.splitlines()
+        lines = oakleaf("ls", store=place).out.splitlines()
         assert lines[-1].endswith("Where is order 41?")
-        assert bough("show", "ses_a", store=place).out.startswith("Where is order 41?  ses_a")
+        assert oakleaf("show", "ses_a", store=place).out.startswith("Where is order 41?  ses_a")
 
     def test_a_parent_is_named_as_everywhere(self, store_path: Path) -> None:
-        whole = bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
+        whole = oakleaf("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
         assert whole
-        assert bough("ls", "--parent", "ses_cas", "--json", store=store_path).json["sessions"] == whole
-        assert bough("ls", "--parent", "ses_none", store=store_path).code == 2
+        assert oakleaf("ls", "--parent", "ses_cas", "--json", store=store_path).json["sessions"] == whole
+        assert oakleaf("ls", "--parent", "ses_none", store=store_path).code == 2
 
     def test_forks_of_what_is_gone_are_found_by_its_whole_id(self, store_path: Path) -> None:
-        whole = bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
+        whole = oakleaf("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
         for verb in ("rm", "purge"):
-            assert bough(verb, "ses_case", "--yes", store=store_path).code == 0
-            assert bough("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"] == whole
+            assert oakleaf(verb, "ses_case", "--yes", store=store_path).code == 0
+            assert oakleaf("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"] == whole
 
     def test_a_page_says_how_to_go_on(self, store_path: Path) -> None:
-        first = bough("ls", "--json", "-n", "2", store=store_path).json
-        second = bough("ls", "--json", "-n", "2", "--page", first["next"], store=store_path).json
+        first = oakleaf("ls", "--json", "-n", "2", store=store_path).json
+        second = oakleaf("ls", "--json", "-n", "2", "--page", first["next"], store=store_path).json
         assert [row["id"] for row in second["sessions"]] == ["ses_case"]
-        assert f"--page {first['next']}" in bough("ls", "-n", "2", store=store_path).err
+        assert f"--page {first['next']}" in oakleaf("ls", "-n", "2", store=store_path).err
 
     @pytest.mark.parametrize("bad", [["--after", "soon"], ["--page", "x"], ["-n", "0"], ["--status", "odd"]])
     def test_a_filter_that_makes_no_sense_is_refused(self, store_path: Path, bad: list[str]) -> None:
-        assert bough("ls", *bad, store=store_path).code == 2
+        assert oakleaf("ls", *bad, store=store_path).code == 2
 
     def test_tasks_are_left_out_unless_asked_for(self, tmp_path: Path) -> None:
         with library.open(tmp_path / "s.db") as store:
             store.start_task(store.start(session_id="ses_p"), session_id="ses_t")
-        assert [row["id"] for row in bough("ls", "--json", store=tmp_path / "s.db").json["sessions"]] == [
+        assert [row["id"] for row in oakleaf("ls", "--json", store=tmp_path / "s.db").json["sessions"]] == [
             "ses_p"
         ]
-        assert len(bough("ls", "--json", "--all", store=tmp_path / "s.db").json["sessions"]) == 2
+        assert len(oakleaf("ls", "--json", "--all", store=tmp_path / "s.db").json["sessions"]) == 2
 
 
 class TestShow:
     def test_the_transcript_reads_as_a_conversation(self, store_path: Path) -> None:
-        output = bough("show", "ses_case", store=store_path).out
+        output = oakleaf("show", "ses_case", store=store_path).out
         for text in (
             "Where is order 41?",
             '→ look_up {"order":41}',
@@ -121,7 +121,7 @@ class TestShow:
             assert text in output
 
     def test_json_holds_every_entry_and_no_evidence(self, store_path: Path) -> None:
-        report = bough("show", "ses_case", "--json", store=store_path).json
+        report = oakleaf("show", "ses_case", "--json", store=store_path).json
         assert [entry["seq"] for entry in report["entries"]] == list(range(1, 11))
         assert "evidence" not in json.dumps(report)
         assert report["next_action"] == "Rest"
@@ -132,45 +132,46 @@ class TestShow:
             session = store.session("ses_case")
             for text in ("And order 42?", "Two\nlines"):
                 session.enqueue(text)
-        shown = bough("show", "ses_case", store=store_path)
+        shown = oakleaf("show", "ses_case", store=store_path)
         assert "… And order 42? [queued]\n      … Two lines [queued]\n" in shown.out
-        assert "bough resume ses_case answers the 2 queued inputs" in shown.err
-        report = bough("show", "ses_case", "--json", store=store_path).json
+        assert "oakleaf resume ses_case answers the 2 queued inputs" in shown.err
+        report = oakleaf("show", "ses_case", "--json", store=store_path).json
         assert [(one["number"], one["text"]) for one in report["queued"]] == [
             (1, "And order 42?"),
             (2, "Two\nlines"),
         ]
-        bough("export", "ses_case", "-o", "q.bough", store=store_path, home=store_path.parent)
-        exported = bough("show", "q.bough", store=store_path, home=store_path.parent)
-        assert "bough import q.bough, then bough resume ses_case answers" in exported.err
+        oakleaf("export", "ses_case", "-o", "q.oakleaf", store=store_path, home=store_path.parent)
+        exported = oakleaf("show", "q.oakleaf", store=store_path, home=store_path.parent)
+        assert "oakleaf import q.oakleaf, then oakleaf resume ses_case answers" in exported.err
 
     def test_a_call_without_an_end_is_marked_unknown(self, tmp_path: Path) -> None:
         import sys
 
         code = (
-            "import os, sys, bough; sys.path.insert(0, sys.argv[2]); from support.cli_store import answers, look_up\n"
-            "@bough.tool\ndef refund(order: int) -> str:\n    '''x'''\n    os._exit(9)\n"
-            "s = bough.open(sys.argv[1]).start(session_id='ses_k')\n"
+            "import os, sys, oakleaf; sys.path.insert(0, sys.argv[2]); from support.cli_store import answers, look_up\n"
+            "@oakleaf.tool\ndef refund(order: int) -> str:\n    '''x'''\n    os._exit(9)\n"
+            "s = oakleaf.open(sys.argv[1]).start(session_id='ses_k')\n"
             "s.send_sync('Where is order 41?', model=answers(), tools=[look_up, refund])"
         )
         place = tmp_path / "s.db"
         subprocess.run([sys.executable, "-c", code, str(place), str(TESTS)], check=False)
-        done = bough("show", "ses_k", store=place)
+        done = oakleaf("show", "ses_k", store=place)
         assert "outcome unknown" in done.out
-        assert "bough resume ses_k" in done.err
+        assert "oakleaf resume ses_k" in done.err
         assert "interrupted" in done.out.splitlines()[1]
-        (row,) = bough("ls", "--status", "interrupted", "--json", store=place).json["sessions"]
+        (row,) = oakleaf("ls", "--status", "interrupted", "--json", store=place).json["sessions"]
         assert (row["id"], row["status"]) == ("ses_k", "interrupted")
-        assert bough("ls", "--status", "running", "--json", store=place).json["sessions"] == []
-        ill = bough("doctor", store=place)
+        assert oakleaf("ls", "--status", "running", "--json", store=place).json["sessions"] == []
+        ill = oakleaf("doctor", store=place)
         assert ill.code == 1
         assert "ses_k is marked running" in ill.out
-        assert bough("doctor", "--fix", store=place).code == 1
-        assert bough("doctor", store=place).code == 1
-        assert bough("doctor", "--fix", "--yes", store=place).code == 0
-        assert bough("doctor", store=place).code == 0
+        assert oakleaf("doctor", "--fix", store=place).code == 1
+        assert oakleaf("doctor", store=place).code == 1
+        assert oakleaf("doctor", "--fix", "--yes", store=place).code == 0
+        assert oakleaf("doctor", store=place).code == 0
         assert (
-            bough("ls", "--status", "interrupted", "--json", store=place).json["sessions"][0]["id"] == "ses_k"
+            oakleaf("ls", "--status", "interrupted", "--json", store=place).json["sessions"][0]["id"]
+            == "ses_k"
         )
 
     def test_a_call_of_a_loop_of_ones_own_is_not_said_to_be_not_started_unless_it_is_known(
@@ -184,19 +185,19 @@ class TestShow:
             turn.answer(library.assistant(*call))
             for one in started:
                 turn.started(one)
-            running = bough("show", session_id, store=place)
-            assert f"bough cancel {session_id} ends the turn" in running.err, "its runner is alive"
-            assert "bough resume" not in running.err
+            running = oakleaf("show", session_id, store=place)
+            assert f"oakleaf cancel {session_id} ends the turn" in running.err, "its runner is alive"
+            assert "oakleaf resume" not in running.err
             assert "unknown" not in running.out
             store.session(session_id).interrupt()
 
         with library.open(place) as store:
             crash_after(call[0], session_id="ses_said")
             crash_after(session_id="ses_silent")
-        announced, silent = (bough("show", name, store=place) for name in ("ses_said", "ses_silent"))
+        announced, silent = (oakleaf("show", name, store=place) for name in ("ses_said", "ses_silent"))
         assert "[started, outcome unknown]" in announced.out
         assert "[not started]" in announced.out
-        assert "bough resume ses_said" in announced.err
+        assert "oakleaf resume ses_said" in announced.err
         assert silent.out.count("[no start recorded: it may have run]") == 2
         assert "not started" not in silent.out
         assert "find out first whether refund ran" in silent.err
@@ -210,24 +211,24 @@ class TestShow:
                 turn.answer(library.assistant(library.ToolCall("c", "save", {"text": key}))).calls[0]
             )
             store.session("ses_h").interrupt()
-        result = bough("show", "ses_h", store=place)
+        result = oakleaf("show", "ses_h", store=place)
         assert "started, outcome unknown; its arguments hold a secret that was not stored" in result.out
         assert key not in result.out
 
 
 class TestLog:
     def test_one_line_per_entry(self, store_path: Path) -> None:
-        assert len(bough("log", "ses_case", store=store_path).out.splitlines()) == 10
-        assert len(bough("log", "ses_case", "-n", "2", store=store_path).out.splitlines()) == 2
+        assert len(oakleaf("log", "ses_case", store=store_path).out.splitlines()) == 10
+        assert len(oakleaf("log", "ses_case", "-n", "2", store=store_path).out.splitlines()) == 2
         assert [
-            e["seq"] for e in bough("log", "ses_case", "--json", "--since", "8", store=store_path).lines
+            e["seq"] for e in oakleaf("log", "ses_case", "--json", "--since", "8", store=store_path).lines
         ] == [
             9,
             10,
         ]
 
     def test_events_are_the_five_types(self, store_path: Path) -> None:
-        types = [event["type"] for event in bough("log", "ses_case", "--events", store=store_path).lines]
+        types = [event["type"] for event in oakleaf("log", "ses_case", "--events", store=store_path).lines]
         assert types[:4] == ["system_message", "user_message", "assistant_message", "tool_call"]
         assert set(types) == {
             "system_message",
@@ -238,17 +239,17 @@ class TestLog:
         }
 
     def test_abandoned_branches_are_shown_when_asked_for(self, store_path: Path) -> None:
-        bough("rewind", "ses_case@8", store=store_path)
-        assert len(bough("log", "ses_case", store=store_path).out.splitlines()) == 8
-        assert len(bough("log", "ses_case", "--all", store=store_path).out.splitlines()) == 10
+        oakleaf("rewind", "ses_case@8", store=store_path)
+        assert len(oakleaf("log", "ses_case", store=store_path).out.splitlines()) == 8
+        assert len(oakleaf("log", "ses_case", "--all", store=store_path).out.splitlines()) == 10
 
 
 class TestTree:
     def test_the_leaf_and_the_forks_are_in_it(self, store_path: Path) -> None:
-        output = bough("tree", "ses_case", store=store_path).out
+        output = oakleaf("tree", "ses_case", store=store_path).out
         assert "◀ leaf" in output
         assert "fork at 8" in output
-        data = bough("tree", "ses_case", "--json", store=store_path).json
+        data = oakleaf("tree", "ses_case", "--json", store=store_path).json
         assert data["leaf"]["seq"] == 10
         assert data["related"][0]["relation"] == "fork"
 
@@ -257,24 +258,24 @@ class TestTree:
             session = store.start("support", session_id="ses_untitled")
             session.append([library.user("Where is order 9?")])
             fork = session.fork()
-        output = bough("tree", "ses_untitled", store=store_path).out
+        output = oakleaf("tree", "ses_untitled", store=store_path).out
         assert f"fork at 1: {fork.session_id}  Where is order 9?\n" in output
 
 
 class TestTail:
     def test_each_fact_is_a_line_with_its_number_and_entries(self, store_path: Path) -> None:
-        lines = bough("tail", "ses_case", "--from", "0", store=store_path).lines
+        lines = oakleaf("tail", "ses_case", "--from", "0", store=store_path).lines
         assert [line["number"] for line in lines] == list(range(1, len(lines) + 1))
         seqs = [entry["seq"] for line in lines for entry in line["entries"]]
         assert seqs == list(range(2, 11))
-        assert len(bough("tail", "ses_case", "-n", "2", store=store_path).lines) == 2
+        assert len(oakleaf("tail", "ses_case", "-n", "2", store=store_path).lines) == 2
 
     def test_it_follows_as_facts_come_and_misses_none(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             session = store.session("ses_case")
             before = session.row.facts
             tail = subprocess.Popen(
-                [*BOUGH, "tail", "ses_case", "-f", "--from", str(before)],
+                [*OAKLEAF, "tail", "ses_case", "-f", "--from", str(before)],
                 stdout=subprocess.PIPE,
                 text=True,
                 env=environment(store=store_path),
@@ -293,7 +294,7 @@ class TestTail:
                 tail.communicate()
 
     def test_it_stops_following_when_its_reader_has_enough(self, store_path: Path) -> None:
-        command = [*BOUGH, "tail", "ses_case", "-f", "-n", "1"]
+        command = [*OAKLEAF, "tail", "ses_case", "-f", "-n", "1"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(store=store_path)) as tail:
             try:
                 assert tail.stdout is not None
@@ -311,14 +312,14 @@ class TestUsage:
             session = store.start(session_id="ses_u")
             with session.turn("q", model="openai:m") as turn:
                 turn.answer(library.assistant("a"))
-        assert "tokens unknown" in bough("show", "ses_u", store=place).out
-        line = bough("usage", "ses_u", store=place).out.splitlines()[-1].split()
+        assert "tokens unknown" in oakleaf("show", "ses_u", store=place).out
+        line = oakleaf("usage", "ses_u", store=place).out.splitlines()[-1].split()
         assert line[1:7] == ["1", "(1", "unknown)", "unknown", "unknown", "unknown"]
-        assert "- Tokens: unknown\n" in bough("export", "ses_u", "--markdown", "-o", "-", store=place).out
-        assert bough("usage", "ses_u", "--json", store=place).json["total"]["unknown_calls"] == 1
+        assert "- Tokens: unknown\n" in oakleaf("export", "ses_u", "--markdown", "-o", "-", store=place).out
+        assert oakleaf("usage", "ses_u", "--json", store=place).json["total"]["unknown_calls"] == 1
         with library.open(place) as store, store.session("ses_u").turn("q") as turn:
             turn.answer(library.assistant("a"), usage=library.Usage(10, 2))
-        assert "10 in, 2 out + 1 unknown" in bough("show", "ses_u", store=place).out
+        assert "10 in, 2 out + 1 unknown" in oakleaf("show", "ses_u", store=place).out
 
     def test_a_task_is_counted_under_its_own_session_and_agent(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
@@ -331,38 +332,41 @@ class TestUsage:
 
         def groups(by: str) -> dict[str, int]:
             words = ("usage", "ses_parent", "--view", "tree", "--by", by, "--json")
-            return {row["name"]: row["input_tokens"] for row in bough(*words, store=place).json["usage"]}
+            return {row["name"]: row["input_tokens"] for row in oakleaf(*words, store=place).json["usage"]}
 
         assert groups("agent") == {"research": 10, "support": 1}
         assert sorted(groups("session").values()) == [1, 10]
 
     def test_it_says_what_tools_and_options_take_in_bytes(self, store_path: Path) -> None:
-        output = bough("usage", "ses_case", "--storage", store=store_path).out
-        stored = bough("usage", "ses_case", "--storage", "--json", store=store_path).json["storage"]
+        output = oakleaf("usage", "ses_case", "--storage", store=store_path).out
+        stored = oakleaf("usage", "ses_case", "--storage", "--json", store=store_path).json["storage"]
         assert f"{stored['bytes']:,}" in output
         line = next(line for line in output.splitlines() if "tools and options" in line).split()
         assert line[-3:-1] == [str(stored["settings"]), str(stored["settings_bytes"])]
         assert 0 < stored["tool_bytes"] <= stored["blob_bytes"]
-        refused = bough("usage", "--storage", store=store_path)
-        assert (refused.code, "bough usage latest --storage" in refused.err) == (2, True)
+        refused = oakleaf("usage", "--storage", store=store_path)
+        assert (refused.code, "oakleaf usage latest --storage" in refused.err) == (2, True)
 
     def test_sums_of_the_store_equal_the_calls_made(self, store_path: Path) -> None:
-        whole = bough("usage", "--json", store=store_path).json
+        whole = oakleaf("usage", "--json", store=store_path).json
         assert whole["total"]["calls"] == 4
-        by = bough("usage", "--json", "--by", "agent", store=store_path).json["usage"]
+        by = oakleaf("usage", "--json", "--by", "agent", store=store_path).json["usage"]
         assert [(group["name"], group["calls"]) for group in by] == [("support", 4)]
 
     def test_views_of_one_session(self, store_path: Path) -> None:
-        assert bough("usage", "Another try", "--json", store=store_path).json["total"]["calls"] == 0
+        assert oakleaf("usage", "Another try", "--json", store=store_path).json["total"]["calls"] == 0
         assert (
-            bough("usage", "Another try", "--view", "path", "--json", store=store_path).json["total"]["calls"]
+            oakleaf("usage", "Another try", "--view", "path", "--json", store=store_path).json["total"][
+                "calls"
+            ]
             == 3
         )
         assert (
-            bough("usage", "ses_case", "--since", "8", "--json", store=store_path).json["total"]["calls"] == 1
+            oakleaf("usage", "ses_case", "--since", "8", "--json", store=store_path).json["total"]["calls"]
+            == 1
         )
         assert (
-            bough("usage", "ses_case", "--since", "2099-01-01", "--json", store=store_path).json["total"][
+            oakleaf("usage", "ses_case", "--since", "2099-01-01", "--json", store=store_path).json["total"][
                 "calls"
             ]
             == 0
@@ -370,9 +374,9 @@ class TestUsage:
 
     @pytest.mark.parametrize("by", ["day", "model", "session", "purpose", "bucket"])
     def test_it_is_grouped(self, store_path: Path, by: str) -> None:
-        groups = bough("usage", "--json", "--by", by, store=store_path).json["usage"]
+        groups = oakleaf("usage", "--json", "--by", by, store=store_path).json["usage"]
         assert sum(group["calls"] for group in groups) == 4
-        assert bough("usage", "--by", by, store=store_path).code == 0
+        assert oakleaf("usage", "--by", by, store=store_path).code == 0
 
 
 class TestContext:
@@ -380,7 +384,7 @@ class TestContext:
     def test_what_the_model_would_be_given_is_the_sessions_own_projection(
         self, store_path: Path, provider: str
     ) -> None:
-        report = bough("context", "ses_case@8", "--provider", provider, "--json", store=store_path).json[
+        report = oakleaf("context", "ses_case@8", "--provider", provider, "--json", store=store_path).json[
             "request"
         ]
         with library.open(store_path) as store:
@@ -390,11 +394,11 @@ class TestContext:
             assert report == json.loads(json.dumps(session.request(provider)))
 
     def test_it_says_whether_the_cache_stays_warm(self, store_path: Path) -> None:
-        warm = bough("context", "ses_case", "--explain", store=store_path)
+        warm = oakleaf("context", "ses_case", "--explain", store=store_path)
         assert (warm.code, "stays warm" in warm.out) == (0, True)
         with library.open(store_path) as store:
             store.session("ses_case").set(prompt="Be brief.")
-        cold = bough("context", "ses_case", "--explain", "--json", store=store_path)
+        cold = oakleaf("context", "ses_case", "--explain", "--json", store=store_path)
         assert cold.code == 1
         assert "Be brief." in str(cold.json["difference"]["after"])
 
@@ -406,9 +410,9 @@ class TestContext:
             other = session.fork()
             with other.turn("more", tools=[{"name": "look_up", "description": "Look elsewhere."}]):
                 pass
-        cold = bough("context", warmer.session_id, "--explain", store=store_path)
+        cold = oakleaf("context", warmer.session_id, "--explain", store=store_path)
         assert (cold.code, cold.out) == (1, "temperature was nothing, now it is 0.5\n")
-        cold = bough("context", other.session_id, "--explain", store=store_path)
+        cold = oakleaf("context", other.session_id, "--explain", store=store_path)
         assert cold.code == 1
         assert cold.out.startswith("tools[0].description was ")
         assert "now it is 'Look elsewhere.'" in cold.out
@@ -420,26 +424,26 @@ class TestContext:
             large = store.start(model="anthropic:claude-sonnet-4-5")
             large.append([library.user("word " * 2_000)])
         used = "about 2,507 of 10,000 tokens (25 %)"
-        assert used in bough("context", windowed.session_id, store=store_path).err
-        assert f"next request: {used}" in bough("show", windowed.session_id, store=store_path).out
+        assert used in oakleaf("context", windowed.session_id, store=store_path).err
+        assert f"next request: {used}" in oakleaf("show", windowed.session_id, store=store_path).out
         window = {"tokens": 2_507, "window": 10_000}
         for command in ("context", "show"):
             assert (
-                bough(command, windowed.session_id, "--json", store=store_path).json["window_use"] == window
+                oakleaf(command, windowed.session_id, "--json", store=store_path).json["window_use"] == window
             )
-        from_the_table = bough("show", large.session_id, "--json", store=store_path).json["window_use"]
+        from_the_table = oakleaf("show", large.session_id, "--json", store=store_path).json["window_use"]
         assert from_the_table == {"tokens": 2_507, "window": 200_000}
-        small = bough("show", "ses_case", "--json", store=store_path).json["window_use"]
+        small = oakleaf("show", "ses_case", "--json", store=store_path).json["window_use"]
         assert small["window"] is None
         assert 0 < small["tokens"] < 2_000
 
     def test_people_read_it_and_an_unknown_provider_is_refused(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             store.session("ses_case").set(options={"temperature": 0})
-        output = bough("context", "ses_case", store=store_path).out
+        output = oakleaf("context", "ses_case", store=store_path).out
         lines = ["You help customers.", "look_up: ", "temperature: 0", "Where is order 41?", "→ look_up"]
         assert sorted(lines, key=output.index) == lines
-        assert bough("context", "ses_case", "--provider", "nobody", store=store_path).code == 2
+        assert oakleaf("context", "ses_case", "--provider", "nobody", store=store_path).code == 2
 
 
 class TestAtATerminal:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough import ScriptedModel, ToolCall, assistant
-from bough.cli.mcp_option import load_servers
-from bough.cli.rendering.error_text import CommandError
-from bough.server.context import ServerAgent
+import oakleaf as library
+from oakleaf import ScriptedModel, ToolCall, assistant
+from oakleaf.cli.mcp_option import load_servers
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.server.context import ServerAgent
 from support.paths import ROOT
 from support.processes import dies, wait_until
 from support.server import LocalServer
-from support.terminal import BOUGH, Terminal, bough, environment
+from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 SERVER = f"{sys.executable} -S {ROOT / 'tests/support/mcp_stdio_server.py'}"
 
@@ -39,7 +39,7 @@ def has_open_call(path: Path) -> bool:
 
 class TestRun:
     def test_a_named_server_has_its_tools_called_by_that_name(self, folder: Path) -> None:
-        done = bough(
+        done = oakleaf(
             "--store",
             "s.db",
             "run",
@@ -60,36 +60,41 @@ class TestRun:
     def test_a_private_address_is_refused_with_the_file_that_allows_it(self, folder: Path) -> None:
         """The hint named an argument of the Python API."""
         run = ["--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--mcp"]
-        refused = bough(*run, "http://127.0.0.2:9/mcp", home=folder)
+        refused = oakleaf(*run, "http://127.0.0.2:9/mcp", home=folder)
         assert refused.code == 2
         assert '"hosts"' in refused.err
         assert "hosts=[" not in refused.err
         server = {"url": "http://127.0.0.2:9/mcp", "hosts": ["127.0.0.2:9"]}
         (folder / "servers.json").write_text(json.dumps({"mcpServers": {"t": server}}))
-        assert "check that it runs there" in bough(*run, "servers.json", home=folder).err
+        assert "check that it runs there" in oakleaf(*run, "servers.json", home=folder).err
 
     def test_a_script_that_is_named_like_the_package_is_told(self, folder: Path) -> None:
         """It was imported as the package: "mcp.server is not installed", or a script that waits for its client."""
         (folder / "mcp.py").write_text("import sys\nsys.stdin.read()\n")
         (folder / "shop.py").write_text(
-            "import bough\n@bough.tool\ndef look() -> str:\n    'Look.'\n    return 'x'\n"
+            "import oakleaf\n@oakleaf.tool\ndef look() -> str:\n    'Look.'\n    return 'x'\n"
         )
         words = ("--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--tools", "shop.py")
-        command = [*BOUGH, *words, "--mcp", SERVER]  # a process of its own: this one has imported the package
+        command = [
+            *OAKLEAF,
+            *words,
+            "--mcp",
+            SERVER,
+        ]  # a process of its own: this one has imported the package
         done = subprocess.run(command, capture_output=True, text=True, env=environment(folder), timeout=60)
         assert done.returncode == 2
         assert f"{folder / 'mcp.py'} hides the package mcp; rename that file" in done.stderr
 
     def test_a_server_that_does_not_start_leaves_no_session(self, folder: Path) -> None:
         words = ("--store", "s.db", "run", "go", "--model", "scripted:model.yaml")
-        done = bough(*words, "--mcp", "no-such-program", home=folder)
+        done = oakleaf(*words, "--mcp", "no-such-program", home=folder)
         assert done.returncode == 2
         assert "there is no program 'no-such-program'; install it" in done.stderr
-        done = bough(*words, "--mcp", SERVER, "--mcp", f"{SERVER} --stubborn", home=folder)
+        done = oakleaf(*words, "--mcp", SERVER, "--mcp", f"{SERVER} --stubborn", home=folder)
         assert done.returncode == 2
         assert "two tools are named echo" in done.stderr
         assert "--mcp b='COMMAND' names them b_…" in done.stderr
-        assert bough("--store", "s.db", "ls", "--json", home=folder).stdout.count("ses_") == 0
+        assert oakleaf("--store", "s.db", "ls", "--json", home=folder).stdout.count("ses_") == 0
 
     def test_ctrl_c_ends_the_server_with_the_turn(self, folder: Path) -> None:
         (folder / "model.yaml").write_text("- calls: [{name: hang, arguments: {}}]\n- done\n")

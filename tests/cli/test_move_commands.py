@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-import bough as library
-from support.terminal import bough
+import oakleaf as library
+from support.terminal import oakleaf
 
 
 def row(store_path: Path, name: str = "ses_case") -> dict[str, Any]:
-    report: dict[str, Any] = bough("show", name, "--json", store=store_path).json["session"]
+    report: dict[str, Any] = oakleaf("show", name, "--json", store=store_path).json["session"]
     return report
 
 
@@ -22,7 +22,7 @@ class TestFork:
     ) -> None:
         before = row(store_path)
         (tmp_path / "strict.txt").write_text("Never refund.")
-        report = bough(
+        report = oakleaf(
             "fork", "ses_case@8", "--prompt", f"@{tmp_path}/strict.txt", "--model", "m", "--tools", "look_up, x",
             "--title", "strict", "--json", store=store_path,
         ).json  # fmt: skip
@@ -33,7 +33,7 @@ class TestFork:
         assert row(store_path) == before
 
     def test_a_cut_inside_a_batch_moves_and_says_so(self, store_path: Path) -> None:
-        done = bough("fork", "ses_case@4", store=store_path)
+        done = oakleaf("fork", "ses_case@4", store=store_path)
         assert done.code == 0
         assert "used entry 3 instead" in done.err
         assert done.out.startswith("ses_")
@@ -46,28 +46,28 @@ class TestWhatIsLeftBehind:
     def test_every_move_says_which_unsafe_calls_it_leaves(
         self, store_path: Path, command: tuple[str, ...]
     ) -> None:
-        bough("undo", "ses_case", store=store_path)
-        (left,) = bough(*command, "--json", store=store_path).json["left_behind"]
+        oakleaf("undo", "ses_case", store=store_path)
+        (left,) = oakleaf(*command, "--json", store=store_path).json["left_behind"]
         assert (left["call"]["name"], left["session_id"]) == ("refund", "ses_case")
 
     def test_people_read_it_beside_the_result(self, store_path: Path) -> None:
-        done = bough("rewind", "ses_case@2", store=store_path)
+        done = oakleaf("rewind", "ses_case@2", store=store_path)
         assert "left behind, and not undone: 1 call of unsafe tools" in done.err
         assert "ses_case@" in done.err
         assert done.out.startswith("ses_case is at")
-        assert "left behind" not in bough("redo", "ses_case", store=store_path).err
+        assert "left behind" not in oakleaf("redo", "ses_case", store=store_path).err
 
 
 class TestRewind:
     def test_rewind_undo_and_redo_move_the_leaf_and_lose_nothing(self, store_path: Path) -> None:
-        assert bough("rewind", "ses_case@8", "--json", store=store_path).json["leaf"]["seq"] == 8
-        assert bough("redo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 10
-        assert bough("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 8
-        assert bough("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 2
-        assert len(bough("log", "ses_case", "--all", store=store_path).out.splitlines()) == 10
+        assert oakleaf("rewind", "ses_case@8", "--json", store=store_path).json["leaf"]["seq"] == 8
+        assert oakleaf("redo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 10
+        assert oakleaf("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 8
+        assert oakleaf("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 2
+        assert len(oakleaf("log", "ses_case", "--all", store=store_path).out.splitlines()) == 10
 
     def test_rewind_wants_a_place(self, store_path: Path) -> None:
-        done = bough("rewind", "ses_case", store=store_path)
+        done = oakleaf("rewind", "ses_case", store=store_path)
         assert done.code == 2
         assert "ses_case@7" in done.err
 
@@ -80,17 +80,17 @@ class TestRewind:
         )
         model = f"scripted:{tmp_path / 'm.yaml'}"
         words = ("run", "go", "--model", model, "--workspace", folder)
-        bough(*words, store=tmp_path / "theirs.db", home=tmp_path)
-        bundle = tmp_path / "theirs.bough"
-        bough("export", "latest", "-o", bundle, "--blobs", store=tmp_path / "theirs.db", home=tmp_path)
+        oakleaf(*words, store=tmp_path / "theirs.db", home=tmp_path)
+        bundle = tmp_path / "theirs.oakleaf"
+        oakleaf("export", "latest", "-o", bundle, "--blobs", store=tmp_path / "theirs.db", home=tmp_path)
         store = tmp_path / "ours.db"
-        assert bough("import", bundle, store=store, home=tmp_path).code == 0
+        assert oakleaf("import", bundle, store=store, home=tmp_path).code == 0
         for words in (("--yes",), ("--yes", "--workspace", folder)):
-            refused = bough("rewind", "latest@0", "--files", *words, store=store, home=tmp_path)
+            refused = oakleaf("rewind", "latest@0", "--files", *words, store=store, home=tmp_path)
             assert (refused.code, (folder / "a.txt").read_text()) == (1, "two")
             assert "a.txt (it came with an import" in refused.err
         accepted = ("--workspace", folder, "--accept-imported", "--yes")
-        done = bough("rewind", "latest@0", "--files", *accepted, store=store, home=tmp_path)
+        done = oakleaf("rewind", "latest@0", "--files", *accepted, store=store, home=tmp_path)
         assert (done.code, (folder / "a.txt").exists()) == (0, False)
         assert "(from an import)" in done.err
 
@@ -104,42 +104,42 @@ class TestRewind:
         )
         store = tmp_path / "s.db"
         model = f"scripted:{tmp_path / 'm.yaml'}"
-        bough("run", "go", "--model", model, "--workspace", folder, store=store, home=tmp_path)
-        elsewhere = bough("rewind", "latest@0", "--files", "--yes", store=store, home=tmp_path)
+        oakleaf("run", "go", "--model", model, "--workspace", folder, store=store, home=tmp_path)
+        elsewhere = oakleaf("rewind", "latest@0", "--files", "--yes", store=store, home=tmp_path)
         assert elsewhere.code == 2
         assert f"pass --workspace {folder}" in elsewhere.err
         words = ("rewind", "latest@0", "--files", "--workspace", folder)
-        result = bough(*words, "--json", store=store, home=tmp_path)
+        result = oakleaf(*words, "--json", store=store, home=tmp_path)
         assert (result.code, [file["kind"] for file in result.json["files"]]) == (1, ["restore", "delete"])
         assert f"restore   {folder}/a.txt" in result.err
         assert "pass --yes" in result.err
         (folder / "b.txt").write_text("mine")
-        refused = bough(*words, "--yes", store=store, home=tmp_path)
+        refused = oakleaf(*words, "--yes", store=store, home=tmp_path)
         assert refused.code == 1
         assert "b.txt (it was changed elsewhere since entry" in refused.err
         assert "--skip-changed leaves them as they are" in refused.err
-        done = bough(*words, "--yes", "--skip-changed", store=store, home=tmp_path)
+        done = oakleaf(*words, "--yes", "--skip-changed", store=store, home=tmp_path)
         assert done.code == 0, done.err
         assert "1 restored, 1 left as they are" in done.err
         assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("one", "mine")
-        assert bough("rewind", "latest@0", "--yes", store=store, home=tmp_path).code == 2
+        assert oakleaf("rewind", "latest@0", "--yes", store=store, home=tmp_path).code == 2
         (folder / "b.txt").unlink()
-        plain = bough("redo", store=store, home=tmp_path)
-        assert "2 files of the agent not written again: that is bough redo --files" in plain.err
-        bough("rewind", "latest@0", store=store, home=tmp_path)
+        plain = oakleaf("redo", store=store, home=tmp_path)
+        assert "2 files of the agent not written again: that is oakleaf redo --files" in plain.err
+        oakleaf("rewind", "latest@0", store=store, home=tmp_path)
         words = ("redo", "--files", "--workspace", folder)
-        planned = bough(*words, "--json", store=store, home=tmp_path)
+        planned = oakleaf(*words, "--json", store=store, home=tmp_path)
         assert (planned.code, [file["kind"] for file in planned.json["files"]]) == (
             1,
             ["restore", "recreate"],
         )
-        redone = bough(*words, "--yes", store=store, home=tmp_path)
+        redone = oakleaf(*words, "--yes", store=store, home=tmp_path)
         assert (redone.code, "1 restored, 1 recreated" in redone.err) == (0, True), redone.err
         assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("two", "new")
-        assert bough("redo", "--yes", store=store, home=tmp_path).code == 2
+        assert oakleaf("redo", "--yes", store=store, home=tmp_path).code == 2
 
     def test_nothing_to_redo_is_said(self, store_path: Path) -> None:
-        done = bough("redo", "ses_case", store=store_path)
+        done = oakleaf("redo", "ses_case", store=store_path)
         assert done.code == 2
         assert "nothing was rewound" in done.err
 
@@ -154,57 +154,61 @@ class TestRewind:
                 "ses_case", f"{socket.gethostname()}:{os.getpid()}#x", until, log.runtime.now()
             )
             log.record("turn", row={"status": "running"})
-            done = bough("undo", "ses_case", store=store_path)
+            done = oakleaf("undo", "ses_case", store=store_path)
         assert done.code == 3
-        assert "bough tail -f ses_case" in done.err
+        assert "oakleaf tail -f ses_case" in done.err
 
 
 class TestCompact:
     def test_a_summary_stands_for_the_past_until_it_is_cancelled(self, store_path: Path) -> None:
-        before = bough("context", "ses_case", "--json", store=store_path).out
-        assert bough("compact", "ses_case", "--summary", "Order 41 was refunded.", store=store_path).code == 0
-        compacted = bough("context", "ses_case", "--json", store=store_path).out
+        before = oakleaf("context", "ses_case", "--json", store=store_path).out
+        assert (
+            oakleaf("compact", "ses_case", "--summary", "Order 41 was refunded.", store=store_path).code == 0
+        )
+        compacted = oakleaf("context", "ses_case", "--json", store=store_path).out
         assert "Order 41 was refunded." in compacted
         assert "Let me look" not in compacted
-        assert bough("uncompact", "ses_case", store=store_path).code == 0
-        assert bough("context", "ses_case", "--json", store=store_path).out == before
+        assert oakleaf("uncompact", "ses_case", store=store_path).code == 0
+        assert oakleaf("context", "ses_case", "--json", store=store_path).out == before
 
     def test_without_a_summary_one_is_made_without_a_model(self, store_path: Path) -> None:
-        report = bough("compact", "ses_case", "--json", store=store_path).json["compaction"]
+        report = oakleaf("compact", "ses_case", "--json", store=store_path).json["compaction"]
         assert "Where is order 41?" in report["summary"]
 
     def test_an_empty_summary_is_refused(self, store_path: Path) -> None:
-        assert bough("compact", "ses_case", "--summary", " ", store=store_path).code == 1
-        assert bough("uncompact", "ses_case", store=store_path).code == 2
+        assert oakleaf("compact", "ses_case", "--summary", " ", store=store_path).code == 1
+        assert oakleaf("uncompact", "ses_case", store=store_path).code == 2
 
 
 class TestNames:
     def test_title_and_tags_are_set_shown_and_removed(self, store_path: Path) -> None:
-        assert bough("title", "ses_case", "Lost parcel", store=store_path).code == 0
-        assert bough("title", "ses_case", store=store_path).out == "Lost parcel\n"
-        assert bough("title", "ses_case", "--json", store=store_path).json["title"] == "Lost parcel"
-        assert bough("tag", "ses_case", "a=1", "team=", "--json", store=store_path).json["tags"] == {"a": "1"}
-        assert bough("tag", "ses_case", store=store_path).out == "a=1\n"
-        assert bough("tag", "ses_case", "odd", store=store_path).code == 2
+        assert oakleaf("title", "ses_case", "Lost parcel", store=store_path).code == 0
+        assert oakleaf("title", "ses_case", store=store_path).out == "Lost parcel\n"
+        assert oakleaf("title", "ses_case", "--json", store=store_path).json["title"] == "Lost parcel"
+        assert oakleaf("tag", "ses_case", "a=1", "team=", "--json", store=store_path).json["tags"] == {
+            "a": "1"
+        }
+        assert oakleaf("tag", "ses_case", store=store_path).out == "a=1\n"
+        assert oakleaf("tag", "ses_case", "odd", store=store_path).code == 2
 
     def test_a_label_names_a_place_of_the_tree_and_can_be_taken_away(self, store_path: Path) -> None:
-        assert bough("label", "ses_case@3", "the", "good", "one", store=store_path).code == 0
-        (line,) = bough("label", "ses_case", store=store_path).out.splitlines()
+        assert oakleaf("label", "ses_case@3", "the", "good", "one", store=store_path).code == 0
+        (line,) = oakleaf("label", "ses_case", store=store_path).out.splitlines()
         assert line.endswith(":3  the good one")
-        tree = bough("tree", "ses_case", store=store_path).out.splitlines()
+        tree = oakleaf("tree", "ses_case", store=store_path).out.splitlines()
         assert [line.endswith("⚑ the good one") for line in tree if " 3 " in line] == [True]
-        assert list(bough("tree", "ses_case", "--json", store=store_path).json["labels"].values()) == [
+        assert list(oakleaf("tree", "ses_case", "--json", store=store_path).json["labels"].values()) == [
             "the good one"
         ]
-        assert bough("label", "ses_case@3", "", store=store_path).code == 0
-        assert bough("label", "ses_case", "--json", store=store_path).json["labels"] == {}
-        assert bough("label", "ses_case@999", "x", store=store_path).code == 2
+        assert oakleaf("label", "ses_case@3", "", store=store_path).code == 0
+        assert oakleaf("label", "ses_case", "--json", store=store_path).json["labels"] == {}
+        assert oakleaf("label", "ses_case@999", "x", store=store_path).code == 2
 
     def test_a_message_about_an_entry_names_the_session_to_look_at(self, store_path: Path) -> None:
         for command in (("show", "ses_case@999"), ("show", "ses_case@0"), ("rewind", "ses_case@999")):
-            assert "bough log ses_case lists" in bough(*command, store=store_path).err
+            assert "oakleaf log ses_case lists" in oakleaf(*command, store=store_path).err
         (store_path.parent / "one.json").write_text('["One."]')
         words = ("run", "x", "--model", f"scripted:{store_path.parent}/one.json", "--copy", "ses_case")
-        copied = bough(*words, "--to-point", "999", store=store_path)
-        assert "bough log ses_case lists" in copied.err
-        assert "bough log ses_case --all lists" in bough("redo", "ses_case", store=store_path).err
+        copied = oakleaf(*words, "--to-point", "999", store=store_path)
+        assert "oakleaf log ses_case lists" in copied.err
+        assert "oakleaf log ses_case --all lists" in oakleaf("redo", "ses_case", store=store_path).err

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough import assistant, system, user
-from bough.cli.rendering.output import format_age
-from support.terminal import CommandResult, Terminal, bough
+import oakleaf as library
+from oakleaf import assistant, system, user
+from oakleaf.cli.rendering.output import format_age
+from support.terminal import CommandResult, Terminal, oakleaf
 
 NO_KEYS = {"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "", "ANTHROPIC_BASE_URL": "", "OPENAI_BASE_URL": ""}
 
@@ -30,41 +30,41 @@ def branched_store(tmp_path: Path) -> Path:
 
 
 def suggested_command(text: str) -> list[str]:
-    """The command behind `more: bough`, as a shell would read it."""
-    return shlex.split(text.partition("more: bough ")[2])
+    """The command behind `more: oakleaf`, as a shell would read it."""
+    return shlex.split(text.partition("more: oakleaf ")[2])
 
 
 class TestTheFirstMinute:
-    def test_bough_alone_says_what_to_do_first(self, tmp_path: Path) -> None:
-        result = bough(home=tmp_path)
-        assert "bough demo" in result.err
-        assert "bough chat --model" in result.err
+    def test_oakleaf_alone_says_what_to_do_first(self, tmp_path: Path) -> None:
+        result = oakleaf(home=tmp_path)
+        assert "oakleaf demo" in result.err
+        assert "oakleaf chat --model" in result.err
 
     @pytest.mark.parametrize(
         ("typed", "verb"), [("checkout", "rewind"), ("list", "ls"), ("delete", "rm"), ("history", "log")]
     )
     def test_the_verb_of_another_tool_names_ours(self, tmp_path: Path, typed: str, verb: str) -> None:
-        result = bough(typed, home=tmp_path)
-        assert (result.code, f"bough {verb}" in result.err) == (2, True)
+        result = oakleaf(typed, home=tmp_path)
+        assert (result.code, f"oakleaf {verb}" in result.err) == (2, True)
 
     def test_an_empty_name_of_a_store_is_not_taken_for_the_default_one(self, tmp_path: Path) -> None:
         for arguments in (("--store", "", "ls"), ("doctor", ""), ("copy", "--all", "--to", "")):
-            result = bough(*arguments, home=tmp_path)
+            result = oakleaf(*arguments, home=tmp_path)
             assert (result.code, "the name of the store is empty" in result.err) == (2, True)
 
     def test_the_name_that_sqlite_has_for_memory_names_ours(self, tmp_path: Path) -> None:
-        result = bough("--store", ":memory:", "ls", home=tmp_path)
+        result = oakleaf("--store", ":memory:", "ls", home=tmp_path)
         assert (result.code, 'use "memory:"' in result.err) == (2, True)
 
     def test_a_file_of_tools_that_is_not_python_is_said_to_be_none(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("hello")
         (tmp_path / "one.json").write_text('["One."]')
         words = ("--model", "scripted:one.json", "--tools", "notes.txt")
-        result = bough("run", "hi", *words, home=tmp_path)
+        result = oakleaf("run", "hi", *words, home=tmp_path)
         assert (result.code, "must end in .py" in result.err) == (2, True)
 
     def test_a_store_in_a_folder_that_is_missing_is_not_promised(self, tmp_path: Path) -> None:
-        result = bough("--store", tmp_path / "no" / "s.db", "ls", home=tmp_path)
+        result = oakleaf("--store", tmp_path / "no" / "s.db", "ls", home=tmp_path)
         assert (result.code, f"no folder {tmp_path / 'no'}" in result.err, "chat" in result.err) == (
             2,
             True,
@@ -74,13 +74,15 @@ class TestTheFirstMinute:
     @pytest.mark.parametrize("verb", ["run", "chat"])
     def test_without_a_key_nothing_is_made(self, tmp_path: Path, verb: str) -> None:
         words = ["hello"] if verb == "run" else []
-        result = bough(verb, *words, "--model", "anthropic:claude", home=tmp_path, stdin="hello\n", **NO_KEYS)
+        result = oakleaf(
+            verb, *words, "--model", "anthropic:claude", home=tmp_path, stdin="hello\n", **NO_KEYS
+        )
         assert (result.code, "ANTHROPIC_API_KEY" in result.err) == (2, True)
         assert not (tmp_path / "agent.db").exists()
 
     def test_without_a_key_nothing_is_sent_to_a_session_that_is_there(self, store_path: Path) -> None:
-        before = bough("log", "ses_case", "--json", store=store_path).out
-        result = bough(
+        before = oakleaf("log", "ses_case", "--json", store=store_path).out
+        result = oakleaf(
             "run",
             "more",
             "--resume",
@@ -92,21 +94,21 @@ class TestTheFirstMinute:
             **NO_KEYS,
         )
         assert result.code == 2
-        assert bough("log", "ses_case", "--json", store=store_path).out == before
+        assert oakleaf("log", "ses_case", "--json", store=store_path).out == before
 
     def test_without_a_key_no_replay_is_made(self, store_path: Path) -> None:
-        result = bough("replay", "ses_case", "--model", "openai:gpt", store=store_path, **NO_KEYS)
+        result = oakleaf("replay", "ses_case", "--model", "openai:gpt", store=store_path, **NO_KEYS)
         assert (result.code, "OPENAI_API_KEY" in result.err) == (4, True)
-        assert bough("ls", "--relation", "replay", "--json", store=store_path).json["sessions"] == []
+        assert oakleaf("ls", "--relation", "replay", "--json", store=store_path).json["sessions"] == []
 
     def test_a_fallback_that_has_a_key_is_enough(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text('["hello"]')
         chain = ["--model", "anthropic:claude", "--model", f"scripted:{tmp_path / 'a.json'}"]
-        assert bough("run", "hi", *chain, home=tmp_path, **NO_KEYS).code == 0
+        assert oakleaf("run", "hi", *chain, home=tmp_path, **NO_KEYS).code == 0
 
     @pytest.mark.parametrize("verb", ["run", "chat", "ls", "export", "replay", "usage", "import", "copy"])
     def test_the_help_of_a_verb_shows_how_it_is_typed(self, tmp_path: Path, verb: str) -> None:
-        assert f"\n  bough {verb} " in bough(verb, "--help", home=tmp_path).out
+        assert f"\n  oakleaf {verb} " in oakleaf(verb, "--help", home=tmp_path).out
 
 
 class TestPlaces:
@@ -128,13 +130,13 @@ class TestPlaces:
         ],
     )
     def test_a_verb_of_whole_sessions_refuses_a_place(self, branched_store: Path, line: str) -> None:
-        result = bough(*line.split(), store=branched_store)
+        result = oakleaf(*line.split(), store=branched_store)
         assert (result.code, "ses_oak@2 names an entry" in result.err) == (2, True), result.err
 
     def test_a_rewind_to_a_branch_goes_to_that_branch(self, branched_store: Path) -> None:
-        moved = bough("rewind", "ses_oak@1:3", "--json", store=branched_store).json
+        moved = oakleaf("rewind", "ses_oak@1:3", "--json", store=branched_store).json
         assert moved["leaf"] == {"branch": 1, "seq": 3}
-        assert "one" in bough("show", "ses_oak", store=branched_store).out
+        assert "one" in oakleaf("show", "ses_oak", store=branched_store).out
 
     def test_an_overwrite_of_a_branch_goes_on_from_that_branch(
         self, branched_store: Path, tmp_path: Path
@@ -142,51 +144,51 @@ class TestPlaces:
         (tmp_path / "a.json").write_text('["", "on the first branch"]')
         model = f"scripted:{tmp_path / 'a.json'}"
         assert (
-            bough("run", "go on", "--overwrite", "ses_oak@1:3", "--model", model, store=branched_store).code
+            oakleaf("run", "go on", "--overwrite", "ses_oak@1:3", "--model", model, store=branched_store).code
             == 0
         )
-        output = bough("show", "ses_oak", store=branched_store).out
+        output = oakleaf("show", "ses_oak", store=branched_store).out
         assert "one" in output
         assert "two" not in output
 
     def test_a_replay_of_another_branch_is_refused(self, branched_store: Path) -> None:
-        result = bough("replay", "ses_oak@1:2", store=branched_store)
-        assert (result.code, "bough fork ses_oak@1:2" in result.err) == (2, True)
+        result = oakleaf("replay", "ses_oak@1:2", store=branched_store)
+        assert (result.code, "oakleaf fork ses_oak@1:2" in result.err) == (2, True)
 
     def test_a_branch_that_holds_no_such_entry_says_where_branches_are_listed(
         self, branched_store: Path
     ) -> None:
-        result = bough("show", "ses_oak@1:5", store=branched_store)
-        assert (result.code, "bough log ses_oak --all" in result.err) == (2, True)
+        result = oakleaf("show", "ses_oak@1:5", store=branched_store)
+        assert (result.code, "oakleaf log ses_oak --all" in result.err) == (2, True)
 
     def test_the_log_of_all_branches_names_each_place_as_it_is_typed(self, branched_store: Path) -> None:
-        output = bough("log", "ses_oak", "--all", store=branched_store).out
+        output = oakleaf("log", "ses_oak", "--all", store=branched_store).out
         for place, text in (("1:2", "first"), ("2:2", "second")):
             assert any(place in line and text in line for line in output.splitlines())
-            assert text in bough("show", f"ses_oak@{place}", store=branched_store).out
+            assert text in oakleaf("show", f"ses_oak@{place}", store=branched_store).out
 
     def test_the_log_of_all_branches_holds_all_of_the_path(self, branched_store: Path) -> None:
         """A fork owns none of the entries it stands on."""
-        path = bough("log", "cutting", "--json", store=branched_store).lines
-        every = bough("log", "cutting", "--all", "--json", store=branched_store).lines
+        path = oakleaf("log", "cutting", "--json", store=branched_store).lines
+        every = oakleaf("log", "cutting", "--all", "--json", store=branched_store).lines
         assert [line["entry_id"] for line in every] == [line["entry_id"] for line in path]
-        assert len(bough("log", "cutting", "--all", "-n", "2", store=branched_store).out.splitlines()) == 2
+        assert len(oakleaf("log", "cutting", "--all", "-n", "2", store=branched_store).out.splitlines()) == 2
 
     def test_show_takes_the_newest_so_many(self, branched_store: Path) -> None:
-        result = bough("show", "ses_oak", "-n", "1", store=branched_store)
+        result = oakleaf("show", "ses_oak", "-n", "1", store=branched_store)
         assert ("three" in result.out, "third" in result.out) == (True, False)
         assert [
             e["seq"]
-            for e in bough("show", "-n", "2", "ses_oak", "--json", store=branched_store).json["entries"]
+            for e in oakleaf("show", "-n", "2", "ses_oak", "--json", store=branched_store).json["entries"]
         ] == [4, 5]
 
 
 class TestSuggestions:
     def test_the_next_page_of_a_list_asks_for_the_same_list(self, store_path: Path) -> None:
-        result = bough("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=store_path)
+        result = oakleaf("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=store_path)
         words = suggested_command(result.err)
         assert {"--status", "idle", "-n", "1", "--after", "7d", "--all"} <= set(words)
-        following = bough(*words, store=store_path)
+        following = oakleaf(*words, store=store_path)
         assert following.code == 0
         assert following.out.splitlines()[1:] not in ([], result.out.splitlines()[1:])
 
@@ -196,29 +198,31 @@ class TestSuggestions:
                 [user("two of us"), assistant("two of you; no third")]
             )
             store.start("c", session_id="ses_c").append([user("two of them")])
-        result = bough("search", '"two of" -third', "-n", "1", store=branched_store)
-        following = bough(*suggested_command(result.err), store=branched_store)
+        result = oakleaf("search", '"two of" -third', "-n", "1", store=branched_store)
+        following = oakleaf(*suggested_command(result.err), store=branched_store)
         assert (following.code, "ses_b@1" in following.out) == (0, True)
         assert "--page" not in following.err
 
     def test_a_word_to_leave_out_is_typed_without_quotes(self, branched_store: Path) -> None:
-        result = bough("search", "second", "-third", "-n", "3", "--json", store=branched_store)
+        result = oakleaf("search", "second", "-third", "-n", "3", "--json", store=branched_store)
         assert [hit["seq"] for hit in result.json["hits"]] == [2]
-        assert bough("search", "kind:message", "-nothing", "-n2", store=branched_store).code == 0
+        assert oakleaf("search", "kind:message", "-nothing", "-n2", store=branched_store).code == 0
 
     def test_a_session_that_is_a_replay_is_not_offered_to_go_on(self, branched_store: Path) -> None:
-        replay = bough("replay", "ses_oak", "--mode", "strict", "--json", store=branched_store).json["replay"]
+        replay = oakleaf("replay", "ses_oak", "--mode", "strict", "--json", store=branched_store).json[
+            "replay"
+        ]
         model = ["--model", "openai-chat:m@http://127.0.0.1:1/v1"]
         for verb in (["resume", replay], ["run", "hello", "--resume", replay]):
-            result = bough(*verb, *model, store=branched_store)
-            assert f"bough fork {replay}" in result.err
-            assert f"bough run --resume {replay}" not in result.err
-        assert bough("fork", replay, store=branched_store).code == 0
+            result = oakleaf(*verb, *model, store=branched_store)
+            assert f"oakleaf fork {replay}" in result.err
+            assert f"oakleaf run --resume {replay}" not in result.err
+        assert oakleaf("fork", replay, store=branched_store).code == 0
 
     @pytest.mark.parametrize(
         ("line", "flag"),
         [
-            ("uncompact ses_case", "bough compact"),
+            ("uncompact ses_case", "oakleaf compact"),
             ("replay ses_case --prompt brief", "--model"),
             ("replay ses_case --mode live", "--live"),
             ("replay ses_case --mode live --live refund", "--tools"),
@@ -227,12 +231,12 @@ class TestSuggestions:
             ("ls --after never", "--after"),
             ("usage --since never", "--since"),
             ("usage latest --since ²", "--since"),
-            ("import {store}", "bough export"),
-            ("import nosuch.bough", "nosuch.bough: no such file; bough export"),
-            ("restore nosuch", "bough ls --trashed"),
+            ("import {store}", "oakleaf export"),
+            ("import nosuch.oakleaf", "nosuch.oakleaf: no such file; oakleaf export"),
+            ("restore nosuch", "oakleaf ls --trashed"),
             ("ls --tag blue", "NAME=VALUE"),
             ("compact ses_case --keep-from 99", "99"),
-            ("export ses_case@3", "bough fork ses_case@3"),
+            ("export ses_case@3", "oakleaf fork ses_case@3"),
             ("export ses_case -o case.html", "add --html"),
             ("export ses_case -o notes.md", "add --markdown"),
             ("backup /nowhere/at/all.db", "there is no folder /nowhere/at"),
@@ -245,7 +249,7 @@ class TestSuggestions:
     def test_an_error_speaks_the_words_of_the_command_line(
         self, store_path: Path, line: str, flag: str
     ) -> None:
-        result = bough(
+        result = oakleaf(
             *line.format(store=store_path).split(), store=store_path, **{**NO_KEYS, "OPENAI_API_KEY": "k"}
         )
         assert result.code in (1, 2)
@@ -254,12 +258,12 @@ class TestSuggestions:
             assert python not in result.err
 
     def test_a_host_that_is_not_ours_is_not_called_a_port(self, store_path: Path) -> None:
-        result = bough("serve", "--host", "192.0.2.1", "--token", "a secret", store=store_path)
+        result = oakleaf("serve", "--host", "192.0.2.1", "--token", "a secret", store=store_path)
         assert (result.code, "--host" in result.err, "--port" in result.err) == (2, True, False)
 
     def test_a_home_that_cannot_be_written_names_the_option_for_another_store(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text('["hello"]')
-        result = bough(
+        result = oakleaf(
             "run", "hi", "--model", f"scripted:{tmp_path}/a.json", XDG_DATA_HOME=f"{tmp_path}/a.json"
         )
         assert (result.code, "--store PATH" in result.err) == (2, True)
@@ -267,17 +271,17 @@ class TestSuggestions:
     def test_a_bundle_whose_id_is_taken_is_replayed_by_the_commands_that_are_named(
         self, store_path: Path, tmp_path: Path
     ) -> None:
-        bough("export", "ses_case", "-o", tmp_path / "x.bough", store=store_path)
-        bough("title", "ses_case", "Changed", store=store_path)
-        result = bough("replay", tmp_path / "x.bough", store=store_path)
+        oakleaf("export", "ses_case", "-o", tmp_path / "x.oakleaf", store=store_path)
+        oakleaf("title", "ses_case", "Changed", store=store_path)
+        result = oakleaf("replay", tmp_path / "x.oakleaf", store=store_path)
         assert result.code == 2
-        words = shlex.split(result.err.partition("under a new id: bough ")[2])
+        words = shlex.split(result.err.partition("under a new id: oakleaf ")[2])
         assert words[0] == "replay"
-        assert bough(*words, store=store_path).code == 0
+        assert oakleaf(*words, store=store_path).code == 0
 
     def test_a_page_too_large_names_the_options_that_make_it_smaller(self) -> None:
-        from bough.cli.rendering.error_text import describe_error
-        from bough.errors import PageTooLarge
+        from oakleaf.cli.rendering.error_text import describe_error
+        from oakleaf.errors import PageTooLarge
 
         text = describe_error(PageTooLarge(50_000_000))
         assert text is not None
@@ -285,37 +289,37 @@ class TestSuggestions:
         assert "blobs=False" not in text.text
 
     def test_a_session_named_twice_is_put_away_once(self, store_path: Path) -> None:
-        result = bough("rm", "ses_case", "ses_case", "--yes", store=store_path)
+        result = oakleaf("rm", "ses_case", "ses_case", "--yes", store=store_path)
         assert (result.code, result.err.count("moves to the trash")) == (0, 1)
         assert "moved 1 session to the trash" in result.err
 
     @pytest.mark.parametrize("verb", [["log"], ["context"], ["export", "--finetune"]])
     def test_what_is_empty_says_so(self, store_path: Path, verb: list[str]) -> None:
-        result = bough(*verb, "ses_other", store=store_path)
+        result = oakleaf(*verb, "ses_other", store=store_path)
         assert (result.code, result.out, bool(result.err)) == (0, "", True)
 
     def test_a_summary_that_is_empty_is_refused_by_its_name(self, store_path: Path) -> None:
-        result = bough("rewind", "ses_case@2", "--summary", "", store=store_path)
+        result = oakleaf("rewind", "ses_case@2", "--summary", "", store=store_path)
         assert (result.code, "--summary" in result.err) == (2, True)
 
     def test_undo_with_nothing_to_undo_says_so(self, store_path: Path) -> None:
-        assert "no input to undo" in bough("undo", "ses_other", store=store_path).err
+        assert "no input to undo" in oakleaf("undo", "ses_other", store=store_path).err
 
     def test_an_empty_store_says_how_the_first_session_is_made(self, tmp_path: Path) -> None:
         library.open(tmp_path / "e.db").close()
-        assert "bough chat starts one" in bough("ls", store=tmp_path / "e.db").err
-        assert "the trash is empty" in bough("ls", "--trashed", store=tmp_path / "e.db").err
+        assert "oakleaf chat starts one" in oakleaf("ls", store=tmp_path / "e.db").err
+        assert "the trash is empty" in oakleaf("ls", "--trashed", store=tmp_path / "e.db").err
 
     def test_a_session_without_a_title_is_named_once(self, tmp_path: Path) -> None:
         with library.open(tmp_path / "e.db") as store:
             store.start(session_id="ses_nameless")
-        assert bough("show", "ses_nameless", store=tmp_path / "e.db").out.splitlines()[0] == "ses_nameless"
-        assert "  ses_nameless  (0 turns)" in bough("rm", "ses_nameless", store=tmp_path / "e.db").err
+        assert oakleaf("show", "ses_nameless", store=tmp_path / "e.db").out.splitlines()[0] == "ses_nameless"
+        assert "  ses_nameless  (0 turns)" in oakleaf("rm", "ses_nameless", store=tmp_path / "e.db").err
 
     def test_what_was_put_away_comes_back_by_the_command_that_is_named(self, store_path: Path) -> None:
-        output = bough("rm", "ses_case", "ses_other", "--yes", store=store_path).err
-        words = output.partition("undo with: bough ")[2].split()
-        assert bough(*words, store=store_path).out.split() == ["ses_case", "ses_other"]
+        output = oakleaf("rm", "ses_case", "ses_other", "--yes", store=store_path).err
+        words = output.partition("undo with: oakleaf ")[2].split()
+        assert oakleaf(*words, store=store_path).out.split() == ["ses_case", "ses_other"]
 
     def test_a_diff_is_coloured_at_a_terminal(self, store_path: Path) -> None:
         with Terminal("diff", "ses_case", "ses_other", store=store_path) as terminal:
@@ -324,14 +328,14 @@ class TestSuggestions:
             assert "\x1b[32m  actual" in terminal.raw
 
     def test_the_newest_of_one_entry_is_refused(self, store_path: Path) -> None:
-        result = bough("show", "ses_case@3", "-n", "2", store=store_path)
+        result = oakleaf("show", "ses_case@3", "-n", "2", store=store_path)
         assert result.code == 2
-        words = result.err.partition("use bough ")[2].split()
-        assert len(bough(*words, store=store_path).out.splitlines()) == 2
+        words = result.err.partition("use oakleaf ")[2].split()
+        assert len(oakleaf(*words, store=store_path).out.splitlines()) == 2
 
     def test_a_title_may_have_several_words(self, store_path: Path) -> None:
-        assert bough("title", "ses_case", "Order", "forty", "one", store=store_path).code == 0
-        assert bough("title", "ses_case", store=store_path).out == "Order forty one\n"
+        assert oakleaf("title", "ses_case", "Order", "forty", "one", store=store_path).code == 0
+        assert oakleaf("title", "ses_case", store=store_path).out == "Order forty one\n"
 
 
 class TestPager:
@@ -350,25 +354,25 @@ class TestPager:
 
     @pytest.mark.parametrize("verb", ["log", "show", "tree", "context"])
     def test_what_does_not_fit_the_terminal_is_paged(self, long: Path, verb: str) -> None:
-        screen = self.run_in_terminal(long, verb, "ses_long", BOUGH_PAGER=self.PAGED).screen
+        screen = self.run_in_terminal(long, verb, "ses_long", OAKLEAF_PAGER=self.PAGED).screen
         assert screen.count("paged:") >= 100
         assert "line 99" in screen
 
     def test_colours_go_through_it(self, long: Path) -> None:
-        terminal = self.run_in_terminal(long, "log", "ses_long", BOUGH_PAGER=self.PAGED)
+        terminal = self.run_in_terminal(long, "log", "ses_long", OAKLEAF_PAGER=self.PAGED)
         assert "\x1b[36m" in terminal.raw
 
     @pytest.mark.parametrize("rows", ["2", "60"])
     def test_what_is_said_comes_behind_what_was_printed(self, long: Path, rows: str) -> None:
-        screen = self.run_in_terminal(long, "search", "line", "-n", rows, BOUGH_PAGER=self.PAGED).screen
+        screen = self.run_in_terminal(long, "search", "line", "-n", rows, OAKLEAF_PAGER=self.PAGED).screen
         assert ("paged:" in screen) == (rows == "60")
-        assert screen.index("more: bough search") > screen.rindex("    line")
+        assert screen.index("more: oakleaf search") > screen.rindex("    line")
         assert "paged:more" not in screen
 
     def test_what_fits_is_printed_as_ever(self, long: Path) -> None:
-        assert "paged:" not in self.run_in_terminal(long, "log", "-n", "5", BOUGH_PAGER=self.PAGED).screen
+        assert "paged:" not in self.run_in_terminal(long, "log", "-n", "5", OAKLEAF_PAGER=self.PAGED).screen
 
-    @pytest.mark.parametrize("how", [{"BOUGH_PAGER": ""}, {"BOUGH_PAGER": "cat"}, {"TERM": "dumb"}])
+    @pytest.mark.parametrize("how", [{"OAKLEAF_PAGER": ""}, {"OAKLEAF_PAGER": "cat"}, {"TERM": "dumb"}])
     def test_it_can_be_switched_off(self, long: Path, how: dict[str, str]) -> None:
         screen = self.run_in_terminal(long, "log", "ses_long", **{"PAGER": self.PAGED, **how}).screen
         assert ("paged:" in screen, screen.count("line ")) == (False, 100)
@@ -376,15 +380,15 @@ class TestPager:
         assert ("paged:" in screen, screen.count("line ")) == (False, 100)
 
     def test_a_pipe_has_none(self, long: Path) -> None:
-        assert "paged:" not in bough("log", "ses_long", store=long, BOUGH_PAGER=self.PAGED).out
+        assert "paged:" not in oakleaf("log", "ses_long", store=long, OAKLEAF_PAGER=self.PAGED).out
 
     def test_one_that_is_left_early_is_no_error(self, long: Path) -> None:
-        screen = self.run_in_terminal(long, "show", "ses_long", "--json", BOUGH_PAGER="head -n 3").screen
+        screen = self.run_in_terminal(long, "show", "ses_long", "--json", OAKLEAF_PAGER="head -n 3").screen
         assert "Traceback" not in screen
-        assert "bough:" not in screen
+        assert "oakleaf:" not in screen
 
     def test_one_that_does_not_exist_is_named_and_everything_is_shown(self, long: Path) -> None:
-        screen = self.run_in_terminal(long, "log", "ses_long", BOUGH_PAGER="nosuchpager").screen
+        screen = self.run_in_terminal(long, "log", "ses_long", OAKLEAF_PAGER="nosuchpager").screen
         assert "nosuchpager" in screen
         assert screen.count("line ") == 100
 
@@ -411,49 +415,49 @@ class TestTimes:
             assert terminal.wait() == 0
             assert " now" in terminal.screen or " ago" in terminal.screen
         today = datetime.now(UTC).astimezone().strftime("%Y-")
-        assert today in bough("ls", store=store_path).out
+        assert today in oakleaf("ls", store=store_path).out
 
 
 class TestCompletion:
     def complete(self, store: Path, words: str, shell: str = "bash") -> CommandResult:
         count = len(words.split(" ")) - 1
-        return bough(
-            store=store, _BOUGH_COMPLETE=f"{shell}_complete", COMP_WORDS=words, COMP_CWORD=str(count)
+        return oakleaf(
+            store=store, _OAKLEAF_COMPLETE=f"{shell}_complete", COMP_WORDS=words, COMP_CWORD=str(count)
         )
 
     def test_ids_come_with_their_titles_where_the_shell_shows_them(self, store_path: Path) -> None:
-        assert "Order 41" in self.complete(store_path, "bough show ses_c", "zsh").out
+        assert "Order 41" in self.complete(store_path, "oakleaf show ses_c", "zsh").out
 
     def test_an_old_session_is_completed_however_many_are_newer(self, tmp_path: Path) -> None:
         with library.open(tmp_path / "a.db") as store:
             for number in range(-1, 220):
                 store.start(session_id=f"ses_new{number}" if number >= 0 else "ses_old")
-        assert self.complete(tmp_path / "a.db", "bough show ses_o").out == "plain,ses_old\n"
+        assert self.complete(tmp_path / "a.db", "oakleaf show ses_o").out == "plain,ses_old\n"
 
     @pytest.mark.parametrize("words", ["--store s", "run --tools s", "show case.b", "copy latest --to s"])
     def test_the_shell_completes_files_where_one_can_be_named(self, store_path: Path, words: str) -> None:
         typed = words.split(" ")[-1]
-        assert self.complete(store_path, f"bough {words}").out == f"file,{typed}\n"
+        assert self.complete(store_path, f"oakleaf {words}").out == f"file,{typed}\n"
 
     def test_bash_tears_a_flag_with_its_value_apart(self, store_path: Path, tmp_path: Path) -> None:
-        result = self.complete(tmp_path / "none.db", f"bough --store = {store_path} show ses_cas")
+        result = self.complete(tmp_path / "none.db", f"oakleaf --store = {store_path} show ses_cas")
         assert (result.out, result.err) == ("plain,ses_case\n", "")
-        assert self.complete(store_path, "bough nonsense ses_cas").err == ""
+        assert self.complete(store_path, "oakleaf nonsense ses_cas").err == ""
 
     def test_nothing_is_offered_that_a_shell_would_tear_apart(self, store_path: Path) -> None:
         offered = [
-            line.partition(",")[2] for line in self.complete(store_path, "bough show ").out.splitlines()
+            line.partition(",")[2] for line in self.complete(store_path, "oakleaf show ").out.splitlines()
         ]
         assert "ses_case" in offered
         assert all(" " not in name for name in offered)
 
     def test_a_store_that_cannot_be_read_is_not_said_across_the_line(self, tmp_path: Path) -> None:
         (tmp_path / "no.db").write_text("no store")
-        result = self.complete(tmp_path / "no.db", "bough show s")
+        result = self.complete(tmp_path / "no.db", "oakleaf show s")
         assert (result.code, result.out.strip(), result.err) == (0, "", "")
 
     def test_sessions_are_those_of_the_store_space_and_owner_that_are_typed(self, tmp_path: Path) -> None:
-        """It offered those of the default space, whatever was typed, and within `bough lab` those of the default store."""
+        """It offered those of the default space, whatever was typed, and within `oakleaf lab` those of the default store."""
         place = tmp_path / "a.db"
         for space, owner in (("default", None), ("blue", "ann"), ("blue", "bob")):
             with library.open(place, space=space, owner=owner) as store:
@@ -462,7 +466,9 @@ class TestCompletion:
                 store.delete(f"ses_trash_{space}_{owner}")
 
         def offers(words: str) -> set[str]:
-            lines = self.complete(tmp_path / "none.db", f"bough --store {place} {words} ses").out.splitlines()
+            lines = self.complete(
+                tmp_path / "none.db", f"oakleaf --store {place} {words} ses"
+            ).out.splitlines()
             return {line.partition(",")[2] for line in lines}
 
         assert offers("show") == offers("lab promote") == {"ses_default_None"}
@@ -471,4 +477,4 @@ class TestCompletion:
         assert offers("restore") == offers("purge") == {"ses_trash_default_None"}
 
     def test_providers_are_offered(self, store_path: Path) -> None:
-        assert "openai-chat" in self.complete(store_path, "bough context --provider op").out
+        assert "openai-chat" in self.complete(store_path, "oakleaf context --provider op").out

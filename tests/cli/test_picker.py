@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from bough.cli.picker import Picker
+from oakleaf.cli.picker import Picker
 
 
 class TestPicker:

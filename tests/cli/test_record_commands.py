@@ -1,4 +1,4 @@
-"""`bough record` and `bough proxy`, through the real entry point, with programs in processes of their own."""
+"""`oakleaf record` and `oakleaf proxy`, through the real entry point, with programs in processes of their own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
+import oakleaf as library
 from support.fake_providers import Call, Completion, FakeProviders, Stall
 from support.postgres import Database
 from support.processes import wait_until
-from support.terminal import BOUGH, Terminal, bough
+from support.terminal import OAKLEAF, Terminal, oakleaf
 
 PROGRAM = """
 import json, os, sys, urllib.request
@@ -37,7 +37,7 @@ def test_a_program_is_recorded_and_its_exit_code_is_kept(tmp_path: Path) -> None
     (tmp_path / "agent.py").write_text(PROGRAM)
     with FakeProviders(Completion("hello")) as fake:
         upstream = f"openai={fake.url}/v1"
-        ran = bough("record", "--upstream", upstream, "--", sys.executable, "agent.py", "hi", home=tmp_path)
+        ran = oakleaf("record", "--upstream", upstream, "--", sys.executable, "agent.py", "hi", home=tmp_path)
     assert (ran.code, ran.out) == (7, "True\n")
     assert "1 turn, 11 in, 7 out" in ran.err
     assert "1 call in 1 session" in ran.err
@@ -51,28 +51,28 @@ def test_a_program_is_recorded_and_its_exit_code_is_kept(tmp_path: Path) -> None
 
 
 def test_a_program_that_does_not_start_is_told_and_leaves_no_store(tmp_path: Path) -> None:
-    unfit = bough("record", "--", str(tmp_path), home=tmp_path)
+    unfit = oakleaf("record", "--", str(tmp_path), home=tmp_path)
     assert (unfit.code, "cannot run" in unfit.err, "sent nothing" in unfit.err) == (126, True, False)
-    missing = bough("record", "--", "no-such-program", home=tmp_path)
+    missing = oakleaf("record", "--", "no-such-program", home=tmp_path)
     assert missing.code == 127
     assert "there is no program 'no-such-program'" in missing.err
     assert not list(tmp_path.glob("agent.db*"))
 
 
 def test_a_program_that_calls_nothing_is_told(tmp_path: Path) -> None:
-    quiet = bough("record", sys.executable, "-c", "pass", home=tmp_path)
+    quiet = oakleaf("record", sys.executable, "-c", "pass", home=tmp_path)
     assert quiet.code == 0
     assert "sent nothing to the proxy, so nothing was recorded; it must take its base URL from" in quiet.err
     lost = "import os, urllib.request as r; u = os.environ['OPENAI_BASE_URL'].replace('openai', 'other')\nr.urlopen(u)"
-    elsewhere = bough("record", sys.executable, "-c", lost, home=tmp_path)
+    elsewhere = oakleaf("record", sys.executable, "-c", lost, home=tmp_path)
     assert "refused, because no upstream has this path: /other/v1 (1 ×)" in elsewhere.err
     assert "called no model through the proxy" in elsewhere.err
-    bare = bough("record", "--upstream", "openai", "--", "true", home=tmp_path)
+    bare = oakleaf("record", "--upstream", "openai", "--", "true", home=tmp_path)
     assert (bare.code, "'openai' has no address; write NAME=URL" in bare.err) == (2, True)
-    wrong = bough("record", "--upstream", "mistral=http://x", "--", "true", home=tmp_path)
+    wrong = oakleaf("record", "--upstream", "mistral=http://x", "--", "true", home=tmp_path)
     assert wrong.code == 2
     assert "anthropic, openai, gemini" in wrong.err
-    unreachable = bough("record", "--upstream", "openai=nonsense", "--", "true", home=tmp_path)
+    unreachable = oakleaf("record", "--upstream", "openai=nonsense", "--", "true", home=tmp_path)
     assert unreachable.code == 2
     assert "http://" in unreachable.err
 
@@ -91,7 +91,7 @@ def test_the_proxy_prints_what_to_set_and_says_at_the_end_what_it_recorded(tmp_p
 
 
 def test_a_proxy_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
-    command = ["nohup", *BOUGH, "--store", str(tmp_path / "agent.db"), "proxy", "--port", "0"]
+    command = ["nohup", *OAKLEAF, "--store", str(tmp_path / "agent.db"), "proxy", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None
@@ -115,7 +115,7 @@ urllib.request.urlopen(urllib.request.Request(url, body)).read()
 
 def test_a_program_that_ended_with_an_open_call_leaves_no_session_running(tmp_path: Path) -> None:
     with FakeProviders(Completion(calls=(Call("c1", "look_up"),))) as fake:
-        bough(
+        oakleaf(
             "record", "--upstream", f"openai={fake.url}/v1", "--", sys.executable, "-c", CALLER, home=tmp_path
         )
     with library.open(tmp_path / "agent.db") as opened:
@@ -126,8 +126,8 @@ def test_a_program_that_ended_with_an_open_call_leaves_no_session_running(tmp_pa
 
 def test_a_session_that_was_purged_meanwhile_does_not_end_the_report(tmp_path: Path) -> None:
     purge = f"""{CALLER}
-import bough, sys, time
-with bough.open({str(tmp_path / "agent.db")!r}) as store:
+import oakleaf, sys, time
+with oakleaf.open({str(tmp_path / "agent.db")!r}) as store:
     while not (rows := store.sessions(status="idle").sessions):
         time.sleep(0.02)
     store.delete(rows[0].session_id)
@@ -136,7 +136,7 @@ sys.exit(3)
 """
     with FakeProviders(Completion("hello")) as fake:
         upstream = f"openai={fake.url}/v1"
-        ran = bough("record", "--upstream", upstream, "--", sys.executable, "-c", purge, home=tmp_path)
+        ran = oakleaf("record", "--upstream", upstream, "--", sys.executable, "-c", purge, home=tmp_path)
     assert (ran.code, "which was purged meanwhile" in ran.err) == (3, True)
 
 
@@ -152,9 +152,9 @@ def test_the_exit_code_is_the_programs_whatever_became_of_the_store(
 ) -> None:
     """It was that of an error of the report, which said nothing else then."""
     program = f"""{CALLER}
-import bough, pathlib, sys, time
+import oakleaf, pathlib, sys, time
 path = pathlib.Path({str(tmp_path / "agent.db")!r})
-with bough.open(path) as store:
+with oakleaf.open(path) as store:
     while not store.sessions(status="idle").sessions:
         time.sleep(0.02)
 {damage}
@@ -162,7 +162,7 @@ sys.exit(3)
 """
     with FakeProviders(Completion("hello")) as fake:
         upstream = f"openai={fake.url}/v1"
-        ran = bough("record", "--upstream", upstream, "--", sys.executable, "-c", program, home=tmp_path)
+        ran = oakleaf("record", "--upstream", upstream, "--", sys.executable, "-c", program, home=tmp_path)
     assert (ran.code, message in ran.err, "1 call in 1 session" in ran.err) == (3, True, True), ran.err
 
 
@@ -179,7 +179,8 @@ while not pathlib.Path("away").exists():
         with Terminal(*arguments, home=tmp_path, store=database.url, columns=1_000) as terminal:
             wait_until(
                 lambda: (
-                    (tmp_path / "called").exists() and database.run("select 1 from bough.entry where seq = 2")
+                    (tmp_path / "called").exists()
+                    and database.run("select 1 from oakleaf.entry where seq = 2")
                 )
             )
             with database.outage():
@@ -188,8 +189,8 @@ while not pathlib.Path("away").exists():
                 terminal.type("\x03")  # once: a second one would stop it from writing the file
                 terminal.wait_for("1 call recorded in")
                 assert terminal.wait() == 0
-    copy = terminal.screen.partition("When it is back: bough ")[2].splitlines()[0]
-    assert bough(*shlex.split(copy), "--yes", home=tmp_path).code == 0
+    copy = terminal.screen.partition("When it is back: oakleaf ")[2].splitlines()[0]
+    assert oakleaf(*shlex.split(copy), "--yes", home=tmp_path).code == 0
     with library.open(database.url) as opened:
         answers = [
             opened.session(row.session_id).path()[-1].message.text for row in opened.sessions().sessions
@@ -208,13 +209,13 @@ def test_a_closed_terminal_ends_the_program_and_its_session(tmp_path: Path) -> N
 
 def test_the_doctor_names_the_sessions_of_a_recorder_that_was_killed(tmp_path: Path) -> None:
     with FakeProviders(Stall()) as fake, recorded_program(fake, tmp_path) as process:
-        healthy = bough("doctor", home=tmp_path)
+        healthy = oakleaf("doctor", home=tmp_path)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)
     assert (healthy.code, "is marked running" in healthy.out) == (0, False)
-    found = bough("doctor", home=tmp_path)
+    found = oakleaf("doctor", home=tmp_path)
     assert (found.code, "is marked running, but its runner" in found.out) == (1, True)
-    assert "1 session marked interrupted" in bough("doctor", "--fix", "--yes", home=tmp_path).err
+    assert "1 session marked interrupted" in oakleaf("doctor", "--fix", "--yes", home=tmp_path).err
     with library.open(tmp_path / "agent.db") as opened:
         assert [row.status for row in opened.sessions().sessions] == ["interrupted"]
 
@@ -227,7 +228,7 @@ def _hear_hangup() -> None:
 @contextmanager
 def recorded_program(fake: FakeProviders, home: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A recorded program whose model does not answer, as soon as its request is stored; in a process group of its own."""
-    command = [*BOUGH, "--store", str(home / "agent.db"), "record", "--upstream", f"openai={fake.url}/v1"]
+    command = [*OAKLEAF, "--store", str(home / "agent.db"), "record", "--upstream", f"openai={fake.url}/v1"]
     command += ["--", sys.executable, "-c", CALLER]
     with subprocess.Popen(
         command, start_new_session=True, stderr=subprocess.DEVNULL, preexec_fn=_hear_hangup

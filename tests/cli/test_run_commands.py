@@ -1,4 +1,4 @@
-"""`bough run`, `resume` and `approve`, through the real entry point, in processes of their own."""
+"""`oakleaf run`, `resume` and `approve`, through the real entry point, in processes of their own."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from threading import Event
 
 import pytest
 
-import bough as library
-from bough import Session, user
+import oakleaf as library
+from oakleaf import Session, user
 from support.fake_providers import FakeProviders
 from support.processes import wait_until
-from support.terminal import BOUGH, Terminal, bough, environment
+from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 TOOLS = '''
 import os, pathlib, signal, time
-import bough
-from bough import Happened, NeverHappened, ToolContext
-from bough.models.names import model_by_name
+import oakleaf
+from oakleaf import Happened, NeverHappened, ToolContext
+from oakleaf.models.names import model_by_name
 
 BOOK = pathlib.Path("book")
 
@@ -40,32 +40,32 @@ def pay(key):
         os.kill(os.getpid(), signal.SIGKILL)
     return "paid"
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look_up(order: int) -> dict:
     """Look an order up."""
     return {"order": order, "status": "lost"}
 
-@bough.tool(effect="unsafe", verify=was_paid)
+@oakleaf.tool(effect="unsafe", verify=was_paid)
 def verified(order: int, ctx: ToolContext) -> str:
     """Pay, and know afterwards."""
     return pay(ctx.key)
 
-@bough.tool(effect="unsafe")
+@oakleaf.tool(effect="unsafe")
 def unverified(order: int, ctx: ToolContext) -> str:
     """Pay, and never know."""
     return pay(ctx.key)
 
-@bough.tool(effect="unsafe", approval=True)
+@oakleaf.tool(effect="unsafe", approval=True)
 def refund(order: int, ctx: ToolContext) -> str:
     """Give the money back."""
     return pay(ctx.key)
 
-@bough.tool(effect="idempotent")
+@oakleaf.tool(effect="idempotent")
 async def delegate(order: int, ctx: ToolContext) -> str:
     """Have a child give the money back."""
     return await ctx.task("refund it", models=[model_by_name("scripted:child.json")], tools=[refund])
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def sleeps() -> str:
     """Blocks its thread."""
     pathlib.Path("asleep").touch()
@@ -75,12 +75,12 @@ def sleeps() -> str:
 
 
 VANISHING = '''
-import bough
+import oakleaf
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def vanish() -> str:
     """What another program might do at any moment."""
-    with bough.open("agent.db") as other:
+    with oakleaf.open("agent.db") as other:
         other.backend.trash(other.sessions().sessions[0].session_id, 1)
     return "gone"
 '''
@@ -123,44 +123,44 @@ def texts(session: Session) -> list[str]:
 class TestRun:
     def test_the_answer_goes_to_stdout_and_everything_else_to_stderr(self, home: Path) -> None:
         script(home, calls("look_up"), "It is lost.")
-        done = bough("run", "Where is 41?", *AGENT, home=home)
+        done = oakleaf("run", "Where is 41?", *AGENT, home=home)
         assert (done.returncode, done.stdout) == (0, "It is lost.\n")
         assert '✓ look_up(order=41) → {"order":41,"status":"lost"}' in done.stderr
         assert only_session(home).session_id in done.stderr
 
     def test_a_run_is_a_one_shot_and_ends_completed(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
         row = only_session(home).row
         assert (row.status, row.completed_at is not None) == ("completed", True)
-        bough("run", "and?", "--resume", row.session_id, *MODEL, home=home)
+        oakleaf("run", "and?", "--resume", row.session_id, *MODEL, home=home)
         assert only_session(home).row.completed_at > row.completed_at
 
     @pytest.mark.parametrize("arguments", [(), ("-",)])
     def test_the_input_may_come_from_a_pipe(self, home: Path, arguments: tuple[str, ...]) -> None:
-        done = bough("run", *arguments, *MODEL, home=home, stdin="several\nlines\n")
+        done = oakleaf("run", *arguments, *MODEL, home=home, stdin="several\nlines\n")
         assert done.stdout == "One.\n"
         assert texts(only_session(home)) == ["several\nlines", "One."]
 
     def test_an_empty_input_is_refused_and_leaves_nothing_behind(self, home: Path) -> None:
-        done = bough("run", *MODEL, home=home, stdin="\n")
+        done = oakleaf("run", *MODEL, home=home, stdin="\n")
         assert done.returncode == 2
         assert "the input is empty" in done.stderr
         assert not (home / "agent.db").exists()
 
     def test_without_a_model_it_says_how_to_name_one(self, home: Path) -> None:
-        done = bough("run", "hi", home=home)
+        done = oakleaf("run", "hi", home=home)
         assert done.returncode == 2
         assert all(
-            text in done.stderr for text in ("--model", "BOUGH_MODEL", "scripted:FILE.yaml", "anthropic:")
+            text in done.stderr for text in ("--model", "OAKLEAF_MODEL", "scripted:FILE.yaml", "anthropic:")
         )
         assert not (home / "agent.db").exists()
 
     def test_the_environment_names_a_model_when_nobody_else_does(self, home: Path) -> None:
-        assert bough("run", "hi", home=home, BOUGH_MODEL="scripted:script.json").stdout == "One.\n"
+        assert oakleaf("run", "hi", home=home, OAKLEAF_MODEL="scripted:script.json").stdout == "One.\n"
 
     @pytest.mark.parametrize("name", ["nobody:x", "scripted:none.json"])
     def test_a_model_that_is_not_there_leaves_no_session_behind(self, home: Path, name: str) -> None:
-        done = bough("run", "hi", "--model", name, home=home)
+        done = oakleaf("run", "hi", "--model", name, home=home)
         assert done.returncode == 2
         assert not (home / "agent.db").exists()
 
@@ -168,13 +168,13 @@ class TestRun:
         script(home, name="dumb.json")
         chain = ("--model", "scripted:dumb.json", "--model", "scripted:script.json")
         (home / "config.toml").write_text('model = ["scripted:script.json", "scripted:dumb.json"]\n')
-        assert bough("run", "hi", *chain, home=home).stdout == "One.\n"
-        assert bough("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
+        assert oakleaf("run", "hi", *chain, home=home).stdout == "One.\n"
+        assert oakleaf("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
 
     def test_what_is_said_of_the_session_is_in_its_row(self, home: Path) -> None:
         (home / "prompt.txt").write_text("You help.")
         about = ("--system", "@prompt.txt", "--agent", "support", "--title", "Order 41", "--tag", "team=red")
-        bough("run", "hi", *AGENT, *about, home=home)
+        oakleaf("run", "hi", *AGENT, *about, home=home)
         session = only_session(home)
         row = session.row
         assert (row.agent, row.title, row.tags, row.model) == (
@@ -188,51 +188,51 @@ class TestRun:
 
     def test_a_conversation_goes_on_with_its_latest_session(self, home: Path) -> None:
         for text in ("hi", "more"):
-            bough("run", text, *MODEL, "--conversation", "con_1", home=home)
+            oakleaf("run", text, *MODEL, "--conversation", "con_1", home=home)
         assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
     def test_an_input_with_a_key_is_sent_once_and_its_answer_is_printed_again(self, home: Path) -> None:
         for where in (("--conversation", "con_1"), ("--resume", "latest")):
-            done = bough("run", "hi", *MODEL, *where, "--key", "mail-1", home=home)
+            done = oakleaf("run", "hi", *MODEL, *where, "--key", "mail-1", home=home)
             assert (done.returncode, done.stdout) == (0, "One.\n")
         assert texts(only_session(home)) == ["hi", "One."]
-        assert bough("run", "hi", *MODEL, "--key", "mail-1", home=home).returncode == 2
+        assert oakleaf("run", "hi", *MODEL, "--key", "mail-1", home=home).returncode == 2
 
     def test_a_new_prompt_holds_from_here_on(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, "--system", "Be kind.", home=home)
-        bough("run", "--resume", "latest", "more", "--system", "Be brief.", home=home)
-        bough("run", "--resume", "latest", "again", "--system", "Be brief.", home=home)
+        oakleaf("run", "hi", *MODEL, "--system", "Be kind.", home=home)
+        oakleaf("run", "--resume", "latest", "more", "--system", "Be brief.", home=home)
+        oakleaf("run", "--resume", "latest", "again", "--system", "Be brief.", home=home)
         session = only_session(home)
         assert session.context().system == ("Be brief.",)
         assert [entry.kind for entry in session.path()].count("settings") == 1
 
     def test_a_failed_turn_is_durable_and_resume_goes_on_with_it(self, home: Path) -> None:
         script(home)
-        done = bough("run", "hi", *MODEL, home=home)
+        done = oakleaf("run", "hi", *MODEL, home=home)
         assert done.returncode == 1
-        assert f"bough resume {only_session(home).session_id}" in done.stderr
+        assert f"oakleaf resume {only_session(home).session_id}" in done.stderr
         script(home, "Now.")
-        assert bough("resume", "latest", home=home).stdout == "Now.\n"
+        assert oakleaf("resume", "latest", home=home).stdout == "Now.\n"
         assert texts(only_session(home)) == ["hi", "Now."]
 
     def test_a_limit_is_an_exit_code_and_the_refused_input_is_not_stored(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
-        done = bough("run", "--resume", "latest", "more", "--max-turns", "1", home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
+        done = oakleaf("run", "--resume", "latest", "more", "--max-turns", "1", home=home)
         assert (done.returncode, done.stdout) == (1, "")
         assert (
-            "the session has had its 1 turn; raise it with --max-turns N, for good with bough config set chat.max_turns N, "
-            "or continue in a fork: bough fork ses_" in done.stderr
+            "the session has had its 1 turn; raise it with --max-turns N, for good with oakleaf config set chat.max_turns N, "
+            "or continue in a fork: oakleaf fork ses_" in done.stderr
         )
         assert texts(only_session(home)) == ["hi", "One."]
 
     def test_money_that_is_spent_stops_the_turn(self, home: Path) -> None:
         rates = {"input": 1e6, "output": 1e6}
         (home / "script.json").write_text(json.dumps({"lines": ["One.", "Two."], "rates": rates}))
-        assert bough("run", "hi", *MODEL, home=home).code == 0
-        done = bough("run", "more", "--resume", "latest", "--max-cost", "0.01", home=home)
+        assert oakleaf("run", "hi", *MODEL, home=home).code == 0
+        done = oakleaf("run", "more", "--resume", "latest", "--max-cost", "0.01", home=home)
         assert done.returncode == 1
         assert (
-            "of $0.01 is spent; raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: bough fork ses_"
+            "of $0.01 is spent; raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: oakleaf fork ses_"
             in done.stderr
         )
 
@@ -241,37 +241,39 @@ class TestRun:
         lines = [{"calls": [{"name": "refund", "arguments": {"order": 41}}]}, "Done."]
         (home / "script.json").write_text(json.dumps({"lines": lines, "rates": rates}))
         (home / "tools.py").write_text(
-            "import bough\n@bough.tool(approval=True)\ndef refund(order: int) -> str:\n    return 'ok'\n"
+            "import oakleaf\n@oakleaf.tool(approval=True)\ndef refund(order: int) -> str:\n    return 'ok'\n"
         )
-        bough("run", "refund it", *AGENT, home=home)
+        oakleaf("run", "refund it", *AGENT, home=home)
         more = ("run", "more", "--resume", "latest", "--tools", "tools.py")
-        done = bough(*more, "--max-cost", "0.000001", home=home)
+        done = oakleaf(*more, "--max-cost", "0.000001", home=home)
         assert (done.code, done.out) == (1, "")
         assert "of $0.000001 is spent; raise it with --max-cost DOLLARS" in done.err
         assert "waiting for approval: refund" in done.err
         assert "microcents" not in done.err
         assert "the input is saved" not in done.err
 
-        waits = bough(*more, home=home)
+        waits = oakleaf(*more, home=home)
         assert waits.code == 1
         assert (
-            "waits for refund; a new input would abandon this call; allow it with bough approve ses_"
+            "waits for refund; a new input would abandon this call; allow it with oakleaf approve ses_"
             in waits.err
         )
         assert [call.call.name for call in only_session(home).pending_approvals()] == ["refund"]
-        assert bough(*more, "--queue", home=home).code == 0
+        assert oakleaf(*more, "--queue", home=home).code == 0
         assert texts(only_session(home))[0] == "refund it"
 
     def test_a_cap_refuses_a_model_without_a_price_unless_it_only_warns(self, home: Path) -> None:
-        done = bough("run", "hi", *MODEL, "--max-cost", "1", "--max-turns", "0", home=home)
+        done = oakleaf("run", "hi", *MODEL, "--max-cost", "1", "--max-turns", "0", home=home)
         assert (done.code, done.out) == (1, "")
         assert "has no price, so the limit of $1.00 cannot be checked" in done.err
         assert "--on-exceed warn" in done.err
-        assert bough("run", "hi", *MODEL, "--max-cost", "1", "--on-exceed", "warn", home=home).out == "One.\n"
+        assert (
+            oakleaf("run", "hi", *MODEL, "--max-cost", "1", "--on-exceed", "warn", home=home).out == "One.\n"
+        )
 
     def test_events_come_as_json_lines_and_the_last_one_sums_up(self, home: Path) -> None:
         script(home, calls("look_up"), "It is lost.")
-        done = bough("run", "hi", *AGENT, "--json", home=home)
+        done = oakleaf("run", "hi", *AGENT, "--json", home=home)
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         assert {line["schema_version"] for line in lines} == {1}
         assert [line["type"] for line in lines if line["type"] != "session:delta"] == [
@@ -291,7 +293,7 @@ class TestRun:
 
     def test_a_pipe_gets_the_words_as_they_are_and_a_terminal_never_obeys_them(self, home: Path) -> None:
         script(home, "\x1b[2Jgone\x07", "\x1b[2Jgone\x07")
-        assert bough("run", "hi", *MODEL, home=home).stdout == "\x1b[2Jgone\x07\n"
+        assert oakleaf("run", "hi", *MODEL, home=home).stdout == "\x1b[2Jgone\x07\n"
         with Terminal("run", "--resume", "latest", "more", home=home) as terminal:
             assert terminal.wait() == 0
             assert "␛[2Jgone" in terminal.raw
@@ -300,13 +302,13 @@ class TestRun:
 
 class TestWhereItGoesOnFrom:
     def test_resume_adds_a_turn_where_the_session_stands(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
-        assert bough("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
+        oakleaf("run", "hi", *MODEL, home=home)
+        assert oakleaf("run", "--resume", "latest", "more", home=home).stdout == "Two.\n"
         assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
     def test_each_turn_has_its_own_trigger_and_policy(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, "--trigger", "email:<1@x>", "--policy", '{"refunds": "ask"}', home=home)
-        bough("run", "--resume", "latest", "more", "--trigger", "cron", home=home)
+        oakleaf("run", "hi", *MODEL, "--trigger", "email:<1@x>", "--policy", '{"refunds": "ask"}', home=home)
+        oakleaf("run", "--resume", "latest", "more", "--trigger", "cron", home=home)
         facts = [fact.data for fact in only_session(home).journal() if fact.kind == "turn_started"]
         assert (facts[0]["trigger"], facts[0]["policy"]) == (
             {"type": "email", "id": "<1@x>"},
@@ -315,23 +317,24 @@ class TestWhereItGoesOnFrom:
         assert (facts[1]["trigger"], facts[1].get("policy")) == ({"type": "cron"}, None)
 
     def test_a_policy_that_is_no_json_is_refused_and_starts_nothing(self, home: Path) -> None:
-        done = bough("run", "hi", *MODEL, "--policy", "ask", home=home)
+        done = oakleaf("run", "hi", *MODEL, "--policy", "ask", home=home)
         assert (done.returncode, "--policy is not a JSON object" in done.stderr) == (2, True)
         assert not (home / "agent.db").exists()
 
     def test_resume_without_words_goes_on_with_the_open_turn(self, home: Path) -> None:
         with open_store(home) as store:
             store.start(model="scripted:script.json").append([user("hi")])
-        assert bough("run", "--resume", "latest", home=home).stdout == "One.\n"
+        assert oakleaf("run", "--resume", "latest", home=home).stdout == "One.\n"
         assert texts(only_session(home)) == ["hi", "One."]
 
     def test_copy_grows_a_session_of_its_own_and_leaves_its_source_alone(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
-        bough("run", "--resume", "latest", "more", home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
+        oakleaf("run", "--resume", "latest", "more", home=home)
         source = only_session(home)
         before, facts = source.path(), source.journal()
         assert (
-            bough("run", "--copy", source.session_id, "--to-point", "2", "else", home=home).stdout == "Two.\n"
+            oakleaf("run", "--copy", source.session_id, "--to-point", "2", "else", home=home).stdout
+            == "Two.\n"
         )
         with open_store(home) as store:
             (row,) = store.sessions(relation="fork").sessions
@@ -346,42 +349,42 @@ class TestWhereItGoesOnFrom:
     def test_a_copy_repeats_no_payment_without_a_decision(self, home: Path) -> None:
         script(home, calls("unverified"), "Paid.")
         tools = (*MODEL, "--tools", "tools.py")
-        assert bough("run", "pay", *tools, home=home).stdout == "Paid.\n"
-        done = bough("run", "--copy", "latest", "--to-point", "2", *tools, home=home)
+        assert oakleaf("run", "pay", *tools, home=home).stdout == "Paid.\n"
+        done = oakleaf("run", "--copy", "latest", "--to-point", "2", *tools, home=home)
         assert done.returncode == 1
         assert "left behind, and not undone: 1 call of unsafe tools" in done.stderr
         assert "made before: ses_" in done.stderr
         assert len((home / "book").read_text().splitlines()) == 1
-        assert "waits for approval; made before: ses_" in bough("show", "latest", home=home).stdout
-        listed = bough("approve", "latest", home=home)
+        assert "waits for approval; made before: ses_" in oakleaf("show", "latest", home=home).stdout
+        listed = oakleaf("approve", "latest", home=home)
         assert "It was made before, on a path that was left" in listed.stdout
-        assert bough("approve", "latest", "--yes", home=home).returncode == 0
-        assert bough("resume", "latest", *tools, home=home).stdout == "Paid.\n"
+        assert oakleaf("approve", "latest", "--yes", home=home).returncode == 0
+        assert oakleaf("resume", "latest", *tools, home=home).stdout == "Paid.\n"
         assert len((home / "book").read_text().splitlines()) == 2
 
     @pytest.mark.parametrize(("effects", "count"), [("repeat", 2), ("reuse", 1)])
     def test_a_copy_may_say_what_becomes_of_a_payment(self, home: Path, effects: str, count: int) -> None:
         script(home, calls("unverified"), "Paid.")
         tools = (*MODEL, "--tools", "tools.py")
-        bough("run", "pay", *tools, home=home)
-        done = bough("run", "--copy", "latest", "--to-point", "2", "--effects", effects, *tools, home=home)
+        oakleaf("run", "pay", *tools, home=home)
+        done = oakleaf("run", "--copy", "latest", "--to-point", "2", "--effects", effects, *tools, home=home)
         assert (done.returncode, done.stdout) == (0, "Paid.\n")
         assert len((home / "book").read_text().splitlines()) == count
-        shown = bough("show", "latest", home=home).stdout
+        shown = oakleaf("show", "latest", home=home).stdout
         assert ("[reused from ses_" in shown) == (effects == "reuse")
 
     def test_overwriting_and_rolling_back_say_what_they_leave(self, home: Path) -> None:
         script(home, calls("unverified"), "Paid.")
         tools = (*MODEL, "--tools", "tools.py")
-        bough("run", "pay", *tools, home=home)
-        done = bough("run", "--overwrite", "latest", "--from-point", "0", "pay", *tools, home=home)
+        oakleaf("run", "pay", *tools, home=home)
+        done = oakleaf("run", "--overwrite", "latest", "--from-point", "0", "pay", *tools, home=home)
         assert (done.returncode, "left behind" in done.stderr) == (1, True)
-        assert "left behind" in bough("resume", "latest", "--rollback", home=home).stderr
+        assert "left behind" in oakleaf("resume", "latest", "--rollback", home=home).stderr
         assert len((home / "book").read_text().splitlines()) == 1
 
     def test_copy_without_a_point_takes_all_of_it_and_without_words_says_nothing(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
-        done = bough("run", "--copy", "latest", home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
+        done = oakleaf("run", "--copy", "latest", home=home)
         assert (done.returncode, done.stdout) == (0, "")
         with open_store(home) as store:
             (row,) = store.sessions(relation="fork").sessions
@@ -389,9 +392,9 @@ class TestWhereItGoesOnFrom:
 
     def test_a_copy_with_another_model_and_prompt_records_them_as_its_first_entry(self, home: Path) -> None:
         script(home, "A.", "B.", name="other.json")
-        bough("run", "hi", *MODEL, "--system", "Be kind.", home=home)
+        oakleaf("run", "hi", *MODEL, "--system", "Be kind.", home=home)
         how = ("--model", "scripted:other.json", "--system", "Be brief.")
-        assert bough("run", "--copy", "latest", "more", *how, home=home).stdout == "B.\n"
+        assert oakleaf("run", "--copy", "latest", "more", *how, home=home).stdout == "B.\n"
         with open_store(home) as store:
             (row,) = store.sessions(relation="fork").sessions
             copy = store.session(row.session_id)
@@ -399,11 +402,11 @@ class TestWhereItGoesOnFrom:
             assert copy.context().system == ("Be brief.",)
 
     def test_overwrite_goes_on_from_an_earlier_place_and_loses_nothing(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
-        bough("run", "--resume", "latest", "more", home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
+        oakleaf("run", "--resume", "latest", "more", home=home)
         session = only_session(home)
         leaf = session.leaf
-        done = bough("run", "--overwrite", session.session_id, "--from-point", "2", "else", home=home)
+        done = oakleaf("run", "--overwrite", session.session_id, "--from-point", "2", "else", home=home)
         assert done.stdout == "Two.\n"
         assert "to entry 2" in done.stderr
         session.refresh()
@@ -414,20 +417,20 @@ class TestWhereItGoesOnFrom:
         assert texts(session) == ["hi", "One.", "more", "Two."]
 
     def test_overwrite_without_a_point_just_goes_on(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
-        bough("run", "--overwrite", "latest", "more", home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
+        oakleaf("run", "--overwrite", "latest", "more", home=home)
         assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
     def test_overwrite_from_an_input_asks_for_another_answer(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
         script(home, "Uno.")
-        assert bough("run", "--overwrite", "latest@1", home=home).stdout == "Uno.\n"
+        assert oakleaf("run", "--overwrite", "latest@1", home=home).stdout == "Uno.\n"
         assert texts(only_session(home)) == ["hi", "Uno."]
 
     def test_a_point_between_a_call_and_its_result_moves_and_says_so(self, home: Path) -> None:
         script(home, calls("look_up"), "Lost.", "Else.")
-        bough("run", "hi", *AGENT, home=home)
-        done = bough("run", "--overwrite", "latest", "--from-point", "3", *AGENT, home=home)
+        oakleaf("run", "hi", *AGENT, home=home)
+        done = oakleaf("run", "--overwrite", "latest", "--from-point", "3", *AGENT, home=home)
         assert "to entry 2 (entry 3 is between a call and its results)" in done.stderr
 
     @pytest.mark.parametrize(
@@ -444,8 +447,8 @@ class TestWhereItGoesOnFrom:
     def test_flags_that_make_no_sense_together_change_nothing(
         self, home: Path, flags: tuple[str, ...]
     ) -> None:
-        bough("run", "hi", *MODEL, home=home)
-        assert bough("run", "more", *flags, home=home).returncode == 2
+        oakleaf("run", "hi", *MODEL, home=home)
+        assert oakleaf("run", "more", *flags, home=home).returncode == 2
         assert texts(only_session(home)) == ["hi", "One."]
 
 
@@ -454,7 +457,7 @@ class TestTools:
     def test_tools_are_found_in_files_and_modules_by_name_or_all(self, home: Path, source: str) -> None:
         (home / "listed.py").write_text("from tools import look_up as _one\n\ntools = [_one]\n")
         script(home, calls("look_up"), "Done.")
-        done = bough("run", "hi", *MODEL, "--tools", source, home=home)
+        done = oakleaf("run", "hi", *MODEL, "--tools", source, home=home)
         assert "✓ look_up" in done.stderr
         assert only_session(home).row.tool_names == ("look_up",)
 
@@ -471,7 +474,7 @@ class TestTools:
     def test_tools_that_cannot_be_had_are_named(self, home: Path, source: str, message: str) -> None:
         (home / "broken.py").write_text("1 / 0")
         (home / "empty.py").write_text("")
-        done = bough("run", "hi", *MODEL, "--tools", source, home=home)
+        done = oakleaf("run", "hi", *MODEL, "--tools", source, home=home)
         assert done.returncode == 2
         assert message in done.stderr
         assert not (home / "agent.db").exists()
@@ -480,13 +483,13 @@ class TestTools:
         (home / "project").mkdir()
         call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hello"}}
         script(home, {"calls": [call]}, "Written.")
-        done = bough("run", "hi", *MODEL, "--workspace", "project", "--scope", "project", home=home)
+        done = oakleaf("run", "hi", *MODEL, "--workspace", "project", "--scope", "project", home=home)
         assert done.stdout == "Written.\n", done.stderr
         assert (home / "project" / "a.txt").exists() == ("✓ write_file" in done.stderr)
 
     def test_what_a_workspace_may_do_wants_a_workspace(self, home: Path) -> None:
-        assert bough("run", "hi", *MODEL, "--allow", "git", home=home).returncode == 2
-        done = bough("run", "hi", *MODEL, "--workspace", ".", "--env", "A=b", home=home)
+        assert oakleaf("run", "hi", *MODEL, "--allow", "git", home=home).returncode == 2
+        done = oakleaf("run", "hi", *MODEL, "--workspace", ".", "--env", "A=b", home=home)
         assert (done.returncode, "name of an environment variable" in done.stderr) == (2, True)
 
 
@@ -497,9 +500,9 @@ class TestResume:
     ) -> None:
         script(home, calls(tool), "Settled.")
         (home / "dies").touch()
-        assert bough("run", "pay", *AGENT, home=home).returncode == -signal.SIGKILL
+        assert oakleaf("run", "pay", *AGENT, home=home).returncode == -signal.SIGKILL
         (home / "dies").unlink()
-        done = bough("resume", "latest", "--tools", "tools.py", home=home)
+        done = oakleaf("resume", "latest", "--tools", "tools.py", home=home)
         assert done.stdout == "Settled.\n"
         assert f"{mark} {tool}" in done.stderr
         assert len((home / "book").read_text().splitlines()) == 1
@@ -508,9 +511,9 @@ class TestResume:
     def test_a_call_that_waits_is_not_lost_to_a_forgotten_option(self, home: Path) -> None:
         script(home, calls("verified"), "Settled.")
         (home / "dies").touch()
-        bough("run", "pay", *AGENT, home=home)
+        oakleaf("run", "pay", *AGENT, home=home)
         before = only_session(home).path()
-        done = bough("resume", "latest", home=home)
+        done = oakleaf("resume", "latest", home=home)
         assert done.returncode == 2
         assert "has open calls of verified" in done.stderr
         assert "--tools tools.py" in done.stderr
@@ -518,8 +521,8 @@ class TestResume:
 
     def test_rollback_leaves_the_turn_behind_and_redo_brings_it_back(self, home: Path) -> None:
         script(home)
-        bough("run", "hi", *MODEL, home=home)
-        done = bough("resume", "latest", "--rollback", home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
+        done = oakleaf("resume", "latest", "--rollback", home=home)
         assert "turn 1 abandoned" in done.stderr
         session = only_session(home)
         assert texts(session) == []
@@ -527,12 +530,12 @@ class TestResume:
         assert texts(session) == ["hi"]
 
     def test_where_nothing_is_open_nothing_is_done(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
         facts = only_session(home).row.facts
-        done = bough("resume", "latest", home=home)
+        done = oakleaf("resume", "latest", home=home)
         assert done.returncode == 0
         assert "has no open turn" in done.stderr
-        end = json.loads(bough("resume", "latest", "--json", home=home).stdout)
+        end = json.loads(oakleaf("resume", "latest", "--json", home=home).stdout)
         assert (end["schema_version"], end["type"], end["stop_reason"]) == (1, "run", None)
         assert only_session(home).row.facts == facts
 
@@ -545,30 +548,30 @@ class TestResume:
                 session = store.start(model="scripted:script.json", title=title)
                 session.append([user("hi")])
                 store.backend.save_draft(session.session_id, session.leaf, "Half a sen", 0, 1)
-        assert bough("resume", "again", home=home).stdout == "Whole.\n"
-        assert "marked as interrupted" in bough("resume", "keep", "--keep-partial", home=home).stderr
-        assert "no answer" in bough("resume", "keep", "--keep-partial", home=home).stderr
+        assert oakleaf("resume", "again", home=home).stdout == "Whole.\n"
+        assert "marked as interrupted" in oakleaf("resume", "keep", "--keep-partial", home=home).stderr
+        assert "no answer" in oakleaf("resume", "keep", "--keep-partial", home=home).stderr
         for title in ("again", "keep"):
-            assert "  interrupted" in bough("show", title, home=home).stdout
-            assert "[interrupted] Half a sen" in bough("log", title, home=home).stdout
-        data = json.loads(bough("show", "keep", "--json", home=home).stdout)
+            assert "  interrupted" in oakleaf("show", title, home=home).stdout
+            assert "[interrupted] Half a sen" in oakleaf("log", title, home=home).stdout
+        data = json.loads(oakleaf("show", "keep", "--json", home=home).stdout)
         assert [entry["finish"] for entry in data["entries"]] == [None, "partial"]
 
 
 class TestNaming:
     def test_what_names_a_new_session_is_refused_for_one_that_is_there(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, home=home)
+        oakleaf("run", "hi", *MODEL, home=home)
         for verb in ("run hi --resume", "run hi --overwrite", "chat --resume"):
             for flag in ("--title T", "--tag a=b", "--agent zz"):
-                done = bough(*f"{verb} latest {flag}".split(), home=home, stdin="more\n")
+                done = oakleaf(*f"{verb} latest {flag}".split(), home=home, stdin="more\n")
                 assert (done.code, flag.split()[0] in done.err) == (2, True), (verb, flag)
         assert texts(only_session(home)) == ["hi", "One."]
 
     def test_a_copy_is_new_and_keeps_its_agent(self, home: Path) -> None:
-        bough("run", "hi", *MODEL, "--agent", "oak", home=home)
+        oakleaf("run", "hi", *MODEL, "--agent", "oak", home=home)
         copied = ["run", "more", "--copy", "latest", "--title", "T", "--tag", "a=b"]
-        assert bough(*copied, "--agent", "zz", home=home).code == 2
-        assert bough(*copied, home=home).out == "Two.\n"
+        assert oakleaf(*copied, "--agent", "zz", home=home).code == 2
+        assert oakleaf(*copied, home=home).out == "Two.\n"
         with open_store(home) as store:
             copy = store.sessions().sessions[0]
         assert (copy.title, copy.tags, copy.agent) == ("T", {"a": "b"}, "oak")
@@ -581,7 +584,7 @@ class TestConnection:
         with FakeProviders(keeps_alive=True) as server:
             model = f"openai-chat:m@{server.url_for('openai-chat')}"
             done = subprocess.run(
-                [*BOUGH, "chat", "--model", model],
+                [*OAKLEAF, "chat", "--model", model],
                 cwd=home,
                 env=environment(home) | {"PYTHONDEVMODE": "1"},  # tells of sockets that are left open
                 input="hi\nand now?\n",
@@ -596,13 +599,13 @@ class TestConnection:
 class TestCancel:
     def test_it_aborts_a_turn_of_another_process_and_says_when_there_is_none(self, home: Path) -> None:
         script(home, {"text": "Wait.", "calls": [{"name": "sleeps"}]}, "Never.")
-        driving = subprocess.Popen([*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home))
+        driving = subprocess.Popen([*OAKLEAF, "run", "hi", *AGENT], cwd=home, env=environment(home))
         try:
             wait_until((home / "asleep").exists)
-            done = bough("cancel", "latest", "--wait", "0", home=home)
+            done = oakleaf("cancel", "latest", "--wait", "0", home=home)
             assert done.returncode == 3
             assert "has not confirmed" in done.stderr
-            done = bough("cancel", "latest", "--wait", "30", "--json", home=home)
+            done = oakleaf("cancel", "latest", "--wait", "30", "--json", home=home)
             assert done.returncode == 0
             assert "is cancelled" in done.stderr
             report = json.loads(done.stdout)
@@ -614,7 +617,7 @@ class TestCancel:
         session = only_session(home)
         assert texts(session)[-1] == "(cancelled)"
         assert session.verify() == []
-        done = bough("cancel", "latest", home=home)
+        done = oakleaf("cancel", "latest", home=home)
         assert done.returncode == 1
         assert "has no open turn" in done.stderr
 
@@ -632,7 +635,7 @@ class TestCancel:
 
             looping = thread.submit(loop)
             assert is_open.wait(20)
-            done = bough("cancel", "ses_own", "--wait", "30", home=home)
+            done = oakleaf("cancel", "ses_own", "--wait", "30", home=home)
             looping.result()
         assert (done.returncode, "is cancelled" in done.stderr) == (0, True)
         assert (only_session(home).row.status, texts(only_session(home))[-1]) == ("cancelled", "(cancelled)")
@@ -640,8 +643,8 @@ class TestCancel:
     def test_it_closes_the_turn_of_a_process_that_was_killed(self, home: Path) -> None:
         (home / "dies").touch()
         script(home, calls("unverified"), "Never.")
-        bough("run", "hi", *AGENT, home=home)
-        assert bough("cancel", "latest", home=home).returncode == 0
+        oakleaf("run", "hi", *AGENT, home=home)
+        assert oakleaf("cancel", "latest", home=home).returncode == 0
         session = only_session(home)
         assert (session.row.status, session.path()[3].message.results[0].outcome) == ("cancelled", "unknown")
         assert session.verify() == []
@@ -653,61 +656,61 @@ class TestBusy:
         lines = json.loads((home / "script.json").read_text())
         lines[0]["calls"][0]["arguments"] = {}
         script(home, *lines)
-        driving = subprocess.Popen([*BOUGH, "run", "hi", *AGENT], cwd=home, env=environment(home))
+        driving = subprocess.Popen([*OAKLEAF, "run", "hi", *AGENT], cwd=home, env=environment(home))
         try:
             wait_until((home / "asleep").exists)
-            done = bough("run", "--resume", "latest", "more", *AGENT, home=home)
+            done = oakleaf("run", "--resume", "latest", "more", *AGENT, home=home)
             assert done.returncode == 3
             assert "--queue" in done.stderr
-            assert bough("run", "--overwrite", "latest@1", "x", *AGENT, home=home).returncode == 3
-            done = bough("run", "--resume", "latest", "more", "--queue", *AGENT, home=home)
+            assert oakleaf("run", "--overwrite", "latest@1", "x", *AGENT, home=home).returncode == 3
+            done = oakleaf("run", "--resume", "latest", "more", "--queue", *AGENT, home=home)
             assert done.returncode == 0
             assert "queued as number 1" in done.stderr
         finally:
             driving.kill()
             driving.wait()
         (home / "tools.py").write_text(TOOLS.replace("time.sleep(120)", "pass"))
-        assert bough("resume", "latest", *AGENT, home=home).stdout == "One.\nTwo.\n"
+        assert oakleaf("resume", "latest", *AGENT, home=home).stdout == "One.\nTwo.\n"
         assert texts(only_session(home))[-2:] == ["more", "Two."]
 
     def test_a_session_that_is_taken_away_in_the_middle_of_a_turn_is_an_exit_code(self, home: Path) -> None:
         (home / "tools.py").write_text(VANISHING)
         script(home, {"text": "Hm.", "calls": [{"name": "vanish"}]}, "One.")
-        done = bough("run", "hi", *AGENT, home=home)
+        done = oakleaf("run", "hi", *AGENT, home=home)
         assert (done.code, done.out) == (3, "")
-        assert "bough restore ses_" in done.err
+        assert "oakleaf restore ses_" in done.err
 
 
 class TestApprove:
     def test_without_a_terminal_the_turn_waits_and_says_what_to_do(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")
-        done = bough("run", "refund it", *AGENT, home=home)
+        done = oakleaf("run", "refund it", *AGENT, home=home)
         assert (done.returncode, done.stdout) == (1, "")
         assert "waiting for approval: refund(order=41)" in done.stderr
-        assert "bough approve" in done.stderr
+        assert "oakleaf approve" in done.stderr
         assert not (home / "book").exists()
 
     def test_until_it_is_resumed_the_list_says_that_it_waits(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")
-        bough("run", "refund it", *AGENT, home=home)
-        assert " waiting " in bough("ls", home=home).out
-        assert [row["status"] for row in bough("ls", "--json", home=home).json["sessions"]] == ["waiting"]
-        assert bough("ls", "--status", "waiting", home=home).out.count("ses_") == 1
-        bough("approve", "latest", "--yes", home=home)
-        assert bough("resume", "latest", *AGENT, home=home).code == 0
-        assert bough("ls", "--status", "waiting", home=home).out == ""
+        oakleaf("run", "refund it", *AGENT, home=home)
+        assert " waiting " in oakleaf("ls", home=home).out
+        assert [row["status"] for row in oakleaf("ls", "--json", home=home).json["sessions"]] == ["waiting"]
+        assert oakleaf("ls", "--status", "waiting", home=home).out.count("ses_") == 1
+        oakleaf("approve", "latest", "--yes", home=home)
+        assert oakleaf("resume", "latest", *AGENT, home=home).code == 0
+        assert oakleaf("ls", "--status", "waiting", home=home).out == ""
 
     def test_the_command_that_goes_on_works_as_it_is_printed(self, home: Path) -> None:
         lines = [calls("refund"), "Refunded."]
         priced = {"lines": lines, "rates": {"input": 1, "output": 1}}
         (home / "script.json").write_text(json.dumps(priced))
-        output = bough("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
-        resume = output.partition("then bough ")[2].splitlines()[0]
+        output = oakleaf("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
+        resume = output.partition("then oakleaf ")[2].splitlines()[0]
         assert resume.endswith(" --tools tools.py --max-cost 2.0")
-        allowed = bough("approve", "latest", "--yes", home=home).err
-        assert allowed.partition("bough ")[2].strip() == resume.removesuffix(" --max-cost 2.0")
-        assert f"bough {resume.removesuffix(' --max-cost 2.0')} continues" in bough("show", home=home).err
-        assert bough(*resume.split(), home=home).out == "Refunded.\n"
+        allowed = oakleaf("approve", "latest", "--yes", home=home).err
+        assert allowed.partition("oakleaf ")[2].strip() == resume.removesuffix(" --max-cost 2.0")
+        assert f"oakleaf {resume.removesuffix(' --max-cost 2.0')} continues" in oakleaf("show", home=home).err
+        assert oakleaf(*resume.split(), home=home).out == "Refunded.\n"
 
     def test_a_session_of_a_program_says_that_its_tools_are_needed(self, home: Path) -> None:
         @library.tool(approval=True)
@@ -719,47 +722,47 @@ class TestApprove:
         with open_store(home) as store:
             session = store.start("support", session_id="ses_program")
             session.send_sync("Refund it", model=library.ScriptedModel([asks]), tools=[refund])
-        resume = "bough resume ses_program --tools FILE.py"
-        assert f"then {resume} continues" in bough("show", "ses_program", home=home).err
-        assert f"continue with: {resume}\n" in bough("approve", "ses_program", "--yes", home=home).err
+        resume = "oakleaf resume ses_program --tools FILE.py"
+        assert f"then {resume} continues" in oakleaf("show", "ses_program", home=home).err
+        assert f"continue with: {resume}\n" in oakleaf("approve", "ses_program", "--yes", home=home).err
 
     def test_nothing_is_allowed_unless_somebody_says_so(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")
-        bough("run", "refund it", *AGENT, home=home)
-        listed = bough("approve", "latest", home=home)
+        oakleaf("run", "refund it", *AGENT, home=home)
+        listed = oakleaf("approve", "latest", home=home)
         assert listed.returncode == 1
         assert listed.stdout == "1. refund\n  order: 41\n"
-        as_json = json.loads(bough("approve", "latest", "--json", home=home).stdout)
+        as_json = json.loads(oakleaf("approve", "latest", "--json", home=home).stdout)
         assert as_json["waiting"][0]["call"]["name"] == "refund"
-        assert bough("resume", "latest", *AGENT, home=home).returncode == 1
+        assert oakleaf("resume", "latest", *AGENT, home=home).returncode == 1
         assert not (home / "book").exists()
 
     def test_an_allowed_call_runs_once(self, home: Path) -> None:
         script(home, calls("refund"), "Refunded.")
-        bough("run", "refund it", *AGENT, home=home)
-        assert bough("approve", "latest", "--yes", home=home).returncode == 0
-        assert bough("resume", "latest", *AGENT, home=home).stdout == "Refunded.\n"
-        assert bough("resume", "latest", *AGENT, home=home).returncode == 0
+        oakleaf("run", "refund it", *AGENT, home=home)
+        assert oakleaf("approve", "latest", "--yes", home=home).returncode == 0
+        assert oakleaf("resume", "latest", *AGENT, home=home).stdout == "Refunded.\n"
+        assert oakleaf("resume", "latest", *AGENT, home=home).returncode == 0
         assert len((home / "book").read_text().splitlines()) == 1
-        assert "no call" in bough("approve", "latest", "--yes", home=home).stderr
+        assert "no call" in oakleaf("approve", "latest", "--yes", home=home).stderr
 
     def test_a_denied_call_never_runs_and_the_model_is_told(self, home: Path) -> None:
         script(home, calls("refund"), "As you wish.")
-        bough("run", "refund it", *AGENT, home=home)
-        assert bough("approve", "latest", "--deny", home=home).returncode == 0
-        done = bough("resume", "latest", *AGENT, home=home)
+        oakleaf("run", "refund it", *AGENT, home=home)
+        assert oakleaf("approve", "latest", "--deny", home=home).returncode == 0
+        done = oakleaf("resume", "latest", *AGENT, home=home)
         assert done.stdout == "As you wish.\n"
         assert "⊘ refund" in done.stderr
         assert not (home / "book").exists()
 
     def test_one_of_several_may_be_allowed_by_its_number(self, home: Path) -> None:
         script(home, calls("refund", "refund"), "Done.")
-        bough("run", "refund both", *AGENT, home=home)
-        assert bough("approve", "latest", "--call", "3", home=home).returncode == 2
-        bough("approve", "latest", "--call", "2", "--yes", home=home)
-        assert bough("resume", "latest", *AGENT, home=home).returncode == 1
-        bough("approve", "latest", "--deny", home=home)
-        assert bough("resume", "latest", *AGENT, home=home).stdout == "Done.\n"
+        oakleaf("run", "refund both", *AGENT, home=home)
+        assert oakleaf("approve", "latest", "--call", "3", home=home).returncode == 2
+        oakleaf("approve", "latest", "--call", "2", "--yes", home=home)
+        assert oakleaf("resume", "latest", *AGENT, home=home).returncode == 1
+        oakleaf("approve", "latest", "--deny", home=home)
+        assert oakleaf("resume", "latest", *AGENT, home=home).stdout == "Done.\n"
         assert len((home / "book").read_text().splitlines()) == 1
 
     @pytest.mark.parametrize("by", ["parent", "child"])
@@ -768,36 +771,38 @@ class TestApprove:
     ) -> None:
         script(home, calls("delegate"), "It is done.")
         script(home, calls("refund"), "Refunded.", name="child.json")
-        done = bough("run", "refund it", *AGENT, home=home)
+        done = oakleaf("run", "refund it", *AGENT, home=home)
         assert (done.returncode, "waiting for approval: refund(order=41)" in done.stderr) == (1, True)
         with open_store(home) as store:
             names = {row.relation or "parent": row.session_id for row in store.all_sessions()}
-        result = bough("show", names["parent"], home=home)
+        result = oakleaf("show", names["parent"], home=home)
         assert f"waits for approval in its task {names['task']}" in result.stdout
-        assert f"bough approve {names['parent']}, then bough resume" in result.stderr
-        assert f"(called by its task {names['task']})" in bough("approve", names["parent"], home=home).stdout
-        listed = json.loads(bough("approve", names["parent"], "--json", home=home).stdout)["waiting"]
+        assert f"oakleaf approve {names['parent']}, then oakleaf resume" in result.stderr
+        assert (
+            f"(called by its task {names['task']})" in oakleaf("approve", names["parent"], home=home).stdout
+        )
+        listed = json.loads(oakleaf("approve", names["parent"], "--json", home=home).stdout)["waiting"]
         assert [call["session_id"] for call in listed] == [names["task"]]
-        allowed = bough("approve", names["parent" if by == "parent" else "task"], "--yes", home=home)
-        assert f"bough resume {names['parent']}" in allowed.stderr
-        assert "its task was decided" in bough("show", names["parent"], home=home).stdout
-        assert bough("resume", names["parent"], *AGENT, home=home).stdout == "It is done.\n"
+        allowed = oakleaf("approve", names["parent" if by == "parent" else "task"], "--yes", home=home)
+        assert f"oakleaf resume {names['parent']}" in allowed.stderr
+        assert "its task was decided" in oakleaf("show", names["parent"], home=home).stdout
+        assert oakleaf("resume", names["parent"], *AGENT, home=home).stdout == "It is done.\n"
         assert len((home / "book").read_text().splitlines()) == 1
 
     def test_a_task_in_the_trash_is_told_with_the_command_that_brings_it_back(self, home: Path) -> None:
         script(home, calls("delegate"), "It is done.")
         script(home, calls("refund"), "Refunded.", name="child.json")
-        bough("run", "refund it", *AGENT, home=home)
+        oakleaf("run", "refund it", *AGENT, home=home)
         with open_store(home) as store:
             names = {row.relation or "parent": row.session_id for row in store.all_sessions()}
-        bough("rm", names["task"], "--yes", home=home)
-        hint = f"bough restore {names['task']}"
+        oakleaf("rm", names["task"], "--yes", home=home)
+        hint = f"oakleaf restore {names['task']}"
         for verb, code in ((("resume", *AGENT), 2), (("approve", "--yes"), 1), (("show",), 0)):
-            done = bough(verb[0], names["parent"], *verb[1:], home=home)
+            done = oakleaf(verb[0], names["parent"], *verb[1:], home=home)
             assert (done.code, hint in done.err) == (code, True), done.err
-        assert bough("restore", names["task"], home=home).code == 0
-        assert bough("approve", names["parent"], "--yes", home=home).code == 0
-        assert bough("resume", names["parent"], *AGENT, home=home).out == "It is done.\n"
+        assert oakleaf("restore", names["task"], home=home).code == 0
+        assert oakleaf("approve", names["parent"], "--yes", home=home).code == 0
+        assert oakleaf("resume", names["parent"], *AGENT, home=home).out == "It is done.\n"
 
 
 class TestTerminal:
@@ -821,13 +826,13 @@ class TestTerminal:
             wait_until((home / "asleep").exists)
             terminal.type("\x03")
             assert terminal.wait() == 130
-            assert "bough run --resume" in terminal.screen
+            assert "oakleaf run --resume" in terminal.screen
         session = only_session(home)
         assert session.row.status == "cancelled"
         assert texts(session)[-1] == "(cancelled)"
         assert session.verify() == []
         script(home, "", "", "Going on.")
-        assert bough("run", "--resume", "latest", "go on", *AGENT, home=home).stdout == "Going on.\n"
+        assert oakleaf("run", "--resume", "latest", "go on", *AGENT, home=home).stdout == "Going on.\n"
 
     def test_a_reader_that_goes_away_ends_it_quietly(self, home: Path) -> None:
         script(home, "One.\n" * 1000)
@@ -835,7 +840,7 @@ class TestTerminal:
         os.close(reader)
         with os.fdopen(writer, "w") as out:
             done = subprocess.run(
-                [*BOUGH, "run", "hi", *MODEL],
+                [*OAKLEAF, "run", "hi", *MODEL],
                 cwd=home,
                 env=environment(home),
                 stdout=out,
@@ -860,32 +865,32 @@ class TestImports:
                 session.log.record(kind, data={"seq": 2, "index": 0})
             if queued is not None:
                 session.enqueue(queued)
-            session.export(home / "theirs.bough")
-        assert bough("import", "theirs.bough", home=home).code == 0
+            session.export(home / "theirs.oakleaf")
+        assert oakleaf("import", "theirs.oakleaf", home=home).code == 0
         return session.session_id
 
     def test_a_call_that_was_approved_elsewhere_waits_and_is_shown_as_such(self, home: Path) -> None:
         name = self.bundle(home, "refund", "approval_requested", "approved")
         script(home, "", "Paid.")
-        done = bough("resume", name, *AGENT, home=home)
+        done = oakleaf("resume", name, *AGENT, home=home)
         assert (done.code, done.out, (home / "book").exists()) == (1, "", False)
         assert "approved elsewhere, which does not count here" in done.err
-        assert "waits for approval; approved elsewhere" in bough("show", name, home=home).out
-        listed = bough("approve", name, "--yes", home=home)
+        assert "waits for approval; approved elsewhere" in oakleaf("show", name, home=home).out
+        listed = oakleaf("approve", name, "--yes", home=home)
         assert "approved elsewhere, which does not count here" in listed.out
-        assert bough("resume", name, *AGENT, home=home).out == "Paid.\n"
+        assert oakleaf("resume", name, *AGENT, home=home).out == "Paid.\n"
 
     def test_without_a_terminal_the_error_has_the_plan_and_the_option_that_accepts_it(
         self, home: Path
     ) -> None:
         name = self.bundle(home, "unverified", queued="and \x1b[2Jeverything else")
-        assert "left open elsewhere" in bough("show", name, home=home).out
-        done = bough("resume", name, *AGENT, home=home)
+        assert "left open elsewhere" in oakleaf("show", name, home=home).out
+        done = oakleaf("resume", name, *AGENT, home=home)
         assert (done.code, done.out, (home / "book").exists()) == (1, "", False)
         assert 'call unverified {"order": 41}; queued input "and \\u001b[2Jeverything else"' in done.err
-        assert f"bough resume {name} --accept-imported" in done.err
+        assert f"oakleaf resume {name} --accept-imported" in done.err
         script(home, "", "Paid.", "Done.")
-        assert bough("resume", name, *AGENT, "--accept-imported", home=home).out == "Paid.\nDone.\n"
+        assert oakleaf("resume", name, *AGENT, "--accept-imported", home=home).out == "Paid.\nDone.\n"
         assert len((home / "book").read_text().splitlines()) == 1
 
     @pytest.mark.parametrize(("word", "effects"), [("y", 1), ("n", 0)])
@@ -908,16 +913,16 @@ class TestImports:
         with library.open("memory:") as elsewhere:
             session = elsewhere.start("support", workspace=workspace, spec=spec)
             session.append([library.user("q"), library.assistant(open_call)])
-            session.export(home / "theirs.bough")
-        bough("import", "theirs.bough", home=home)
+            session.export(home / "theirs.oakleaf")
+        oakleaf("import", "theirs.oakleaf", home=home)
         name = session.session_id
         script(home, {"calls": [{"name": "read_file", "arguments": {"path": "/etc/hostname"}}]}, "", "Done.")
-        resume = bough("resume", name, *MODEL, home=home)
+        resume = oakleaf("resume", name, *MODEL, home=home)
         assert (resume.code, "shell, which is not loaded" in resume.err) == (2, True)
-        bough("resume", name, "--rollback", home=home)
-        done = bough("run", "hi", "--resume", name, *MODEL, home=home)
-        fork = bough("fork", name, home=home).out.strip()
-        shown = [bough(verb, one, home=home) for verb in ("show", "resume") for one in (name, fork)]
+        oakleaf("resume", name, "--rollback", home=home)
+        done = oakleaf("run", "hi", "--resume", name, *MODEL, home=home)
+        fork = oakleaf("fork", name, home=home).out.strip()
+        shown = [oakleaf(verb, one, home=home) for verb in ("show", "resume") for one in (name, fork)]
         for each in (resume, done, *shown):
             assert not any(text in each.out + each.err for text in ("evil.py", "touch ran", "--workspace /"))
         assert not (home / "ran").exists()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import bough as library
-from bough import ScriptedModel, user
+import oakleaf as library
+from oakleaf import ScriptedModel, user
 from support.fake_providers import FakeProviders
-from support.terminal import bough
+from support.terminal import oakleaf
 
 KEY = "sk-very-secret-0123456789"
 ENVIRONMENT = {
@@ -52,11 +52,11 @@ def write_bundle(home: Path, model: str, *, where: str = "row") -> None:
         if where == "setting":
             session.set(model=model)
         session.append([user("and then?")])
-        session.export(home / "evil.bough")
+        session.export(home / "evil.oakleaf")
 
 
 def run(home: Path, *words: str, **environment: str) -> tuple[int, str]:
-    done = bough(*words, home=home, **{**ENVIRONMENT, **environment})
+    done = oakleaf(*words, home=home, **{**ENVIRONMENT, **environment})
     return done.returncode, done.stderr
 
 
@@ -67,18 +67,18 @@ class TestOfABundle:
         self, tmp_path: Path, stranger: FakeProviders, provider: str
     ) -> None:
         write_bundle(tmp_path, f"{provider}:m@{address(stranger, provider)}")
-        run(tmp_path, "import", "evil.bough")
+        run(tmp_path, "import", "evil.oakleaf")
         code, text = run(tmp_path, "resume", "ses_evil")
         assert stranger.requests == []
         assert code == 2
         assert all(
-            word in text for word in (address(stranger, provider), "ses_evil", "--model", "BOUGH_SERVERS")
+            word in text for word in (address(stranger, provider), "ses_evil", "--model", "OAKLEAF_SERVERS")
         )
 
     @pytest.mark.parametrize("where", ["row", "setting", "spec"])
     def test_no_command_sends_anything(self, tmp_path: Path, stranger: FakeProviders, where: str) -> None:
         write_bundle(tmp_path, f"openai-chat:m@{address(stranger)}", where=where)
-        run(tmp_path, "import", "evil.bough")
+        run(tmp_path, "import", "evil.oakleaf")
         for words in COMMANDS:
             code, text = run(tmp_path, *words)
             assert (code != 0, stranger.requests) == (True, []), text
@@ -87,10 +87,10 @@ class TestOfABundle:
     @pytest.mark.parametrize("where", ["row", "setting", "spec"])
     def test_import_names_its_foreign_addresses(self, tmp_path: Path, where: str) -> None:
         write_bundle(tmp_path, "openai-chat:m@http://evil.example/\x1b[2Jv1", where=where)
-        code, text = run(tmp_path, "import", "evil.bough")
+        code, text = run(tmp_path, "import", "evil.oakleaf")
         assert (code, "names models at http://evil.example/" in text) == (0, True), text
-        assert ("\x1b[2J" in text, "BOUGH_SERVERS" in text) == (False, True)
-        done = bough("import", "evil.bough", "--json", home=tmp_path)
+        assert ("\x1b[2J" in text, "OAKLEAF_SERVERS" in text) == (False, True)
+        done = oakleaf("import", "evil.oakleaf", "--json", home=tmp_path)
         assert json.loads(done.stdout)["imported"][0]["foreign_addresses"] == [
             "http://evil.example/\x1b[2Jv1"
         ]
@@ -107,13 +107,13 @@ class TestOfABundle:
     @pytest.mark.parametrize("address", ["http://127.0.0.1:8080/v1", "http://gpu.example/v1"])
     def test_import_is_silent_about_an_address_that_is_allowed(self, tmp_path: Path, address: str) -> None:
         write_bundle(tmp_path, f"openai-chat:m@{address}")
-        _, text = run(tmp_path, "import", "evil.bough", BOUGH_SERVERS="http://gpu.example/v1")
+        _, text = run(tmp_path, "import", "evil.oakleaf", OAKLEAF_SERVERS="http://gpu.example/v1")
         assert "names models" not in text
 
     def test_a_script_is_not_read(self, tmp_path: Path) -> None:
         (tmp_path / "script.json").write_text(json.dumps(["One.", "Two."]))
         write_bundle(tmp_path, "scripted:script.json")
-        run(tmp_path, "import", "evil.bough")
+        run(tmp_path, "import", "evil.oakleaf")
         code, text = run(tmp_path, "resume", "ses_evil")
         assert (code, "--model scripted:script.json" in text) == (2, True)
 
@@ -122,8 +122,8 @@ class TestOfABundle:
             first, second = f"openai:m@{own.url_for('openai')}", f"openai:m@{address(stranger, 'openai')}"
             session = store.start(session_id="ses_evil", model=first, spec={"models": [first, second]})
             session.append([user("the history")])
-            session.export(tmp_path / "evil.bough")
-            run(tmp_path, "import", "evil.bough")
+            session.export(tmp_path / "evil.oakleaf")
+            run(tmp_path, "import", "evil.oakleaf")
             code, _ = run(tmp_path, "resume", "ses_evil")
             assert (code, own.requests, stranger.requests) == (2, [], [])
 
@@ -147,14 +147,14 @@ class TestOfOnesOwn:
     ) -> None:
         name = f"openai-chat:m@{address(stranger)}"
         self.start(tmp_path, stranger, name)
-        environment = {"list": {"BOUGH_SERVERS": address(stranger)}, "environment": {"BOUGH_MODEL": name}}
+        environment = {"list": {"OAKLEAF_SERVERS": address(stranger)}, "environment": {"OAKLEAF_MODEL": name}}
         (tmp_path / "config.toml").write_text(f'[aliases]\ngpu = "{name}"\n' if how == "alias" else "")
         code, text = run(
             tmp_path,
             "resume",
             "ses_own",
             *(["--model", name] if how == "flag" else []),
-            BOUGH_CONFIG=str(tmp_path / "config.toml"),
+            OAKLEAF_CONFIG=str(tmp_path / "config.toml"),
             **environment.get(how, {}),
         )
         assert (code, len(stranger.requests)) == (0, 1), text

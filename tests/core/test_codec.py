@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough import Compaction, Note, Settings, ToolCall, assistant, tool_result, user
-from bough.core.codec import (
+from oakleaf import Compaction, Note, Settings, ToolCall, assistant, tool_result, user
+from oakleaf.core.codec import (
     MAX_DEPTH,
     chain_id,
     check_text,
@@ -22,11 +22,11 @@ from bough.core.codec import (
     round_trip,
     to_json,
 )
-from bough.core.drafts import Draft, build_entries
-from bough.core.entries import Payload, Unknown, kind_of
-from bough.core.messages import Message
-from bough.core.turns import Cursor
-from bough.errors import InvalidMessage, InvalidText, NotJson, NotText
+from oakleaf.core.drafts import Draft, build_entries
+from oakleaf.core.entries import Payload, Unknown, kind_of
+from oakleaf.core.messages import Message
+from oakleaf.core.turns import Cursor
+from oakleaf.errors import InvalidMessage, InvalidText, NotJson, NotText
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 json_values = st.recursive(

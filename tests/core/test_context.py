@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from bough import (
+from oakleaf import (
     BranchSummary,
     Compaction,
     Entry,
@@ -17,7 +17,7 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.context import Context, build_context, fold_settings
+from oakleaf.core.context import Context, build_context, fold_settings
 from support.random_logs import path_of, paths
 
 

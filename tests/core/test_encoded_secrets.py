@@ -17,16 +17,16 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-import bough
-from bough import Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
-from bough.core.file_changes import version
-from bough.core.redact import Redactor
-from bough.core.tool_definitions import ToolSpec, define_tools
-from bough.errors import InvalidArgument, SecretInName
-from bough.log.original_calls import restore_call
-from bough.models.model import Delta
-from bough.wire import Answer
+import oakleaf
 from conftest import Store
+from oakleaf import Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.file_changes import version
+from oakleaf.core.redact import Redactor
+from oakleaf.core.tool_definitions import ToolSpec, define_tools
+from oakleaf.errors import InvalidArgument, SecretInName
+from oakleaf.log.original_calls import restore_call
+from oakleaf.models.model import Delta
+from oakleaf.wire import Answer
 
 Encoder = Callable[[str], str]
 BASE64: dict[str, Encoder] = {
@@ -97,7 +97,7 @@ def test_no_nesting_of_encodings_hides_a_secret(
     assert core not in twice
 
 
-def fill(store: Store, text: str) -> bough.Session:
+def fill(store: Store, text: str) -> oakleaf.Session:
     """Write a text wherever one can be written."""
     session = store.start(
         "a",
@@ -131,7 +131,7 @@ def fill(store: Store, text: str) -> bough.Session:
     return session
 
 
-def exports(session: bough.Session) -> dict[str, bytes]:
+def exports(session: oakleaf.Session) -> dict[str, bytes]:
     """Return everything that can be made of a session for somebody else."""
     bundle, page = io.BytesIO(), io.BytesIO()
     session.export(bundle, redact=True)
@@ -170,7 +170,7 @@ def test_no_file_and_no_export_has_any_form_of_a_secret(
     assume(not {secret, *encode(secret, names)} & {"prompt", "error"})
     text, core = encode(secret, names, '{"password": "', '", "x": 1}')
     folder: Path = tmp_path_factory.mktemp("store")
-    with bough.open(folder / "a.db", secrets={"PW": secret}) as store:
+    with oakleaf.open(folder / "a.db", secrets={"PW": secret}) as store:
         session = fill(store, text)
         assert session.verify() == []
         found = [
@@ -183,9 +183,9 @@ def test_no_file_and_no_export_has_any_form_of_a_secret(
         ]
         assert found == []
     # What was written when the secret was not known yet is hidden in what is exported now.
-    with bough.open(folder / "b.db") as store:
+    with oakleaf.open(folder / "b.db") as store:
         session_id = fill(store, text).session_id
-    with bough.open(folder / "b.db", secrets={"PW": secret}) as store:
+    with oakleaf.open(folder / "b.db", secrets={"PW": secret}) as store:
         made = exports(store.session(session_id))
         assert [name for name, data in made.items() if any(form in data for form in forms(core))] == []
 
@@ -213,7 +213,7 @@ def test_no_piece_of_a_stream_shows_an_encoded_secret(names: list[str], size: in
                 yield Delta(text[start : start + size])
             yield Answer(assistant(text), None, None, "p", "m", "stop")
 
-    session = bough.open("memory:", secrets={"PW": SECRET}).start()
+    session = oakleaf.open("memory:", secrets={"PW": SECRET}).start()
     events = session.send_sync("q", model=Pieces([])).events
     live = "".join(event.data["text"] for event in events if event.type == "session:delta")
     assert live == session.path()[-1].message.text
@@ -240,7 +240,7 @@ def test_base64_that_is_wrapped_is_read_across_its_lines() -> None:
 @pytest.mark.parametrize("names", [["JSON"], ["URL"], ["base64"]])
 def test_an_encoded_secret_in_a_name_is_refused(store: Store, names: list[str]) -> None:
     text, _ = encode(SECRET, names)
-    hidden = bough.open("memory:", secrets={"PW": SECRET})
+    hidden = oakleaf.open("memory:", secrets={"PW": SECRET})
     with pytest.raises(SecretInName):
         hidden.start(owner=text)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Evidence, Session, Workspace, tool_result, user
-from bough.core.evidence import move_evidence
-from bough.wire import find_provider
-from bough.wire.gemini.request import UNSIGNED
+import oakleaf
 from conftest import Store
+from oakleaf import Evidence, Session, Workspace, tool_result, user
+from oakleaf.core.evidence import move_evidence
+from oakleaf.wire import find_provider
+from oakleaf.wire.gemini.request import UNSIGNED
 
 SECRET = "correct-horse-battery"
 URL = "data:image/png;base64," + base64.b64encode(bytes(range(256))).decode()
@@ -70,7 +70,7 @@ def sent_after(session: Session, reply: dict[str, Any], provider: str) -> list[d
 
 @pytest.fixture
 def session() -> Session:
-    return bough.open("memory:", secrets={"PIN": SECRET}).start("a")
+    return oakleaf.open("memory:", secrets={"PIN": SECRET}).start("a")
 
 
 class TestRedacted:
@@ -80,7 +80,7 @@ class TestRedacted:
         (_, answer, _) = sent_after(session, reply, "anthropic")
         assert [block["type"] for block in answer["content"]] == ["tool_use"]
         reasoning = session.path()[-2].message.parts[1]
-        assert reasoning == bough.Reasoning("the PIN is [redacted PIN]")
+        assert reasoning == oakleaf.Reasoning("the PIN is [redacted PIN]")
 
     @pytest.mark.parametrize(("summary", "order"), [(SECRET, "41"), ("hm", SECRET)])
     def test_redacted_reasoning_items_and_their_ids_are_not_sent_again(
@@ -121,17 +121,17 @@ def test_bytes_in_signed_reasoning_are_stored_once_and_sent_back_to_the_letter(s
         session = store.start("a")
         request = json.dumps(sent_after(session, reply, provider))
         body = store.backend.entries(session.session_id)[1].entry.body
-        assert (URL.encode() in body, body.count(b"bough-blob:"), request.count(text)) == (False, 4, 1)
+        assert (URL.encode() in body, body.count(b"oakleaf-blob:"), request.count(text)) == (False, 4, 1)
         assert "SIG" in request or "ENC" in request
         assert store.gc(grace=-1_000_000_000) == 0
 
 
 def test_what_an_adapter_keeps_beside_the_parts_stays_until_the_message_is_redacted() -> None:
     evidence = Evidence("gemini", {"0": {"signature": "A"}, "adk": {"1": "B"}})
-    before = bough.assistant("x", bough.Attachment(b"bytes", "image/png"))
-    extracted = bough.assistant("x", bough.Media("0" * 64, "image/png", 5))
+    before = oakleaf.assistant("x", oakleaf.Attachment(b"bytes", "image/png"))
+    extracted = oakleaf.assistant("x", oakleaf.Media("0" * 64, "image/png", 5))
     assert move_evidence(evidence, before, extracted, [0, 1]) == evidence
-    assert move_evidence(evidence, before, bough.assistant("[redacted]", before.parts[1])) is None
+    assert move_evidence(evidence, before, oakleaf.assistant("[redacted]", before.parts[1])) is None
 
 
 def test_signed_reasoning_whose_bytes_are_missing_is_left_out(store: Store) -> None:
@@ -145,7 +145,7 @@ def test_signed_reasoning_whose_bytes_are_missing_is_left_out(store: Store) -> N
 @pytest.mark.parametrize("reply", [anthropic(thinking("hm", "SIG")), openai("hm", "41"), gemini("41")])
 def test_append_and_seeds_keep_what_a_provider_requires_back(store: Store, reply: dict[str, Any]) -> None:
     answer = reply.get("output") or [reply["candidates"][0]["content"] if "candidates" in reply else reply]
-    provider = bough.wire.parse_reply(reply).provider
+    provider = oakleaf.wire.parse_reply(reply).provider
     answered = store.start("a")
     with answered.turn("q") as turn:
         turn.answer(reply)

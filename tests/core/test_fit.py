@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from bough import Budget, Compaction, Entry, ToolCall, assistant, system, tool_result, user
-from bough.core.context import build_context
-from bough.core.entries import Evidence
-from bough.core.fit import fit, measure
-from bough.core.tool_definitions import ToolSpec, define_tools
-from bough.core.turns import group_by_turn
-from bough.errors import TurnTooLarge
+from oakleaf import Budget, Compaction, Entry, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.context import build_context
+from oakleaf.core.entries import Evidence
+from oakleaf.core.fit import fit, measure
+from oakleaf.core.tool_definitions import ToolSpec, define_tools
+from oakleaf.core.turns import group_by_turn
+from oakleaf.errors import TurnTooLarge
 from support.random_logs import budgets, entries, path_of, paths
 
 LONG = "word " * 100
@@ -81,7 +81,7 @@ def test_what_its_issuer_gets_back_counts_for_that_provider_and_for_any() -> Non
 
 
 def test_bytes_and_media_are_budgets_too() -> None:
-    from bough import Media
+    from oakleaf import Media
 
     image = Media("0" * 64, "image/png", 30_000)
     path = path_of(user("old", image), assistant("a"), user("new", image), assistant("b"))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.core.ids import check_id, escape_id, unescape_id
-from bough.errors import InvalidId
+from oakleaf.core.ids import check_id, escape_id, unescape_id
+from oakleaf.errors import InvalidId
 
 UNUSABLE = [
     *(

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import ScriptedModel, Text, ToolCall, ToolContext, assistant, user
-from bough.core.entries import Note
-from bough.core.media import extract_from_note, restore_json
-from bough.core.messages import Reasoning
-from bough.wire import PROVIDERS
+import oakleaf
 from conftest import Store
+from oakleaf import ScriptedModel, Text, ToolCall, ToolContext, assistant, user
+from oakleaf.core.entries import Note
+from oakleaf.core.media import extract_from_note, restore_json
+from oakleaf.core.messages import Reasoning
+from oakleaf.wire import PROVIDERS
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 BYTES = bytes(range(255, 50, -1))  # of no known kind, and with every letter of the alphabets
@@ -57,7 +57,7 @@ def holds_base64(body: bytes) -> bool:
 def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store: Store, shape: str) -> None:
     value, runs = {"value": SHAPES[shape]}, []
 
-    @bough.tool(effect="idempotent", approval=True)
+    @oakleaf.tool(effect="idempotent", approval=True)
     def draw(value: Any, ctx: ToolContext) -> str:
         """Draws."""
         runs.append(ctx.call.arguments)
@@ -67,10 +67,10 @@ def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store
     session.note({"host": value})
     call = assistant(Reasoning(f"I think of {json.dumps(value)}."), ToolCall("c", "draw", value))
     session.send_sync("go", model=ScriptedModel([call]), tools=[draw])
-    later = bough.Store(store.backend).session(session.session_id)  # knows nothing of the first
+    later = oakleaf.Store(store.backend).session(session.session_id)  # knows nothing of the first
     later.approve(*later.pending_approvals())
     later.resume_sync(model=ScriptedModel(["done"]), tools=[draw])
-    later.append([user("next"), bough.Message("assistant", (Text("a"),), details=value)])
+    later.append([user("next"), oakleaf.Message("assistant", (Text("a"),), details=value)])
     assert runs == [value]
     path = later.path()
     assert not any(holds_base64(stored.entry.body) for stored in store.backend.entries(session.session_id))
@@ -81,7 +81,7 @@ def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store
     bundle = io.BytesIO()
     later.export(bundle, blobs=True)
     bundle.seek(0)
-    with bough.open("memory:") as elsewhere:
+    with oakleaf.open("memory:") as elsewhere:
         elsewhere.import_bundle(bundle)
         copy = elsewhere.session(session.session_id)
         assert restore_json(copy.path()[-1].message.details, copy.read_blob) == value
@@ -96,7 +96,7 @@ def test_what_a_replay_or_an_append_repeats_keeps_its_bytes_when_the_first_is_pu
         turn.answer(assistant("done"))
     replay = store.session(asyncio.run(session.replay(mode="strict")).replay)
     seeded = store.start("", [entry.message for entry in session.path()])
-    pasted = f"[bough-blob:{'0' * 64};image/png;1]"  # of nothing that was ever stored
+    pasted = f"[oakleaf-blob:{'0' * 64};image/png;1]"  # of nothing that was ever stored
     seeded.append([user(pasted)])
     store.delete(session.session_id)
     store.purge(session.session_id)
@@ -116,7 +116,7 @@ def test_what_a_replay_or_an_append_repeats_keeps_its_bytes_when_the_first_is_pu
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
 def test_media_in_a_message_of_a_provider_is_stored_as_a_blob(store: Store, provider: str) -> None:
     session = store.start()
-    session.append([user("see", bough.Attachment(PNG, "image/png"))])
+    session.append([user("see", oakleaf.Attachment(PNG, "image/png"))])
     other = store.start()
     other.append(session.messages(provider))
     assert not holds_base64(store.backend.entries(other.session_id)[-1].entry.body)
@@ -130,7 +130,7 @@ def test_media_in_a_message_of_a_provider_is_stored_as_a_blob(store: Store, prov
         {"data": "A" * 65, "mimeType": "image/png"},
         {"data": "a" * 64},
         {"data": "not base64, but long enough to be some of it " * 3, "mimeType": "image/png"},
-        {"text": f"[bough-blob:{'0' * 64};image/png;1]"},
+        {"text": f"[oakleaf-blob:{'0' * 64};image/png;1]"},
         {
             "key": "ssh-rsa " + base64.b64encode(BYTES * 2).decode()
         },  # of no known kind: a model may have to copy it
@@ -163,7 +163,7 @@ def test_malformed_arguments_are_sent_to_no_provider_as_they_are(store: Store, p
     """A server that parses the history would refuse every later request."""
     session = store.start()
     session.append([user("go"), assistant(ToolCall("c", "draw", malformed='{"x": '))])
-    session.append([bough.tool_result("c", "no", error=True), assistant("sorry")])
+    session.append([oakleaf.tool_result("c", "no", error=True), assistant("sorry")])
     sent = json.dumps(session.messages(provider))
     assert "malformed_arguments" in sent
     assert [each for each in _arguments(json.loads(sent)) if not isinstance(each, dict)] == []

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from bough import Media, Message, Reasoning, Text, ToolCall, ToolResult, assistant, system, tool_result, user
-from bough.core.messages import check_message
-from bough.errors import InvalidMessage, NotJson
+from oakleaf import (
+    Media,
+    Message,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
+from oakleaf.core.messages import check_message
+from oakleaf.errors import InvalidMessage, NotJson
 
 
 def test_equal_content_makes_equal_values() -> None:

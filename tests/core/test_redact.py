@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
-from bough.core.codec import to_json
-from bough.core.drafts import Draft, build_entries
-from bough.core.redact import Redactor, may_contain_packed, pack_bytes, unpack_bytes
-from bough.core.turns import Cursor
-from bough.core.usage import Call
-from bough.errors import NotFound, SecretInName, SecretTooShort
+import oakleaf
 from conftest import Store
+from oakleaf import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.codec import to_json
+from oakleaf.core.drafts import Draft, build_entries
+from oakleaf.core.redact import Redactor, may_contain_packed, pack_bytes, unpack_bytes
+from oakleaf.core.turns import Cursor
+from oakleaf.core.usage import Call
+from oakleaf.errors import NotFound, SecretInName, SecretTooShort
 
 SECRET = 'hunter2"\\ünd more'
 KEY = "sk-ant-api03-" + "a1B2" * 12
@@ -34,7 +34,7 @@ def leftovers(place: Path) -> list[str]:
 
 
 def test_a_secret_is_in_no_table_index_or_log(place: Path) -> None:
-    with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
+    with oakleaf.open(place, secrets={"PASSWORD": SECRET}) as store:
         for secret in (SECRET, KEY):
             session = store.start(
                 "a",
@@ -65,26 +65,28 @@ def test_a_secret_is_in_no_table_index_or_log(place: Path) -> None:
 
 
 def test_names_of_files_are_looked_at_too(place: Path) -> None:
-    with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
+    with oakleaf.open(place, secrets={"PASSWORD": SECRET}) as store:
         session = store.start("a")
-        session.append([user("look", bough.Attachment(b"x" * 9, "text/plain", f"{KEY}.txt"))])
+        session.append([user("look", oakleaf.Attachment(b"x" * 9, "text/plain", f"{KEY}.txt"))])
         session.append([assistant("A long answer, long enough to be worth a summary of it." * 5)])
         session.append([user("go on")])
-        session.append([bough.Compaction("short", 3, files_read=(f"/home/{KEY}",), files_changed=(SECRET,))])
+        session.append(
+            [oakleaf.Compaction("short", 3, files_read=(f"/home/{KEY}",), files_changed=(SECRET,))]
+        )
     assert leftovers(place) == []
 
 
 def test_what_is_hidden_is_named_and_the_rest_stays() -> None:
-    store = bough.open("memory:", secrets={"PASSWORD": SECRET})
+    store = oakleaf.open("memory:", secrets={"PASSWORD": SECRET})
     session = store.start()
     session.append([user(f"before {SECRET} after {KEY}.")])
     assert session.path()[0].message.text == "before [redacted PASSWORD] after [redacted]."
 
 
 def test_no_event_of_a_run_shows_a_secret() -> None:
-    session = bough.open("memory:", secrets={"PASSWORD": SECRET}).start()
+    session = oakleaf.open("memory:", secrets={"PASSWORD": SECRET}).start()
 
-    @bough.tool(effect="read")
+    @oakleaf.tool(effect="read")
     def look(order: str) -> str:
         """Looks."""
         return f"found {order}"
@@ -105,7 +107,7 @@ class TestOptions:
     def test_a_secret_in_an_option_is_refused_and_nothing_is_written(
         self, place: Path, options: dict[str, Any]
     ) -> None:
-        with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
+        with oakleaf.open(place, secrets={"PASSWORD": SECRET}) as store:
             session = store.start(model="own")
             model = ScriptedModel(["never"])
             for change in (
@@ -147,7 +149,7 @@ class TestNames:
     def test_a_secret_in_an_id_or_a_name_is_refused_and_nothing_is_written(
         self, place: Path, options: dict[str, Any]
     ) -> None:
-        with bough.open(place, secrets={"PASSWORD": SECRET}) as store:
+        with oakleaf.open(place, secrets={"PASSWORD": SECRET}) as store:
             with pytest.raises(SecretInName, match="redacted") as excinfo:
                 store.start(**options)
             assert KEY not in str(excinfo.value)
@@ -200,7 +202,7 @@ class TestNames:
 
     def test_the_bytes_of_attachments_and_the_ids_of_calls_are_left_alone(self, store: Store) -> None:
         session = store.start()
-        session.append([user("q", bough.Attachment(KEY.encode(), "text/plain"))])
+        session.append([user("q", oakleaf.Attachment(KEY.encode(), "text/plain"))])
         session.append([assistant(ToolCall(KEY, "look"))])
         session.append([tool_result(KEY, "r")])
         assert session.path()[0].message.media
@@ -209,7 +211,7 @@ class TestNames:
 
 
 def test_ids_names_and_evidence_are_left_alone() -> None:
-    store = bough.open("memory:", secrets=["toolu_01secretlooking"])
+    store = oakleaf.open("memory:", secrets=["toolu_01secretlooking"])
     session = store.start()
     evidence = Evidence("anthropic", {"1": {"signature": "toolu_01secretlooking"}})
     session.append([user("q")])
@@ -234,14 +236,14 @@ def test_a_secret_too_short_to_be_hidden_is_refused_where_it_is_given(place: Pat
     """It was left in the log without a word: 4711 is in every second order number."""
     for secrets in ({"PIN": value}, [SECRET, value]):
         with pytest.raises(SecretTooShort, match="at least 8") as excinfo:
-            bough.open(place, secrets=secrets)
+            oakleaf.open(place, secrets=secrets)
         assert ("PIN" if isinstance(secrets, dict) else "secret 2") in str(excinfo.value)
         assert not value or value not in str(excinfo.value)
     assert not place.exists()
 
 
 def test_ordinary_text_is_left_alone() -> None:
-    store = bough.open("memory:")
+    store = oakleaf.open("memory:")
     session = store.start()
     text = "sk-short, ghp_too_short, AKIA, short, a ghost; xoxo; risk-free and task-oriented"
     session.append([user(text)])
@@ -261,19 +263,19 @@ def test_a_secret_within_another_leaves_nothing_of_that_in_clear() -> None:
 
 
 def test_what_tools_return_and_raise_is_hidden_in_the_loop(place: Path) -> None:
-    @bough.tool(effect="read")
+    @oakleaf.tool(effect="read")
     def leak() -> str:
         return f"the key is {KEY}"
 
-    @bough.tool(effect="read")
+    @oakleaf.tool(effect="read")
     def burst() -> str:
         raise RuntimeError(f"cannot log in with {SECRET}")
 
-    with bough.open(place, secrets=[SECRET]) as store:
+    with oakleaf.open(place, secrets=[SECRET]) as store:
         session = store.start()
         calls = assistant(ToolCall("a", "leak"), ToolCall("b", "burst"))
 
-        async def main() -> list[bough.Event]:
+        async def main() -> list[oakleaf.Event]:
             model = ScriptedModel([calls, f"So it is {SECRET}"])
             return [event async for event in session.send("q", model=model, tools=[leak, burst])]
 
@@ -287,14 +289,14 @@ def test_secrets_of_the_environment_are_known_by_their_names(monkeypatch: pytest
     monkeypatch.setenv("SHOP_API_KEY", "correct horse battery staple")
     monkeypatch.setenv("DB_PASSWORD", "postgres")
     monkeypatch.setenv("MONKEY", "a perfectly ordinary value")
-    session = bough.open("memory:").start()
+    session = oakleaf.open("memory:").start()
     session.append([user("correct horse battery staple; postgres; a perfectly ordinary value")])
     assert session.path()[0].message.text == "[redacted SHOP_API_KEY]; postgres; a perfectly ordinary value"
 
 
 def test_a_secret_that_comes_in_pieces_is_hidden_in_the_stream_too() -> None:
-    from bough.models.model import Delta
-    from bough.wire import Answer
+    from oakleaf.models.model import Delta
+    from oakleaf.wire import Answer
 
     class Pieces(ScriptedModel):
         async def stream(self, request):
@@ -302,7 +304,7 @@ def test_a_secret_that_comes_in_pieces_is_hidden_in_the_stream_too() -> None:
                 yield Delta(piece)
             yield Answer(assistant(f"the key is {KEY} all right"), None, None, "p", "m", "stop")
 
-    session = bough.open("memory:").start()
+    session = oakleaf.open("memory:").start()
     events = session.send_sync("q", model=Pieces([])).events
     live = "".join(event.data["text"] for event in events if event.type == "session:delta")
     assert live == "the key is [redacted] all right"

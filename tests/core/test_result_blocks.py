@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bough import Attachment, Media, Text, ToolCall, assistant, tool_result, user
-from bough.wire import PROVIDERS
 from conftest import Store
+from oakleaf import Attachment, Media, Text, ToolCall, assistant, tool_result, user
+from oakleaf.wire import PROVIDERS
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))
 ENCODED = base64.b64encode(PNG).decode()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough import Note, ToolCall, assistant, derive_updates, tool_result, user
-from bough.core.state import fold_state, merge_state
+from oakleaf import Note, ToolCall, assistant, derive_updates, tool_result, user
+from oakleaf.core.state import fold_state, merge_state
 from support.random_logs import path_of
 
 values = st.recursive(

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.core.time_text import parse_duration, parse_time
-from bough.errors import InvalidArgument
+from oakleaf.core.time_text import parse_duration, parse_time
+from oakleaf.errors import InvalidArgument
 
 NOW = 1_700_000_000_000_000
 

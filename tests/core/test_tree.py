@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.core.tree import Branch, Leaf, Range, lineage, reachable_seqs, window
+from oakleaf.core.tree import Branch, Leaf, Range, lineage, reachable_seqs, window
 
 TREE = {
     1: Branch(1, "a", None, 0),

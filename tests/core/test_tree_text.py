@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from bough import Attachment, Note, Session, Settings, ToolCall, assistant, system, tool_result, user
-from bough.core.entries import Endpoint, Entry
-from bough.core.tree import Branch, Leaf
-from bough.core.tree_text import one_line, tree_lines
 from conftest import Store
+from oakleaf import Attachment, Note, Session, Settings, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.entries import Endpoint, Entry
+from oakleaf.core.tree import Branch, Leaf
+from oakleaf.core.tree_text import one_line, tree_lines
 
 
 def test_a_tree_with_what_was_left_behind(store: Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from bough import (
+from oakleaf import (
     CallModel,
     Compaction,
     Entry,
@@ -20,7 +20,7 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.turns import (
+from oakleaf.core.turns import (
     Cursor,
     advance,
     cursor_after,
@@ -29,7 +29,7 @@ from bough.core.turns import (
     is_completed,
     next_action,
 )
-from bough.errors import InvalidPosition, OpenBatch, OrphanResult
+from oakleaf.errors import InvalidPosition, OpenBatch, OrphanResult
 from support.random_logs import path_of, paths
 
 ASK = assistant(ToolCall("a", "t"), ToolCall("b", "t"))

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import bough
+import oakleaf
 
-SRC = Path(bough.__file__).parent
+SRC = Path(oakleaf.__file__).parent
 FIRST_USE = """
 import sys, threading
 import msgspec
-from bough.core.typed_json import converter, json_decoder
+from oakleaf.core.typed_json import converter, json_decoder
 
 sys.setswitchinterval(1e-6)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough import Attachment, ToolCall, assistant, errors, system, user
-from bough.stores.base import StoreBackend
-from bough.stores.conformance import StoreConformance
-from bough.stores.sqlite.public_reader import PublicReader
-from bough.stores.sqlite.store import SqliteStore
+import oakleaf
+from oakleaf import Attachment, ToolCall, assistant, errors, system, user
+from oakleaf.stores.base import StoreBackend
+from oakleaf.stores.conformance import StoreConformance
+from oakleaf.stores.sqlite.public_reader import PublicReader
+from oakleaf.stores.sqlite.store import SqliteStore
 
 KEY = "correct horse 'battery' \"staple\" ä"
 RAW = "raw:" + "5a" * 32
@@ -41,7 +41,7 @@ class TestStore(StoreConformance):
         return store
 
 
-def fill(store: bough.Store) -> bough.Session:
+def fill(store: oakleaf.Store) -> oakleaf.Session:
     """Everything that can hold words: seeds, messages, calls, results, state, titles, tags, blobs, search."""
     session = store.start(
         f"agent {CANARY}", [system(CANARY)], title=CANARY, tags={"t": CANARY}, state={"s": CANARY}
@@ -59,7 +59,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def opened_elsewhere(path: Path, key: str | None) -> subprocess.CompletedProcess[str]:
-    code = "import sys, bough\nwith bough.open(sys.argv[1], key=sys.argv[2] or None) as s: print(len(s.sessions().sessions))"
+    code = "import sys, oakleaf\nwith oakleaf.open(sys.argv[1], key=sys.argv[2] or None) as s: print(len(s.sessions().sessions))"
     return subprocess.run(
         [sys.executable, "-c", code, str(path), key or ""], capture_output=True, text=True, check=False
     )
@@ -69,7 +69,7 @@ class TestDisk:
     def test_no_word_lies_there_in_the_open_neither_while_it_is_written_nor_afterwards(
         self, tmp_path: Path
     ) -> None:
-        with bough.open(tmp_path / "a.db", key=KEY) as store:
+        with oakleaf.open(tmp_path / "a.db", key=KEY) as store:
             fill(store)
             during = files(tmp_path)
             assert during["a.db-wal"]
@@ -79,27 +79,27 @@ class TestDisk:
                 assert not data.startswith(b"SQLite format 3"), name
 
     def test_without_encryption_the_same_words_would_be_found(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             fill(store)
             assert any(CANARY.encode() in data for data in files(tmp_path).values())
 
     def test_a_backup_is_encrypted_with_the_same_key(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db", key=KEY) as store:
+        with oakleaf.open(tmp_path / "a.db", key=KEY) as store:
             session = fill(store)
             path = session.path()
             store.backend.backup(tmp_path / "b.db")
         assert CANARY.encode() not in (tmp_path / "b.db").read_bytes()
-        with bough.open(tmp_path / "b.db", key=KEY) as copy:
+        with oakleaf.open(tmp_path / "b.db", key=KEY) as copy:
             assert copy.session(session.session_id).path() == path
             assert list(copy.verify()) == []
 
     def test_killed_in_the_middle_it_goes_on(self, tmp_path: Path) -> None:
         code = """if True:
-            import os, sys, bough
-            store = bough.open(sys.argv[1], key=sys.argv[2])
+            import os, sys, oakleaf
+            store = oakleaf.open(sys.argv[1], key=sys.argv[2])
             session = store.start(session_id="one")
             for n in range(10_000):
-                session.append([bough.user(f"message {n}")])
+                session.append([oakleaf.user(f"message {n}")])
                 print(n, flush=True)"""
         writer = subprocess.Popen(
             [sys.executable, "-c", code, str(tmp_path / "a.db"), KEY], stdout=subprocess.PIPE, text=True
@@ -110,7 +110,7 @@ class TestDisk:
         numbers += [int(line) for line in writer.stdout.read().splitlines()]
         writer.wait()
         writer.stdout.close()
-        with bough.open(tmp_path / "a.db", key=KEY) as store:
+        with oakleaf.open(tmp_path / "a.db", key=KEY) as store:
             texts = [entry.message.text for entry in store.session("one").path() if entry.message]
             assert texts[: len(numbers)] == [f"message {n}" for n in numbers]
             assert len(texts) <= len(numbers) + 1
@@ -122,7 +122,7 @@ class TestKey:
     def test_without_the_right_one_nothing_is_told_and_nothing_changes(
         self, tmp_path: Path, key: str | None
     ) -> None:
-        with bough.open(tmp_path / "a.db", key=KEY) as store:
+        with oakleaf.open(tmp_path / "a.db", key=KEY) as store:
             fill(store)
         before = files(tmp_path)
         refused = opened_elsewhere(tmp_path / "a.db", key)
@@ -134,7 +134,7 @@ class TestKey:
         assert opened_elsewhere(tmp_path / "a.db", KEY).stdout == "1\n"
 
     def test_a_store_that_is_not_encrypted_is_not_taken_for_one(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             fill(store)
         before = (tmp_path / "a.db").read_bytes()
         assert "not encrypted at all" in opened_elsewhere(tmp_path / "a.db", KEY).stderr
@@ -143,38 +143,38 @@ class TestKey:
     @pytest.mark.parametrize("key", ["", "a\0b"])
     def test_what_is_no_key_is_refused_before_a_file_is_made(self, tmp_path: Path, key: str) -> None:
         with pytest.raises(errors.InvalidKey, match="at least one character"):
-            bough.open(tmp_path / "a.db", key=key)
+            oakleaf.open(tmp_path / "a.db", key=key)
         assert files(tmp_path) == {}
 
     def test_only_files_have_one(self) -> None:
         for url in ("memory:", "postgresql://localhost/x"):
             with pytest.raises(errors.StoreError, match="key= is for files"):
-                bough.open(url, key=KEY)
+                oakleaf.open(url, key=KEY)
 
     def test_the_public_reader_wants_it_too(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db", owner="ann", key=KEY) as store:
+        with oakleaf.open(tmp_path / "a.db", owner="ann", key=KEY) as store:
             fill(store)
         with PublicReader(str(tmp_path / "a.db"), owner="ann", key=KEY) as reader:
             assert [session.title for session in reader.sessions()] == [CANARY]
 
     def test_several_processes_write_one_file(self, tmp_path: Path) -> None:
         code = """if True:
-            import sys, bough
-            with bough.open(sys.argv[1], key=sys.argv[2]) as store:
+            import sys, oakleaf
+            with oakleaf.open(sys.argv[1], key=sys.argv[2]) as store:
                 session = store.start()
                 for n in range(30):
-                    session.append([bough.user(str(n))])"""
+                    session.append([oakleaf.user(str(n))])"""
         arguments = [sys.executable, "-c", code, str(tmp_path / "a.db"), KEY]
         writers = [subprocess.Popen(arguments) for _ in range(3)]
         assert [writer.wait() for writer in writers] == [0, 0, 0]
-        with bough.open(tmp_path / "a.db", key=KEY) as store:
+        with oakleaf.open(tmp_path / "a.db", key=KEY) as store:
             assert [store.session(row.session_id).leaf.seq for row in store.all_sessions()] == [30, 30, 30]
             assert list(store.verify()) == []
 
 
 def command(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", "from bough.cli.entry import run; run()", *words],
+        [sys.executable, "-c", "from oakleaf.cli.entry import run; run()", *words],
         cwd=folder,
         env={**os.environ, **environment},
         capture_output=True,
@@ -187,7 +187,7 @@ class TestCommandLine:
     @pytest.fixture
     def folder(self, tmp_path: Path) -> Path:
         (tmp_path / "key").write_text(f"{KEY}\n")
-        with bough.open(tmp_path / "plain.db") as store:
+        with oakleaf.open(tmp_path / "plain.db") as store:
             fill(store)
         done = command(
             tmp_path,
@@ -208,14 +208,14 @@ class TestCommandLine:
         assert CANARY.encode() not in (folder / "safe.db").read_bytes()
         for store, words in (("plain", ()), ("safe", ("--key-file", "key"))):
             done = command(
-                folder, "--store", f"{store}.db", *words, "export", "latest", "-o", f"{store}.bough"
+                folder, "--store", f"{store}.db", *words, "export", "latest", "-o", f"{store}.oakleaf"
             )
             assert done.returncode == 0, done.stderr
-        assert (folder / "plain.bough").read_bytes() == (folder / "safe.bough").read_bytes()
+        assert (folder / "plain.oakleaf").read_bytes() == (folder / "safe.oakleaf").read_bytes()
 
     def test_the_key_comes_from_a_file_named_by_an_option_or_the_environment(self, folder: Path) -> None:
         named = command(folder, "--store", "safe.db", "--key-file", "key", "ls", "--json")
-        result = command(folder, "--store", "safe.db", "ls", "--json", BOUGH_KEY_FILE=str(folder / "key"))
+        result = command(folder, "--store", "safe.db", "ls", "--json", OAKLEAF_KEY_FILE=str(folder / "key"))
         assert named.stdout == result.stdout
         assert CANARY in named.stdout
 

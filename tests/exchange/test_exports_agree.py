@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bough.store import Store
+from oakleaf.store import Store
 from support.import_sources import memory_store
 from support.sample_store import BUILD, CASE, build, case
 

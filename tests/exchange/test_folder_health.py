@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.exchange.folder_health import file_problems, folder_health, scan_file
-from support.terminal import bough
+from oakleaf.exchange.folder_health import file_problems, folder_health, scan_file
+from support.terminal import oakleaf
 
 
 def write_lines(place: Path, *lines: Any, end: str = "\n") -> Path:
@@ -103,11 +103,11 @@ class TestFolder:
         (tmp_path / "project").mkdir()
         place = write_lines(tmp_path / "project" / "one.jsonl", tool_use_line("a"))
         before = place.read_bytes()
-        done = bough("doctor", tmp_path, store=None)
+        done = oakleaf("doctor", tmp_path, store=None)
         assert done.code == 1
         assert "one.jsonl: 1 tool calls without a result (a)" in done.out
         write_lines(place, tool_use_line("a"), tool_result_line("a"))
-        assert bough("doctor", tmp_path, "--json", store=None).json["healthy"] is True
+        assert oakleaf("doctor", tmp_path, "--json", store=None).json["healthy"] is True
         assert place.read_bytes() != before
         assert sorted(file.name for file in tmp_path.rglob("*")) == ["one.jsonl", "project"]
 

@@ -22,11 +22,11 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
-import bough
-from bough.adapters.langgraph.saver import BoughSaver
-from bough.store import Store
-from bough.stores.base import Change, CommitResult
-from bough.stores.sqlite.store import SqliteStore
+import oakleaf
+from oakleaf.adapters.langgraph.saver import OakleafSaver
+from oakleaf.store import Store
+from oakleaf.stores.base import Change, CommitResult
+from oakleaf.stores.sqlite.store import SqliteStore
 
 
 def on(thread: str, **more: str) -> Any:
@@ -99,7 +99,7 @@ def with_a_subgraph(answers: Sequence[BaseMessage]) -> StateGraph[Any, Any, Any,
 class Twin(BaseCheckpointSaver[Any]):
     """Whatever a graph puts goes to both; whatever it reads must be the same from both."""
 
-    def __init__(self, ours: BoughSaver) -> None:
+    def __init__(self, ours: OakleafSaver) -> None:
         super().__init__()
         self.ours, self.theirs = ours, InMemorySaver()
 
@@ -185,8 +185,8 @@ def worked(url: str) -> None:
         return f"sunny in {city}"
 
     answers = [asking("1", "Bonn"), AIMessage("Sunny.", id="said-1"), asking("2", "Rome")]
-    with bough.open(url) as store:
-        graph = agent(answers, [slow]).compile(checkpointer=BoughSaver(store))
+    with oakleaf.open(url) as store:
+        graph = agent(answers, [slow]).compile(checkpointer=OakleafSaver(store))
         for n in count(1):
             question = HumanMessage(f"Question {n}", id=f"asked-{n}")
             graph.invoke({"messages": [question]}, on("killed"), durability="sync")
@@ -206,7 +206,7 @@ class Dying(SqliteStore):
 def edited(url: str) -> None:
     """Edits its first message, and dies between the move to before it and what was to follow."""
     with Store(Dying(url)) as store:
-        graph = agent([AIMessage("Sunny.", id="said")]).compile(checkpointer=BoughSaver(store))
+        graph = agent([AIMessage("Sunny.", id="said")]).compile(checkpointer=OakleafSaver(store))
         graph.invoke({"messages": [HumanMessage("Bonn?", id="asked")]}, on("killed"))
         graph.update_state(on("killed"), {"messages": [HumanMessage("Rome?", id="asked")]})
 

@@ -1,4 +1,4 @@
-"""Run the frameworks' own test suites against Bough's adapters, from a checkout of the framework's repository.
+"""Run the frameworks' own test suites against Oakleaf's adapters, from a checkout of the framework's repository.
 
     python tests/frameworks/suites.py langgraph|openai|openai-runs|adk|claude SOURCES [--store sqlite|memory|own] [PYTEST ARGUMENT …]
 
@@ -6,7 +6,7 @@ SOURCES is a checkout of the framework's repository, or its unpacked source dist
 (`pip download --no-deps --no-binary :all: openai-agents==0.24.0`; ADK's has none). Use a copy of `.venv-frameworks` with what
 the suites need beside it: pytest-asyncio, pytest-mock, pytest-timeout, syrupy, redis, trio, pycryptodome, cryptography,
 langchain, langgraph-checkpoint-sqlite, langgraph-checkpoint-postgres. Nothing in SOURCES is changed: this module is also a
-pytest plugin, which puts Bough's store in the place of the framework's own before its tests import it. A second run with
+pytest plugin, which puts Oakleaf's store in the place of the framework's own before its tests import it. A second run with
 `--store own` counts the framework's own stores: a test that fails there too says nothing about ours.
 """
 
@@ -87,7 +87,7 @@ def main(framework: str, sources: str, *arguments: str) -> int:
     root = Path(sources, folder).resolve() if Path(sources, folder).is_dir() else Path(sources).resolve()
     environment = {
         **os.environ,
-        "BOUGH_SUITE": f"{framework}:{store}",
+        "OAKLEAF_SUITE": f"{framework}:{store}",
         "NO_DOCKER": "true",
         "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), str(root))),
     }
@@ -117,11 +117,13 @@ def main(framework: str, sources: str, *arguments: str) -> int:
 
 
 def open_store(folder: str | None = None) -> Any:
-    import bough
+    import oakleaf
 
-    kind = os.environ["BOUGH_SUITE"].partition(":")[2]
-    where = "memory:" if kind == "memory" else f"{folder or tempfile.mkdtemp(prefix='bough-suite-')}/suite.db"
-    return bough.open(where, synchronous="normal")
+    kind = os.environ["OAKLEAF_SUITE"].partition(":")[2]
+    where = (
+        "memory:" if kind == "memory" else f"{folder or tempfile.mkdtemp(prefix='oakleaf-suite-')}/suite.db"
+    )
+    return oakleaf.open(where, synchronous="normal")
 
 
 # -- LangGraph ---------------------------------------------------------------------------------------
@@ -130,12 +132,12 @@ def open_store(folder: str | None = None) -> Any:
 def count_conformance() -> None:
     """Count the conformance suite of LangGraph, in the version of the checkout."""
     conformance = importlib.import_module("langgraph.checkpoint.conformance")
-    from bough.adapters.langgraph import BoughSaver
+    from oakleaf.adapters.langgraph import OakleafSaver
 
-    @conformance.checkpointer_test(name="bough")  # type: ignore[untyped-decorator]
+    @conformance.checkpointer_test(name="oakleaf")  # type: ignore[untyped-decorator]
     async def saver() -> AsyncIterator[Any]:
         with open_store() as store:
-            yield BoughSaver(store)
+            yield OakleafSaver(store)
 
     results = asyncio.run(conformance.validate(saver)).results.values()
     failures = [failure for result in results for failure in result.failures]
@@ -148,14 +150,14 @@ def count_conformance() -> None:
 def replace_checkpointers() -> None:
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-    from bough.adapters.langgraph import BoughSaver
+    from oakleaf.adapters.langgraph import OakleafSaver
 
     fixtures = importlib.import_module("tests.conftest_checkpointer")
 
     @contextmanager
     def checkpointer(serde: Any = None) -> Iterator[Any]:
         with open_store() as store:
-            yield BoughSaver(store, serde=serde)
+            yield OakleafSaver(store, serde=serde)
 
     @contextmanager
     def encrypted() -> Iterator[Any]:
@@ -177,16 +179,16 @@ def replace_checkpointers() -> None:
 
 
 def replace_sqlite_sessions() -> None:
-    """Put a `BoughSession` in the place of `SQLiteSession`."""
+    """Put an `OakleafSession` in the place of `SQLiteSession`."""
     import agents
     from agents.memory import sqlite_session
 
-    from bough.adapters.openai_agents import BoughSession
+    from oakleaf.adapters.openai_agents import OakleafSession
 
     stores: dict[str, Any] = {}
     numbers = count(1)
 
-    class StoreSession(BoughSession):
+    class StoreSession(OakleafSession):
         def __init__(
             self, session_id: str, db_path: Any = ":memory:", *_tables: str, session_settings: Any = None
         ) -> None:
@@ -203,12 +205,12 @@ def replace_sqlite_sessions() -> None:
 
 
 def replace_list_sessions() -> None:
-    """Put a `BoughSession` in the place of the list in which tests of whole runs keep their items, too."""
-    from bough.adapters.openai_agents import BoughSession
+    """Put an `OakleafSession` in the place of the list in which tests of whole runs keep their items, too."""
+    from oakleaf.adapters.openai_agents import OakleafSession
 
     replace_sqlite_sessions()
 
-    class ListSession(BoughSession):
+    class ListSession(OakleafSession):
         def __init__(self, session_id: str = "test", history: Any = None) -> None:
             super().__init__(session_id, open_store())
             self._ignore_ids_for_matching = False
@@ -233,10 +235,10 @@ def replace_services() -> None:
     from google.adk import sessions
     from google.adk.sessions import in_memory_session_service
 
-    from bough.adapters.adk import BoughSessionService
+    from oakleaf.adapters.adk import OakleafSessionService
 
-    def service(*_where: str) -> BoughSessionService:
-        return BoughSessionService(open_store())
+    def service(*_where: str) -> OakleafSessionService:
+        return OakleafSessionService(open_store())
 
     sessions.InMemorySessionService = service  # type: ignore[misc, assignment]
     sessions.DatabaseSessionService = service  # type: ignore[misc, assignment]
@@ -252,9 +254,9 @@ def contract_tests(items: list[Any]) -> list[Any]:
 def replace_transcripts() -> None:
     import claude_agent_sdk
 
-    from bough.adapters.claude_agent import BoughSessionStore
+    from oakleaf.adapters.claude_agent import OakleafSessionStore
 
-    class TranscriptStore(BoughSessionStore):
+    class TranscriptStore(OakleafSessionStore):
         """Ours, with what the SDK's store in memory offers to tests."""
 
         def __init__(self) -> None:
@@ -276,13 +278,13 @@ REPLACEMENTS = {
 
 
 def pytest_load_initial_conftests() -> None:
-    framework, _, store = os.environ["BOUGH_SUITE"].partition(":")
+    framework, _, store = os.environ["OAKLEAF_SUITE"].partition(":")
     if store != "own":
         REPLACEMENTS[framework]()
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:
-    if os.environ["BOUGH_SUITE"].startswith("adk:") and not os.environ["BOUGH_SUITE"].endswith(":own"):
+    if os.environ["OAKLEAF_SUITE"].startswith("adk:") and not os.environ["OAKLEAF_SUITE"].endswith(":own"):
         items[:] = contract_tests(items)
 
 

@@ -1,6 +1,6 @@
 """The session service for Google's ADK: what ADK asks of every one of its own, on every store.
 
-The laws are those of ADK's own suite for session services, in our words; what Bough holds afterwards is in
+The laws are those of ADK's own suite for session services, in our words; what Oakleaf holds afterwards is in
 `test_adk_entries`, a real runner in `test_adk_runner`.
 """
 
@@ -21,10 +21,10 @@ from google.adk.sessions import Session
 from google.adk.sessions.base_session_service import GetSessionConfig
 from google.genai import types
 
-import bough
-from bough.adapters.adk.service import BoughSessionService, append_event, bough_session_id
-from bough.errors import InvalidText, NotJson
-from bough.store import Store
+import oakleaf
+from oakleaf.adapters.adk.service import OakleafSessionService, append_event, oakleaf_session_id
+from oakleaf.errors import InvalidText, NotJson
+from oakleaf.store import Store
 
 R = TypeVar("R")
 APP, ANN, BOB = "shop", "ann", "bob"
@@ -34,7 +34,7 @@ class Service:
     """The service without `await`, for an app and, unless told otherwise, for Ann."""
 
     def __init__(self, store: Store) -> None:
-        self.service = BoughSessionService(store)
+        self.service = OakleafSessionService(store)
 
     def run(self, work: Coroutine[Any, Any, R]) -> R:
         return asyncio.run(work)
@@ -76,8 +76,8 @@ class Service:
     def user_state(self, user: str = ANN, app: str = APP) -> dict[str, Any]:
         return self.run(self.service.get_user_state(app_name=app, user_id=user))
 
-    def bough(self, session: Session) -> bough.Session:
-        return self.run(self.service.bough_session(session))
+    def oakleaf(self, session: Session) -> oakleaf.Session:
+        return self.run(self.service.oakleaf_session(session))
 
 
 @pytest.fixture
@@ -93,8 +93,8 @@ def says(text: str, author: str = "user", **fields: Any) -> Event:
 
 class TestCreating:
     def test_a_service_stands_on_an_open_store(self) -> None:
-        with pytest.raises(TypeError, match=r"bough\.open\(path\) returns, not str"):
-            BoughSessionService("agent.db")  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"oakleaf\.open\(path\) returns, not str"):
+            OakleafSessionService("agent.db")  # type: ignore[arg-type]
 
     def test_a_session_comes_back_as_it_was_made(self, service: Service) -> None:
         session = service.create(key="value")
@@ -145,7 +145,7 @@ class TestCreating:
     def test_what_was_deleted_lies_in_the_trash_and_its_id_may_be_used_again(self, service: Service) -> None:
         first = service.create("one")
         service.append(first, says("hi"))
-        below = service.bough(first)
+        below = service.oakleaf(first)
         service.delete("one")
         assert service.find("one") is None
         assert service.list() == []
@@ -275,7 +275,7 @@ class TestState:
         assert service.load("a").state == {"key": 1}
 
     def test_of_many_who_write_at_once_none_loses_a_word(self, service: Service) -> None:
-        other = BoughSessionService(service.service.store)  # as another process: no handle is shared
+        other = OakleafSessionService(service.service.store)  # as another process: no handle is shared
         sessions = [service.create(f"s{n}") for n in range(4)]
 
         async def all_at_once() -> None:
@@ -305,7 +305,7 @@ class TestState:
     ) -> None:
         session = service.create("a", user__n=1)
         event = Event(author=ANN, actions=EventActions(state_delta={"user:n": 2, "app:n": 3}))
-        below = service.bough(session)
+        below = service.oakleaf(session)
         append_event(below, below.leaf, event, {})  # all that a process does before it is killed
         assert service.user_state() == {"n": 1}
         after = Service(service.service.store)
@@ -385,15 +385,15 @@ class TestAppending:
         session = service.create("a")
         for n in range(2):
             service.append(session, says(f"{n}"))
-            log = service.bough(session)
+            log = service.oakleaf(session)
             elsewhere = service.service.store.session(log.session_id)
             elsewhere.note({"from": "elsewhere"})
             elsewhere.note({"more": n}, state={"noted": n})
         service.append(session, says("last"))
         assert [event.content.parts[0].text for event in service.load("a").events] == ["0", "1", "last"]
         assert service.load("a").state == {"noted": 1}
-        assert [entry.kind for entry in service.bough(session).path()][-2:] == ["note", "message"]
-        service.bough(session).append([bough.user("by hand")])
+        assert [entry.kind for entry in service.oakleaf(session).path()][-2:] == ["note", "message"]
+        service.oakleaf(session).append([oakleaf.user("by hand")])
         with pytest.raises(StaleSessionError):
             service.append(session, says("late"))
 
@@ -456,7 +456,7 @@ class TestLoading:
 class TestTenants:
     def test_a_user_owns_what_he_says_and_another_s_store_does_not_find_it(self, tmp_path: Any) -> None:
         place = tmp_path / "agent.db"
-        with bough.open(place) as everybody, bough.open(place, owner=BOB) as bobs:
+        with oakleaf.open(place) as everybody, oakleaf.open(place, owner=BOB) as bobs:
             service = Service(everybody)
             service.append(service.create("a", user__k=1, app__k=1), says("hi"))
             assert {row.owner for row in everybody.all_sessions()} == {
@@ -471,7 +471,7 @@ class TestTenants:
             assert service.find("b", user=BOB) == session.model_copy(update={"state": {"app:k": 1}})
 
     def test_an_owner_s_store_keeps_every_user_for_him(self, tmp_path: Any) -> None:
-        with bough.open(tmp_path / "agent.db", owner="tenant") as store:
+        with oakleaf.open(tmp_path / "agent.db", owner="tenant") as store:
             service = Service(store)
             session = service.create("a", user__k=1, app__k=2)
             assert service.find("a") == session
@@ -484,7 +484,7 @@ class TestTenants:
         self, request: pytest.FixtureRequest, tmp_path: Any, url: str, other: dict[str, Any]
     ) -> None:
         place = tmp_path / "agent.db" if url == "sqlite" else request.getfixturevalue("database").url
-        with bough.open(place) as here, bough.open(place, **other) as there:
+        with oakleaf.open(place) as here, oakleaf.open(place, **other) as there:
             ours, theirs = Service(here), Service(there)
             session = ours.create("a", app__k=1, user__k=2)
             assert theirs.find("a") is None
@@ -498,7 +498,7 @@ class TestTenants:
 
     def test_a_users_own_store_shares_the_state_with_everybodys(self, tmp_path: Any) -> None:
         place = tmp_path / "agent.db"
-        with bough.open(place) as everybody, bough.open(place, owner=ANN) as anns:
+        with oakleaf.open(place) as everybody, oakleaf.open(place, owner=ANN) as anns:
             Service(everybody).create("a", user__k=1)
             assert Service(anns).user_state() == {"k": 1}
             Service(anns).create("b", user__k=2)
@@ -506,6 +506,6 @@ class TestTenants:
 
     def test_the_command_line_finds_it_by_the_id_adk_gave_it(self, service: Service) -> None:
         session = service.create()
-        expected = bough_session_id(service.service.store, (APP, ANN, session.id))
+        expected = oakleaf_session_id(service.service.store, (APP, ANN, session.id))
         assert expected.startswith(f"{session.id}~")
-        assert service.bough(session).session_id == expected
+        assert service.oakleaf(session).session_id == expected

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_adk import APP, Service, says
 
-import bough
-from bough import ToolCall, assistant, tool_result, user
-from bough.adapters import UNKNOWN_RESULT
-from bough.adapters.adk.service import BoughSessionService
-from bough.core.messages import Reasoning, Text
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+import oakleaf
+from oakleaf import ToolCall, assistant, tool_result, user
+from oakleaf.adapters import UNKNOWN_RESULT
+from oakleaf.adapters.adk.service import OakleafSessionService
+from oakleaf.core.messages import Reasoning, Text
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 
 PNG = b"\x89PNG\r\n\x1a\n and \xff\xfe the rest"
 URL = f"data:image/png;base64,{base64.b64encode(PNG * 4).decode()}"
@@ -79,17 +79,17 @@ def came_back(service: Service, session: Session, *events: Event) -> list[Event]
         e.model_dump_json() for e in session.events
     ]
     assert loaded_session == session
-    assert service.bough(session).verify() == []
+    assert service.oakleaf(session).verify() == []
     return loaded_session.events
 
 
-def messages(service: Service, session: Session) -> list[bough.Message]:
-    return [entry.message for entry in service.bough(session).path() if entry.message is not None]
+def messages(service: Service, session: Session) -> list[oakleaf.Message]:
+    return [entry.message for entry in service.oakleaf(session).path() if entry.message is not None]
 
 
 def kept_beside(service: Service, session: Session) -> str:
     """All that lies beside the messages and in notes."""
-    path = service.bough(session).path()
+    path = service.oakleaf(session).path()
     beside = [entry.message.details if entry.message else entry.payload.data for entry in path]
     return json.dumps(beside)
 
@@ -280,15 +280,15 @@ class TestContents:
         for name in ("pictures", "a picture as a result", "data: URLs", "base64"):
             came_back(service, session, *(event.model_copy(deep=True) for event in CONTENTS[name]))
         encoded = base64.b64encode(PNG).decode()[:24]
-        for entry in service.bough(session).log.store.entries(service.bough(session).session_id):
+        for entry in service.oakleaf(session).log.store.entries(service.oakleaf(session).session_id):
             assert encoded not in entry.entry.body.decode()
             assert encoded.translate(str.maketrans("+/", "-_")) not in entry.entry.body.decode()
 
     def test_bytes_that_are_gone_are_told(self, service: Service, session: Session, tmp_path: Any) -> None:
         came_back(service, session, CONTENTS["pictures"][0].model_copy(deep=True))
-        service.bough(session).export(tmp_path / "s.bough", blobs=False)
-        with bough.open("memory:") as elsewhere:
-            elsewhere.import_bundle(tmp_path / "s.bough")
+        service.oakleaf(session).export(tmp_path / "s.oakleaf", blobs=False)
+        with oakleaf.open("memory:") as elsewhere:
+            elsewhere.import_bundle(tmp_path / "s.oakleaf")
             words, picture = Service(elsewhere).load("one").events[0].content.parts
         assert (words.text, picture.inline_data) == ("look:", None)
         assert "not in this store" in picture.text
@@ -339,7 +339,7 @@ class TestAnything:
         self, events: list[Event]
     ) -> None:
         async def send_text() -> None:
-            service = BoughSessionService(Store(MemoryStore()))
+            service = OakleafSessionService(Store(MemoryStore()))
             session = await service.create_session(app_name=APP, user_id="ann")
             for event in events:
                 await service.append_event(session, event)
@@ -376,7 +376,7 @@ class TestEntries:
             ("adk-2", (Text("no such order"),), True),
         ]
         assert (answered.role, answered.text) == ("assistant", "It is lost.")
-        below = service.bough(session)
+        below = service.oakleaf(session)
         assert [entry.message.text for entry in below.transcript()] == ["Where is 41?", "It is lost."]
         assert (below.row.turns, below.row.status, below.row.agent, below.row.owner) == (
             1,
@@ -389,14 +389,14 @@ class TestEntries:
         assert {hit.session_id for hit in page.hits} == {below.session_id}
         assert "Where is 41?" in "".join(below.markdown())
 
-    def test_the_state_is_bough_s_own(self, service: Service, session: Session) -> None:
+    def test_the_state_is_oakleaf_s_own(self, service: Service, session: Session) -> None:
         service.change(session, cart=["apple"], profile={"name": "Ann", "gone": 1})
         service.append(session, model(call("c")))
         service.append(
             session,
             returned(result("c", {}), actions=EventActions(state_delta={"profile": {"name": "Bob"}, "n": 1})),
         )
-        below = service.bough(session)
+        below = service.oakleaf(session)
         assert below.state == {"cart": ["apple"], "profile": {"name": "Bob"}, "n": 1}
         assert below.path()[-1].message is not None  # the result holds it: no note beside
         assert service.load("one").state == below.state
@@ -405,12 +405,12 @@ class TestEntries:
         service.append(session, says("hi"))
         service.append(session, says("ho", "helper", usage_metadata=USED, model_version="gemini-2.5-flash"))
         service.append(session, Event(author="helper", error_code="500", usage_metadata=USED))
-        below = service.bough(session)
+        below = service.oakleaf(session)
         first, failed = below.model_calls()
         assert (first.model, first.provider, first.usage) == (
             "gemini-2.5-flash",
             "gemini",
-            bough.Usage(100, 12, 60),
+            oakleaf.Usage(100, 12, 60),
         )
         assert below.path()[first.answer_seq - 1].message.text == "ho"
         assert (failed.failed, failed.answer_seq) == (True, None)
@@ -423,13 +423,13 @@ class TestEntries:
     ) -> None:
         signed = CONTENTS["thoughts"]
         came_back(service, session, says("hi"), *(event.model_copy(deep=True) for event in signed))
-        below = service.bough(session)
+        below = service.oakleaf(session)
         assert "thought_signature" not in kept_beside(service, session)
         parts = [part for content in below.messages("gemini") for part in content["parts"]]
         assert {"text": "", "thoughtSignature": base64.b64encode(b"end").decode()} in parts
-        below.export(tmp_path / "s.bough", blobs=True)
-        with bough.open("memory:") as elsewhere:
-            elsewhere.import_bundle(tmp_path / "s.bough")
+        below.export(tmp_path / "s.oakleaf", blobs=True)
+        with oakleaf.open("memory:") as elsewhere:
+            elsewhere.import_bundle(tmp_path / "s.oakleaf")
             moved = Service(elsewhere).load("one")
         plain = [event.model_copy(deep=True) for event in session.events]
         for part in (part for event in plain for part in event.content.parts):
@@ -439,11 +439,11 @@ class TestEntries:
     def test_ids_that_adk_made_up_are_not_shown_to_gemini(self, service: Service, session: Session) -> None:
         service.append(session, says("hi"))
         service.append(session, model(call("adk-1"), call("theirs")))
-        calls = [part["functionCall"] for part in service.bough(session).messages("gemini")[-2]["parts"]]
+        calls = [part["functionCall"] for part in service.oakleaf(session).messages("gemini")[-2]["parts"]]
         assert [call.get("id") for call in calls] == [None, "theirs"]
 
     def test_secrets_are_hidden_before_they_are_kept(self) -> None:
-        with bough.open("memory:", secrets={"PIN": "correct-horse"}) as store:
+        with oakleaf.open("memory:", secrets={"PIN": "correct-horse"}) as store:
             service = Service(store)
             session = service.create("one")
             service.append(session, says("it is correct-horse"))
@@ -451,7 +451,7 @@ class TestEntries:
 
     def test_where_a_secret_was_hidden_the_rest_is_told_all_the_same(self) -> None:
         secret = 'aa":1,"bb'  # hidden, it takes a key with it
-        with bough.open("memory:", secrets={"PIN": secret}) as store:
+        with oakleaf.open("memory:", secrets={"PIN": secret}) as store:
             service = Service(store)
             session = service.create("one")
             service.append(session, model(call("c")))
@@ -557,7 +557,7 @@ class TestLaws:
             ("long", "unknown"),
         ]
         assert answered.text == "I have asked."
-        assert service.bough(session).row.status == "idle"
+        assert service.oakleaf(session).row.status == "idle"
 
     def test_what_was_noted_is_shown_before_a_person_goes_on(
         self, service: Service, session: Session
@@ -569,7 +569,7 @@ class TestLaws:
 class TestOthers:
     def test_what_others_wrote_is_told_as_events(self, service: Service, session: Session) -> None:
         service.append(session, says("hi"))
-        below = service.bough(session)
+        below = service.oakleaf(session)
         photo = service.service.store.put_blob(PNG, "image/png")
         below.append([assistant(ToolCall("c", "look", {"n": 1})), tool_result("c", "here"), assistant("ho")])
         below.note({"mine": 1}, state={"k": 1})
@@ -577,9 +577,9 @@ class TestOthers:
         loaded_session = service.load("one")
         assert [event.author for event in loaded_session.events] == [
             "user",
-            "bough",
-            "bough",
-            "bough",
+            "oakleaf",
+            "oakleaf",
+            "oakleaf",
             "user",
         ]
         assert loaded_session.events[1].get_function_calls()[0].args == {"n": 1}
@@ -590,13 +590,13 @@ class TestOthers:
         service.append(loaded_session, says("A parcel.", "helper"))
         assert service.load("one") == loaded_session
 
-    def test_a_fork_is_a_session_of_adk_s_by_the_id_bough_gave_it(
+    def test_a_fork_is_a_session_of_adk_s_by_the_id_oakleaf_gave_it(
         self, service: Service, session: Session
     ) -> None:
         service.append(session, says("one", actions=EventActions(state_delta={"n": 1, "user:n": 1})))
         service.append(session, says("re one", "helper"))
         service.append(session, says("two"))
-        fork = service.bough(session).fork(at=5)
+        fork = service.oakleaf(session).fork(at=5)
         forked = service.load(fork.session_id)
         assert [event.id for event in forked.events] == [event.id for event in session.events[:2]]
         assert forked.state == {"n": 1, "user:n": 1}

@@ -1,4 +1,4 @@
-"""Real runners of Google's ADK on Bough: tools, approvals, agents side by side, rewinds, and a process that is killed."""
+"""Real runners of Google's ADK on Oakleaf: tools, approvals, agents side by side, rewinds, and a process that is killed."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 from test_adk import ANN, APP, Service, says
 
-import bough
-from bough.cli.main import bough as command
-from bough.store import Store
+import oakleaf
+from oakleaf.cli.main import oakleaf as command
+from oakleaf.store import Store
 
 pytestmark = [
     pytest.mark.filterwarnings(
@@ -106,10 +106,10 @@ class Shop:
     def session(self) -> Session:
         return self.service.load("one")
 
-    def below(self) -> bough.Session:
-        return self.service.bough(self.session())
+    def below(self) -> oakleaf.Session:
+        return self.service.oakleaf(self.session())
 
-    def messages(self) -> list[bough.Message]:
+    def messages(self) -> list[oakleaf.Message]:
         return [entry.message for entry in self.below().path() if entry.message is not None]
 
 
@@ -127,7 +127,7 @@ TWO = calls(("look", {"order": 41}), ("look", {"order": 42}))
 
 
 class TestRunning:
-    def test_a_run_with_two_tools_at_once_is_a_session_of_bough_s(self, store: Store) -> None:
+    def test_a_run_with_two_tools_at_once_is_a_session_of_oakleaf_s(self, store: Store) -> None:
         here = shop(store, helper(TWO, "Both are lost.", "Good bye.", output_key="answer"))
         here.say("Where are they?")
         here.say("Thank you.")
@@ -180,7 +180,7 @@ class TestRunning:
         assert {"left is done.", "right is done."} <= {message.text for message in here.messages()}
         assert list(store.verify()) == []
 
-    def test_what_adk_compacts_it_shows_compacted_and_bough_keeps_all(self, store: Store) -> None:
+    def test_what_adk_compacts_it_shows_compacted_and_oakleaf_keeps_all(self, store: Store) -> None:
         agent = helper("one", "two", "three")
         summarizer = LlmEventSummarizer(llm=Script(lines=["So far: little."]))
         config = EventsCompactionConfig(compaction_interval=2, overlap_size=0, summarizer=summarizer)
@@ -256,7 +256,7 @@ def _run_until_killed(place: str, pipe: Connection) -> None:
         time.sleep(600)
         return "never"
 
-    store = bough.open(place)
+    store = oakleaf.open(place)
     agent = helper("Hello.", calls(("look", {"order": 41}), ("refund", {"order": 41})), tools=[look, refund])
     here = shop(store, agent, resumability_config=ResumabilityConfig(is_resumable=True))
     here.say("hi")
@@ -264,7 +264,7 @@ def _run_until_killed(place: str, pipe: Connection) -> None:
 
 
 def _count_until_killed(place: str, pipe: Connection) -> None:
-    service = Service(bough.open(place))
+    service = Service(oakleaf.open(place))
     session = service.find("one") or service.create("one", user__n=0, app__n=0)
     while True:
         n = session.state["user:n"] + 1
@@ -304,7 +304,7 @@ class TestKilled:
 
     def test_nothing_is_lost_and_a_person_goes_on(self, place: str) -> None:
         killed_in_a_tool(place)
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             agent = helper("Hello.", None, "I do not know whether it was refunded.")
             here = Shop(store, agent)
             assert [call.call.name for call in here.below().open_tool_calls] == ["look", "refund"]
@@ -333,7 +333,7 @@ class TestKilled:
             ran.append(order)
             return "refunded"
 
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             agent = helper("Hello.", None, "Refunded.", tools=[look, refund])
             here = Shop(store, agent, resumability_config=ResumabilityConfig(is_resumable=True))
             here.say(None, invocation_id=here.session().events[-1].invocation_id)
@@ -361,7 +361,7 @@ class TestKilled:
             with suppress(EOFError):
                 while True:
                     count = lines.recv()
-            with bough.open(place) as store:
+            with oakleaf.open(place) as store:
                 session = Service(store).load("one")
                 last = session.events[-1].actions.state_delta["n"]
                 assert count <= last <= count + 1

@@ -1,4 +1,4 @@
-"""The session store of the Claude Agent SDK on Bough: every line comes back as it was, and they are a real session."""
+"""The session store of the Claude Agent SDK on Oakleaf: every line comes back as it was, and they are a real session."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bough
-from bough import BoughError, Session, Usage, wire
-from bough.adapters import MISSING_MEDIA, UNKNOWN_RESULT
-from bough.adapters.claude_agent import session_store as claude_agent
-from bough.adapters.claude_agent.lines import record_of, stored_lines
-from bough.adapters.claude_agent.session_store import BoughSessionStore
-from bough.cli.main import bough as command
-from bough.core.entries import Compaction, Settings
-from bough.errors import InvalidMessage
-from bough.store import Store
+import oakleaf
+from oakleaf import OakleafError, Session, Usage, wire
+from oakleaf.adapters import MISSING_MEDIA, UNKNOWN_RESULT
+from oakleaf.adapters.claude_agent import session_store as claude_agent
+from oakleaf.adapters.claude_agent.lines import record_of, stored_lines
+from oakleaf.adapters.claude_agent.session_store import OakleafSessionStore
+from oakleaf.cli.main import oakleaf as command
+from oakleaf.core.entries import Compaction, Settings
+from oakleaf.errors import InvalidMessage
+from oakleaf.store import Store
 from support import fake_providers
 from support.claude_transcripts import (
     MODEL,
@@ -70,13 +70,13 @@ BELOW: Any = {**KEY, "subpath": "subagents/agent-abc"}
 
 
 def append_batches(sessions: Store, *batches: list[Line], key: Any = KEY) -> Session:
-    """The Bough session behind these batches: sound, fit for every provider, and without a line lost."""
+    """The Oakleaf session behind these batches: sound, fit for every provider, and without a line lost."""
 
     async def append() -> tuple[list[Any] | None, Session | None]:
-        store = BoughSessionStore(sessions)
+        store = OakleafSessionStore(sessions)
         for batch in batches:
             await store.append(key, batch)
-        return await BoughSessionStore(sessions).load(key), await store.bough_session(key)
+        return await OakleafSessionStore(sessions).load(key), await store.oakleaf_session(key)
 
     loaded, session = asyncio.run(append())
     assert loaded == [line for batch in batches for line in batch]
@@ -104,7 +104,7 @@ def screen_of(sessions: Store, session: Session) -> str:
 
 @pytest.fixture
 def memory() -> Store:
-    return bough.open("memory:")
+    return oakleaf.open("memory:")
 
 
 class TestProtocol:
@@ -112,28 +112,28 @@ class TestProtocol:
         spaces = count(1)
         opened: list[Store] = []
 
-        def fresh() -> BoughSessionStore:
-            opened.append(bough.open(store.backend.url, space=f"space-{next(spaces)}", synchronous="full"))
-            return BoughSessionStore(opened[-1])
+        def fresh() -> OakleafSessionStore:
+            opened.append(oakleaf.open(store.backend.url, space=f"space-{next(spaces)}", synchronous="full"))
+            return OakleafSessionStore(opened[-1])
 
         asyncio.run(run_session_store_conformance(fresh))
         for sessions in opened:
             assert list(sessions.verify()) == []
             sessions.close()
 
-    def test_what_the_sdk_keeps_in_memory_and_what_bough_keeps_is_the_same(self, memory: Store) -> None:
+    def test_what_the_sdk_keeps_in_memory_and_what_oakleaf_keeps_is_the_same(self, memory: Store) -> None:
         async def listed(store: Any) -> list[Any]:
             await store.append(KEY, shop_transcript().lines)
             await store.append(KEY, [{"type": "tag", "tag": "x", "sessionId": KEY["session_id"]}])
             await store.append(KEY, [{"type": "tag", "tag": "", "sessionId": KEY["session_id"]}])
             return [{**one, "mtime": 0} for one in await store.list_session_summaries(KEY["project_key"])]
 
-        assert asyncio.run(listed(BoughSessionStore(memory))) == asyncio.run(listed(InMemorySessionStore()))
+        assert asyncio.run(listed(OakleafSessionStore(memory))) == asyncio.run(listed(InMemorySessionStore()))
 
     def test_an_entry_that_is_no_object_is_refused_and_nothing_is_written(self, memory: Store) -> None:
         with pytest.raises(InvalidMessage, match="not str"):
-            asyncio.run(BoughSessionStore(memory).append(KEY, [{"type": "x"}, "y"]))
-        assert asyncio.run(BoughSessionStore(memory).load(KEY)) is None
+            asyncio.run(OakleafSessionStore(memory).append(KEY, [{"type": "x"}, "y"]))
+        assert asyncio.run(OakleafSessionStore(memory).load(KEY)) is None
 
 
 class TestSession:
@@ -201,7 +201,7 @@ class TestSession:
         assert parent.usage("tree").calls == 4
 
     def test_show_tells_the_conversation(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "agent.db") as sessions:
+        with oakleaf.open(tmp_path / "agent.db") as sessions:
             transcript = screen_of(sessions, append_batches(sessions, shop_transcript().lines))
         for words in ("Fix the shop", "I look.", "ls", "a b", "x = 1", "Fixed.", "A dot."):
             assert words in transcript
@@ -209,9 +209,9 @@ class TestSession:
     def test_it_can_be_forked_and_its_transcript_stays_what_it_was(self, memory: Store) -> None:
         session = append_batches(memory, shop_transcript().lines)
         fork = session.fork(3)
-        fork.append([bough.assistant("another end")])
+        fork.append([oakleaf.assistant("another end")])
         assert sound(fork).path()[2].role == "assistant"
-        store = BoughSessionStore(memory)
+        store = OakleafSessionStore(memory)
         assert len(asyncio.run(store.list_sessions("-home-ann"))) == 1
         assert asyncio.run(store.load(KEY)) == shop_transcript().lines
 
@@ -221,18 +221,18 @@ class TestSession:
         self, memory: Store, by_hand: str, is_known: bool
     ) -> None:
         lines = shop_transcript().lines
-        store = BoughSessionStore(memory)
+        store = OakleafSessionStore(memory)
         asyncio.run(store.append(KEY, lines[:11]))
-        session = asyncio.run(store.bough_session(KEY))
+        session = asyncio.run(store.oakleaf_session(KEY))
         assert session is not None
         match by_hand:
             case "rewind":
                 session.rewind(2)
             case "chat":
-                session.append([bough.user("by hand"), bough.assistant("yes")])
+                session.append([oakleaf.user("by hand"), oakleaf.assistant("yes")])
             case _:
                 session.compact("All.", first_kept=6)
-        again = store if is_known else BoughSessionStore(memory)
+        again = store if is_known else OakleafSessionStore(memory)
         asyncio.run(again.append(KEY, lines[11:]))
         session.refresh()
         texts = [entry.message.text for entry in sound(session).transcript() if entry.message]
@@ -246,9 +246,9 @@ class TestSession:
         bundle = io.BytesIO()
         session.export(bundle, blobs=True)
         bundle.seek(0)
-        elsewhere = bough.open("memory:", space="elsewhere")
+        elsewhere = oakleaf.open("memory:", space="elsewhere")
         elsewhere.import_bundle(bundle)
-        store = BoughSessionStore(elsewhere)
+        store = OakleafSessionStore(elsewhere)
         asyncio.run(store.append(KEY, shop_transcript().lines[11:]))
         assert asyncio.run(store.load(KEY)) == without_thoughts(shop_transcript().lines)
         assert asyncio.run(store.list_subkeys(KEY)) == [BELOW["subpath"]]
@@ -282,11 +282,11 @@ class TestSession:
         bundle = io.BytesIO()
         session.export(bundle)
         bundle.seek(0)
-        elsewhere = bough.open("memory:")
+        elsewhere = oakleaf.open("memory:")
         elsewhere.import_bundle(bundle)
         loaded = without_thoughts(transcript.lines)
         loaded[0]["message"]["content"][1] = text(MISSING_MEDIA)
-        assert asyncio.run(BoughSessionStore(elsewhere).load(KEY)) == loaded
+        assert asyncio.run(OakleafSessionStore(elsewhere).load(KEY)) == loaded
 
 
 def without_thoughts(lines: list[Line]) -> list[Line]:
@@ -311,7 +311,7 @@ class TestBatches:
         transcript.user("back", parent=last["uuid"])
         ends = [0, *sorted(cuts), len(transcript.lines)]
         batches = [transcript.lines[start:end] for start, end in pairwise(ends)]
-        session = append_batches(bough.open("memory:"), *batches)
+        session = append_batches(oakleaf.open("memory:"), *batches)
         calls = {call.id for entry in session.path() if entry.message for call in entry.message.calls}
         results = [one.call_id for entry in session.path() if entry.message for one in entry.message.results]
         assert (calls, sorted(results)) == ({"toolu_1", "toolu_2"}, ["toolu_1", "toolu_2"])
@@ -328,9 +328,9 @@ class TestBatches:
         batches = [[line] for line in transcript.lines]
         assert roles(append_batches(store, *batches)) == ["user"]
         transcript.results(result("a"))
-        store_again = BoughSessionStore(store)
+        store_again = OakleafSessionStore(store)
         asyncio.run(store_again.append(KEY, transcript.lines[4:]))
-        session = asyncio.run(store_again.bough_session(KEY))
+        session = asyncio.run(store_again.oakleaf_session(KEY))
         assert session is not None
         assert roles(sound(session)) == ["user", "assistant", "tool"]
         assert asyncio.run(store_again.load(KEY)) == transcript.lines
@@ -354,7 +354,7 @@ class TestBatches:
         transcript.answer(text("there"))
         transcript.user([result("a")], parent=call["uuid"])
         for batches in ([transcript.lines], [[line] for line in transcript.lines]):
-            session = append_batches(bough.open("memory:"), *batches)
+            session = append_batches(oakleaf.open("memory:"), *batches)
             assert roles(session) == ["user", "user", "assistant"]
 
     def test_a_line_is_durable_with_the_message_that_tells_it(self, memory: Store) -> None:
@@ -387,7 +387,7 @@ class TestBatches:
         lines = [line for line in shop_transcript().lines if "uuid" in line]
         session = append_batches(store, lines)
         before = session.row
-        for adapter in (BoughSessionStore(store), BoughSessionStore(store)):
+        for adapter in (OakleafSessionStore(store), OakleafSessionStore(store)):
             asyncio.run(adapter.append(KEY, [*lines, *lines]))
         assert session.row == before
 
@@ -403,14 +403,14 @@ class TestBatches:
             {"type": "user", "uuid": f"u{n}", "message": {"role": "user", "content": f"{n}"}}
             for n in range(10)
         ]
-        with bough.open(tmp_path / "agent.db") as one, bough.open(tmp_path / "agent.db") as other:
-            here, there = BoughSessionStore(one), BoughSessionStore(other)
+        with oakleaf.open(tmp_path / "agent.db") as one, oakleaf.open(tmp_path / "agent.db") as other:
+            here, there = OakleafSessionStore(one), OakleafSessionStore(other)
             asyncio.run(write())
             assert asyncio.run(here.load(KEY)) == lines
 
     def test_batches_at_the_same_moment_land_one_after_the_other(self, store: Store) -> None:
         async def write() -> list[Any] | None:
-            adapter = BoughSessionStore(store)
+            adapter = OakleafSessionStore(store)
             batches = ([{"type": "x", "n": n, "i": i} for i in range(5)] for n in range(8))
             await asyncio.gather(*(adapter.append(KEY, batch) for batch in batches))
             return await adapter.load(KEY)
@@ -425,7 +425,7 @@ class TestBatches:
         self, memory: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(claude_agent, "CACHE_SIZE", 1)
-        adapter = BoughSessionStore(memory)
+        adapter = OakleafSessionStore(memory)
         for batch in ([{"type": "x", "uuid": "a"}], [{"type": "x", "uuid": "a"}, {"type": "x", "uuid": "b"}]):
             for name in ("one", "two"):
                 asyncio.run(adapter.append({**KEY, "session_id": name}, batch))
@@ -549,11 +549,11 @@ class TestHostile:
             if line.get("uuid") not in known:
                 fresh.append(line)
             known |= {line["uuid"]} if "uuid" in line else set()
-        append_batches(bough.open("memory:"), shop_transcript().lines[:6], fresh[:cut], fresh[cut:])
+        append_batches(oakleaf.open("memory:"), shop_transcript().lines[:6], fresh[:cut], fresh[cut:])
 
     def test_a_secret_is_hidden_here_too(self) -> None:
-        sessions = bough.open("memory:", secrets=["hunter2-hunter2"])
-        store = BoughSessionStore(sessions)
+        sessions = oakleaf.open("memory:", secrets=["hunter2-hunter2"])
+        store = OakleafSessionStore(sessions)
         asyncio.run(store.append(KEY, [user_of("it is hunter2-hunter2", toolUseResult="hunter2-hunter2")]))
         assert "hunter2" not in json.dumps(asyncio.run(store.load(KEY)))
 
@@ -561,8 +561,8 @@ class TestHostile:
 class TestTenants:
     def test_what_is_anothers_is_not_there(self, tmp_path: Path) -> None:
         tenants = [("default", "ann"), ("default", "bob"), ("other", None)]
-        opened = [bough.open(tmp_path / "agent.db", space=space, owner=owner) for space, owner in tenants]
-        stores = [BoughSessionStore(sessions) for sessions in opened]
+        opened = [oakleaf.open(tmp_path / "agent.db", space=space, owner=owner) for space, owner in tenants]
+        stores = [OakleafSessionStore(sessions) for sessions in opened]
         for number, store in enumerate(stores):
             assert asyncio.run(store.load(KEY)) is None
             asyncio.run(store.append(KEY, [{"type": "x", "n": number}]))
@@ -575,7 +575,7 @@ class TestTenants:
 
 class TestDeleting:
     def test_it_goes_to_the_trash_with_its_sub_agents_and_can_be_restored(self, store: Store) -> None:
-        adapter = BoughSessionStore(store)
+        adapter = OakleafSessionStore(store)
         session = append_batches(store, shop_transcript().lines)
         task = append_batches(store, [{"type": "x"}], key=BELOW)
         asyncio.run(adapter.delete(KEY))
@@ -585,7 +585,7 @@ class TestDeleting:
         assert asyncio.run(adapter.load(BELOW)) == [{"type": "x"}]
 
     def test_what_is_appended_afterwards_is_another_session(self, store: Store) -> None:
-        adapter = BoughSessionStore(store)
+        adapter = OakleafSessionStore(store)
         for number in range(3):
             asyncio.run(adapter.append(KEY, [{"type": "x", "uuid": "u", "n": number}]))
             assert asyncio.run(adapter.load(KEY)) == [{"type": "x", "uuid": "u", "n": number}]
@@ -619,17 +619,17 @@ class TestSdk:
             async def failed(_: Any, why: str) -> None:
                 errors.append(why)
 
-            batcher = TranscriptMirrorBatcher(BoughSessionStore(memory), str(tmp_path), failed)
+            batcher = TranscriptMirrorBatcher(OakleafSessionStore(memory), str(tmp_path), failed)
             for line in shop_transcript().lines:
                 batcher.enqueue(str(tmp_path / "-home-ann" / f"{KEY['session_id']}.jsonl"), [line])
             await batcher.flush()
 
         asyncio.run(mirror())
         assert errors == []
-        assert asyncio.run(BoughSessionStore(memory).load(KEY)) == shop_transcript().lines
+        assert asyncio.run(OakleafSessionStore(memory).load(KEY)) == shop_transcript().lines
 
     def test_a_session_on_disk_is_imported_listed_read_and_resumed(self, memory: Store, home: Path) -> None:
-        store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
+        store, name, work = OakleafSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
 
         async def drive() -> None:
             for _ in range(2):  # a second time adds what has no uuid: titles, snapshots
@@ -659,7 +659,7 @@ class TestSdk:
         asyncio.run(drive())
 
     def test_a_session_is_renamed_forked_and_deleted(self, memory: Store, home: Path) -> None:
-        store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
+        store, name, work = OakleafSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
 
         async def drive() -> str:
             await import_session_to_store(name, store, directory=work)
@@ -671,7 +671,7 @@ class TestSdk:
             return forked.session_id
 
         key: Any = {"project_key": home.name, "session_id": asyncio.run(drive())}
-        session = asyncio.run(store.bough_session(key))
+        session = asyncio.run(store.oakleaf_session(key))
         assert session is not None
         assert roles(sound(session))[-1] == "assistant"
         assert session.row.title == "Shop (fork)"
@@ -680,7 +680,7 @@ class TestSdk:
     def test_a_fork_counts_its_own_calls_and_the_source_those_it_copied(
         self, memory: Store, home: Path
     ) -> None:
-        store, name, work = BoughSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
+        store, name, work = OakleafSessionStore(memory), KEY["session_id"], str(home.parents[2] / "work")
 
         async def drive() -> tuple[Session | None, Session | None]:
             await import_session_to_store(name, store, directory=work)
@@ -691,7 +691,7 @@ class TestSdk:
             more.answer(text("Done."))
             await store.append(key, [*more.lines])
             source: Any = {"project_key": home.name, "session_id": name}
-            return await store.bough_session(source), await store.bough_session(key)
+            return await store.oakleaf_session(source), await store.oakleaf_session(key)
 
         source, fork = asyncio.run(drive())
         assert source is not None
@@ -722,19 +722,19 @@ class ClaudeLoopback(FakeProviders):
 MOMENTS = ("after the effect", "before the last answer")
 CLIENT = """
 import asyncio, sys
-import bough
-from bough.adapters.claude_agent import BoughSessionStore
+import oakleaf
+from oakleaf.adapters.claude_agent import OakleafSessionStore
 from claude_agent_sdk import ClaudeAgentOptions, query
 
 folder, prompt, resume = sys.argv[1:]
 
-class Telling(BoughSessionStore):
+class Telling(OakleafSessionStore):
     async def append(self, key, entries):
         await super().append(key, entries)
         print("durable:", *(entry["type"] for entry in entries), flush=True)
 
 async def main():
-    with bough.open(folder + "/agent.db") as sessions:
+    with oakleaf.open(folder + "/agent.db") as sessions:
         options = ClaudeAgentOptions(
             session_store=Telling(sessions),
             session_store_flush="eager",
@@ -795,7 +795,7 @@ class TestClient:
                 os.killpg(first.pid, signal.SIGKILL)
                 first.communicate()
             os.kill(int(ran.read_text()), signal.SIGKILL)  # the tool runs in a group of its own
-            with bough.open(tmp_path / "agent.db") as sessions:
+            with oakleaf.open(tmp_path / "agent.db") as sessions:
                 (row,) = sessions.all_sessions()
                 assert roles(sound(sessions.session(row.session_id)))[-1] == "assistant"
             shutil.rmtree(tmp_path / "config")  # the store is all there is
@@ -803,7 +803,7 @@ class TestClient:
             second.communicate()
             assert second.returncode == 0
             assert [request.problems for request in server.requests] == [[], [], []]
-        with bough.open(tmp_path / "agent.db") as sessions:
+        with oakleaf.open(tmp_path / "agent.db") as sessions:
             session = sound(sessions.session(row.session_id))
             text = screen_of(sessions, session)
             assert [call.usage for call in session.model_calls()] == [Usage(14, 7, 3, 0)] * 3
@@ -836,7 +836,7 @@ class TestClient:
                 first.communicate()
             if sleeps:
                 os.kill(int(waiting.read_text()), signal.SIGKILL)  # the tool runs in a group of its own
-            with bough.open(tmp_path / "agent.db") as sessions:
+            with oakleaf.open(tmp_path / "agent.db") as sessions:
                 (row,) = sessions.all_sessions()
                 assert "assistant" in roles(sound(sessions.session(row.session_id)))
             shutil.rmtree(tmp_path / "config")
@@ -861,12 +861,12 @@ class TestPage:
         assert done.returncode == 0, done.stderr.decode()
         for words in (b"Where is order 41?", b"On its way.", b"And order 42?", b"Lost."):
             assert words in done.stdout
-        (report,) = bough.open("memory:").import_from("claude-code", str(tmp_path / "config" / "projects"))
+        (report,) = oakleaf.open("memory:").import_from("claude-code", str(tmp_path / "config" / "projects"))
         assert (report.error, report.entries > 2) == (None, True)  # what Claude Code wrote beside it
 
 
-def test_the_errors_of_the_store_are_boughs(tmp_path: Path) -> None:
-    with bough.open(tmp_path / "agent.db") as sessions:
-        store = BoughSessionStore(sessions)
-    with pytest.raises(BoughError):
+def test_the_errors_of_the_store_are_oakleaf(tmp_path: Path) -> None:
+    with oakleaf.open(tmp_path / "agent.db") as sessions:
+        store = OakleafSessionStore(sessions)
+    with pytest.raises(OakleafError):
         asyncio.run(store.load(KEY))

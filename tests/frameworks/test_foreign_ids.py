@@ -1,5 +1,5 @@
 """A framework's own ids: one with a secret is refused, since redacted two users would share one history, and none becomes an
-id of Bough under which another session is addressed."""
+id of Oakleaf under which another session is addressed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-from bough.adapters.adk import BoughSessionService
-from bough.adapters.claude_agent import BoughSessionStore
-from bough.adapters.langgraph import BoughSaver
-from bough.adapters.openai_agents import BoughSession
-from bough.adapters.pydantic_ai import BoughConversationStore
-from bough.core.ids import check_id
-from bough.errors import SecretInName
 from conftest import Store
+from oakleaf.adapters.adk import OakleafSessionService
+from oakleaf.adapters.claude_agent import OakleafSessionStore
+from oakleaf.adapters.langgraph import OakleafSaver
+from oakleaf.adapters.openai_agents import OakleafSession
+from oakleaf.adapters.pydantic_ai import OakleafConversationStore
+from oakleaf.core.ids import check_id
+from oakleaf.errors import SecretInName
 
 IDS = ["ghp_" + "a1B2" * 9 + letter for letter in "AB"]
 
@@ -32,30 +32,32 @@ IDS = ["ghp_" + "a1B2" * 9 + letter for letter in "AB"]
 def langgraph(store: Store, name: str) -> Any:
     graph = StateGraph(MessagesState).add_node("n", lambda state: {}).add_edge(START, "n")
     config: Any = {"configurable": {"thread_id": name}}
-    return graph.compile(checkpointer=BoughSaver(store)).invoke({"messages": [HumanMessage("hi")]}, config)
+    return graph.compile(checkpointer=OakleafSaver(store)).invoke({"messages": [HumanMessage("hi")]}, config)
 
 
 def openai_agents(store: Store, name: str) -> None:
-    asyncio.run(BoughSession(name, store).add_items([{"role": "user", "content": "hi"}]))
+    asyncio.run(OakleafSession(name, store).add_items([{"role": "user", "content": "hi"}]))
 
 
 def adk_session(store: Store, name: str) -> AdkSession:
-    return asyncio.run(BoughSessionService(store).create_session(app_name="a", user_id="u", session_id=name))
+    return asyncio.run(
+        OakleafSessionService(store).create_session(app_name="a", user_id="u", session_id=name)
+    )
 
 
 def adk_user(store: Store, name: str) -> AdkSession:
-    return asyncio.run(BoughSessionService(store).create_session(app_name="a", user_id=name))
+    return asyncio.run(OakleafSessionService(store).create_session(app_name="a", user_id=name))
 
 
 def claude_agent(store: Store, name: str) -> None:
     key: Any = {"project_key": "p", "session_id": name}
     line: Any = {"type": "user", "uuid": "u1", "message": {"role": "user", "content": "hi"}}
-    asyncio.run(BoughSessionStore(store).append(key, [line]))
+    asyncio.run(OakleafSessionStore(store).append(key, [line]))
 
 
 def pydantic_ai(store: Store, name: str) -> None:
     messages: Any = [ModelRequest(parts=[UserPromptPart("hi")])]
-    asyncio.run(BoughConversationStore(store).save(Conversation(messages=messages, conversation_id=name)))
+    asyncio.run(OakleafConversationStore(store).save(Conversation(messages=messages, conversation_id=name)))
 
 
 each_framework = pytest.mark.parametrize(

@@ -14,9 +14,9 @@ from inspect_ai.log import EvalLog, EvalSample, list_eval_logs, read_eval_log, w
 from inspect_ai.log import read_eval_log_sample_summaries as summaries
 from inspect_ai.scorer import includes
 
-import bough
-from bough import Attachment, Reasoning, Session, ToolCall, assistant, system, tool_result, user
-from bough.core.usage import Usage
+import oakleaf
+from oakleaf import Attachment, Reasoning, Session, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.usage import Usage
 from support.random_logs import SOAK
 from support.random_sessions import sessions
 
@@ -39,7 +39,7 @@ def models(sample: EvalSample) -> list[Any]:
 
 @pytest.fixture
 def session() -> Session:
-    session = bough.open("memory:").start("support", [system("You help.")], title="Order 41")
+    session = oakleaf.open("memory:").start("support", [system("You help.")], title="Order 41")
     with session.turn("Where is it?") as turn:
         looks = assistant(Reasoning("hm"), "I look.", ToolCall("c", "lookup", {"order": 41}))
         turn.answer(looks, usage=Usage(100, 10, 60, 30), provider="anthropic", model="m-1")
@@ -91,7 +91,7 @@ class TestReading:
         assert (summary.id, summary.message_count) == (session.session_id, len(session.path()) - 1)
 
     def test_a_session_that_failed_is_an_eval_that_failed(self, tmp_path: Path) -> None:
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         session.append([user("q")])
         session.end("failed", "the model is on holiday")
         log = read(session, tmp_path)
@@ -100,7 +100,7 @@ class TestReading:
         assert log.error.message == "the model is on holiday"
 
     def test_an_empty_session_and_one_in_mid_turn_are_read(self, tmp_path: Path) -> None:
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         assert only(read(session, tmp_path)).messages == []
         session.turn("q", model="anthropic:m").__enter__()
         log = read(session, tmp_path)
@@ -111,9 +111,9 @@ class TestReading:
 
 class TestUsing:
     def test_a_folder_of_logs_is_listed(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             store.start("support_2", session_id="ses_case").append([user("q"), assistant("a")])
-        line = [sys.executable, "-m", "bough.cli.main", "--store", str(tmp_path / "s.db")]
+        line = [sys.executable, "-m", "oakleaf.cli.main", "--store", str(tmp_path / "s.db")]
         subprocess.run([*line, "export", "ses_case", "--inspect", "-o", str(tmp_path)], check=True)
         (info,) = list_eval_logs(str(tmp_path))
         assert info.task == "support-2"

@@ -1,7 +1,7 @@
 """Processes killed inside and around an unsafe tool under each framework, and resumed as the framework resumes.
 
 Effects are counted in a file. However often a process is killed, a call takes effect at most once; if it took effect and its
-result was lost, Bough reports its outcome as unknown. `make soak` kills at random moments instead of chosen ones.
+result was lost, Oakleaf reports its outcome as unknown. `make soak` kills at random moments instead of chosen ones.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pydantic_ai.conversation import Conversation
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
 
-import bough
-from bough.adapters.adk import BoughSessionService
-from bough.adapters.langgraph import BoughSaver
-from bough.adapters.openai_agents import BoughHooks, BoughSession
-from bough.adapters.pydantic_ai import BoughConversationStore, BoughSteps
-from bough.agent.call_status import read_call_status
+import oakleaf
+from oakleaf.adapters.adk import OakleafSessionService
+from oakleaf.adapters.langgraph import OakleafSaver
+from oakleaf.adapters.openai_agents import OakleafHooks, OakleafSession
+from oakleaf.adapters.pydantic_ai import OakleafConversationStore, OakleafSteps
+from oakleaf.agent.call_status import read_call_status
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 ORDERS = (41, 42)
 NAME = "killed"
 MOMENTS = ("before the effect", "after the effect", "before the last answer")
@@ -75,7 +75,7 @@ class Shop:
 # -- the same agent under each framework: it refunds two orders in one answer, then says that it is done ----------
 
 
-def run_langgraph(store: bough.Store, shop: Shop) -> None:
+def run_langgraph(store: oakleaf.Store, shop: Shop) -> None:
     def answer(state: MessagesState) -> Any:
         if isinstance(state["messages"][-1], ToolMessage):
             shop.reach("before the last answer")
@@ -83,7 +83,7 @@ def run_langgraph(store: bough.Store, shop: Shop) -> None:
         calls = [{"name": "refund", "args": {"order": n}, "id": f"call-{n}"} for n in ORDERS]
         return {"messages": [AIMessage("", tool_calls=calls)]}
 
-    saver = BoughSaver(store)
+    saver = OakleafSaver(store)
     tools = ToolNode([tool("refund")(shop.refund)], wrap_tool_call=saver.run_once)
     builder = StateGraph(MessagesState).add_node("model", answer).add_node("tools", tools)
     builder.add_edge(START, "model").add_edge("tools", "model").add_conditional_edges(
@@ -95,7 +95,7 @@ def run_langgraph(store: bough.Store, shop: Shop) -> None:
     graph.invoke({"messages": [HumanMessage("Refund!")]} if is_new else None, config)  # type: ignore[arg-type]
 
 
-def run_openai(store: bough.Store, shop: Shop) -> None:
+def run_openai(store: oakleaf.Store, shop: Shop) -> None:
     class Model(ScriptedModel):
         async def get_response(self, system_instructions: Any, input: Any, *rest: Any, **more: Any) -> Any:
             has_called = any(item.get("type") == "function_call_output" for item in input)
@@ -106,15 +106,15 @@ def run_openai(store: bough.Store, shop: Shop) -> None:
             return await super().get_response(system_instructions, input, *rest, **more)
 
     async def run() -> None:
-        session = BoughSession(NAME, store)
+        session = OakleafSession(NAME, store)
         await session.close_batch()
         agent = OpenAIAgent("shop", model=Model([]), tools=[function_tool(shop.refund)])
-        await OpenAIRunner.run(agent, "Refund!", session=session, hooks=BoughHooks(session))
+        await OpenAIRunner.run(agent, "Refund!", session=session, hooks=OakleafHooks(session))
 
     asyncio.run(run())
 
 
-def run_adk(store: bough.Store, shop: Shop) -> None:
+def run_adk(store: oakleaf.Store, shop: Shop) -> None:
     class Model(BaseLlm):
         async def generate_content_async(self, llm_request: Any, stream: bool = False) -> Any:
             parts = [part for content in llm_request.contents for part in content.parts]
@@ -126,7 +126,7 @@ def run_adk(store: bough.Store, shop: Shop) -> None:
             yield LlmResponse(content=types.ModelContent([types.Part(function_call=call) for call in calls]))
 
     async def run() -> None:
-        service = BoughSessionService(store)
+        service = OakleafSessionService(store)
         named = {"app_name": "shop", "user_id": "ann", "session_id": NAME}
         if await service.get_session(**named) is None:
             await service.create_session(**named)
@@ -139,7 +139,7 @@ def run_adk(store: bough.Store, shop: Shop) -> None:
     asyncio.run(run())
 
 
-def run_pydantic(store: bough.Store, shop: Shop) -> None:
+def run_pydantic(store: oakleaf.Store, shop: Shop) -> None:
     def answer(messages: Any, info: Any) -> ModelResponse:
         if any(isinstance(part, ToolReturnPart) for message in messages for part in message.parts):
             shop.reach("before the last answer")
@@ -147,8 +147,8 @@ def run_pydantic(store: bough.Store, shop: Shop) -> None:
         return ModelResponse([ToolCallPart("refund", {"order": n}, f"call-{n}") for n in ORDERS])
 
     async def run() -> None:
-        conversations = BoughConversationStore(store)
-        agent = PydanticAgent(FunctionModel(answer), capabilities=[BoughSteps(conversations)])
+        conversations = OakleafConversationStore(store)
+        agent = PydanticAgent(FunctionModel(answer), capabilities=[OakleafSteps(conversations)])
         agent.tool_plain(shop.refund)
         conversation = await conversations.load(NAME)
         prompt = "Refund!" if conversation is None else None
@@ -157,7 +157,7 @@ def run_pydantic(store: bough.Store, shop: Shop) -> None:
     asyncio.run(run())
 
 
-RUNS: dict[str, Callable[[bough.Store, Shop], None]] = {
+RUNS: dict[str, Callable[[oakleaf.Store, Shop], None]] = {
     "langgraph": run_langgraph,
     "openai-agents": run_openai,
     "adk": run_adk,
@@ -166,7 +166,7 @@ RUNS: dict[str, Callable[[bough.Store, Shop], None]] = {
 
 
 def run(framework: str, folder: Path, moment: str | None) -> None:
-    with bough.open(folder / "agent.db") as store:
+    with oakleaf.open(folder / "agent.db") as store:
         RUNS[framework](store, Shop(folder, moment))
 
 
@@ -178,8 +178,8 @@ def start_process(framework: str, folder: Path, moment: str | None) -> Any:
 
 
 def check(framework: str, folder: Path) -> None:
-    """Every call took effect at most once, and one whose effect Bough does not know of is reported as unknown."""
-    with bough.open(folder / "agent.db") as store:
+    """Every call took effect at most once, and one whose effect Oakleaf does not know of is reported as unknown."""
+    with oakleaf.open(folder / "agent.db") as store:
         session = store.latest(NAME)
         assert session is not None
         assert session.verify() == []
@@ -214,7 +214,7 @@ class TestAProcessKilledWithAnUnsafeTool:
     def test_is_shown_with_calls_that_may_have_run(self, framework: str, tmp_path: Path) -> None:
         killed = start_process(framework, tmp_path, "after the effect")
         killed.join(60)
-        with bough.open(tmp_path / "agent.db") as store:
+        with oakleaf.open(tmp_path / "agent.db") as store:
             session = store.latest(NAME)
             assert session is not None
             open_calls = [call for call in session.open_tool_calls if call.call.id == "call-42"]

@@ -1,4 +1,4 @@
-"""Bough under LangGraph: its own conformance suite, its own saver beside ours, and the session that is left behind."""
+"""Oakleaf under LangGraph: its own conformance suite, its own saver beside ours, and the session that is left behind."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ from langgraph.types import Command, Send, interrupt
 from langgraph_graphs import Twin, agent, asking, asks_a_person, comparable, on, weather, with_a_subgraph
 from typing_extensions import TypedDict
 
-import bough
-from bough.adapters.langgraph import thread_log
-from bough.adapters.langgraph.messages import ValueCodec
-from bough.adapters.langgraph.saver import BoughSaver
-from bough.cli.main import bough as command
-from bough.core.codec import from_json, to_json
-from bough.core.redact import Redactor, unpack_bytes
-from bough.errors import InvalidArgument, InvalidText
-from bough.session import Session
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+import oakleaf
+from oakleaf.adapters.langgraph import thread_log
+from oakleaf.adapters.langgraph.messages import ValueCodec
+from oakleaf.adapters.langgraph.saver import OakleafSaver
+from oakleaf.cli.main import oakleaf as command
+from oakleaf.core.codec import from_json, to_json
+from oakleaf.core.redact import Redactor, unpack_bytes
+from oakleaf.errors import InvalidArgument, InvalidText
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 from support.runtime import deterministic_runtime
 
 HELLO = {"messages": [HumanMessage("Weather in Bonn?", id="h1")]}
@@ -67,8 +67,8 @@ TALK = ["Weather in Bonn?", "", "sunny in Bonn", "It is sunny."]
 
 
 @pytest.fixture
-def saver(store: Store) -> BoughSaver:
-    return BoughSaver(store)
+def saver(store: Store) -> OakleafSaver:
+    return OakleafSaver(store)
 
 
 def session_of(store: Store, thread: str) -> Session:
@@ -88,7 +88,7 @@ def texts(state: Any) -> list[str]:
     return [message.content for message in state["messages"]]
 
 
-def put(saver: BoughSaver, thread: str, values: dict[str, Any], parent: Any = None, **meta: Any) -> Any:
+def put(saver: OakleafSaver, thread: str, values: dict[str, Any], parent: Any = None, **meta: Any) -> Any:
     """One checkpoint with these values, all of them new."""
     checkpoint = empty_checkpoint()
     checkpoint["channel_values"] = values
@@ -119,9 +119,9 @@ def count_reads(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 class TestSuite:
     def test_every_capability_of_the_conformance_suite_holds(self, store: Store) -> None:
-        @checkpointer_test(name="bough")
+        @checkpointer_test(name="oakleaf")
         async def create() -> Any:
-            yield BoughSaver(store)
+            yield OakleafSaver(store)
 
         report = asyncio.run(validate(create))
         failed = {name: result.failures for name, result in report.results.items() if not result.passed}
@@ -138,7 +138,7 @@ def extended(state: list[str], writes: Any) -> list[str]:
 class TestBesideLangGraphsOwn:
     """Each graph runs on both savers at once; whatever it reads must be the same from both."""
 
-    def test_an_agent_with_a_tool(self, store: Store, saver: BoughSaver) -> None:
+    def test_an_agent_with_a_tool(self, store: Store, saver: OakleafSaver) -> None:
         both = Twin(saver)
         graph = agent(ANSWERS).compile(checkpointer=both)
         assert texts(graph.invoke(HELLO, on("1"))) == TALK
@@ -147,12 +147,12 @@ class TestBesideLangGraphsOwn:
         assert list(store.verify()) == []
 
     @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-    def test_an_agent_whatever_the_durability(self, saver: BoughSaver, durability: Any) -> None:
+    def test_an_agent_whatever_the_durability(self, saver: OakleafSaver, durability: Any) -> None:
         graph = agent(ANSWERS).compile(checkpointer=Twin(saver))
         graph.invoke(HELLO, on("1"), durability=durability)
         assert texts(graph.get_state(on("1")).values) == TALK
 
-    def test_interrupts_and_what_they_are_resumed_with(self, store: Store, saver: BoughSaver) -> None:
+    def test_interrupts_and_what_they_are_resumed_with(self, store: Store, saver: OakleafSaver) -> None:
         graph = asks_a_person().compile(checkpointer=Twin(saver))
         graph.invoke(HELLO, on("1"))
         assert graph.get_state(on("1")).interrupts[0].value == {"what": "name"}
@@ -161,7 +161,7 @@ class TestBesideLangGraphsOwn:
         assert texts(graph.invoke(Command(resume=36), on("1")))[-1] == "Ada is 36"
         assert list(store.verify()) == []
 
-    def test_a_state_that_is_edited_in_every_way(self, store: Store, saver: BoughSaver) -> None:
+    def test_a_state_that_is_edited_in_every_way(self, store: Store, saver: OakleafSaver) -> None:
         both = Twin(saver)
         graph = agent(ANSWERS).compile(checkpointer=both)
         graph.invoke(HELLO, on("1"))
@@ -174,14 +174,14 @@ class TestBesideLangGraphsOwn:
         assert len(list(both.list(on("1")))) == len(list(graph.get_state_history(on("1")))) > 10
         assert list(store.verify()) == []
 
-    def test_subgraphs_each_in_a_namespace_of_its_own(self, store: Store, saver: BoughSaver) -> None:
+    def test_subgraphs_each_in_a_namespace_of_its_own(self, store: Store, saver: OakleafSaver) -> None:
         both = Twin(saver)
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=both)
         assert texts(graph.invoke(HELLO, on("1"))) == [*TALK, "Goodbye."]
         assert len({one.config["configurable"]["checkpoint_ns"] for one in both.list(on("1"))}) == 2
         assert list(store.verify()) == []
 
-    def test_tasks_that_run_beside_each_other(self, store: Store, saver: BoughSaver) -> None:
+    def test_tasks_that_run_beside_each_other(self, store: Store, saver: OakleafSaver) -> None:
         class Sums(TypedDict):
             numbers: list[int]
             sums: Annotated[list[int], operator.add]
@@ -197,7 +197,7 @@ class TestBesideLangGraphsOwn:
         assert graph.get_state(on("1")).values["sums"] == list(range(1, 13))
         assert list(store.verify()) == []
 
-    def test_a_function_with_tasks(self, saver: BoughSaver) -> None:
+    def test_a_function_with_tasks(self, saver: OakleafSaver) -> None:
         @task
         def double(n: int) -> int:
             return n * 2
@@ -208,7 +208,7 @@ class TestBesideLangGraphsOwn:
 
         assert [work.invoke(n, on("1")) for n in (1, 2, 3)] == [2, 6, 12]
 
-    def test_channels_that_keep_what_was_added(self, saver: BoughSaver) -> None:
+    def test_channels_that_keep_what_was_added(self, saver: OakleafSaver) -> None:
         class Words(TypedDict):
             words: Annotated[list[str], DeltaChannel(extended, snapshot_frequency=3)]
 
@@ -228,7 +228,7 @@ class TestBesideLangGraphsOwn:
         pruned = StateGraph(Words).add_node("echo", echo).add_edge(START, "echo").compile(saver)
         assert pruned.get_state(on("1")).values == messages[0], "pruning cuts no line"
 
-    def test_an_agent_that_runs_in_an_event_loop(self, store: Store, saver: BoughSaver) -> None:
+    def test_an_agent_that_runs_in_an_event_loop(self, store: Store, saver: OakleafSaver) -> None:
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=Twin(saver))
 
         async def run() -> Any:
@@ -269,7 +269,7 @@ class TestAnyHistory:
     @given(st.lists(st.tuples(HOW, st.integers(0, 9), st.booleans()), max_size=16))
     def test_whatever_is_put_behind_whatever_is_told_as_langgraphs_own_tells_it(self, steps: Any) -> None:
         store = Store(MemoryStore(), deterministic_runtime())
-        savers = [BoughSaver(store), BoughSaver(store)]  # two processes, as far as each knows
+        savers = [OakleafSaver(store), OakleafSaver(store)]  # two processes, as far as each knows
         both, history = Twin(savers[0]), list[tuple[Any, list[BaseMessage]]]()
         for n, (how, back, is_next) in enumerate(steps):
             parent, messages = (
@@ -291,16 +291,16 @@ class TestAnyHistory:
                 history.append(
                     (both.put(parent_config, checkpoint, {"source": "loop", "step": n}, fresh), longer)
                 )
-        for saver in (*savers, BoughSaver(store)):
+        for saver in (*savers, OakleafSaver(store)):
             both.ours = saver
             both.get_tuple(on("1"))
             assert len(list(both.list(on("1")))) == len(history)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(thread_log, "WINDOW", 1)
             for count, (config, _) in enumerate(history, 1):
-                both.ours = BoughSaver(store)  # a process that has read nothing
+                both.ours = OakleafSaver(store)  # a process that has read nothing
                 both.get_tuple(config)
-                both.ours = BoughSaver(store)
+                both.ours = OakleafSaver(store)
                 assert len(list(both.list(on("1"), limit=count))) == count
         both.ours.copy_thread("1", "2")
         assert [comparable(one) for one in saver.list(on("2"))] == [
@@ -310,7 +310,7 @@ class TestAnyHistory:
 
 
 class TestConversation:
-    def test_the_messages_of_a_state_are_entries_once_each(self, store: Store, saver: BoughSaver) -> None:
+    def test_the_messages_of_a_state_are_entries_once_each(self, store: Store, saver: OakleafSaver) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         session = session_of(store, "1")
@@ -320,14 +320,14 @@ class TestConversation:
         assert len([entry for entry in session.entries() if entry.message is not None]) == 4
         assert session.path()[-1].turn == 0, "the turn is over"
 
-    def test_what_a_provider_reports_goes_to_the_ledger(self, store: Store, saver: BoughSaver) -> None:
+    def test_what_a_provider_reports_goes_to_the_ledger(self, store: Store, saver: OakleafSaver) -> None:
         agent(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
         (call,) = session_of(store, "1").model_calls()
         assert (call.model, call.provider) == ("m-1", "acme")
         assert session_of(store, "1").row.model == "m-1"
         assert (call.usage.input_tokens, call.usage.output_tokens, call.usage.cache_read_tokens) == (10, 5, 4)
 
-    def test_what_was_written_to_the_cache_has_its_own_price(self, store: Store, saver: BoughSaver) -> None:
+    def test_what_was_written_to_the_cache_has_its_own_price(self, store: Store, saver: OakleafSaver) -> None:
         """LangChain counts Anthropic's cache writes by how long they are kept, and 0 in all."""
         details = {"cache_creation": 0, "ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 100_000}
         answer = AIMessage(
@@ -347,21 +347,21 @@ class TestConversation:
         assert call.price is not None
         assert call.price.microcents == 60_000_000, "$6 for a million that are kept for an hour"
 
-    def test_a_call_of_a_subgraph_is_counted_once(self, store: Store, saver: BoughSaver) -> None:
+    def test_a_call_of_a_subgraph_is_counted_once(self, store: Store, saver: OakleafSaver) -> None:
         with_a_subgraph(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
         session = session_of(store, "1")
         assert len(session.model_calls("tree")) == 1
         assert [child.row.title for child in session.children()] == ["helper"]
 
     def test_what_is_given_to_a_graph_was_not_said_by_its_model(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         graph = agent([AIMessage("Fine.", id="a")]).compile(checkpointer=saver)
         graph.invoke({"messages": [asking("9", "Oslo"), HumanMessage("How are you?", id="h")]}, on("1"))
         assert session_of(store, "1").model_calls() == []
 
     def test_an_edited_message_is_a_branch_and_the_old_one_stays(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
@@ -373,7 +373,7 @@ class TestConversation:
         assert session.verify() == []
 
     def test_a_call_that_was_left_open_is_closed_and_the_graph_does_not_see_it(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         messages = [*HELLO["messages"], asking("1", "Bonn"), HumanMessage("Stop.", id="h2")]
         late = [*messages, ToolMessage("sunny", tool_call_id="call-1", id="t")]
@@ -390,8 +390,8 @@ class TestConversation:
 
     def test_a_long_talk_grows_by_what_is_said(self, tmp_path: Path) -> None:
         def stored_bytes(turns: int) -> int:
-            with bough.open(tmp_path / f"{turns}.db", synchronous="normal") as store:
-                saver, config, messages = BoughSaver(store), None, list[BaseMessage]()
+            with oakleaf.open(tmp_path / f"{turns}.db", synchronous="normal") as store:
+                saver, config, messages = OakleafSaver(store), None, list[BaseMessage]()
                 for n in range(turns):
                     messages.append(HumanMessage("word " * 50, id=f"h{n}"))
                     config = put(saver, "1", {"messages": list(messages)}, config)
@@ -406,7 +406,7 @@ class TestConversation:
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         read = count_reads(store, monkeypatch)
-        saver, config, counts = BoughSaver(store), None, list[list[int]]()
+        saver, config, counts = OakleafSaver(store), None, list[list[int]]()
         messages = [HumanMessage("Count.", id="h1"), AIMessage("I count.", id="a1")]
         for checkpoints in (30, 300):
             for n in range(checkpoints):
@@ -415,7 +415,7 @@ class TestConversation:
                     saver.put_writes(config, [("n", n + 1)], "t")
             newest = list(saver.list(on("1"), limit=10))
             ninth = newest[8].config
-            reads: list[tuple[Callable[[BoughSaver], Any], Any]] = [
+            reads: list[tuple[Callable[[OakleafSaver], Any], Any]] = [
                 (lambda cold: [cold.get_tuple(on("1"))], newest[:1]),
                 (lambda cold: cold.list(on("1"), limit=5), newest[:5]),
                 (lambda cold: cold.list(None, limit=5), newest[:5]),
@@ -425,7 +425,7 @@ class TestConversation:
             counts.append([])
             for reading, expected in reads:
                 read.clear()
-                assert [*map(comparable, reading(BoughSaver(store)))] == [*map(comparable, expected)]
+                assert [*map(comparable, reading(OakleafSaver(store)))] == [*map(comparable, expected)]
                 counts[-1].append(sum(read))
         assert all(long <= short + 2 for short, long in zip(*counts, strict=True)), counts
 
@@ -435,7 +435,7 @@ class TestConversation:
         read = count_reads(store, monkeypatch)
         counts = list[int]()
         for threads in (3, 30):
-            saver = BoughSaver(store, agent=f"agent with {threads}")
+            saver = OakleafSaver(store, agent=f"agent with {threads}")
             for thread in range(threads):
                 config = None
                 for n in range(8):
@@ -443,7 +443,7 @@ class TestConversation:
                     config = put(saver, name, {"n": n}, config, run_id=f"run {name} {n // 4}")
             fork = session_of(store, f"{threads} 1").fork()
             read.clear()
-            cold = BoughSaver(store, agent=f"agent with {threads}")
+            cold = OakleafSaver(store, agent=f"agent with {threads}")
             cold.delete_for_runs([f"run {threads} 1 0", "run of nobody"])
             counts.append(sum(read))
             sizes = [len(list(saver.list(on(name)))) for name in (f"{threads} 1", fork.row.conversation_id)]
@@ -452,8 +452,8 @@ class TestConversation:
         assert counts[1] == counts[0]
 
     def test_show_reads_as_a_conversation(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
-            agent(ANSWERS).compile(checkpointer=BoughSaver(store)).invoke(HELLO, on("1"))
+        with oakleaf.open(tmp_path / "a.db") as store:
+            agent(ANSWERS).compile(checkpointer=OakleafSaver(store)).invoke(HELLO, on("1"))
         result = CliRunner().invoke(command, ["--store", str(tmp_path / "a.db"), "show", "latest"])
         assert result.exit_code == 0
         for words in ("Weather in Bonn?", "weather", "sunny in Bonn", "It is sunny."):
@@ -461,9 +461,9 @@ class TestConversation:
         assert "checkpoint" not in result.output
 
     def test_the_command_line_finds_a_thread_and_shows_no_checkpoints(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             for number in range(9):  # some are also the beginning of another's id
-                agent(ANSWERS).compile(checkpointer=BoughSaver(store)).invoke(HELLO, on(str(number)))
+                agent(ANSWERS).compile(checkpointer=OakleafSaver(store)).invoke(HELLO, on(str(number)))
             expected = session_of(store, "7").session_id
 
         def run(*words: str) -> str:
@@ -505,9 +505,9 @@ ODD: list[BaseMessage] = [
 class TestMessages:
     def test_a_message_comes_back_equal_and_is_written_once(self, store: Store) -> None:
         more = HumanMessage("more", id="m")
-        first = put(BoughSaver(store), "1", {"messages": ODD})
-        second = put(BoughSaver(store), "1", {"messages": [*ODD, more]}, first)
-        checkpoint = BoughSaver(store).get_tuple(second)
+        first = put(OakleafSaver(store), "1", {"messages": ODD})
+        second = put(OakleafSaver(store), "1", {"messages": [*ODD, more]}, first)
+        checkpoint = OakleafSaver(store).get_tuple(second)
         assert checkpoint is not None
         expected = [
             SERDE.loads_typed(SERDE.dumps_typed(message)) for message in ODD
@@ -521,18 +521,18 @@ class TestMessages:
         assert len(session.branches()) == 1
         assert session.verify() == []
 
-    def test_a_result_keeps_its_status_and_its_artifact(self, store: Store, saver: BoughSaver) -> None:
+    def test_a_result_keeps_its_status_and_its_artifact(self, store: Store, saver: OakleafSaver) -> None:
         artifact = {"page": "a page", "size": 1}
         result = ToolMessage(
             "no", tool_call_id="call-1", status="error", artifact=artifact, id="t", name="weather"
         )
         config = put(saver, "1", {"messages": [asking("1", "Bonn"), result]})
-        checkpoint = BoughSaver(store).get_tuple(config)
+        checkpoint = OakleafSaver(store).get_tuple(config)
         assert checkpoint is not None
         assert checkpoint.checkpoint["channel_values"]["messages"][1] == result
         assert session_of(store, "1").path()[1].message.results[0].error  # type: ignore[union-attr]
 
-    def test_a_message_that_a_node_changed_in_place_is_written_anew(self, saver: BoughSaver) -> None:
+    def test_a_message_that_a_node_changed_in_place_is_written_anew(self, saver: OakleafSaver) -> None:
         question, answer = HumanMessage("before", id="h"), asking("1", "Bonn")
         steps = [put(saver, "1", {"messages": [question, answer]})]
         answer.tool_calls[0]["args"]["city"] = "Rome"
@@ -546,7 +546,7 @@ class TestMessages:
             ("after", "Rome"),
         ]
 
-    def test_what_is_done_to_a_message_that_was_read_reaches_nobody_else(self, saver: BoughSaver) -> None:
+    def test_what_is_done_to_a_message_that_was_read_reaches_nobody_else(self, saver: OakleafSaver) -> None:
         message = HumanMessage("hello", id="h", additional_kwargs={"deep": {"down": [1]}})
         config = put(saver, "1", {"messages": [message]})
         for one in (message, saver.get_tuple(config).checkpoint["channel_values"]["messages"][0]):  # type: ignore[union-attr]
@@ -554,12 +554,12 @@ class TestMessages:
         again = saver.get_tuple(config).checkpoint["channel_values"]["messages"][0]  # type: ignore[union-attr]
         assert again.additional_kwargs == {"deep": {"down": [1]}}
 
-    def test_a_picture_is_shown(self, store: Store, saver: BoughSaver) -> None:
+    def test_a_picture_is_shown(self, store: Store, saver: OakleafSaver) -> None:
         put(saver, "1", {"messages": [ODD[4]]})
         (media,) = session_of(store, "1").path()[0].message.media  # type: ignore[union-attr]
         assert store.blob(media) == b"hi"
 
-    def test_half_a_character_is_refused_and_nothing_is_lost(self, store: Store, saver: BoughSaver) -> None:
+    def test_half_a_character_is_refused_and_nothing_is_lost(self, store: Store, saver: OakleafSaver) -> None:
         first = put(saver, "1", {"messages": HELLO["messages"]})
         with pytest.raises(InvalidText):
             put(saver, "1", {"messages": [*HELLO["messages"], HumanMessage("\ud800")]}, first)
@@ -621,7 +621,7 @@ class TestValues:
         assert Redactor().may_contain_secret(b64encode(looks))
         assert not Redactor().may_contain_secret(to_json(values.encode({"bytes": looks}), "value"))
 
-    def test_an_unchanged_value_is_stored_once(self, store: Store, saver: BoughSaver) -> None:
+    def test_an_unchanged_value_is_stored_once(self, store: Store, saver: OakleafSaver) -> None:
         pages = ["x" * 10_000]
         config: Any = on("1", checkpoint_ns="")
         for n in range(5):
@@ -632,21 +632,21 @@ class TestValues:
             config = saver.put(config, checkpoint, {"source": "loop", "step": n}, new)
         bodies = [stored.entry.body for stored in store.backend.entries(session_of(store, "1").session_id)]
         assert sum(len(body) for body in bodies) < 15_000
-        assert [one.checkpoint["channel_values"] for one in BoughSaver(store).list(on("1"))] == [
+        assert [one.checkpoint["channel_values"] for one in OakleafSaver(store).list(on("1"))] == [
             {"pages": pages, "n": n} for n in (4, 3, 2, 1, 0)
         ]
 
     def test_a_secret_never_becomes_durable(self) -> None:
-        runtime = bough.log.runtime.Runtime(*(getattr(deterministic_runtime(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(unnamed=["hunter2hunter2"]))  # fmt: skip
+        runtime = oakleaf.log.runtime.Runtime(*(getattr(deterministic_runtime(), name) for name in ("now", "new_id", "holder", "is_gone")), Redactor(unnamed=["hunter2hunter2"]))  # fmt: skip
         store = Store(MemoryStore(), runtime)
-        saver = BoughSaver(store)
+        saver = OakleafSaver(store)
         graph = agent([AIMessage("hunter2hunter2 it is", id="a")]).compile(checkpointer=saver)
         graph.invoke({"messages": [HumanMessage("it is hunter2hunter2", id="h")]}, on("1"))
         graph.invoke({"messages": [HumanMessage("again", id="h2")]}, on("1"))
         messages = [*saver.get_tuple(on("1")).checkpoint["channel_values"]["messages"]]  # type: ignore[union-attr]
         messages.append(ToolMessage("hunter2hunter2", tool_call_id="of no call", id="t"))
         config = put(saver, "1", {"messages": messages}, saver.get_tuple(on("1")).config)  # type: ignore[union-attr]
-        assert comparable(saver.get_tuple(config)) == comparable(BoughSaver(store).get_tuple(config))
+        assert comparable(saver.get_tuple(config)) == comparable(OakleafSaver(store).get_tuple(config))
         session = session_of(store, "1")
         assert all(
             b"hunter2" not in stored.entry.body for stored in store.backend.entries(session.session_id)
@@ -660,10 +660,10 @@ class TestValues:
             return {"messages": [AIMessage(f"The key is {key}.")]}
 
         for redact in (True, False):
-            saver, thread = BoughSaver(store, redact=redact), on(f"redact {redact}")
+            saver, thread = OakleafSaver(store, redact=redact), on(f"redact {redact}")
             graph = StateGraph(MessagesState).add_node("answer", answer).add_edge(START, "answer")
             graph.compile(checkpointer=saver).invoke({"messages": [HumanMessage(key)]}, thread)
-            state = graph.compile(checkpointer=BoughSaver(store)).get_state(thread)
+            state = graph.compile(checkpointer=OakleafSaver(store)).get_state(thread)
             assert (texts(state.values) == [key, f"The key is {key}."]) == (not redact)
         session = session_of(store, "redact False")
         assert key not in "".join(session.markdown())  # exports are redacted by who opens the store
@@ -681,10 +681,10 @@ class TestValues:
         def answer(state: State) -> Any:
             return {"messages": [AIMessage("Yes.")], "login": Login("ann", key)}
 
-        saver, thread = BoughSaver(store, redact=redact), on("1")
+        saver, thread = OakleafSaver(store, redact=redact), on("1")
         graph = StateGraph(State).add_node("answer", answer).add_edge(START, "answer")
         graph.compile(checkpointer=saver).invoke({"messages": [HumanMessage("Hi.")]}, thread)
-        login = graph.compile(checkpointer=BoughSaver(store)).get_state(thread).values["login"]
+        login = graph.compile(checkpointer=OakleafSaver(store)).get_state(thread).values["login"]
         masked = Login("ann", "[redacted]**********")
         assert login == (masked if redact else Login("ann", key))
         session = session_of(store, "1")
@@ -694,14 +694,14 @@ class TestValues:
         bundle = io.BytesIO()
         exported = session.export(bundle, redact=True)
         assert bool(exported.redactions) == (not redact)
-        shared = bough.open("memory:")
+        shared = oakleaf.open("memory:")
         imported = shared.import_bundle(io.BytesIO(bundle.getvalue()))
         copied = on(shared.session(imported.session_id).row.conversation_id)
-        assert graph.compile(checkpointer=BoughSaver(shared)).get_state(copied).values["login"] == masked
+        assert graph.compile(checkpointer=OakleafSaver(shared)).get_state(copied).values["login"] == masked
 
     @pytest.mark.parametrize("serde", [EncryptedSerializer(Inverted()), InvertedSerializer()])
     def test_a_serde_that_encrypts_leaves_nothing_in_clear(self, store: Store, serde: Any) -> None:
-        saver = BoughSaver(store, serde=serde)
+        saver = OakleafSaver(store, serde=serde)
         graph = agent(ANSWERS).compile(checkpointer=Twin(saver))
         assert texts(graph.invoke(HELLO, on("1"))) == TALK
         bodies = b"".join(one.entry.body for one in store.backend.entries(session_of(store, "1").session_id))
@@ -710,7 +710,7 @@ class TestValues:
 
 
 class TestTree:
-    def test_rewinding_the_session_moves_the_thread(self, store: Store, saver: BoughSaver) -> None:
+    def test_rewinding_the_session_moves_the_thread(self, store: Store, saver: OakleafSaver) -> None:
         graph = agent([*ANSWERS, AIMessage("Hello again.", id="a2")]).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         graph.invoke({"messages": [HumanMessage("And now?", id="h2")]}, on("1"))
@@ -719,7 +719,7 @@ class TestTree:
         assert texts(stands.values) == TALK
         saver.put_writes(stands.config, [("messages", [])], "a task")
         session_of(store, "1").tag(a="fact between")
-        for other in (saver, BoughSaver(store)):
+        for other in (saver, OakleafSaver(store)):
             assert other.get_tuple(on("1")).checkpoint["id"] == stands.config["configurable"]["checkpoint_id"]  # type: ignore[union-attr]
         graph.update_state(on("1"), {"messages": [HumanMessage("Else?", id="h3")]})
         session = session_of(store, "1")
@@ -727,7 +727,7 @@ class TestTree:
         assert session.verify() == []
 
     def test_a_thread_that_is_rewound_to_its_beginning_begins_anew(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         graph = agent([*ANSWERS, AIMessage("Hello.", id="a2")]).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
@@ -737,7 +737,7 @@ class TestTree:
         assert [words for _, words in roles_and_texts(session_of(store, "1"))] == ["Hi.", "Hello."]
         assert list(store.verify()) == []
 
-    def test_a_fork_made_by_bough_is_a_thread_of_its_own(self, store: Store, saver: BoughSaver) -> None:
+    def test_a_fork_made_by_oakleaf_is_a_thread_of_its_own(self, store: Store, saver: OakleafSaver) -> None:
         graph = agent([*ANSWERS, AIMessage("Here.", id="a2"), AIMessage("There.", id="a3")]).compile(saver)
         graph.invoke(HELLO, on("1"))
         fork = session_of(store, "1").fork()
@@ -750,11 +750,11 @@ class TestTree:
         assert list(store.verify()) == []
 
     def test_what_others_append_to_the_session_is_not_the_graphs(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         graph = agent([*ANSWERS, AIMessage("Bye.", id="a2")]).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
-        session_of(store, "1").append([bough.user("Not for the graph."), bough.assistant("Indeed.")])
+        session_of(store, "1").append([oakleaf.user("Not for the graph."), oakleaf.assistant("Indeed.")])
         assert texts(graph.invoke({"messages": [HumanMessage("So?", id="h2")]}, on("1"))) == [
             *TALK,
             "So?",
@@ -765,19 +765,21 @@ class TestTree:
         assert len([entry for entry in session.entries() if entry.message is not None]) == 8
         assert session.verify() == []
 
-    def test_a_bundle_goes_on_in_another_store(self, saver: BoughSaver, store: Store, tmp_path: Path) -> None:
+    def test_a_bundle_goes_on_in_another_store(
+        self, saver: OakleafSaver, store: Store, tmp_path: Path
+    ) -> None:
         graph = asks_a_person().compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
-        session_of(store, "1").export(tmp_path / "s.bough")
-        with bough.open("memory:") as elsewhere:
-            elsewhere.import_bundle(tmp_path / "s.bough")
-            there = asks_a_person().compile(checkpointer=BoughSaver(elsewhere))
+        session_of(store, "1").export(tmp_path / "s.oakleaf")
+        with oakleaf.open("memory:") as elsewhere:
+            elsewhere.import_bundle(tmp_path / "s.oakleaf")
+            there = asks_a_person().compile(checkpointer=OakleafSaver(elsewhere))
             there.invoke(Command(resume="Ada"), on("1"))
             assert texts(there.invoke(Command(resume=36), on("1")))[-1] == "Ada is 36"
             assert list(elsewhere.verify()) == []
 
     def test_a_copied_thread_shares_its_path_and_has_what_lies_beside_it(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
@@ -795,7 +797,9 @@ class TestTree:
         assert list(store.verify()) == []
         assert store.session(copy.session_id).model_calls() == [], "copied calls are not paid again"
 
-    def test_a_thread_that_waits_before_a_tool_is_copied_whole(self, store: Store, saver: BoughSaver) -> None:
+    def test_a_thread_that_waits_before_a_tool_is_copied_whole(
+        self, store: Store, saver: OakleafSaver
+    ) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver, interrupt_before=["tools"])
         graph.invoke(HELLO, on("1"))
         saver.copy_thread("1", "2")
@@ -805,7 +809,7 @@ class TestTree:
         assert texts(graph.invoke(None, on("2"))) == TALK
         assert list(store.verify()) == []
 
-    def test_what_was_pruned_is_not_told_by_a_copy(self, store: Store, saver: BoughSaver) -> None:
+    def test_what_was_pruned_is_not_told_by_a_copy(self, store: Store, saver: OakleafSaver) -> None:
         graph = agent(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         saver.prune(["1"])
@@ -813,10 +817,10 @@ class TestTree:
             on("1"), {"messages": [AIMessage("It rains.", id="a1")]}
         )  # from before the note says so
         saver.copy_thread("1", "2")
-        assert len(list(BoughSaver(store).list(on("2")))) == 2
+        assert len(list(OakleafSaver(store).list(on("2")))) == 2
         assert texts(graph.get_state(on("2")).values) == [*TALK[:3], "It rains."]
 
-    def test_what_a_deleted_run_said_is_no_longer_shown(self, store: Store, saver: BoughSaver) -> None:
+    def test_what_a_deleted_run_said_is_no_longer_shown(self, store: Store, saver: OakleafSaver) -> None:
         graph = agent([*ANSWERS, AIMessage("Oops.", id="a2")]).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         graph.invoke({"messages": [HumanMessage("And?", id="h2")]}, on("1", run_id="run-2"))
@@ -828,12 +832,12 @@ class TestTree:
         assert [words for _, words in roles_and_texts(session)] == [*TALK, "And?", "Oops."], "nothing is gone"
 
     def test_a_deleted_thread_lies_in_the_trash_and_its_name_is_free(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         graph = with_a_subgraph(ANSWERS).compile(checkpointer=saver)
         graph.invoke(HELLO, on("1"))
         first = session_of(store, "1")
-        BoughSaver(store).delete_thread("1")  # another process does
+        OakleafSaver(store).delete_thread("1")  # another process does
         assert graph.get_state(on("1")).values == {}
         with_a_subgraph(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
         assert session_of(store, "1").session_id != first.session_id
@@ -841,18 +845,18 @@ class TestTree:
         assert len(list(saver.list(on("1"), filter={"source": "input"}))) == 2
 
     def test_a_thread_that_is_deleted_while_it_runs_begins_anew(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         first = put(saver, "1", {"n": 1})
-        BoughSaver(store).delete_thread("1")
+        OakleafSaver(store).delete_thread("1")
         put(saver, "1", {"n": 2}, first)
         assert [one.checkpoint["channel_values"] for one in saver.list(on("1"))] == [{"n": 2}]
 
 
 class TestWriters:
     def test_two_who_write_at_once_both_keep_what_they_wrote(self, store: Store) -> None:
-        first = put(BoughSaver(store), "1", {"messages": HELLO["messages"]})
-        savers = [BoughSaver(store), BoughSaver(store)]
+        first = put(OakleafSaver(store), "1", {"messages": HELLO["messages"]})
+        savers = [OakleafSaver(store), OakleafSaver(store)]
         gate = Barrier(2)
 
         def write(n: int) -> None:
@@ -870,7 +874,7 @@ class TestWriters:
             writer.join()
         lines = [
             one
-            for one in BoughSaver(store).list(on("1"))
+            for one in OakleafSaver(store).list(on("1"))
             if len(one.checkpoint["channel_values"]["messages"]) == 9
         ]
         assert sorted(
@@ -883,7 +887,7 @@ class TestWriters:
         assert list(store.verify()) == []
 
     def test_a_run_in_two_processes_is_dropped_whole(self, store: Store) -> None:
-        savers = [BoughSaver(store), BoughSaver(store)]
+        savers = [OakleafSaver(store), OakleafSaver(store)]
         first = put(savers[0], "1", {"n": 0})
         assert savers[1].get_tuple(first) is not None
         for saver in savers:
@@ -892,7 +896,7 @@ class TestWriters:
         savers[0].delete_for_runs(["run"])
         assert [one.config for saver in savers for one in saver.list(on("1"))] == [first, first]
 
-    def test_writes_may_come_before_their_checkpoint(self, saver: BoughSaver) -> None:
+    def test_writes_may_come_before_their_checkpoint(self, saver: OakleafSaver) -> None:
         checkpoint = empty_checkpoint()
         saver.put_writes(on("1", checkpoint_ns="", checkpoint_id=checkpoint["id"]), [("a", 1)], "t")
         assert saver.get_tuple(on("1")) is None
@@ -908,7 +912,7 @@ class TestWriters:
                 os.kill(runs.pid, signal.SIGKILL)
         runs.wait()
         runs.stdout.close()
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = session_of(store, "killed")
             assert [words for _, words in roles_and_texts(session)] == [
                 "Question 1",
@@ -919,7 +923,7 @@ class TestWriters:
                 "",
             ]
             assert [call.call.id for call in session.open_tool_calls] == ["call-2"]
-            graph = agent([AIMessage("Sunny too.", id="said-2")]).compile(checkpointer=BoughSaver(store))
+            graph = agent([AIMessage("Sunny too.", id="said-2")]).compile(checkpointer=OakleafSaver(store))
             assert texts(graph.invoke(None, on("killed")))[-2:] == ["sunny in Rome", "Sunny too."]
             assert session.verify() == []
             assert len(session.model_calls()) == 2
@@ -932,8 +936,8 @@ class TestWriters:
         url = str(tmp_path / "a.db")
         done = subprocess.run([sys.executable, GRAPHS, "edited", url], check=False)
         assert done.returncode == -signal.SIGKILL
-        with bough.open(url) as store:
-            graph = agent([AIMessage("Yes.", id="yes")]).compile(checkpointer=BoughSaver(store))
+        with oakleaf.open(url) as store:
+            graph = agent([AIMessage("Yes.", id="yes")]).compile(checkpointer=OakleafSaver(store))
             assert texts(graph.get_state(on("killed")).values) == ["Bonn?", "Sunny."]
             assert texts(graph.invoke({"messages": [HumanMessage("Sure?", id="sure")]}, on("killed"))) == [
                 *("Bonn?", "Sunny.", "Sure?", "Yes.")
@@ -946,7 +950,7 @@ class TestWriters:
 class TestRunOnce:
     """Kills are in `test_kills.py`; here what a resumed graph does with the calls it finds."""
 
-    def run(self, saver: BoughSaver, ran: list[str], order: str = "41", *, is_async: bool) -> list[str]:
+    def run(self, saver: OakleafSaver, ran: list[str], order: str = "41", *, is_async: bool) -> list[str]:
         def pay(order: str) -> str:
             """Pay for an order; what it does is in its name."""
             ran.append(order)
@@ -972,7 +976,9 @@ class TestRunOnce:
         return texts(result)
 
     @pytest.mark.parametrize("is_async", [False, True])
-    def test_a_call_whose_id_was_used_before_is_another_call(self, saver: BoughSaver, is_async: bool) -> None:
+    def test_a_call_whose_id_was_used_before_is_another_call(
+        self, saver: OakleafSaver, is_async: bool
+    ) -> None:
         ran: list[str] = []
         self.run(saver, ran, is_async=is_async)
         assert self.run(saver, ran, is_async=is_async) == ["", "paid 41", "", "paid 41"]
@@ -980,7 +986,7 @@ class TestRunOnce:
 
     @pytest.mark.parametrize("is_async", [False, True])
     def test_a_tool_that_raised_or_interrupted_has_ended_and_runs_again(
-        self, saver: BoughSaver, is_async: bool
+        self, saver: OakleafSaver, is_async: bool
     ) -> None:
         ran: list[str] = []
         with pytest.raises(ConnectionError):
@@ -990,7 +996,7 @@ class TestRunOnce:
         assert self.run(saver, ran, is_async=is_async)[-1] == "approved by Ann"
         assert ran == ["raises"] * 2 + ["interrupts"] * 2
 
-    def test_nothing_durable_before_the_tool_runs_is_refused(self, saver: BoughSaver) -> None:
+    def test_nothing_durable_before_the_tool_runs_is_refused(self, saver: OakleafSaver) -> None:
         node = ToolNode([weather], wrap_tool_call=saver.run_once, handle_tool_errors=False)
         graph = StateGraph(MessagesState).add_node("tools", node).add_edge(START, "tools")
         with pytest.raises(InvalidArgument, match="exit"):
@@ -1013,23 +1019,23 @@ class TestDocs:
 
 class TestNames:
     @pytest.mark.parametrize("name", [None, ""])
-    def test_a_thread_has_a_name(self, saver: BoughSaver, name: Any) -> None:
+    def test_a_thread_has_a_name(self, saver: OakleafSaver, name: Any) -> None:
         with pytest.raises(InvalidArgument, match="thread_id"):
             saver.get_tuple(on(name))
         with pytest.raises(InvalidArgument, match="thread_id"):
             put(saver, name, {})
 
     @pytest.mark.parametrize("name", ["a\0b", "\ud800"])
-    def test_a_name_no_store_could_keep_is_refused(self, saver: BoughSaver, name: str) -> None:
+    def test_a_name_no_store_could_keep_is_refused(self, saver: OakleafSaver, name: str) -> None:
         with pytest.raises(InvalidText):
             put(saver, name, {})
 
-    def test_a_number_is_a_name(self, saver: BoughSaver) -> None:
+    def test_a_number_is_a_name(self, saver: OakleafSaver) -> None:
         config = put(saver, 7, {"n": 1})  # type: ignore[arg-type]
         assert config["configurable"]["thread_id"] == 7
         assert saver.get_tuple(on("7")) is not None
 
-    def test_a_strategy_that_is_none_deletes_nothing(self, saver: BoughSaver) -> None:
+    def test_a_strategy_that_is_none_deletes_nothing(self, saver: OakleafSaver) -> None:
         put(saver, "1", {"n": 1})
         with pytest.raises(InvalidArgument, match="strategy"):
             saver.prune(["1"], strategy="all")
@@ -1037,19 +1043,19 @@ class TestNames:
 
     def test_a_stranger_sees_nothing(self, tmp_path: Path) -> None:
         with (
-            bough.open(tmp_path / "a.db", space="a") as mine,
-            bough.open(tmp_path / "a.db", space="b") as yours,
+            oakleaf.open(tmp_path / "a.db", space="a") as mine,
+            oakleaf.open(tmp_path / "a.db", space="b") as yours,
         ):
-            put(BoughSaver(mine), "1", {"n": 1})
-            stranger = BoughSaver(yours)
+            put(OakleafSaver(mine), "1", {"n": 1})
+            stranger = OakleafSaver(yours)
             assert stranger.get_tuple(on("1")) is None
             assert list(stranger.list(None)) == []
             stranger.delete_thread("1")
             stranger.delete_for_runs(["r"])
-            assert BoughSaver(mine).get_tuple(on("1")) is not None
+            assert OakleafSaver(mine).get_tuple(on("1")) is not None
 
     def test_threads_are_brought_from_another_saver_in_any_order(
-        self, store: Store, saver: BoughSaver
+        self, store: Store, saver: OakleafSaver
     ) -> None:
         old = InMemorySaver()
         agent(ANSWERS).compile(checkpointer=old).invoke(HELLO, on("1"))

@@ -1,4 +1,4 @@
-"""`bough mcp` in a real client: the program of Claude Code, which comes with its Agent SDK, connects to it."""
+"""`oakleaf mcp` in a real client: the program of Claude Code, which comes with its Agent SDK, connects to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import claude_agent_sdk
 
 CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
-BOUGH = Path(sys.executable).parent / "bough"
+OAKLEAF = Path(sys.executable).parent / "oakleaf"
 
 
 def claude(home: Path, *words: str) -> str:
@@ -22,7 +22,7 @@ def claude(home: Path, *words: str) -> str:
 
 
 def test_claude_code_adds_the_server_as_the_docs_say_and_connects(tmp_path: Path) -> None:
-    claude(tmp_path, "mcp", "add", "bough", "--", str(BOUGH), "--store", str(tmp_path / "s.db"), "mcp")
+    claude(tmp_path, "mcp", "add", "oakleaf", "--", str(OAKLEAF), "--store", str(tmp_path / "s.db"), "mcp")
     listed = claude(tmp_path, "mcp", "list")
-    assert "bough:" in listed
+    assert "oakleaf:" in listed
     assert "Connected" in listed

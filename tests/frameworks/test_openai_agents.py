@@ -1,4 +1,4 @@
-"""The session of OpenAI's Agents SDK on Bough: what the SDK puts in comes back, and it is a real session all the same."""
+"""The session of OpenAI's Agents SDK on Oakleaf: what the SDK puts in comes back, and it is a real session all the same."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-import bough
-from bough import StaleLeaf, assistant, user
-from bough.adapters.openai_agents.session import BoughHooks, BoughSession
-from bough.cli.main import bough as command
-from bough.errors import InvalidText, NotJson, UnrecognizedReply
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+import oakleaf
+from oakleaf import StaleLeaf, assistant, user
+from oakleaf.adapters.openai_agents.session import OakleafHooks, OakleafSession
+from oakleaf.cli.main import oakleaf as command
+from oakleaf.errors import InvalidText, NotJson, UnrecognizedReply
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 from support.fake_providers import Call, Completion, FakeProviders
 
 set_tracing_disabled(True)  # its exporter would look for a network
@@ -175,14 +175,14 @@ def on_a_loop(law: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
     return test
 
 
-def on_memory() -> BoughSession:
-    return BoughSession("user-42", Store(MemoryStore()))
+def on_memory() -> OakleafSession:
+    return OakleafSession("user-42", Store(MemoryStore()))
 
 
-async def stored_session(session: BoughSession) -> bough.Session:
-    bough_session = await session.bough_session()
-    assert bough_session.verify() == []
-    return bough_session
+async def stored_session(session: OakleafSession) -> oakleaf.Session:
+    oakleaf_session = await session.oakleaf_session()
+    assert oakleaf_session.verify() == []
+    return oakleaf_session
 
 
 class TestAnItem:
@@ -214,10 +214,10 @@ class TestAnItem:
         await session.add_items(
             [*ORDINARY, {"type": "reasoning", **REASONING, "status": None}, answer_item("Bye.", "msg_2")]
         )
-        bough_session = await stored_session(session)
-        assert "gAAAA" not in "".join(bough_session.jsonl())
-        assert "gAAAA" not in json.dumps(bough_session.messages("anthropic"))
-        assert REASONING in bough_session.messages("openai")
+        oakleaf_session = await stored_session(session)
+        assert "gAAAA" not in "".join(oakleaf_session.jsonl())
+        assert "gAAAA" not in json.dumps(oakleaf_session.messages("anthropic"))
+        assert REASONING in oakleaf_session.messages("openai")
 
     @on_a_loop
     async def test_of_a_picture_is_kept_once_as_a_blob(self) -> None:
@@ -292,20 +292,24 @@ class TestAnySequence:
 
 class TestASession:
     def test_stands_on_a_store_and_on_nothing_else(self) -> None:
-        with pytest.raises(TypeError, match=r"bough\.open"):
-            BoughSession("user-42", "agent.db")
+        with pytest.raises(TypeError, match=r"oakleaf\.open"):
+            OakleafSession("user-42", "agent.db")
 
     def test_is_one_to_the_sdk(self) -> None:
         assert isinstance(on_memory(), Session)
 
     @on_a_loop
     async def test_goes_on_in_another_object_under_its_name(self, store: Store) -> None:
-        await BoughSession("user-42", store, agent="support").add_items(ORDINARY)
-        again = BoughSession("user-42", store)
+        await OakleafSession("user-42", store, agent="support").add_items(ORDINARY)
+        again = OakleafSession("user-42", store)
         assert await again.get_items() == ORDINARY
-        assert await BoughSession("user-43", store).get_items() == []
-        bough_session = await stored_session(again)
-        assert (bough_session.row.conversation_id, bough_session.row.title, bough_session.row.agent) == (
+        assert await OakleafSession("user-43", store).get_items() == []
+        oakleaf_session = await stored_session(again)
+        assert (
+            oakleaf_session.row.conversation_id,
+            oakleaf_session.row.title,
+            oakleaf_session.row.agent,
+        ) == (
             "user-42",
             "user-42",
             "support",
@@ -314,14 +318,14 @@ class TestASession:
     @on_a_loop
     async def test_of_another_space_or_owner_is_another(self, tmp_path: Path) -> None:
         for who in ({}, {"space": "elsewhere"}, {"owner": "ann"}):
-            with bough.open(tmp_path / "agent.db", **who) as store:
-                session = BoughSession("user-42", store)
+            with oakleaf.open(tmp_path / "agent.db", **who) as store:
+                session = OakleafSession("user-42", store)
                 await session.add_items([QUESTION])
                 assert await session.get_items() == [QUESTION]
 
     @on_a_loop
     async def test_gives_the_latest_items_of_its_settings(self, store: Store) -> None:
-        session = BoughSession("user-42", store, session_settings={"limit": 2})
+        session = OakleafSession("user-42", store, session_settings={"limit": 2})
         await session.add_items(ORDINARY)
         assert await session.get_items() == ORDINARY[-2:]
         assert await session.get_items(limit=3) == ORDINARY[-3:]
@@ -329,32 +333,32 @@ class TestASession:
 
     @on_a_loop
     async def test_that_is_cleared_is_all_there_and_comes_back(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         await session.add_items(ORDINARY)
         await session.clear_session()
         await session.clear_session()
         assert await session.get_items() == []
-        bough_session = await stored_session(session)
-        assert len(bough_session.entries()) == 5
-        bough_session.redo()
+        oakleaf_session = await stored_session(session)
+        assert len(oakleaf_session.entries()) == 5
+        oakleaf_session.redo()
         assert await session.get_items() == ORDINARY
 
     @on_a_loop
     async def test_that_is_popped_from_loses_nothing(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         await session.add_items(ORDINARY)
-        leaf = (await session.bough_session()).leaf
+        leaf = (await session.oakleaf_session()).leaf
         for items in (ORDINARY[:length] for length in range(len(ORDINARY) - 1, -1, -1)):
             await session.pop_item()
             assert await session.get_items() == items
         assert await session.pop_item() is None
-        bough_session = await stored_session(session)
-        bough_session.checkout(leaf)
+        oakleaf_session = await stored_session(session)
+        oakleaf_session.checkout(leaf)
         assert await session.get_items() == ORDINARY
 
     @on_a_loop
     async def test_goes_on_after_a_pop_on_a_branch(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         await session.add_items(ORDINARY)
         await session.pop_item()
         await session.add_items([answer_item("Found!", "msg_3")])
@@ -362,7 +366,7 @@ class TestASession:
 
     @on_a_loop
     async def test_refuses_a_writer_that_has_not_read_what_another_wrote(self, store: Store) -> None:
-        here, there = BoughSession("user-42", store), BoughSession("user-42", store)
+        here, there = OakleafSession("user-42", store), OakleafSession("user-42", store)
         assert await here.get_items() == await there.get_items() == []
         await here.add_items([QUESTION])
         with pytest.raises(StaleLeaf):
@@ -372,7 +376,7 @@ class TestASession:
 
     @on_a_loop
     async def test_closes_what_was_left_open_and_does_not_make_it_up_to_the_sdk(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         items = [
             QUESTION,
             call_item("a"),
@@ -395,25 +399,25 @@ class TestASession:
 
     @on_a_loop
     async def test_shows_the_sdk_a_summary_in_place_of_what_was_compacted(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         await session.add_items(
             [*ORDINARY, {"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
         )
-        bough_session = await stored_session(session)
-        bough_session.compact("Order 41 is lost.")
+        oakleaf_session = await stored_session(session)
+        oakleaf_session.compact("Order 41 is lost.")
         first, *rest = await session.get_items()
         assert "Order 41 is lost." in first["content"]
         assert rest == [{"role": "user", "content": "And 42?"}, answer_item("Here.", "msg_4")]
         assert await session.get_items(limit=1) == rest[-1:]
-        bough_session.uncompact()
+        oakleaf_session.uncompact()
         assert (await session.get_items())[: len(ORDINARY)] == ORDINARY
 
     @on_a_loop
-    async def test_may_stand_on_a_fork_or_on_any_session_of_boughs(self, store: Store) -> None:
-        source = store.start("support", [bough.system("You help.")])
-        source.append([user("Hi"), assistant("Hello.", bough.ToolCall("c", "look", {"n": 1}))])
-        source.append([bough.tool_result("c", "seen"), assistant("Seen.")])
-        session = BoughSession("a try", source.fork())
+    async def test_may_stand_on_a_fork_or_on_any_session_of_oakleaf(self, store: Store) -> None:
+        source = store.start("support", [oakleaf.system("You help.")])
+        source.append([user("Hi"), assistant("Hello.", oakleaf.ToolCall("c", "look", {"n": 1}))])
+        source.append([oakleaf.tool_result("c", "seen"), assistant("Seen.")])
+        session = OakleafSession("a try", source.fork())
         kinds = [item.get("type", item.get("role")) for item in await session.get_items()]
         assert kinds == ["system", "user", "message", "function_call", "function_call_output", "message"]
         await session.add_items([QUESTION])
@@ -422,7 +426,7 @@ class TestASession:
 
     @on_a_loop
     async def test_takes_a_compaction_of_openais_as_a_branch(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         await session.add_items(ORDINARY)
         compacting = OpenAIResponsesCompactionSession("user-42", session, client=Compacts(), model="gpt-4.1")
         await compacting.run_compaction({"force": True, "compaction_mode": "input"})
@@ -433,24 +437,24 @@ class TestASession:
     async def test_replaces_its_last_items_in_one_commit_unless_another_wrote(self, store: Store) -> None:
         summary: Any = {"type": "compaction", "id": "cmp_1", "encrypted_content": "s"}
         for start in range(3):  # inside an answer, between a call and its result, after them
-            session = BoughSession(f"user-{start}", store)
+            session = OakleafSession(f"user-{start}", store)
             await session.add_items(ORDINARY)
-            bough_session = await stored_session(session)
-            count = sum(fact.kind in ("appended", "moved") for fact in bough_session.journal())
+            oakleaf_session = await stored_session(session)
+            count = sum(fact.kind in ("appended", "moved") for fact in oakleaf_session.journal())
             snapshot = await session._get_compaction_snapshot(3)
             assert snapshot is not None
             assert (snapshot.items, snapshot.complete) == (ORDINARY[-3:], False)
             assert await snapshot.replace_suffix(start, [summary])
             assert await session.get_items() == [*ORDINARY[: len(ORDINARY) - 3 + start], summary]
-            bough_session = await stored_session(session)
-            assert sum(fact.kind in ("appended", "moved") for fact in bough_session.journal()) == count + 1
+            oakleaf_session = await stored_session(session)
+            assert sum(fact.kind in ("appended", "moved") for fact in oakleaf_session.journal()) == count + 1
             assert not await snapshot.replace_suffix(start, [])
             assert await session._atomic_replace_items([*ORDINARY[:1], summary])
             assert await session.get_items() == [*ORDINARY[:1], summary]
 
     @on_a_loop
     async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         items = [
             *ORDINARY,
             answer_item("two") | {"status": "incomplete"},
@@ -462,17 +466,17 @@ class TestASession:
         elsewhere = Store(MemoryStore())
         elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
         unsealed = [{k: v for k, v in item.items() if k not in ("id", "encrypted_content")} for item in items]
-        assert await BoughSession("user-42", elsewhere).get_items() == unsealed
+        assert await OakleafSession("user-42", elsewhere).get_items() == unsealed
 
     @on_a_loop
     async def test_finishes_a_write_whose_caller_is_cancelled(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         writing = asyncio.create_task(session.add_items(ORDINARY))
         await asyncio.sleep(0)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
-        assert (await session.bough_session()).leaf.seq == 5
+        assert (await session.oakleaf_session()).leaf.seq == 5
         assert await session.get_items() == ORDINARY
 
 
@@ -521,7 +525,9 @@ def support(tool: Any = None, *more: Any, **about: Any) -> Agent[Any]:
     return Agent("support", model=answers(*more), tools=[tool or lookup()], **about)
 
 
-async def run_whole(agent: Agent[Any], session: Any, hooks: BoughHooks | None, *, is_streamed: bool) -> None:
+async def run_whole(
+    agent: Agent[Any], session: Any, hooks: OakleafHooks | None, *, is_streamed: bool
+) -> None:
     if not is_streamed:
         await Runner.run(agent, "Where?", session=session, hooks=hooks)
         return
@@ -537,17 +543,17 @@ class TestARun:
     async def test_leaves_what_it_leaves_in_the_sdks_own_session(
         self, store: Store, is_hooked: bool, is_streamed: bool
     ) -> None:
-        session, own = BoughSession("user-42", store), SQLiteSession("user-42")
-        hooks = BoughHooks(session) if is_hooked else None
+        session, own = OakleafSession("user-42", store), SQLiteSession("user-42")
+        hooks = OakleafHooks(session) if is_hooked else None
         for _ in range(2):
             await run_whole(support(), session, hooks, is_streamed=is_streamed)
             await run_whole(support(), own, None, is_streamed=is_streamed)
         assert await session.get_items() == await own.get_items()
         for most in range(8):
             assert await session.get_items(most) == await own.get_items(most)
-        bough_session = await stored_session(session)
-        assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"] * 2
-        assert (len(bough_session.branches()), bough_session.row.status) == (1, "idle")
+        oakleaf_session = await stored_session(session)
+        assert [entry.role for entry in oakleaf_session.transcript()] == ["user", "assistant"] * 2
+        assert (len(oakleaf_session.branches()), oakleaf_session.row.status) == (1, "idle")
         while popped := await own.pop_item():
             assert await session.pop_item() == popped
             assert await session.get_items() == await own.get_items()
@@ -562,8 +568,8 @@ class TestARun:
             store.session((await stored_session(session)).session_id).note({"order": order})
             return f"{order} is lost"
 
-        session, own = BoughSession("user-42", store), SQLiteSession("user-42")
-        hooks = BoughHooks(session) if is_hooked else None
+        session, own = OakleafSession("user-42", store), SQLiteSession("user-42")
+        hooks = OakleafHooks(session) if is_hooked else None
         await run_whole(support(lookup), session, hooks, is_streamed=is_streamed)
         await run_whole(support(lookup), own, None, is_streamed=is_streamed)
         assert await session.get_items() == await own.get_items()
@@ -574,8 +580,8 @@ class TestOverHttp:
     @on_a_loop
     async def test_a_run_of_the_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:
         answer = Completion("let me see", "I think", (Call("call_1", "lookup", '{"order":42}'),))
-        session, own = BoughSession("user-42", store), SQLiteSession("user-42")
-        for one, hooks in ((session, BoughHooks(session)), (own, None)):
+        session, own = OakleafSession("user-42", store), SQLiteSession("user-42")
+        for one, hooks in ((session, OakleafHooks(session)), (own, None)):
             with FakeProviders(answer, Completion("It is lost."), Completion("It still is.")) as vendor:
                 client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
                 settings = ModelSettings(store=False, response_include=["reasoning.encrypted_content"])
@@ -586,10 +592,10 @@ class TestOverHttp:
                 assert [request.problems for request in vendor.requests] == [[]] * 3
                 await client.close()
         assert await session.get_items() == await own.get_items()
-        bough_session = await stored_session(session)
+        oakleaf_session = await stored_session(session)
         assert "SIG-openai" in json.dumps(await session.get_items())
-        assert "SIG-openai" not in "".join(bough_session.jsonl())
-        assert (bough_session.usage().calls, bough_session.usage().unpriced_calls) == (3, 0)
+        assert "SIG-openai" not in "".join(oakleaf_session.jsonl())
+        assert (oakleaf_session.usage().calls, oakleaf_session.usage().unpriced_calls) == (3, 0)
 
 
 class TestSetup:
@@ -598,28 +604,28 @@ class TestSetup:
         self, store: Store
     ) -> None:
         """Instructions, tools and handoffs, also those of an agent that takes over."""
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         other = Agent("other", handoff_description="Knows more.", tools=[lookup()])
         agent = support(None, handoffs=[other], instructions="You help. Key: sk-" + "a1B2" * 12)
         with FakeProviders(*[Completion("It is lost.")] * 4) as vendor:
             client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
             for who in (agent, agent, other, agent):
                 who.model = OpenAIResponsesModel("gpt-5", client)
-                await run_whole(who, session, BoughHooks(session), is_streamed=True)
+                await run_whole(who, session, OakleafHooks(session), is_streamed=True)
             await client.close()
-        bough_session = await stored_session(session)
+        oakleaf_session = await stored_session(session)
         settings = [
-            entry.payload for entry in bough_session.path() if isinstance(entry.payload, bough.Settings)
+            entry.payload for entry in oakleaf_session.path() if isinstance(entry.payload, oakleaf.Settings)
         ]
         assert [(one.prompt, one.tool_definitions.names) for one in settings] == [
             ("You help. Key: [redacted]", ("lookup", "transfer_to_other")),
             ("", ("lookup",)),
             ("You help. Key: [redacted]", ("lookup", "transfer_to_other")),
         ]
-        assert bough_session.row.model == "gpt-5"
-        answered = [call.after_seq for call in bough_session.model_calls()]
+        assert oakleaf_session.row.model == "gpt-5"
+        answered = [call.after_seq for call in oakleaf_session.model_calls()]
         for after, body in zip(answered, vendor.bodies("openai"), strict=True):
-            request = bough_session.request("openai", at=after)
+            request = oakleaf_session.request("openai", at=after)
             assert bool(request.get("instructions")) == bool(body.get("instructions"))
             tools = request["tools"]
             fields = ("type", "name", "description", "parameters")
@@ -631,41 +637,44 @@ class TestHooks:
     async def test_make_a_call_durable_before_it_runs_and_each_result_as_it_lands(self, store: Store) -> None:
         outputs: dict[int, list[str | None]] = {}
 
-        session = BoughSession("user-42", store)
-        bough_session = await session.bough_session()
+        session = OakleafSession("user-42", store)
+        oakleaf_session = await session.oakleaf_session()
 
         @function_tool
         async def looking(order: int) -> str:
-            while order == 42 and store.session(bough_session.session_id).leaf.seq < 4:
+            while order == 42 and store.session(oakleaf_session.session_id).leaf.seq < 4:
                 await asyncio.sleep(0.001)  # until the other's result is there
             outputs[order] = [
-                entry.role for entry in store.session(bough_session.session_id).path() if entry.role
+                entry.role for entry in store.session(oakleaf_session.session_id).path() if entry.role
             ]
             return "lost"
 
         calls = [function_call("looking", {"order": order}, call_id=f"c{order}") for order in (41, 42)]
         model = ScriptedModel([calls, [assistant_message("both")]])
         agent = Agent("support", model=model, tools=[looking])
-        await asyncio.wait_for(Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session)), 10)
+        await asyncio.wait_for(Runner.run(agent, "Where?", session=session, hooks=OakleafHooks(session)), 10)
         assert outputs == {41: ["user", "assistant"], 42: ["user", "assistant", "tool"]}
-        started = [fact.data for fact in bough_session.journal() if fact.kind == "calls_started"]
+        started = [fact.data for fact in oakleaf_session.journal() if fact.kind == "calls_started"]
         assert started == [{"seq": 3, "indexes": [0, 1]}]
 
     @on_a_loop
     async def test_tell_the_ledger_of_each_call_beside_its_answer(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         agent = support()
         agent.model.model = "anthropic/claude-sonnet-4-5"
-        await Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session))
-        bough_session = await stored_session(session)
-        assert [(call.after_seq, call.answer_seq) for call in bough_session.model_calls()] == [(2, 3), (5, 6)]
-        assert {(call.provider, call.model) for call in bough_session.model_calls()} == {
+        await Runner.run(agent, "Where?", session=session, hooks=OakleafHooks(session))
+        oakleaf_session = await stored_session(session)
+        assert [(call.after_seq, call.answer_seq) for call in oakleaf_session.model_calls()] == [
+            (2, 3),
+            (5, 6),
+        ]
+        assert {(call.provider, call.model) for call in oakleaf_session.model_calls()} == {
             ("anthropic", "claude-sonnet-4-5")
         }
-        assert [entry.model for entry in bough_session.path() if entry.role == "assistant"] == [
+        assert [entry.model for entry in oakleaf_session.path() if entry.role == "assistant"] == [
             "claude-sonnet-4-5"
         ] * 2
-        total = bough_session.usage()
+        total = oakleaf_session.usage()
         assert (total.input_tokens, total.output_tokens, total.unpriced_calls) == (22, 14, 0)
         assert total.cost_microcents == 2 * (11 * 300 + 7 * 1500)
 
@@ -675,25 +684,25 @@ class TestHooks:
         async def never(context: Any, agent: Any, output: Any) -> GuardrailFunctionOutput:
             return GuardrailFunctionOutput(None, tripwire_triggered=True)
 
-        session, own = BoughSession("user-42", store), SQLiteSession("user-42")
-        for one, hooks in ((session, BoughHooks(session)), (own, None)):
+        session, own = OakleafSession("user-42", store), SQLiteSession("user-42")
+        for one, hooks in ((session, OakleafHooks(session)), (own, None)):
             agent = support(None, [assistant_message("a secret")], output_guardrails=[never])
             with pytest.raises(OutputGuardrailTripwireTriggered):
                 await Runner.run(agent, "Where?", session=one, hooks=hooks)
         assert await session.get_items() == await own.get_items()
-        bough_session = await stored_session(session)
-        assert "a secret" not in "".join(bough_session.jsonl("all"))
-        assert [call.answer_seq for call in bough_session.model_calls()] == [3, None]
+        oakleaf_session = await stored_session(session)
+        assert "a secret" not in "".join(oakleaf_session.jsonl("all"))
+        assert [call.answer_seq for call in oakleaf_session.model_calls()] == [3, None]
 
     @on_a_loop
     async def test_leave_the_last_word_to_the_sdk(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         hooks = Shouts(session)
         await Runner.run(support(), "Where?", session=session, hooks=hooks)
         assert got("c41", "41 is lost") in await session.get_items()
-        bough_session = await stored_session(session)
-        assert "41 IS LOST" in "".join(bough_session.jsonl("all"))  # what was written ahead is a branch
-        assert [call.answer_seq for call in bough_session.model_calls("path")] == [6]
+        oakleaf_session = await stored_session(session)
+        assert "41 IS LOST" in "".join(oakleaf_session.jsonl("all"))  # what was written ahead is a branch
+        assert [call.answer_seq for call in oakleaf_session.model_calls("path")] == [6]
 
     @pytest.mark.parametrize("is_hooked", [False, True])
     @on_a_loop
@@ -703,7 +712,7 @@ class TestHooks:
         asking = function_tool(look_up, name_override="lookup", needs_approval=True)
         own = SQLiteSession("user-42")
         items: list[list[Any]] = []
-        for make in (lambda: BoughSession("user-42", store), lambda: own):
+        for make in (lambda: OakleafSession("user-42", store), lambda: own):
             agent = support(asking)
             session: Any = make()
             waits = await Runner.run(agent, "Where?", session=session, hooks=_hooks(session, is_hooked))
@@ -716,7 +725,7 @@ class TestHooks:
             assert done.final_output == "lost"
             items.append(await session.get_items())
         assert items[0] == items[1]
-        kept_session = await stored_session(BoughSession("user-42", store))
+        kept_session = await stored_session(OakleafSession("user-42", store))
         path, journal = kept_session.path(), kept_session.journal()
         roles = [entry.role for entry in path if entry.role]
         assert roles == ["user", "assistant", "tool", "tool", "assistant"]
@@ -729,12 +738,14 @@ class TestHooks:
         async def failing(order: int) -> str:
             raise ZeroDivisionError
 
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         with pytest.raises(Exception, match="lookup"):
-            await Runner.run(support(failing), "Where?", session=session, hooks=BoughHooks(session))
+            await Runner.run(support(failing), "Where?", session=session, hooks=OakleafHooks(session))
         for text in ("And?", "Well?"):
             model = ScriptedModel([[assistant_message("I cannot tell")]])
-            await Runner.run(Agent("support", model=model), text, session=session, hooks=BoughHooks(session))
+            await Runner.run(
+                Agent("support", model=model), text, session=session, hooks=OakleafHooks(session)
+            )
         assert "may or may not have run" in json.dumps(model.calls[0].input)
         path = (await stored_session(session)).path()
         roles = ["user", "assistant", "tool", "tool", "user", "assistant", "user", "assistant"]
@@ -754,9 +765,9 @@ class TestHooks:
         done.extend(asyncio.Event() for _ in range(count))
         asking = [function_call("looking", {"order": n}, call_id=f"c{n}") for n in range(count)]
         model = ScriptedModel([asking, [assistant_message("all")]])
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         agent = Agent("support", model=model, tools=[looking])
-        await Runner.run(agent, "Where?", session=session, hooks=BoughHooks(session))
+        await Runner.run(agent, "Where?", session=session, hooks=OakleafHooks(session))
         await session.pop_item()
         assert await session.get_items(2) == [got("c18", "18"), got("c19", "19")]
         for n in reversed(range(count)):
@@ -771,13 +782,13 @@ class TestHooks:
             ran.append(order)
             return "lost"
 
-        class Overtaken(BoughHooks):
+        class Overtaken(OakleafHooks):
             async def on_llm_end(self, *args: Any) -> None:
-                other = BoughSession("user-42", store)
+                other = OakleafSession("user-42", store)
                 await other.add_items([QUESTION])
                 await super().on_llm_end(*args)
 
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         model = ScriptedModel([[function_call("looking", {"order": 1}, call_id="c")]])
         agent = Agent("support", model=model, tools=[looking])
         with pytest.raises(StaleLeaf):
@@ -789,11 +800,11 @@ def look_up(order: int) -> str:
     return f"{order} is lost"
 
 
-def _hooks(session: Any, is_hooked: bool) -> BoughHooks | None:
-    return BoughHooks(session) if is_hooked and isinstance(session, BoughSession) else None
+def _hooks(session: Any, is_hooked: bool) -> OakleafHooks | None:
+    return OakleafHooks(session) if is_hooked and isinstance(session, OakleafSession) else None
 
 
-class Shouts(BoughHooks):
+class Shouts(OakleafHooks):
     """Writes another result ahead than the SDK makes of it."""
 
     async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: object) -> None:
@@ -803,13 +814,13 @@ class Shouts(BoughHooks):
 class TestUsage:
     @on_a_loop
     async def test_of_a_run_without_hooks_is_told_afterwards(self, store: Store) -> None:
-        session = BoughSession("user-42", store)
+        session = OakleafSession("user-42", store)
         await session.store_run_usage(await Runner.run(support(), "Where?", session=session))
-        bough_session = await stored_session(session)
+        oakleaf_session = await stored_session(session)
         assert (
-            bough_session.usage().calls,
-            bough_session.usage().input_tokens,
-            bough_session.usage_by_turn()[1].output_tokens,
+            oakleaf_session.usage().calls,
+            oakleaf_session.usage().input_tokens,
+            oakleaf_session.usage_by_turn()[1].output_tokens,
         ) == (2, 22, 14)
 
 
@@ -833,13 +844,13 @@ def is_killed_in_its_second_tool(path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return f"{order} is lost"
 
-    with bough.open(path) as store:
-        session = BoughSession("user-42", store)
-        asyncio.run(Runner.run(support(dying), "Where?", session=session, hooks=BoughHooks(session)))
+    with oakleaf.open(path) as store:
+        session = OakleafSession("user-42", store)
+        asyncio.run(Runner.run(support(dying), "Where?", session=session, hooks=OakleafHooks(session)))
 
 
-def session_of(path: Path) -> bough.Session:
-    session = bough.open(path).latest("user-42")
+def session_of(path: Path) -> oakleaf.Session:
+    session = oakleaf.open(path).latest("user-42")
     assert session is not None
     return session
 
@@ -860,11 +871,11 @@ class TestAKilledProcess:
 
     @on_a_loop
     async def test_is_followed_by_one_that_goes_on_and_tells_the_model(self, killed: Path) -> None:
-        session = BoughSession("user-42", bough.open(killed))
+        session = OakleafSession("user-42", oakleaf.open(killed))
         assert await session.close_batch() == 1
         assert await session.close_batch() == 0
         model = ScriptedModel([[assistant_message("41 is lost, 42 I cannot tell")]])
-        await Runner.run(Agent("support", model=model), "And?", session=session, hooks=BoughHooks(session))
+        await Runner.run(Agent("support", model=model), "And?", session=session, hooks=OakleafHooks(session))
         items = model.calls[0].input
         assert [item.get("type", "input") for item in items].count("function_call_output") == 2
         assert "may or may not have run" in json.dumps(items)
@@ -872,10 +883,12 @@ class TestAKilledProcess:
 
     @on_a_loop
     async def test_is_followed_by_one_that_goes_on_without_a_word_of_it(self, killed: Path) -> None:
-        session = BoughSession("user-42", bough.open(killed))
+        session = OakleafSession("user-42", oakleaf.open(killed))
         for text in ("And?", "Well?"):
             model = ScriptedModel([[assistant_message("let me think")]])
-            await Runner.run(Agent("support", model=model), text, session=session, hooks=BoughHooks(session))
+            await Runner.run(
+                Agent("support", model=model), text, session=session, hooks=OakleafHooks(session)
+            )
         assert "may or may not have run" in json.dumps(model.calls[0].input)
         await stored_session(session)
 

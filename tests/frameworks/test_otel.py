@@ -12,9 +12,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes as known
 
-import bough
-from bough import Session, ToolCall, assistant, system
-from bough.core.usage import Usage
+import oakleaf
+from oakleaf import Session, ToolCall, assistant, system
+from oakleaf.core.usage import Usage
 from support.random_logs import SOAK
 from support.random_sessions import sessions
 
@@ -43,7 +43,7 @@ def attributes(span: Span) -> dict[str, Any]:
 
 
 def sample_session() -> Session:
-    session = bough.open("memory:").start("support", [system("You help.")])
+    session = oakleaf.open("memory:").start("support", [system("You help.")])
     with session.turn("Where?") as turn:
         looks = assistant(ToolCall("c", "lookup", {"order": 41}))
         turn.answer(looks, usage=Usage(100, 10, 60, 30), provider="anthropic", model="m")

@@ -1,4 +1,4 @@
-"""The conversation store of Pydantic AI on Bough: what the framework saves comes back, and it is a real session all the same."""
+"""The conversation store of Pydantic AI on Oakleaf: what the framework saves comes back, and it is a real session all the same."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.usage import RequestUsage
 
-import bough
-from bough import Settings, assistant, user
-from bough.adapters.pydantic_ai.conversation_store import BoughConversationStore, BoughSteps
-from bough.cli.main import bough as command
-from bough.errors import InvalidText, StaleLeaf
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+import oakleaf
+from oakleaf import Settings, assistant, user
+from oakleaf.adapters.pydantic_ai.conversation_store import OakleafConversationStore, OakleafSteps
+from oakleaf.cli.main import oakleaf as command
+from oakleaf.errors import InvalidText, StaleLeaf
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 from support.fake_providers import Completion, FakeProviders
 
 WHEN = datetime(2026, 11, 16, 9, tzinfo=UTC)
@@ -175,8 +175,8 @@ def on_a_loop(law: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., No
     return test
 
 
-def on_memory() -> BoughConversationStore:
-    return BoughConversationStore(Store(MemoryStore()))
+def on_memory() -> OakleafConversationStore:
+    return OakleafConversationStore(Store(MemoryStore()))
 
 
 def talk(*messages: ModelMessage, name: str = "con-1") -> Conversation:
@@ -189,11 +189,11 @@ async def load_conversation(store: ConversationStore, name: str = "con-1") -> Co
     return conversation
 
 
-async def stored_session(store: BoughConversationStore, name: str = "con-1") -> bough.Session:
-    bough_session = await store.bough_session(name)
-    assert bough_session is not None
-    assert bough_session.verify() == []
-    return bough_session
+async def stored_session(store: OakleafConversationStore, name: str = "con-1") -> oakleaf.Session:
+    oakleaf_session = await store.oakleaf_session(name)
+    assert oakleaf_session is not None
+    assert oakleaf_session.verify() == []
+    return oakleaf_session
 
 
 class TestAMessage:
@@ -226,8 +226,8 @@ class TestAMessage:
     async def test_is_an_ordinary_entry(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        bough_session = await stored_session(store)
-        assert [entry.role or entry.kind for entry in bough_session.path()] == [
+        oakleaf_session = await stored_session(store)
+        assert [entry.role or entry.kind for entry in oakleaf_session.path()] == [
             "settings",
             "user",
             "assistant",
@@ -235,9 +235,9 @@ class TestAMessage:
             "tool",
             "assistant",
         ]
-        assert bough_session.path()[0].payload == Settings(prompt="You help.")
-        assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"]
-        assert [call.arguments for call in bough_session.path()[2].message.calls] == [{"order": 41}] * 2
+        assert oakleaf_session.path()[0].payload == Settings(prompt="You help.")
+        assert [entry.role for entry in oakleaf_session.transcript()] == ["user", "assistant"]
+        assert [call.arguments for call in oakleaf_session.path()[2].message.calls] == [{"order": 41}] * 2
 
     @on_a_loop
     async def test_keeps_its_words_once(self) -> None:
@@ -255,26 +255,26 @@ class TestAMessage:
     async def test_keeps_what_is_sealed_from_everybody_but_its_issuer(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        bough_session = await stored_session(store)
-        assert "sealed-by" not in "".join(bough_session.jsonl())
-        assert "sealed-by" not in json.dumps(bough_session.messages("openai"))
-        assert "sealed-by" in json.dumps(bough_session.messages("anthropic"))
+        oakleaf_session = await stored_session(store)
+        assert "sealed-by" not in "".join(oakleaf_session.jsonl())
+        assert "sealed-by" not in json.dumps(oakleaf_session.messages("openai"))
+        assert "sealed-by" in json.dumps(oakleaf_session.messages("anthropic"))
 
     @on_a_loop
     async def test_tells_the_ledger_what_it_cost(self) -> None:
         store = on_memory()
         await store.save(talk(*ORDINARY))
-        bough_session = await stored_session(store)
-        assert [(call.answer_seq, call.model, call.provider) for call in bough_session.model_calls()] == [
+        oakleaf_session = await stored_session(store)
+        assert [(call.answer_seq, call.model, call.provider) for call in oakleaf_session.model_calls()] == [
             (3, "claude-sonnet-4-5", "anthropic"),
             (6, "claude-sonnet-4-5", "anthropic"),
         ]
         assert (
-            bough_session.usage().input_tokens,
-            bough_session.usage().cache_read_tokens,
-            bough_session.usage().unpriced_calls,
+            oakleaf_session.usage().input_tokens,
+            oakleaf_session.usage().cache_read_tokens,
+            oakleaf_session.usage().unpriced_calls,
         ) == (22, 6, 0)
-        assert bough_session.row.model == "claude-sonnet-4-5"
+        assert oakleaf_session.row.model == "claude-sonnet-4-5"
 
     @on_a_loop
     async def test_costs_what_the_framework_says(self) -> None:
@@ -326,8 +326,8 @@ ACTS = st.one_of(
 
 class TestTheStore:
     def test_stands_on_a_store_and_on_nothing_else(self) -> None:
-        with pytest.raises(TypeError, match=r"bough\.open"):
-            BoughConversationStore("agent.db")
+        with pytest.raises(TypeError, match=r"oakleaf\.open"):
+            OakleafConversationStore("agent.db")
 
     @settings(max_examples=60)
     @given(st.lists(ACTS, max_size=7))
@@ -346,8 +346,8 @@ class TestTheStore:
 
     @on_a_loop
     async def test_goes_on_where_another_object_stopped(self, store: Store) -> None:
-        entries = await BoughConversationStore(store, agent="support").save(talk(*ORDINARY), scope="ann")
-        again = BoughConversationStore(store)
+        entries = await OakleafConversationStore(store, agent="support").save(talk(*ORDINARY), scope="ann")
+        again = OakleafConversationStore(store)
         conversation = await load_conversation(again)
         conversation.messages.append(request_message("And 42?"))
         entries += await again.save(conversation)
@@ -366,17 +366,17 @@ class TestTheStore:
 
     @on_a_loop
     async def test_finds_an_entry_of_a_conversation_that_it_has_not_read(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         entries = []
         for name in ("con-1", "con-2", "con-3"):
             conversation = talk(name=name)
             conversation.messages.extend([request_message(name), response_message(f"to {name}")])
             entries += await conversations.save(conversation)
-        store.start("another", [bough.user("not a conversation of the framework")])
+        store.start("another", [oakleaf.user("not a conversation of the framework")])
         for entry in entries:
-            cold = BoughConversationStore(store)
+            cold = OakleafConversationStore(store)
             assert dumped([(await cold.read_entry(entry.id)).message]) == dumped([entry.message])
-            history = await BoughConversationStore(store).read_history(entry.id)
+            history = await OakleafConversationStore(store).read_history(entry.id)
             assert history[-1].id == entry.id
         with pytest.raises(LookupError, match="in no conversation of this store"):
             await conversations.read_entry("unknown")
@@ -385,7 +385,7 @@ class TestTheStore:
     async def test_reads_no_other_conversation_to_find_the_head_of_one(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         heads = []
         for number in range(12):
             conversation = talk(name=f"con-{number}")
@@ -401,7 +401,7 @@ class TestTheStore:
         monkeypatch.setattr(store.backend, "path", recorded_path)
         for number, head in enumerate(heads[:3]):
             read.clear()
-            cold = BoughConversationStore(store)
+            cold = OakleafConversationStore(store)
             assert dumped([(await cold.read_entry(head.id)).message]) == dumped([head.message])
             session = store.latest(f"con-{number}")
             assert session is not None
@@ -409,37 +409,37 @@ class TestTheStore:
 
     @on_a_loop
     async def test_refuses_who_has_not_seen_what_another_saved(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         first = talk(*ORDINARY[:1])
         await conversations.save(first)
         with pytest.raises(ConversationConflict):
             await conversations.save(talk(response_message("never loaded")))
-        late = await load_conversation(BoughConversationStore(store))
+        late = await load_conversation(OakleafConversationStore(store))
         first.messages.append(response_message("one"))
         await conversations.save(first)
         late.messages.append(response_message("two"))
         with pytest.raises(ConversationConflict):
-            await BoughConversationStore(store).save(late)
+            await OakleafConversationStore(store).save(late)
         assert dumped((await load_conversation(conversations)).messages) == dumped(first.messages)
 
     @on_a_loop
     async def test_lets_one_of_many_win_who_save_at_once(self, store: Store) -> None:
         first = talk(*ORDINARY)
-        await BoughConversationStore(store).save(first)
+        await OakleafConversationStore(store).save(first)
         for n in range(5):
-            stores = [BoughConversationStore(store) for _ in range(4)]
+            stores = [OakleafConversationStore(store) for _ in range(4)]
             conversations_seen = [await load_conversation(one) for one in stores]
             for conversation in conversations_seen:
                 conversation.messages.append(request_message(f"round {n}"))
             done = await asyncio.gather(
-                *map(BoughConversationStore.save, stores, conversations_seen), return_exceptions=True
+                *map(OakleafConversationStore.save, stores, conversations_seen), return_exceptions=True
             )
             assert sorted(type(one).__name__ for one in done) == [*["ConversationConflict"] * 3, "list"]
-        assert len((await load_conversation(BoughConversationStore(store))).messages) == 9
+        assert len((await load_conversation(OakleafConversationStore(store))).messages) == 9
 
     @on_a_loop
     async def test_goes_behind_the_notes_that_others_add_meanwhile(self, store: Store) -> None:
-        conversations, conversation = BoughConversationStore(store), talk(*ORDINARY)
+        conversations, conversation = OakleafConversationStore(store), talk(*ORDINARY)
         await conversations.save(conversation)
         session = await stored_session(conversations)
 
@@ -459,7 +459,7 @@ class TestTheStore:
 
     @on_a_loop
     async def test_lists_the_newest_first_and_by_scope(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         for name, scope in (("a", "ann"), ("b", "bob"), ("c", "ann")):
             await conversations.save(talk(request_message("hi"), name=name), scope=scope)
         again = await load_conversation(conversations, "a")
@@ -477,7 +477,7 @@ class TestTheStore:
 
     @on_a_loop
     async def test_leaves_a_branch_and_comes_back_to_it(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         conversation = talk(*ORDINARY)
         entries = await conversations.save(conversation)
         branched = await conversations.branch("con-1", at=2, expected_revision=conversation.revision)
@@ -493,12 +493,16 @@ class TestTheStore:
 
     @on_a_loop
     async def test_forks_without_copying(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         await conversations.save(talk(*ORDINARY), scope="ann")
         fork = await conversations.fork("con-1", at=2, new_conversation_id="a try")
         assert dumped(fork.messages) == dumped(ORDINARY[:2])
-        bough_session = await stored_session(conversations, "a try")
-        assert (bough_session.row.relation, len(bough_session.entries()), len(bough_session.path())) == (
+        oakleaf_session = await stored_session(conversations, "a try")
+        assert (
+            oakleaf_session.row.relation,
+            len(oakleaf_session.entries()),
+            len(oakleaf_session.path()),
+        ) == (
             "fork",
             1,
             4,
@@ -512,7 +516,7 @@ class TestTheStore:
 
     @on_a_loop
     async def test_deletes_into_the_trash(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         conversation = talk(*ORDINARY)
         await conversations.save(conversation)
         session_id = (await stored_session(conversations)).session_id
@@ -524,8 +528,8 @@ class TestTheStore:
         assert dumped((await load_conversation(conversations)).messages) == dumped(ORDINARY)
 
     @on_a_loop
-    async def test_knows_what_bough_has_said_in_between(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+    async def test_knows_what_oakleaf_has_said_in_between(self, store: Store) -> None:
+        conversations = OakleafConversationStore(store)
         conversation = talk(*ORDINARY)
         await conversations.save(conversation)
         (await stored_session(conversations)).append([user("by hand"), assistant("noted"), user("and more")])
@@ -539,11 +543,11 @@ class TestTheStore:
         assert dumped((await load_conversation(conversations)).messages) == dumped(latest.messages)
 
     @on_a_loop
-    async def test_goes_on_with_any_session_of_boughs(self, store: Store) -> None:
-        session = store.start("support", [bough.system("You help.")], conversation_id="con-1")
-        session.append([user("Hi"), assistant("Hello.", bough.ToolCall("c", "look", {"n": 1}))])
-        session.append([bough.tool_result("c", "seen"), assistant("Seen.")])
-        conversations = BoughConversationStore(store)
+    async def test_goes_on_with_any_session_of_oakleaf(self, store: Store) -> None:
+        session = store.start("support", [oakleaf.system("You help.")], conversation_id="con-1")
+        session.append([user("Hi"), assistant("Hello.", oakleaf.ToolCall("c", "look", {"n": 1}))])
+        session.append([oakleaf.tool_result("c", "seen"), assistant("Seen.")])
+        conversations = OakleafConversationStore(store)
         conversation = await load_conversation(conversations)
         kinds = [[part.part_kind for part in message.parts] for message in conversation.messages]
         assert kinds == [["system-prompt", "user-prompt"], ["text", "tool-call"], ["tool-return"], ["text"]]
@@ -554,20 +558,20 @@ class TestTheStore:
 
     @on_a_loop
     async def test_moves_in_a_bundle_without_what_is_sealed(self, store: Store) -> None:
-        await BoughConversationStore(store).save(talk(*ORDINARY))
+        await OakleafConversationStore(store).save(talk(*ORDINARY))
         bundle = io.BytesIO()
-        (await stored_session(BoughConversationStore(store))).export(bundle)
+        (await stored_session(OakleafConversationStore(store))).export(bundle)
         elsewhere = Store(MemoryStore())
         elsewhere.import_bundle(io.BytesIO(bundle.getvalue()))
         unsealed = dumped(ORDINARY)
         unsealed[1]["parts"][0]["signature"] = None
-        assert dumped((await load_conversation(BoughConversationStore(elsewhere))).messages) == unsealed
+        assert dumped((await load_conversation(OakleafConversationStore(elsewhere))).messages) == unsealed
 
     @on_a_loop
     async def test_of_another_space_or_owner_is_another(self, tmp_path: Path) -> None:
         for who in ({}, {"space": "elsewhere"}, {"owner": "ann"}):
-            with bough.open(tmp_path / "agent.db", **who) as store:
-                conversations = BoughConversationStore(store)
+            with oakleaf.open(tmp_path / "agent.db", **who) as store:
+                conversations = OakleafConversationStore(store)
                 await conversations.save(talk(request_message(str(who))))
                 assert len((await load_conversation(conversations)).messages) == 1
 
@@ -637,8 +641,8 @@ class TestARun:
     @pytest.mark.parametrize("is_stepwise", [False, True], ids=["saved", "step by step"])
     @on_a_loop
     async def test_is_kept_whole_and_goes_on(self, store: Store, is_stepwise: bool) -> None:
-        conversations = BoughConversationStore(store)
-        steps = [BoughSteps(conversations)] if is_stepwise else []
+        conversations = OakleafConversationStore(store)
+        steps = [OakleafSteps(conversations)] if is_stepwise else []
         conversation = talk()
         for n in (1, 2):
             result = await support(*steps).run("Where?", conversation=conversation)
@@ -648,24 +652,24 @@ class TestARun:
             assert dumped(conversation.messages) == dumped(result.all_messages())
             assert (conversation.usage.requests, conversation.usage.tool_calls) == (2 * n, 2 * n)
             assert result.conversation.revision == conversation.revision
-        bough_session = await stored_session(conversations)
-        assert [entry.role for entry in bough_session.transcript()] == ["user", "assistant"] * 2
-        assert bough_session.usage().input_tokens == 44
-        assert len(bough_session.branches()) == 1
+        oakleaf_session = await stored_session(conversations)
+        assert [entry.role for entry in oakleaf_session.transcript()] == ["user", "assistant"] * 2
+        assert oakleaf_session.usage().input_tokens == 44
+        assert len(oakleaf_session.branches()) == 1
 
     @on_a_loop
     async def test_may_go_on_with_its_result(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
-        agent = support(BoughSteps(conversations))
+        conversations = OakleafConversationStore(store)
+        agent = support(OakleafSteps(conversations))
         result = await agent.run("Where?", conversation=talk())
         await conversations.save(result)  # not needed, and no harm
-        await support(BoughSteps(conversations)).run("And?", conversation=result.conversation)
+        await support(OakleafSteps(conversations)).run("And?", conversation=result.conversation)
         assert len((await load_conversation(conversations)).messages) == 8
 
     @on_a_loop
     async def test_may_be_streamed_or_walked_through(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
-        agent = Agent(TestModel(), capabilities=[BoughSteps(conversations)])
+        conversations = OakleafConversationStore(store)
+        agent = Agent(TestModel(), capabilities=[OakleafSteps(conversations)])
         agent.tool_plain(look_up, name="lookup")
         async with agent.run_stream("Where?", conversation=talk()) as streamed:
             assert "lost" in await streamed.get_output()
@@ -679,8 +683,8 @@ class TestARun:
 
     @on_a_loop
     async def test_waits_for_a_person_and_goes_on_elsewhere(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
-        for steps in ([], [BoughSteps(conversations)]):
+        conversations = OakleafConversationStore(store)
+        for steps in ([], [OakleafSteps(conversations)]):
             name = f"con-{len(steps)}"
             agent: Agent[None, Any] = Agent(
                 FunctionModel(answers), capabilities=steps, output_type=[str, DeferredToolRequests]
@@ -689,7 +693,7 @@ class TestARun:
             waits = await agent.run("Where?", conversation=talk(name=name))
             if not steps:
                 await conversations.save(waits)
-            conversation = await load_conversation(BoughConversationStore(store), name)
+            conversation = await load_conversation(OakleafConversationStore(store), name)
             requests = conversation.deferred_tool_requests
             assert requests is not None
             assert [call.tool_call_id for call in requests.approvals] == ["c41", "c42"]
@@ -716,13 +720,13 @@ async def look_up(order: int) -> dict[str, int]:
 class TestOverHttp:
     @on_a_loop
     async def test_a_run_of_a_real_client_is_kept_and_its_history_is_taken_back(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         with FakeProviders(
             Completion("It is lost.", "I think"), Completion("It still is.", "I think again")
         ) as vendor:
             client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
             model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(openai_client=client))
-            agent = Agent(model, instructions="You help.", capabilities=[BoughSteps(conversations)])
+            agent = Agent(model, instructions="You help.", capabilities=[OakleafSteps(conversations)])
             for text in ("Where?", "And?"):
                 conversation = await conversations.load("con-1") or talk()
                 async with agent.run_stream(text, conversation=conversation) as streamed:
@@ -743,20 +747,20 @@ class TestTools:
     async def test_are_on_the_path_as_the_model_is_given_them_and_again_only_when_they_change(
         self, store: Store
     ) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         with FakeProviders(*[Completion("It is lost.")] * 3) as vendor:
             client = AsyncOpenAI(base_url=vendor.url_for("openai"), api_key="none")
             model = OpenAIResponsesModel("gpt-5", provider=OpenAIProvider(openai_client=client))
             for tools in ([look_up], [look_up], []):
                 agent = Agent(
-                    model, instructions="You help.", tools=tools, capabilities=[BoughSteps(conversations)]
+                    model, instructions="You help.", tools=tools, capabilities=[OakleafSteps(conversations)]
                 )
                 conversation = await conversations.load("con-1") or talk()
                 async with agent.run_stream("Where?", conversation=conversation) as streamed:
                     await streamed.get_output()
             await client.close()
         session = await stored_session(conversations)
-        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, bough.Settings)]
+        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, oakleaf.Settings)]
         named = [one.tool_definitions.names for one in settings if one.tool_definitions is not None]
         assert named == [("look_up",), ()]
         answers = [entry.seq for entry in session.path() if entry.role == "assistant"]
@@ -772,7 +776,7 @@ class TestTools:
 class TestSteps:
     @on_a_loop
     async def test_are_durable_before_what_follows_them(self, store: Store) -> None:
-        conversations, steps = BoughConversationStore(store), list[tuple[str, list[str]]]()
+        conversations, steps = OakleafConversationStore(store), list[tuple[str, list[str]]]()
 
         def roles() -> list[str]:
             session = store.latest("con-1")
@@ -788,7 +792,7 @@ class TestSteps:
             steps.append((f"tool {order}", roles()))
             return "lost"
 
-        agent: Agent[None, str] = Agent(FunctionModel(model), capabilities=[BoughSteps(conversations)])
+        agent: Agent[None, str] = Agent(FunctionModel(model), capabilities=[OakleafSteps(conversations)])
         agent.tool_plain(lookup)
         await asyncio.wait_for(agent.run("Where?", conversation=talk()), 10)
         asked_first = ["user", "assistant"]
@@ -803,7 +807,7 @@ class TestSteps:
     async def test_of_a_run_that_was_given_an_old_conversation_are_refused_before_the_model_is_called(
         self, store: Store
     ) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
         await conversations.save(talk(*ORDINARY))
         called: list[int] = []
 
@@ -812,12 +816,12 @@ class TestSteps:
             return ModelResponse([TextPart("hm")])
 
         for old in (talk(), talk(*ORDINARY[:2], response_message("other"))):
-            agent = Agent(FunctionModel(model), capabilities=[BoughSteps(conversations)])
+            agent = Agent(FunctionModel(model), capabilities=[OakleafSteps(conversations)])
             with pytest.raises(ConversationConflict):
                 await agent.run("Where?", conversation=old)
         assert called == []
         window = await conversations.load("con-1", limit=2)
-        await Agent(FunctionModel(model), capabilities=[BoughSteps(conversations)]).run(
+        await Agent(FunctionModel(model), capabilities=[OakleafSteps(conversations)]).run(
             "And?", conversation=window
         )
         assert dumped((await load_conversation(conversations)).messages[:4]) == dumped(ORDINARY)
@@ -828,14 +832,14 @@ class TestSteps:
         async def lookup(order: int) -> Any:
             return ToolReturn({"lost": order}, content=["look", PNG], metadata={"order": order})
 
-        conversations = BoughConversationStore(store)
-        result = await support(BoughSteps(conversations), lookup=lookup).run("Where?", conversation=talk())
+        conversations = OakleafConversationStore(store)
+        result = await support(OakleafSteps(conversations), lookup=lookup).run("Where?", conversation=talk())
         assert dumped((await load_conversation(conversations)).messages) == dumped(result.all_messages())
         await stored_session(conversations)
 
     @on_a_loop
     async def test_keep_a_result_once_in_whatever_order_it_landed(self, store: Store) -> None:
-        conversations = BoughConversationStore(store)
+        conversations = OakleafConversationStore(store)
 
         async def lookup(order: int) -> dict[str, int]:
             session = store.latest("con-1")
@@ -845,7 +849,7 @@ class TestSteps:
                 session.refresh()
             return {"lost": order}
 
-        agent = support(BoughSteps(conversations), lookup=lookup)
+        agent = support(OakleafSteps(conversations), lookup=lookup)
         await asyncio.wait_for(agent.run("Where?", conversation=talk()), 10)
         path = (await stored_session(conversations)).path()
         landed = [
@@ -856,7 +860,7 @@ class TestSteps:
 
 
 def _steps_of_edits(payload: Any) -> set[str]:
-    data = payload.data.get("pydantic_ai", {}) if isinstance(payload, bough.Note) else {}
+    data = payload.data.get("pydantic_ai", {}) if isinstance(payload, oakleaf.Note) else {}
     return {str(step) for path, *_ in data.get("rest", []) for step in path}
 
 
@@ -864,7 +868,7 @@ def _steps_of_edits(payload: Any) -> set[str]:
 
 
 def is_killed_in_its_second_tool(path: Path) -> None:
-    store = bough.open(path)
+    store = oakleaf.open(path)
 
     async def lookup(order: int) -> str:
         session = store.latest("con-1")
@@ -875,7 +879,7 @@ def is_killed_in_its_second_tool(path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         return f"{order} is lost"
 
-    agent = support(BoughSteps(BoughConversationStore(store)), lookup=lookup)
+    agent = support(OakleafSteps(OakleafConversationStore(store)), lookup=lookup)
     asyncio.run(agent.run("Where?", conversation=talk()))
 
 
@@ -892,7 +896,7 @@ class TestAKilledProcess:
 
     @on_a_loop
     async def test_has_lost_nothing_that_had_happened(self, killed: Path) -> None:
-        session = await stored_session(BoughConversationStore(bough.open(killed)))
+        session = await stored_session(OakleafConversationStore(oakleaf.open(killed)))
         assert [entry.role for entry in session.path() if entry.role] == ["user", "assistant", "tool"]
         assert [call.call.id for call in session.open_tool_calls] == ["c42"]
         assert session.usage().input_tokens == 11
@@ -900,14 +904,14 @@ class TestAKilledProcess:
     @pytest.mark.parametrize("prompt", [None, "And?"])
     @on_a_loop
     async def test_is_followed_by_one_that_goes_on(self, killed: Path, prompt: str | None) -> None:
-        conversations = BoughConversationStore(bough.open(killed))
+        conversations = OakleafConversationStore(oakleaf.open(killed))
         conversation = await load_conversation(conversations)
         if prompt is not None:
             (await stored_session(conversations)).close_batch(
                 "the run was cut off: it may have happened", outcome="unknown"
             )
             conversation = await load_conversation(conversations)
-        result = await support(BoughSteps(conversations), lookup=look_up).run(
+        result = await support(OakleafSteps(conversations), lookup=look_up).run(
             prompt, conversation=conversation
         )
         assert dumped((await load_conversation(conversations)).messages) == dumped(result.all_messages())

@@ -1,4 +1,4 @@
-"""`bough record` with a real program that knows nothing of Bough: the one bundled with the Claude Agent SDK."""
+"""`oakleaf record` with a real program that knows nothing of Oakleaf: the one bundled with the Claude Agent SDK."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import claude_agent_sdk
 import pytest
 
-import bough
+import oakleaf
 from support.fake_providers import STREAMS, Call, Completion
 
 CLAUDE = Path(claude_agent_sdk.__file__).parent / "_bundled" / "claude"
@@ -69,7 +69,7 @@ def test_claude_is_recorded_and_continued_in_another_run(anthropic: str, tmp_pat
         "ANTHROPIC_API_KEY": KEY,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
     }
-    record = [sys.executable, "-m", "bough.cli.main", "--store", str(tmp_path / "s.db")]
+    record = [sys.executable, "-m", "oakleaf.cli.main", "--store", str(tmp_path / "s.db")]
     record += ["record", "--upstream", f"anthropic={anthropic}", "--", str(CLAUDE)]
 
     def run(*arguments: str) -> str:
@@ -87,7 +87,7 @@ def test_claude_is_recorded_and_continued_in_another_run(anthropic: str, tmp_pat
 
     assert "2 calls in 1 session" in run("-p", "list the files", "--allowedTools", "Bash")
     assert "1 call in 1 session" in run("--continue", "-p", "and again")
-    with bough.open(tmp_path / "s.db") as store:
+    with oakleaf.open(tmp_path / "s.db") as store:
         (row,) = store.sessions().sessions
         session = store.session(row.session_id)
         assert (row.turns, row.tags["recorded_from"]) == (2, "claude-cli")

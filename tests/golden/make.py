@@ -10,14 +10,14 @@ from pathlib import Path
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from bough import Attachment, Note, Session, ToolCall, Usage, assistant, system, tool_result, user  # noqa: E402
-from bough.core.drafts import Draft  # noqa: E402
-from bough.core.entries import Evidence  # noqa: E402
-from bough.exchange.bundle.lines import FORMAT  # noqa: E402
-from bough.store import Store  # noqa: E402
-from bough.stores.memory.store import MemoryStore  # noqa: E402
-from bough.stores.sqlite.file import FORMAT as STORE_FORMAT  # noqa: E402
-from bough.stores.sqlite.store import SqliteStore  # noqa: E402
+from oakleaf import Attachment, Note, Session, ToolCall, Usage, assistant, system, tool_result, user  # noqa: E402
+from oakleaf.core.drafts import Draft  # noqa: E402
+from oakleaf.core.entries import Evidence  # noqa: E402
+from oakleaf.exchange.bundle.lines import FORMAT  # noqa: E402
+from oakleaf.store import Store  # noqa: E402
+from oakleaf.stores.memory.store import MemoryStore  # noqa: E402
+from oakleaf.stores.sqlite.file import FORMAT as STORE_FORMAT  # noqa: E402
+from oakleaf.stores.sqlite.store import SqliteStore  # noqa: E402
 from support.runtime import deterministic_runtime  # noqa: E402
 
 
@@ -74,7 +74,7 @@ def store_bytes() -> bytes:
 
 if __name__ == "__main__":
     for name, make, blobs in (("plain", plain, False), ("tree", tree, True)):
-        place = HERE / f"{name}-{FORMAT}.bough"
+        place = HERE / f"{name}-{FORMAT}.oakleaf"
         if not place.exists():
             make(Store(MemoryStore(), deterministic_runtime())).export(place, blobs=blobs)
             place.chmod(0o644)

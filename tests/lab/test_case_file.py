@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough import ToolCall
-from bough.errors import InvalidCase
-from bough.lab.case_file import (
+from oakleaf import ToolCall
+from oakleaf.errors import InvalidCase
+from oakleaf.lab.case_file import (
     SUFFIX,
     Case,
     CaseReplay,
@@ -115,7 +115,7 @@ class TestFile:
         tmp_path_factory: pytest.TempPathFactory,
     ) -> None:
         turns = [t if t.tools is not None else ExpectedTurn(t.seq, t.input, says=t.says) for t in turns]
-        case = Case(1, "x.bough", 3, CaseReplay(prompt=words, options=options), tuple(turns))
+        case = Case(1, "x.oakleaf", 3, CaseReplay(prompt=words, options=options), tuple(turns))
         path = tmp_path_factory.getbasetemp() / f"written{SUFFIX}"
         path.write_text(
             write_case(case, origin=words, answers={turn.seq: words for turn in turns}), encoding="utf-8"

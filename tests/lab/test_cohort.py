@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import ScriptedModel, Store
-from bough.errors import EmptyCohort, InvalidLab, InvalidSearch, NotFound
-from bough.lab.cohort import Cohort, CohortFinder
+import oakleaf
+from oakleaf import ScriptedModel, Store
+from oakleaf.errors import EmptyCohort, InvalidLab, InvalidSearch, NotFound
+from oakleaf.lab.cohort import Cohort, CohortFinder
 from support.lab_sessions import noisy, write_cohort
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """Four recorded sessions of three turns."""
-    with bough.open(write_cohort(tmp_path / "lab.db", 4), synchronous="normal") as store:
+    with oakleaf.open(write_cohort(tmp_path / "lab.db", 4), synchronous="normal") as store:
         yield store
 
 
@@ -126,7 +126,7 @@ class TestSaved:
         store.save_cohort("golden", "agent:support", sample=2)
         saved = store.cohorts()["golden"]
         store.start("support", session_id="ses_new").send_sync("Hi.", model=ScriptedModel(["Hello."]))
-        with bough.open(store.backend.url) as again:
+        with oakleaf.open(store.backend.url) as again:
             assert again.cohorts() == {"golden": saved}
             assert ids(find(again, "golden")) == list(saved)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bough.errors import InvalidLab
-from bough.lab.gates import check_gate, parse_gate
-from bough.lab.report import METRICS
-from bough.lab.statistics import Effect, PairedTurn, mean_ratio, rate_difference
+from oakleaf.errors import InvalidLab
+from oakleaf.lab.gates import check_gate, parse_gate
+from oakleaf.lab.report import METRICS
+from oakleaf.lab.statistics import Effect, PairedTurn, mean_ratio, rate_difference
 
 
 def rates(baseline: float, candidate: float, sessions: int = 100) -> Effect:

@@ -13,22 +13,22 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import ScriptedModel, Store, ToolCall, assistant
-from bough.errors import EmptyCohort, ExitCode, InvalidArgument, InvalidLab, ModelUnavailable
-from bough.lab.cell import turn_milliseconds
-from bough.lab.function_identity import function_identity
-from bough.lab.lab import Lab
-from bough.lab.report import LabReport
-from bough.lab.scorers import ScoredTurn
-from bough.stores.base import Fact
+import oakleaf
+from oakleaf import ScriptedModel, Store, ToolCall, assistant
+from oakleaf.errors import EmptyCohort, ExitCode, InvalidArgument, InvalidLab, ModelUnavailable
+from oakleaf.lab.cell import turn_milliseconds
+from oakleaf.lab.function_identity import function_identity
+from oakleaf.lab.lab import Lab
+from oakleaf.lab.report import LabReport
+from oakleaf.lab.scorers import ScoredTurn
+from oakleaf.stores.base import Fact
 from support.lab_sessions import RATES, answer, noisy, record_sessions, write_cohort
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """Four recorded sessions of three turns."""
-    with bough.open(write_cohort(tmp_path / "lab.db", 4), synchronous="normal") as store:
+    with oakleaf.open(write_cohort(tmp_path / "lab.db", 4), synchronous="normal") as store:
         yield store
 
 
@@ -77,13 +77,13 @@ class TestLanes:
         assert candidate.classes["tool_changed"].value == 1.0
 
     def test_what_the_model_says_decides_the_class(self, store: Store) -> None:
-        def line(request: bough.Request) -> Any:
+        def line(request: oakleaf.Request) -> Any:
             reply = answer(request)
             if isinstance(reply, str):
                 return reply.replace("is lost", "got lost") if " 0 " in reply else reply
             call = reply.calls[0]
             if call.arguments["order"] == 1:
-                return assistant(bough.ToolCall(call.id, "look_up", {"order": 99}))
+                return assistant(oakleaf.ToolCall(call.id, "look_up", {"order": 99}))
             return "I do not know." if call.arguments["order"] == 2 else reply
 
         new = ScriptedModel(line, model="new", rates=RATES)
@@ -96,12 +96,12 @@ class TestLanes:
     def test_a_turn_that_waits_for_approval_is_the_same_if_the_model_makes_the_same_call(
         self, store: Store
     ) -> None:
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def refund(order: int) -> str:
             """Give the money back."""
             return "refunded"
 
-        def asks(request: bough.Request) -> Any:
+        def asks(request: oakleaf.Request) -> Any:
             return assistant(ToolCall("c1", "refund", {"order": 41}))
 
         model = ScriptedModel(asks, model="exact", rates=RATES)
@@ -178,10 +178,10 @@ class TestGates:
         def polite(turn: ScoredTurn) -> bool:
             return "sorry" in turn.text
 
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             report = run(store, planted=0.5, fail_if=gates, scorers=[polite])
             assert [gate.outcome for gate in report.gates] == ["failed", "passed", "failed"]
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             assert store.lab_report(report.run_id).gates == report.gates
             run(store, planted=0.5)  # printing the report again does not forget them
             assert store.lab_report(report.run_id).gates == report.gates
@@ -212,12 +212,12 @@ class TestLatency:
     def test_it_is_without_the_wait_for_a_person(self, decision: str) -> None:
         clock = count(2_000_000_000_000_000, 1_000)
 
-        @bough.tool(effect="unsafe", approval=True)
+        @oakleaf.tool(effect="unsafe", approval=True)
         def refund(order: int) -> str:
             """Give the money back."""
             return "refunded"
 
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             store.runtime = replace(store.runtime, now=lambda: next(clock))
             session = store.start("support")
             model = ScriptedModel([assistant(ToolCall("c", "refund", {"order": 1})), "Done."])
@@ -238,9 +238,9 @@ class TestLatency:
             Fact(4, "turn_resumed", None, {"turn": 1}, 100_000),
             Fact(5, "appended", None, {}, 103_000),
         ]
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start("a")
-            session.append([bough.user("x"), assistant("y")])
+            session.append([oakleaf.user("x"), assistant("y")])
             first, last = session.path()
         path = [replace(first, at=0), replace(last, at=103_000)]
         assert turn_milliseconds(path, facts) == {1: 5}
@@ -331,7 +331,7 @@ class TestInterruption:
         asyncio.run(cancelled())
         report = lab(store).run_sync(workers=2)
         assert report.status == "complete"
-        with bough.open("memory:") as other:
+        with oakleaf.open("memory:") as other:
             record_sessions(other, 4)
             whole = lab(other).run_sync(workers=2)
         assert report.spent_microcents == whole.spent_microcents

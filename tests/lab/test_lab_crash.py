@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bough import Store
-from bough.core.usage import Usage
 from conftest import SOAK
+from oakleaf import Store
+from oakleaf.core.usage import Usage
 from support.lab_process import open_store, run
 from support.lab_sessions import ledger, write_cohort
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bough import Cell, ScriptedModel, Session, assistant
 from conftest import Store
+from oakleaf import Cell, ScriptedModel, Session, assistant
 from replay.test_no_effects import CALLS, ONCE, Outside, guard_process, outside, recorded, unrecorded
 
 __all__ = ["outside", "recorded"]  # fixtures

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Cell
-from bough.lab.gates import check_gate, parse_gate
-from bough.lab.report import METRICS, LabReport
-from bough.lab.statistics import PairedTurn, rate_difference
+import oakleaf
 from conftest import SOAK
+from oakleaf import Cell
+from oakleaf.lab.gates import check_gate, parse_gate
+from oakleaf.lab.report import METRICS, LabReport
+from oakleaf.lab.statistics import PairedTurn, rate_difference
 from support.lab_sessions import TURNS, draw_class, noisy, write_cohort
 
 GATE = "tool_changed > baseline + 5%"
@@ -45,7 +45,7 @@ def is_fired(gate: str, seed: int, planted: float) -> bool:
 
 
 def lab_report(path: Path, seed: int, planted: float) -> LabReport:
-    with bough.open(path, synchronous="normal") as store:
+    with oakleaf.open(path, synchronous="normal") as store:
         lab = store.lab(
             "agent:support",
             baseline_model=noisy(seed, name=f"old {seed}", **NOISE),

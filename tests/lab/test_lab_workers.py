@@ -19,29 +19,29 @@ from typing import Any
 import msgspec
 import pytest
 
-import bough
-from bough import ScriptedModel, Store
-from bough.core.context import Context
-from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd.deaths import Deaths
-from bough.engines.absurd.worker import Worker
-from bough.errors import BudgetReached, EngineNotInstalled, InvalidArgument, InvalidLab, PostgresRequired
-from bough.lab import queue_runner
-from bough.lab.budget import CostBudget, RunStopping
-from bough.lab.control import JudgeSpec, RunControl, SharedBudget, Start
-from bough.lab.lab import Lab
-from bough.lab.record import LabRecord
-from bough.lab.report import LabReport
-from bough.lab.scorers import Judge
-from bough.lab.worker_task import CellTasks
-from bough.models.model import Request
+import oakleaf
 from conftest import SOAK
+from oakleaf import ScriptedModel, Store
+from oakleaf.core.context import Context
+from oakleaf.engines.absurd import schema as absurd_schema
+from oakleaf.engines.absurd.deaths import Deaths
+from oakleaf.engines.absurd.worker import Worker
+from oakleaf.errors import BudgetReached, EngineNotInstalled, InvalidArgument, InvalidLab, PostgresRequired
+from oakleaf.lab import queue_runner
+from oakleaf.lab.budget import CostBudget, RunStopping
+from oakleaf.lab.control import JudgeSpec, RunControl, SharedBudget, Start
+from oakleaf.lab.lab import Lab
+from oakleaf.lab.record import LabRecord
+from oakleaf.lab.report import LabReport
+from oakleaf.lab.scorers import Judge
+from oakleaf.lab.worker_task import CellTasks
+from oakleaf.models.model import Request
 from support import lab_sessions, lab_worker
 from support.fake_providers import FakeProviders
 from support.lab_sessions import RATES, answer, ledger, noisy, record_sessions
 from support.postgres import Database, DatabaseHost
 from support.processes import end_workers
-from support.terminal import bough as cli
+from support.terminal import oakleaf as cli
 
 SESSIONS = 12 if SOAK else 2
 KILLS = (1, 4, 7, 9, 13, 20) if SOAK else (7,)
@@ -49,7 +49,7 @@ numbers = count(1)
 
 # From a server of its own that has loaded everything: this process has threads, and a fork of it could hang.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["support.lab_worker", "bough.stores.postgres", "bough.models.prices"])
+context.set_forkserver_preload(["support.lab_worker", "oakleaf.stores.postgres", "oakleaf.models.prices"])
 
 
 class Fleet:
@@ -289,7 +289,7 @@ class TestWorker:
         assert "no agent of this worker has the model other" in (report.why or "")
         assert "start it with an agents file" in (report.why or "")
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def look_up(order: int) -> str:
             """Not what the workers have."""
             return "lost"
@@ -315,7 +315,7 @@ class TestWorker:
             report = lab.run_sync()
             assert stranger.requests == []
         assert f"{name} was not asked: its address" in (report.why or "")
-        assert "BOUGH_SERVERS" in (report.why or "")
+        assert "OAKLEAF_SERVERS" in (report.why or "")
 
     def test_a_cell_that_ends_its_workers_is_given_up_and_named(self, fleet: Fleet) -> None:
         lab, store = fleet.lab(engine="absurd", queue=fleet.queue), fleet.store
@@ -351,20 +351,20 @@ class TestBadInput:
             fleet.store.lab("agent:support", baseline_model=old, engine="celery")  # type: ignore[arg-type]
 
     def test_it_needs_postgresql(self) -> None:
-        with bough.open("memory:") as store, pytest.raises(PostgresRequired):
+        with oakleaf.open("memory:") as store, pytest.raises(PostgresRequired):
             store.lab("agent:support", engine="absurd")
 
 
 class TestCommandLine:
-    def test_bough_worker_runs_the_cells_of_bough_lab_run(self, fleet: Fleet, tmp_path: Path) -> None:
+    def test_oakleaf_worker_runs_the_cells_of_oakleaf_lab_run(self, fleet: Fleet, tmp_path: Path) -> None:
         """With models by name: each process has its own objects."""
         script = {"lines": ["It is lost."], "rates": {"input": 3, "output": 15}}
         (tmp_path / "plain.json").write_text(json.dumps(script))
         (tmp_path / "agents.py").write_text(
-            "from bough.engines.absurd import Agent\n\n"
+            "from oakleaf.engines.absurd import Agent\n\n"
             f"support = Agent('support', 'scripted:{tmp_path}/plain.json')\n"
         )
-        command = [sys.executable, "-m", "bough.cli.main", "--store", fleet.database.url, "worker"]
+        command = [sys.executable, "-m", "oakleaf.cli.main", "--store", fleet.database.url, "worker"]
         options = ["--queue", fleet.queue, "--agents", str(tmp_path / "agents.py"), "--lease", "2s"]
         lab = ("lab", "run", "agent:support", "--baseline-model", f"scripted:{tmp_path}/plain.json")
         engine = ("--engine", f"absurd:{fleet.queue}")
@@ -381,7 +381,7 @@ class TestCommandLine:
         ("arguments", "words"),
         [
             (("--engine", "celery"), "unknown engine 'celery'"),
-            (("--engine", "absurd", "--workers", "2"), "bough worker --concurrency"),
+            (("--engine", "absurd", "--workers", "2"), "oakleaf worker --concurrency"),
             (("--engine", "absurd:nosuch"), "migrate --engine absurd --queue nosuch"),
         ],
     )

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import ToolCall, assistant, tool_result, user
-from bough.core.redact import Redactor
-from bough.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
-from bough.lab.case_file import read_case
-from bough.lab.promote import Expectation, promote
-from bough.lab.regression import run_case
+import oakleaf
 from conftest import Store
+from oakleaf import ToolCall, assistant, tool_result, user
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
+from oakleaf.lab.case_file import read_case
+from oakleaf.lab.promote import Expectation, promote
+from oakleaf.lab.regression import run_case
 from support.recorded_session import record_refund
 
 SECRET = "hunter2-hunter2-hunter2"
@@ -35,7 +35,7 @@ class TestPromote:
         session = record_refund(store)
         before = session.row
         written = promote(session.log, tmp_path, at=5)
-        with bough.open("memory:") as other:
+        with oakleaf.open("memory:") as other:
             promoted = other.session(other.import_bundle(written.bundle).session_id)
             assert [e.seq for e in promoted.path() if e.is_input] == [3]
             assert promoted.verify() == []
@@ -81,7 +81,7 @@ class TestPromote:
 
     @pytest.mark.parametrize("at", [None, 5])
     def test_the_same_source_gives_the_same_bytes(self, tmp_path: Path, at: int | None) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             log = record_refund(store).log
             one, two = (promote(log, tmp_path / name, at=at) for name in ("a", "b"))
         for first, second in ((one.bundle, two.bundle), (one.case, two.case)):
@@ -141,7 +141,7 @@ class TestPromote:
         assert asyncio.run(run_case(Path(whole.case))).status == "passed"
 
     def test_what_is_no_complete_turn_is_refused(self, store: Store, tmp_path: Path) -> None:
-        session = store.start("a", [bough.system("Hi")])
+        session = store.start("a", [oakleaf.system("Hi")])
         with pytest.raises(NothingToPromote, match=r"no turn.*session\.send"):
             promote(session.log, tmp_path / "cases")
         session.append([user("x"), assistant(ToolCall("c", "f", {}))])
@@ -159,7 +159,7 @@ class TestPromote:
         for at in (None, 5):
             with pytest.raises(NothingExpected, match=r"turn 3 of .* has no answer") as refused:
                 promote(session.log, tmp_path / "cases", at=at)
-            assert f"bough resume {session.session_id}" in refused.value.command_text
+            assert f"oakleaf resume {session.session_id}" in refused.value.command_text
         with pytest.raises(NothingExpected):
             promote(session.log, tmp_path / "cases", expectation=Expectation(tools=False))
         assert not (tmp_path / "cases").exists()
@@ -176,4 +176,4 @@ class TestPromote:
         assert [turn.tools for turn in read_case(Path(whole.case)).turn] == [(), None, ()]
         with pytest.raises(NothingExpected) as skipped:
             promote(session.log, tmp_path / "cases", at=3)
-        assert "bough resume" not in skipped.value.command_text
+        assert "oakleaf resume" not in skipped.value.command_text

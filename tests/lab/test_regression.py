@@ -11,16 +11,16 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough import Rates, ScriptedModel, ToolCall, assistant
-from bough.errors import ExitCode
-from bough.lab.case_file import find_cases
-from bough.lab.promote import Expectation, promote
-from bough.lab.regression import CaseResult, run_case, run_cases
-from bough.models.model import Request
-from bough.replay.replay import ReplayPlan
+import oakleaf
+from oakleaf import Rates, ScriptedModel, ToolCall, assistant
+from oakleaf.errors import ExitCode
+from oakleaf.lab.case_file import find_cases
+from oakleaf.lab.promote import Expectation, promote
+from oakleaf.lab.regression import CaseResult, run_case, run_cases
+from oakleaf.models.model import Request
+from oakleaf.replay.replay import ReplayPlan
 from support.recorded_session import record_refund
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 SCORERS = """
 async def is_short(turn): return len(turn.text) < 40
@@ -36,7 +36,7 @@ def nonsense(turn): return "good"
 def cases(tmp_path: Path) -> Path:
     """Two cases: the lookup, which must say lost, and the refund."""
     folder = tmp_path / "cases"
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         log = record_refund(store).log
         promote(log, folder, at=4, name="lookup", expectation=Expectation(says=("lost",)))
         promote(log, folder, at=7, name="refund")
@@ -262,7 +262,7 @@ class TestRunCase:
         assert run(cases, "refund", model="anthropic:").status == "incomplete"
 
     def test_a_turn_that_the_replay_did_not_reach_fails(self, tmp_path: Path) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             promote(record_refund(store).log, tmp_path, name="both")
         result = run(
             tmp_path, "both", model=ScriptedModel([assistant(ToolCall("x", "refund", {"order": 41}))])
@@ -271,7 +271,7 @@ class TestRunCase:
         assert "did not reach it: refund was not recorded" in result.failures[1].actual
 
     def test_a_missing_or_damaged_bundle_is_named(self, cases: Path) -> None:
-        bundle = cases / "refund.bough"
+        bundle = cases / "refund.oakleaf"
         bundle.write_bytes(bundle.read_bytes()[:-40])
         assert "cannot be imported" in (run(cases, "refund").error or "")
         bundle.unlink()
@@ -304,16 +304,16 @@ class TestRunCases:
 
 
 class TestCommands:
-    """`bough lab promote` and `bough test`, as a newcomer types them."""
+    """`oakleaf lab promote` and `oakleaf test`, as a newcomer types them."""
 
     def test_promote_then_test(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             record_refund(store)
         done = command(
             "lab", "promote", "latest@5", str(tmp_path / "r"), "--says", "lost", store=tmp_path / "s.db"
         )
         assert done.code == 0
-        assert "bough test" in done.err
+        assert "oakleaf test" in done.err
         passed = command("test", str(tmp_path / "r"), store=os.devnull)
         assert (passed.code, passed.out) == (0, "passed     where-is-order-41\n")
         again = command("lab", "promote", "latest@5", str(tmp_path / "r"), store=tmp_path / "s.db")
@@ -323,7 +323,7 @@ class TestCommands:
     def test_a_scorer_is_named_from_where_one_is_and_stored_relative_to_the_case(
         self, tmp_path: Path
     ) -> None:
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             record_refund(store)
         (tmp_path / "scorers.py").write_text(SCORERS)
         promoted = ("lab", "promote", "latest", "tests/r", "--scorer")
@@ -354,7 +354,7 @@ class TestCommands:
         (tmp_path / "empty").mkdir()
         empty = command("test", str(tmp_path / "empty"), store=os.devnull)
         assert empty.code == 2
-        assert "bough lab promote" in empty.err
+        assert "oakleaf lab promote" in empty.err
 
     @pytest.mark.parametrize(
         ("arguments", "why"),

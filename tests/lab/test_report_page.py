@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough.core.redact import Redactor
-from bough.lab.report import LabReport
-from bough.lab.report_page import report_html, report_summary, session_summaries
+import oakleaf
+from oakleaf.core.redact import Redactor
+from oakleaf.lab.report import LabReport
+from oakleaf.lab.report_page import report_html, report_summary, session_summaries
 from support.lab_record import HOSTILE, write_run
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 
 @pytest.fixture(scope="module")
 def report() -> LabReport:
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         return store.lab_report(write_run(store, 40))
 
 
@@ -84,7 +84,7 @@ class TestHtml:
 
 class TestCommand:
     def test_show_writes_the_page(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             run_id = write_run(store, 12, cut=2)
         done = command("lab", "show", run_id[:10], "--html", tmp_path / "lab.html", store=tmp_path / "s.db")
         assert done.code == 0, done.err

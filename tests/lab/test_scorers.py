@@ -10,18 +10,18 @@ from typing import Any
 import msgspec
 import pytest
 
-import bough
-from bough import ScriptedModel, Store
-from bough.errors import InvalidLab
-from bough.lab.report import LabReport
-from bough.lab.scorers import Judge, ScoredSession, ScoredTurn, read_score
+import oakleaf
+from oakleaf import ScriptedModel, Store
+from oakleaf.errors import InvalidLab
+from oakleaf.lab.report import LabReport
+from oakleaf.lab.scorers import Judge, ScoredSession, ScoredTurn, read_score
 from support.lab_sessions import RATES, answer, noisy, write_cohort
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     """Four recorded sessions of three turns."""
-    with bough.open(write_cohort(tmp_path / "lab.db", 4), synchronous="normal") as store:
+    with oakleaf.open(write_cohort(tmp_path / "lab.db", 4), synchronous="normal") as store:
         yield store
 
 
@@ -112,7 +112,7 @@ def test_no_secret_is_in_the_report_of_a_run_nor_half_of_one_in_the_store(tmp_pa
         raise ValueError("y" * 170 + secret)
 
     path = write_cohort(tmp_path / "lab.db", 4)
-    with bough.open(path, secrets={"SHOP": secret}) as store:
+    with oakleaf.open(path, secrets={"SHOP": secret}) as store:
         lab = store.lab(
             "ses_case_000", baseline_model=noisy(1), model=noisy(2), prompt=f"Log in with {secret}."
         )
@@ -198,7 +198,7 @@ class TestJudge:
 
     def test_it_counts_against_the_budget(self, store: Store) -> None:
         dear = ScriptedModel(
-            lambda request: "score: 1", model="judge", rates=bough.Rates(input=300, output=900)
+            lambda request: "score: 1", model="judge", rates=oakleaf.Rates(input=300, output=900)
         )
         limit = 50_000_000
         report = run(store, judge=Judge(dear), max_cost_microcents=limit)

@@ -10,8 +10,8 @@ from statistics import NormalDist
 
 import pytest
 
-from bough.errors import InvalidArgument
-from bough.lab.statistics import (
+from oakleaf.errors import InvalidArgument
+from oakleaf.lab.statistics import (
     MIN_SESSIONS,
     Effect,
     Interval,
@@ -24,7 +24,7 @@ from bough.lab.statistics import (
     wilson,
 )
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 COHORTS = 2000 if SOAK else 150
 # Three standard errors of a share of 0.95 among so many cohorts: a right method fails once in some hundred setups.
 SLACK = 3 * (0.95 * 0.05 / COHORTS) ** 0.5

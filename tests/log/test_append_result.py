@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-import bough
-from bough import ScriptedModel, ToolCall, assistant, system, tool_result, user
-from bough.agent.events import fact_event_type
-from bough.core.drafts import Draft, ExtraFact
+import oakleaf
 from conftest import Store
+from oakleaf import ScriptedModel, ToolCall, assistant, system, tool_result, user
+from oakleaf.agent.events import fact_event_type
+from oakleaf.core.drafts import Draft, ExtraFact
 
 
 def test_its_facts_are_those_of_the_journal(store: Store) -> None:
@@ -30,7 +30,7 @@ def test_the_events_of_a_run_are_those_of_the_journal(store: Store) -> None:
     """Also of what others wrote meanwhile, which the run has to read."""
     session = store.start("a", [system("s")])
 
-    @bough.tool(effect="read")
+    @oakleaf.tool(effect="read")
     def look(n: int) -> str:
         """Look around."""
         if n % 2:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from bough.log import async_bridge
-from bough.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_long, run_to_end, run_tool
+from oakleaf.log import async_bridge
+from oakleaf.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_long, run_to_end, run_tool
 
 UNFINISHED = """
 import asyncio, time
-from bough.log.async_bridge import run_blocking
+from oakleaf.log.async_bridge import run_blocking
 
 def work():
     time.sleep(0.2)
@@ -36,10 +36,10 @@ asyncio.run(leave())
 
 DAEMONS = """
 import itertools, sys, threading, time
-import bough
-from bough import ScriptedModel, ToolCall, assistant
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, assistant
 
-kind, store = sys.argv[1], bough.open("memory:")
+kind, store = sys.argv[1], oakleaf.open("memory:")
 rounds, is_under_way = itertools.count(), threading.Event()
 
 def sleep() -> str:
@@ -62,7 +62,7 @@ print("ended", flush=True)
 
 GENERATIONS = """
 import asyncio, gc
-from bough.log.async_bridge import run_long
+from oakleaf.log.async_bridge import run_long
 
 def make():
     return [[] for _ in range(5_000)]
@@ -78,7 +78,7 @@ assert frozen / 2 < gc.get_freeze_count() <= frozen  # some were deleted meanwhi
 
 NO_MORE_THREADS = """
 import asyncio, resource, threading
-from bough.log.async_bridge import run_long, run_tool
+from oakleaf.log.async_bridge import run_long, run_tool
 
 def limit_memory(more):
     with open("/proc/self/statm") as file:
@@ -97,14 +97,14 @@ async def run():
     await asyncio.wait_for(run_long(int), 10)
     barrier = threading.Barrier(2)
     await asyncio.gather(*(run_tool(barrier.wait) for _ in range(40)))
-    print(1 < sum(thread.name.startswith("bough-tool") for thread in threading.enumerate()) < 10)
+    print(1 < sum(thread.name.startswith("oakleaf-tool") for thread in threading.enumerate()) < 10)
 
 asyncio.run(run())
 """
 
 
 def count_threads() -> int:
-    return sum(thread.name.startswith("bough-log") for thread in threading.enumerate())
+    return sum(thread.name.startswith("oakleaf-log") for thread in threading.enumerate())
 
 
 class TestAsyncBridge:
@@ -129,7 +129,7 @@ class TestAsyncBridge:
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", note)
-        monkeypatch.setattr(async_bridge, "_threads", async_bridge._Threads("bough-log", MAX_THREADS))
+        monkeypatch.setattr(async_bridge, "_threads", async_bridge._Threads("oakleaf-log", MAX_THREADS))
         may_end = threading.Event()
 
         async def run() -> None:
@@ -252,7 +252,7 @@ class TestCancellation:
 
     def test_a_tool_that_waits_for_a_thread_never_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The turn was cancelled, or the tool timed out, and its effect took place later."""
-        monkeypatch.setattr(async_bridge, "_tool_threads", async_bridge._Threads("bough-tool", 1))
+        monkeypatch.setattr(async_bridge, "_tool_threads", async_bridge._Threads("oakleaf-tool", 1))
         may_end, calls = threading.Event(), list[str]()
 
         async def run() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bough import ScriptedModel, Session, assistant
-from bough.errors import AgentBound, InvalidOption, InvalidValue, ModelError
 from conftest import Store
+from oakleaf import ScriptedModel, Session, assistant
+from oakleaf.errors import AgentBound, InvalidOption, InvalidValue, ModelError
 
 
 def model() -> ScriptedModel:
@@ -57,8 +57,8 @@ class TestBinding:
     ) -> None:
         source = store.start("elsewhere")
         source.append([assistant("ho")])
-        source.export(tmp_path / "s.bough")
-        imported = store.session(store.import_bundle(tmp_path / "s.bough", new_id=True).session_id)
+        source.export(tmp_path / "s.oakleaf")
+        imported = store.session(store.import_bundle(tmp_path / "s.oakleaf", new_id=True).session_id)
         assert imported.row.agent == "elsewhere"
         imported.send_sync("q", model=model(), agent="support")
         assert imported.row.agent == "support"

@@ -6,11 +6,11 @@ import io
 
 import pytest
 
-from bough import Session, ToolCall, assistant, tool_result, user
-from bough.core.tree import Leaf
-from bough.log.imports import is_foreign
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+from oakleaf import Session, ToolCall, assistant, tool_result, user
+from oakleaf.core.tree import Leaf
+from oakleaf.log.imports import is_foreign
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 
 pytestmark = pytest.mark.attack
 

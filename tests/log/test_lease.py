@@ -17,34 +17,34 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import Limits, ScriptedModel, Session, Store, ToolCall, assistant
-from bough.errors import Fenced, SessionRunning
-from bough.log import lease as leases
-from bough.log.doctor import session_health
-from bough.log.process import Process, current_process
-from bough.log.runtime import Runtime, real_runtime
-from bough.stores.memory.store import MemoryStore
-from bough.stores.sqlite.life_lock import LifeLock
+import oakleaf
+from oakleaf import Limits, ScriptedModel, Session, Store, ToolCall, assistant
+from oakleaf.errors import Fenced, SessionRunning
+from oakleaf.log import lease as leases
+from oakleaf.log.doctor import session_health
+from oakleaf.log.process import Process, current_process
+from oakleaf.log.runtime import Runtime, real_runtime
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.sqlite.life_lock import LifeLock
 from support.paths import SUPPORT
 from support.postgres import Database
 from support.server import LocalServer
 from support.stopped_runs import stopped
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 RUNNER = SUPPORT / "runner_process.py"
 NAMESPACE = ("unshare", "-Urpf", "--mount-proc", "--kill-child")
 NO_MORE_THREADS = """
 import resource, threading
-import bough
-from bough.log.lease import Lease
+import oakleaf
+from oakleaf.log.lease import Lease
 
 def limit_memory(more):
     with open("/proc/self/statm") as file:
         used = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
 
-with bough.open("memory:") as store:
+with oakleaf.open("memory:") as store:
     log = store.start().log
     threading.stack_size(64_000_000)
     limit_memory(20_000_000)
@@ -124,7 +124,7 @@ class TestRunner:
     def test_one_that_was_killed_is_replaced_at_once_even_before_it_is_reaped(
         self, url: str, how: str
     ) -> None:
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = store.start()
             with inside_its_tool(url, session.session_id, how) as process:
                 kill_unreaped(process)
@@ -139,7 +139,7 @@ class TestRunner:
     def test_one_that_is_alive_refuses_every_other_until_it_is_taken_over_and_writes_nothing_then(
         self, url: str, how: str
     ) -> None:
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = store.start()
             with inside_its_tool(url, session.session_id, how) as process:
                 session.refresh()
@@ -157,18 +157,18 @@ class TestRunner:
 
     def test_the_command_line_names_it_and_takes_over(self, tmp_path: Path) -> None:
         path = tmp_path / "store.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
         with inside_its_tool(str(path), session.session_id, "turn") as process:
             refused = command("resume", session.session_id, "--rollback", store=path)
             assert refused.code == 3
-            assert f"bough resume {session.session_id} --take-over" in refused.err
+            assert f"oakleaf resume {session.session_id} --take-over" in refused.err
             result = command("resume", session.session_id, "--rollback", "--take-over", store=path)
             assert result.code == 0
             assert leave_the_tool(process) == "Fenced"
 
     def test_a_server_resumes_what_a_killed_one_ran(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "store.db") as store:
+        with oakleaf.open(tmp_path / "store.db") as store:
             session = store.start()
             where = f"/api/sessions/{session.session_id}"
             with LocalServer(store) as server, inside_its_tool(store.backend.url, session.session_id) as one:
@@ -202,7 +202,7 @@ class TestContainer:
 
     def test_one_that_is_alive_keeps_its_session_and_its_result(self, tmp_path: Path) -> None:
         url = str(tmp_path / "store.db")
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = store.start()
             with inside_its_tool(url, session.session_id, prefix=NAMESPACE) as process:
                 assert session.refresh().holder.split("/")[0].endswith(":1")  # type: ignore[union-attr]
@@ -225,7 +225,7 @@ class TestContainer:
     def test_one_that_was_killed_is_replaced_at_once_by_the_next(self, name: str, tmp_path: Path) -> None:
         url = str(tmp_path / "store.db")
         restart = NAMESPACE if name == "the same host name" else (*NAMESPACE, "--uts", *RENAMED)
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = store.start()
         with inside_its_tool(url, session.session_id, "turn", NAMESPACE) as process:
             kill_unreaped(process)
@@ -238,7 +238,7 @@ class TestContainer:
 
     def test_a_renamed_host_still_knows_its_own_processes(self, tmp_path: Path) -> None:
         url = str(tmp_path / "store.db")
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = store.start()
         with inside_its_tool(url, session.session_id) as process:
             kill_unreaped(process)
@@ -266,10 +266,10 @@ class TestProcess:
         """Linux keeps 15 bytes of it: of a script called rückerstattungen the ü may be cut in two."""
         script = """
 import ctypes
-import bough
+import oakleaf
 ctypes.CDLL(None).prctl(15, b"r\\xc3", 0, 0, 0)
-with bough.open("memory:") as store:
-    print(store.start().send_sync("q", model=bough.ScriptedModel(["Sound."])).text)
+with oakleaf.open("memory:") as store:
+    print(store.start().send_sync("q", model=oakleaf.ScriptedModel(["Sound."])).text)
 """
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == ("Sound.\n", "")
@@ -389,13 +389,13 @@ class TestOneProcess:
 
     @pytest.mark.parametrize("handles", ["one handle", "two handles", "two stores"])
     def test_of_many_sends_at_once_each_runs_or_is_refused(self, url: str, handles: str) -> None:
-        with bough.open(url) as store, ExitStack() as opened:
+        with oakleaf.open(url) as store, ExitStack() as opened:
             session = store.start()
 
             def handle() -> Session:
                 if handles == "one handle":
                     return session
-                own = store if handles == "two handles" else opened.enter_context(bough.open(url))
+                own = store if handles == "two handles" else opened.enter_context(oakleaf.open(url))
                 return own.session(session.session_id)
 
             senders = [handle() for _ in range(6)]
@@ -524,7 +524,7 @@ class TestRenewal:
         return charge
 
     def test_a_tool_may_block_the_event_loop_and_the_callers_thread(self, url: str) -> None:
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = store.start()
             blocking = self.until_renewed(store, session.session_id)
 
@@ -546,7 +546,7 @@ class TestRenewal:
         ended = subprocess.run(
             [sys.executable, "-c", NO_MORE_THREADS], capture_output=True, text=True, timeout=60
         )
-        assert (ended.stdout, ended.stderr) == ("can't start new thread\nbough-lease\n", "")
+        assert (ended.stdout, ended.stderr) == ("can't start new thread\noakleaf-lease\n", "")
 
     def test_it_stops_when_another_takes_over(self, store: Store) -> None:
         session = store.start(session_id="ses_taken_over")  # other tests may have left leases of a ses_000001
@@ -558,7 +558,7 @@ class TestRenewal:
         assert session.row.status == "interrupted"
 
     def test_a_child_does_not_renew_what_its_parent_holds(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "store.db") as store, store.start().turn("q"):
+        with oakleaf.open(tmp_path / "store.db") as store, store.start().turn("q"):
             pid = os.fork()
             if pid == 0:
                 os._exit(len(leases._alive) + len(leases._heartbeats))

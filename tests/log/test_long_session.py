@@ -10,23 +10,23 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Budget, Limits, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user
-from bough.core.context import Context, build_context
-from bough.core.entries import Entry
-from bough.core.fit import fit
-from bough.core.prompt_path import PromptPath
-from bough.errors import TurnTooLarge
-from bough.log import prompt
-from bough.log.prompt import prompt_entries
+import oakleaf
 from conftest import Store
+from oakleaf import Budget, Limits, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.context import Context, build_context
+from oakleaf.core.entries import Entry
+from oakleaf.core.fit import fit
+from oakleaf.core.prompt_path import PromptPath
+from oakleaf.errors import TurnTooLarge
+from oakleaf.log import prompt
+from oakleaf.log.prompt import prompt_entries
 from support.random_steps import STEPS, Reads, random_seeds
 
 SHORT, LONG = 300, 3_000
 TOOLS = 5
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 async def look(order: int) -> str:
     """Look."""
     return f"{order} is lost"
@@ -149,7 +149,7 @@ class TestWhatIsNotReadDoesNotMatter:
     @pytest.mark.parametrize("seed", range(12))
     def test_for_any_session(self, seed: int) -> None:
         random = Random(seed)
-        session = bough.open("memory:").start("a", [system("You help."), *random_seeds(random)])
+        session = oakleaf.open("memory:").start("a", [system("You help."), *random_seeds(random)])
         for _ in range(random.randrange(5, 40)):
             random.choice(STEPS)(session, random)
         budgets = [Budget(messages=n) for n in (1, 3, 7)] + [Budget(tokens=n) for n in (30, 90, 400)]
@@ -167,7 +167,7 @@ class TestWhatIsNotReadDoesNotMatter:
     @pytest.mark.parametrize("seed", range(4))
     def test_nor_in_which_pieces_the_path_grows(self, seed: int) -> None:
         random = Random(seed)
-        session = bough.open("memory:").start("a", [system("You help.")])
+        session = oakleaf.open("memory:").start("a", [system("You help.")])
         grown = PromptPath(session.path())
         for _ in range(30):
             random.choice(STEPS[:-1])(session, random)

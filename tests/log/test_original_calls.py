@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import bough
-import bough.engines.local  # so that no child has to load it
-from bough import Happened, ScriptedModel, Session, ToolCall, ToolContext, assistant
-from bough.core.redact import Redactor
-from bough.errors import InvalidOperation
-from bough.log.original_calls import MAX_CALLS, OriginalCalls
+import oakleaf
+import oakleaf.engines.local  # so that no child has to load it
 from conftest import Store
+from oakleaf import Happened, ScriptedModel, Session, ToolCall, ToolContext, assistant
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import InvalidOperation
+from oakleaf.log.original_calls import MAX_CALLS, OriginalCalls
 
 KEY = "AKIA" + "A1B2" * 4
 PASSWORD = "correct horse battery staple"
@@ -34,14 +34,14 @@ class Recorder:
     def __init__(self) -> None:
         self.runs: list[dict[str, Any]] = []
 
-    def tool(self, *, approval: bool = False, **how: Any) -> bough.Tool:
+    def tool(self, *, approval: bool = False, **how: Any) -> oakleaf.Tool:
         def write(text: str, nested: list[dict[str, str]], urls: list[str], ctx: ToolContext) -> str:
             """Writes."""
             assert ctx.call.arguments == {"text": text, "nested": nested, "urls": urls}
             self.runs.append({"text": text, "nested": nested, "urls": urls})
             return "written"
 
-        return bough.tool(effect="idempotent", approval=approval, **how)(write)
+        return oakleaf.tool(effect="idempotent", approval=approval, **how)(write)
 
 
 def calling(arguments: dict[str, Any] = ARGUMENTS) -> Any:
@@ -54,7 +54,7 @@ def another_process(store: Store, **named: str) -> Store:
     return Store(store.backend, replace(store.runtime, redactor=redactor, original_calls=OriginalCalls()))
 
 
-def result_of(session: Session) -> bough.ToolResult:
+def result_of(session: Session) -> oakleaf.ToolResult:
     session.refresh()
     return next(
         entry.message.results[0] for entry in session.path() if entry.role == "tool" and entry.message
@@ -96,7 +96,7 @@ def test_a_call_is_approved_as_it_is_shown_or_as_it_was_made(store: Store) -> No
     session.send_sync("go", model=ScriptedModel([calling()]), tools=[tool])
     with session.turn() as turn:
         (call,) = turn.open_tool_calls
-    with pytest.raises(bough.errors.InvalidPosition):
+    with pytest.raises(oakleaf.errors.InvalidPosition):
         session.approve(replace(call, call=ToolCall("c", "write", {"text": "another"})))
     session.approve(call)
     session.resume_sync(model=ScriptedModel(["done"]), tools=[tool])
@@ -146,17 +146,17 @@ def test_another_process_fills_in_the_named_secrets_it_knows(store: Store) -> No
 def test_one_hidden_value_that_cannot_be_filled_in_keeps_the_call_from_running(
     text: str, knows: dict[str, str]
 ) -> None:
-    store = bough.open("memory:", secrets={"PASSWORD": PASSWORD})
+    store = oakleaf.open("memory:", secrets={"PASSWORD": PASSWORD})
     session = store.start()
-    session.append([bough.user("go"), calling({"text": text})])
+    session.append([oakleaf.user("go"), calling({"text": text})])
     (call,) = session.open_tool_calls
     assert another_process(store, **knows).session(session.session_id).log.original_call(call) is None
 
 
 def test_a_secret_given_without_a_name_is_not_filled_in_by_its_place_in_the_list() -> None:
-    store = bough.open("memory:", secrets=[PASSWORD])
+    store = oakleaf.open("memory:", secrets=[PASSWORD])
     session = store.start()
-    session.append([bough.user("go"), calling({"text": PASSWORD})])
+    session.append([oakleaf.user("go"), calling({"text": PASSWORD})])
     (call,) = session.open_tool_calls
     assert call.call.placeholders == ("[redacted secret 1]",)
     store.runtime = replace(store.runtime, original_calls=OriginalCalls())
@@ -167,7 +167,7 @@ def test_text_like_a_placeholder_hides_nothing(store: Store) -> None:
     arguments = {
         "text": "[redacted] [redacted PASSWORD]",
         "nested": [],
-        "urls": [f"[bough-blob:{'0' * 64};image/png;1]"],
+        "urls": [f"[oakleaf-blob:{'0' * 64};image/png;1]"],
     }
     tools, session = Recorder(), store.start()
     model, tool = ScriptedModel([calling(arguments), "done"]), tools.tool(approval=True)
@@ -197,7 +197,7 @@ def test_base64_that_could_not_be_restored_as_it_was_stays_in_the_arguments(stor
     mixed = "data:image/png;base64," + "+_" * 50  # letters of both alphabets
     ends = "data:image/png;base64," + "A" * 65 + "B=="  # bits that no byte has
     session = store.start()
-    session.append([bough.user("go"), calling({"text": [mixed, ends]})])
+    session.append([oakleaf.user("go"), calling({"text": [mixed, ends]})])
     assert stored_call(session).arguments == {"text": [mixed, ends]}
     assert not stored_call(session).is_hidden
 
@@ -211,13 +211,13 @@ def test_verify_is_given_what_the_model_said_or_is_not_called(store: Store) -> N
 
     tool = replace(tools.tool(verify=verify), effect="unsafe")
     session = store.start()
-    session.append([bough.user("go"), calling()])
+    session.append([oakleaf.user("go"), calling()])
     session.log.record("calls_started", data={"seq": 2, "indexes": [0]})
     hidden = another_process(store).session(session.session_id)
     hidden.resume_sync(model=ScriptedModel(["done"]), tools=[tool])
     assert (checked, tools.runs, result_of(hidden).outcome) == ([], [], "unknown")
     known = store.start()
-    known.append([bough.user("go"), calling()])
+    known.append([oakleaf.user("go"), calling()])
     known.log.record("calls_started", data={"seq": 2, "indexes": [0]})
     known.resume_sync(model=ScriptedModel(["done"]), tools=[tool])
     assert (checked, tools.runs, result_of(known).outcome) == ([ARGUMENTS["text"]], [], "done")
@@ -301,23 +301,23 @@ class TestReplay:
 
 def test_a_bundle_keeps_what_is_hidden_hidden(store: Store, tmp_path: Path) -> None:
     session = store.start()
-    session.append([bough.user("go"), calling()])
-    session.export(tmp_path / "s.bough", blobs=True)
-    other = bough.open("memory:")
-    moved = other.session(other.import_bundle(tmp_path / "s.bough").session_id)
+    session.append([oakleaf.user("go"), calling()])
+    session.export(tmp_path / "s.oakleaf", blobs=True)
+    other = oakleaf.open("memory:")
+    moved = other.session(other.import_bundle(tmp_path / "s.oakleaf").session_id)
     assert moved.open_tool_calls == session.open_tool_calls
     assert moved.log.original_call(moved.open_tool_calls[0]) is None
 
 
 def _run_until_killed(path: Path, effects: Path) -> None:
-    @bough.tool(effect="idempotent")
+    @oakleaf.tool(effect="idempotent")
     def write(text: str) -> str:
         """Writes."""
         effects.write_text(text)
         os.kill(os.getpid(), signal.SIGKILL)
         return "unreachable"
 
-    store = bough.open(path)
+    store = oakleaf.open(path)
     session = store.start(session_id="ses_killed")
     session.send_sync("go", model=ScriptedModel([calling({"text": f"key = {KEY}"})]), tools=[write])
 
@@ -331,13 +331,13 @@ def test_killed_inside_a_tool_with_a_secret_the_call_is_not_repeated_on_placehol
     assert effects.read_text() == f"key = {KEY}"
     effects.unlink()
 
-    @bough.tool(effect="idempotent")
+    @oakleaf.tool(effect="idempotent")
     def write(text: str) -> str:
         """Writes."""
         effects.write_text(text)
         return "written"
 
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         session = store.session("ses_killed")
         session.resume_sync(model=ScriptedModel(["I see."]), tools=[write])
         result = result_of(session)
@@ -347,7 +347,7 @@ def test_killed_inside_a_tool_with_a_secret_the_call_is_not_repeated_on_placehol
 
 
 def test_the_memory_of_calls_is_bounded() -> None:
-    calls, leaf = OriginalCalls(), bough.Leaf(1, 1)
+    calls, leaf = OriginalCalls(), oakleaf.Leaf(1, 1)
     for index in range(MAX_CALLS + 10):
         calls.add("s", leaf, index, ToolCall("c", "t"), ToolCall("c", "t", {"n": index}))
     assert calls.find("s", leaf, 0, ToolCall("c", "t")) is None

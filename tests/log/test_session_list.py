@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-import bough
-from bough import assistant, user
-from bough.core.messages import Message
-from bough.log.session_list import count_sessions, session_page
-from bough.stores.base import Change, SessionQuery
+import oakleaf
+from oakleaf import assistant, user
+from oakleaf.core.messages import Message
+from oakleaf.log.session_list import count_sessions, session_page
+from oakleaf.stores.base import Change, SessionQuery
 from support.runtime import deterministic_runtime
 
 
@@ -16,7 +16,7 @@ class TestStatus:
     """`gone:…` is a holder whose process has ended, as far as this runtime knows."""
 
     def test_a_session_whose_runner_is_gone_is_listed_filtered_and_counted_as_interrupted(self) -> None:
-        store = bough.Store(bough.open("memory:").backend, deterministic_runtime())
+        store = oakleaf.Store(oakleaf.open("memory:").backend, deterministic_runtime())
         holders = ["gone:1", "alive", "gone:2", None, "alive", "gone:3", "expired"]
         for n, holder in enumerate(holders):
             self.mark_running(store, f"ses_{n}", holder)
@@ -40,7 +40,7 @@ class TestStatus:
         assert count_sessions(store.backend, only, "relation", store.runtime) == {"": 4}
 
     @staticmethod
-    def mark_running(store: bough.Store, session_id: str, holder: str | None) -> None:
+    def mark_running(store: oakleaf.Store, session_id: str, holder: str | None) -> None:
         store.start(session_id=session_id)
         until = None if holder is None else 1 if holder == "expired" else 2**60
         columns = {"status": "running", "holder": holder and f"{holder}#run", "lease_until": until}
@@ -49,7 +49,7 @@ class TestStatus:
 
 class TestHeadings:
     def test_a_session_is_called_by_its_title_its_first_input_its_agent_or_its_id(
-        self, store: bough.Store
+        self, store: oakleaf.Store
     ) -> None:
         store.start(session_id="ses_id")
         store.start("support", session_id="ses_agent")

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough import BoughError, Leaf, Session, Totals, Usage, assistant, user
-from bough.core.usage import total
-from bough.errors import InvalidPosition
-from bough.models.prices import price
-from bough.store import Store as Opened
-from bough.stores.memory.store import MemoryStore
 from conftest import Store
+from oakleaf import Leaf, OakleafError, Session, Totals, Usage, assistant, user
+from oakleaf.core.usage import total
+from oakleaf.errors import InvalidPosition
+from oakleaf.models.prices import price
+from oakleaf.store import Store as Opened
+from oakleaf.stores.memory.store import MemoryStore
 from support.runtime import deterministic_runtime
 
 
@@ -199,6 +199,6 @@ class TestCallsOfTheHost:
 
     def test_what_says_nothing_of_its_use_is_refused(self, store: Store) -> None:
         session = store.start()
-        with pytest.raises(BoughError):
+        with pytest.raises(OakleafError):
             session.record_call({"nonsense": True})
         assert session.usage().calls == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Attachment,
     Compaction,
     Message,
@@ -22,8 +22,8 @@ from bough import (
     tool_result,
     user,
 )
-from bough.errors import ModelError, StoreError
-from bough.wire import PROVIDERS
+from oakleaf.errors import ModelError, StoreError
+from oakleaf.wire import PROVIDERS
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def place(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def session(place: Path) -> Session:
-    store = bough.open(place)
+    store = oakleaf.open(place)
     session = store.start("a", [system("s")])
     with session.turn("q") as turn:
         turn.answer(assistant(ToolCall("c", "t")), usage=Usage(10, 1))
@@ -154,7 +154,7 @@ UNVERIFIABLE = {
 def test_every_deleted_row_and_every_altered_column_is_reported(place: Path, session: Session) -> None:
     session.note(state={"a": 1})
     problems: dict[str, list[str]] = {}
-    with bough.open(place) as store, closing(apsw.Connection(str(place))) as file:
+    with oakleaf.open(place) as store, closing(apsw.Connection(str(place))) as file:
         assert list(store.verify()) == []
         file.execute("pragma foreign_keys = off; pragma synchronous = off")
         for table in UNVERIFIABLE:
@@ -191,11 +191,11 @@ def test_every_deleted_row_and_every_altered_column_is_reported(place: Path, ses
     ],
 )
 def test_a_forged_status_or_error_is_found(place: Path, forged: str, problem: str) -> None:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start()
-        with suppress(bough.BoughError):
+        with suppress(oakleaf.OakleafError):
             session.send_sync(
-                "go", model=bough.ScriptedModel([ModelError("m", "refused by the vendor", "wait")])
+                "go", model=oakleaf.ScriptedModel([ModelError("m", "refused by the vendor", "wait")])
             )
         assert session.row.status == "failed"
         assert list(store.verify()) == []
@@ -229,7 +229,7 @@ def _forge(place: Path, session: Session, last: int) -> None:
 
 @pytest.mark.parametrize("last", [3, 4, 5, 6])
 def test_a_removed_tail_is_found_by_the_journal_though_the_row_agrees(place: Path, last: int) -> None:
-    store = bough.open(place)
+    store = oakleaf.open(place)
     session = store.start("a", [system("s")])
     for text in ("q", "p", "o"):
         session.append([user(text)])
@@ -262,8 +262,8 @@ def test_a_removed_end_of_the_journal_is_found_by_the_entries(
 def test_a_bundle_without_its_tail_is_refused(place: Path, session: Session, tmp_path: Path) -> None:
     """Export and import walk with verify's eyes."""
     _forge(place, session, session.leaf.seq - 1)
-    with pytest.raises(bough.BoughError, match="removed"):
-        session.export(tmp_path / "s.bough")
+    with pytest.raises(oakleaf.OakleafError, match="removed"):
+        session.export(tmp_path / "s.oakleaf")
 
 
 def test_two_entries_swapped_are_found(place: Path, session: Session) -> None:
@@ -276,7 +276,7 @@ def test_two_entries_swapped_are_found(place: Path, session: Session) -> None:
 def test_damaged_bytes_are_reported_and_never_sent(tmp_path: Path) -> None:
     picture = b"\x89PNG\r\n\x1a\n" + bytes(60)
     place = tmp_path / "damaged.db"
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start("a")
         session.append([user(Attachment(picture, "image/png")), assistant("a")])
         (media,) = session.path()[0].message.media
@@ -298,7 +298,7 @@ def test_verify_changes_nothing(place: Path, session: Session) -> None:
 
 
 def test_the_whole_store_is_verified_trash_and_forks_too(place: Path, session: Session) -> None:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         fork = store.session(session.session_id).fork()
         fork.append([user("x")])
         store.delete(fork.session_id)
@@ -316,10 +316,10 @@ def test_an_entry_that_may_not_follow_cannot_be_forged_in(
     place: Path, payload: Message | Compaction, named: str
 ) -> None:
     """Entries chained by the rules of hashing alone are still held to the rules of order."""
-    from bough.core.codec import chain_id, encode
-    from bough.core.entries import kind_of
+    from oakleaf.core.codec import chain_id, encode
+    from oakleaf.core.entries import kind_of
 
-    store = bough.open(place)
+    store = oakleaf.open(place)
     session = store.start("a")
     session.append([user("q")])
     body, kind = encode(payload), kind_of(payload)
@@ -344,7 +344,7 @@ def _dump(place: Path) -> str:
 
 
 def test_a_session_that_is_being_written_is_not_called_broken(tmp_path: Path) -> None:
-    with bough.open(tmp_path / "agent.db", synchronous="normal") as store:
+    with oakleaf.open(tmp_path / "agent.db", synchronous="normal") as store:
         session = store.start()
         ends = threading.Event()
 
@@ -355,7 +355,7 @@ def test_a_session_that_is_being_written_is_not_called_broken(tmp_path: Path) ->
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            with bough.open(tmp_path / "agent.db") as other:
+            with oakleaf.open(tmp_path / "agent.db") as other:
                 assert [other.session(session.session_id).verify() for _ in range(10)] == [[]] * 10
         finally:
             ends.set()

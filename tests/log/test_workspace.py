@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from bough import ScriptedModel, Settings, Workspace, assistant, system, user
-from bough.core.redact import Redactor
-from bough.errors import InvalidArgument, SecretInWorkspace
-from bough.log.workspace import Selection
 from conftest import Store
+from oakleaf import ScriptedModel, Settings, Workspace, assistant, system, user
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import InvalidArgument, SecretInWorkspace
+from oakleaf.log.workspace import Selection
 
 KEY = f"sk-ant-{'k' * 30}"
 

@@ -1,4 +1,4 @@
-"""`bough mcp`: past sessions for other agents, read only, through the official client."""
+"""`oakleaf mcp`: past sessions for other agents, read only, through the official client."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-import bough
-from bough import ScriptedModel, Session, ToolCall, assistant, tool_result, user
-from bough.core.messages import ProviderBlock
-from bough.core.redact import NullRedactor
-from bough.errors import InvalidArgument, NotFound, TokenRequired
-from bough.log.runtime import real_runtime
-from bough.mcp_server.archive import MAX_BYTES, Archive
-from bough.mcp_server.server import HttpServer
-from bough.stores.memory.store import MemoryStore
+import oakleaf
 from conftest import Store
-from support.terminal import BOUGH, environment
+from oakleaf import ScriptedModel, Session, ToolCall, assistant, tool_result, user
+from oakleaf.core.messages import ProviderBlock
+from oakleaf.core.redact import NullRedactor
+from oakleaf.errors import InvalidArgument, NotFound, TokenRequired
+from oakleaf.log.runtime import real_runtime
+from oakleaf.mcp_server.archive import MAX_BYTES, Archive
+from oakleaf.mcp_server.server import HttpServer
+from oakleaf.stores.memory.store import MemoryStore
+from support.terminal import OAKLEAF, environment
 
 TOOLS = ["diff", "search", "sessions", "show", "tree", "usage"]
 
 
 def fill(store: Store) -> Session:
-    session = store.start("support", [bough.system("You help.")], title="Order 41")
+    session = store.start("support", [oakleaf.system("You help.")], title="Order 41")
     session.append([user("Where is the parcel?"), assistant(ToolCall("c1", "look_up", {"order": 41}))])
     session.append([tool_result("c1", "lost at sea"), assistant("It was lost.")])
     return session
@@ -39,7 +39,7 @@ def fill(store: Store) -> Session:
 
 @pytest.fixture
 def archive() -> Iterator[tuple[Archive, Session]]:
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         session = fill(store)
         yield Archive(store), session
 
@@ -60,17 +60,17 @@ class TestAnswers:
         session, other = store.start("support"), store.start("support")
         session.append([user(f"Use {key} for the parcel, " + "x" * 1_470 + key), assistant("I did.")])
         other.append([user(f"Use {key}!")])
-        reader, name = Archive(bough.Store(store.backend)), session.session_id
+        reader, name = Archive(oakleaf.Store(store.backend)), session.session_id
         texts = [reader.search("parcel"), reader.search(key), reader.sessions(), reader.show(name)]
         texts += [reader.show(f"{name}@1"), reader.tree(name), reader.diff(name, other.session_id)]
         assert all("a1B2" not in text for text in texts)
         assert "Use [redacted] for the parcel" in reader.show(name)
 
     def test_what_a_provider_did_itself_is_shown(self) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             block = ProviderBlock("image", "image: https://example.com/a.png")
-            session.append([bough.Message("user", (block, bough.Text("What is it?")))])
+            session.append([oakleaf.Message("user", (block, oakleaf.Text("What is it?")))])
             shown = Archive(store).show(f"{session.session_id}@1")
             assert "[image: https://example.com/a.png]" in shown
 
@@ -99,7 +99,7 @@ class TestAnswers:
         assert reader.show("latest") == text
 
     def test_a_long_session_is_read_page_by_page_and_nothing_is_missing(self) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             for number in range(60):
                 session.append([user(f"question {number} " + "x" * 900), assistant(f"answer {number}")])
@@ -116,7 +116,7 @@ class TestAnswers:
             assert len(reader.tree(session.session_id).encode()) <= MAX_BYTES + 200
 
     def test_a_long_entry_is_cut_and_read_whole_by_its_offsets(self) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             text = "".join(f"{number:06}" for number in range(5_000))
             session.append([user(text)])
@@ -133,7 +133,7 @@ class TestAnswers:
             assert text in pieces
 
     def test_usage_is_summed_by_model_agent_day_and_session(self) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start("support")
             session.send_sync("hi", model=ScriptedModel(["hello"]))
             reader = Archive(store)
@@ -143,7 +143,7 @@ class TestAnswers:
             assert reader.usage(since="2099-01-01") == "No model was called."
 
     def test_usage_of_all_is_what_was_paid_with_replays_and_trashed_sessions(self) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start("support")
             session.send_sync("hi", model=ScriptedModel(["hello"]))
             session.replay_sync(model=ScriptedModel(["hey"]))
@@ -183,10 +183,10 @@ class TestAnswers:
 
 
 def test_another_owner_and_space_see_nothing(tmp_path: Path) -> None:
-    with bough.open(tmp_path / "s.db", owner="ann") as store:
+    with oakleaf.open(tmp_path / "s.db", owner="ann") as store:
         session = fill(store)
     for how in ({"owner": "bob"}, {"space": "other"}):
-        with bough.open(tmp_path / "s.db", **how) as store:
+        with oakleaf.open(tmp_path / "s.db", **how) as store:
             reader = Archive(store)
             assert reader.search("lost").startswith("Nothing found")
             assert reader.sessions() == "No session is like that."
@@ -194,7 +194,7 @@ def test_another_owner_and_space_see_nothing(tmp_path: Path) -> None:
             for call in (reader.show, reader.tree):
                 with pytest.raises(NotFound):
                     call(session.session_id)
-    with bough.open(tmp_path / "s.db", owner="ann") as store:
+    with oakleaf.open(tmp_path / "s.db", owner="ann") as store:
         assert session.session_id in Archive(store).search("lost")
 
 
@@ -229,12 +229,12 @@ def answer(probe: Callable[[Archive, str, str], str], reader: Archive, name: str
 def test_a_session_of_another_looks_like_one_that_does_not_exist(
     tmp_path: Path, probe: str, stranger: dict[str, str]
 ) -> None:
-    with bough.open(tmp_path / "s.db", owner="ann") as store:
+    with oakleaf.open(tmp_path / "s.db", owner="ann") as store:
         theirs = fill(store)
         theirs.tag(of="ann")
         theirs.send_sync("more", model=ScriptedModel(["yes"]))
         theirs.fork().append([user("parcel again")])
-    with bough.open(tmp_path / "s.db", **stranger) as store:  # type: ignore[arg-type]
+    with oakleaf.open(tmp_path / "s.db", **stranger) as store:  # type: ignore[arg-type]
         own, reader = store.start().session_id, Archive(store)
         seen = answer(PROBES[probe], reader, theirs.session_id, own)
         assert seen == answer(PROBES[probe], reader, UNKNOWN, own)
@@ -242,13 +242,13 @@ def test_a_session_of_another_looks_like_one_that_does_not_exist(
 
 
 def test_a_cursor_of_another_leads_to_nothing_of_theirs(tmp_path: Path) -> None:
-    with bough.open(tmp_path / "s.db", owner="ann") as store:
+    with oakleaf.open(tmp_path / "s.db", owner="ann") as store:
         for _ in range(3):
             fill(store)
         pages = [Archive(store).sessions(limit=1), Archive(store).search("lost", limit=1)]
         cursors = [page.rpartition("cursor=")[2].strip("']\n") for page in pages]
     for stranger in ({"owner": "bob"}, {"space": "other"}):
-        with bough.open(tmp_path / "s.db", **stranger) as store:
+        with oakleaf.open(tmp_path / "s.db", **stranger) as store:
             reader = Archive(store)
             assert reader.sessions(cursor=cursors[0]) == "No session is like that."
             assert reader.search("lost", cursor=cursors[1]).startswith("Nothing found")
@@ -268,7 +268,7 @@ def text(result: Any) -> str:
 
 class TestStdio:
     def test_the_official_client_reads_sessions(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             session = fill(store)
 
         async def talk(client: Client) -> None:
@@ -291,21 +291,21 @@ class TestStdio:
 
         store_option = ["--store", str(tmp_path / "s.db"), "mcp"]
         command = StdioServerParameters(
-            command=str(BOUGH[0]), args=[*map(str, BOUGH[1:]), *store_option], env=environment(tmp_path)
+            command=str(OAKLEAF[0]), args=[*map(str, OAKLEAF[1:]), *store_option], env=environment(tmp_path)
         )
         conversation(command, talk)
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             assert store.session(session.session_id).verify() == []
             assert len(store.session(session.session_id).path()) == 5
 
     def test_it_ends_cleanly_whoever_ends_it(self, tmp_path: Path) -> None:
         """Ctrl-C waited for the thread that reads the input, for ever; a client that was gone left a traceback."""
-        command = [*map(str, BOUGH), "--store", str(tmp_path / "s.db"), "mcp"]
+        command = [*map(str, OAKLEAF), "--store", str(tmp_path / "s.db"), "mcp"]
         hello = (
             b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18",'
             b'"capabilities":{},"clientInfo":{"name":"t","version":"1"}}}\n'
         )
-        bough.open(tmp_path / "s.db").close()
+        oakleaf.open(tmp_path / "s.db").close()
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         how = ("interrupt", "terminate", "end of input", "client gone")
         started = {
@@ -330,7 +330,7 @@ class TestStdio:
 
 @pytest.fixture(scope="module")
 def web() -> Iterator[HttpServer]:
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         fill(store)
         server = HttpServer(Archive(store), "127.0.0.1", 0, "sesame")
         ready = threading.Event()
@@ -366,7 +366,7 @@ class TestHttp:
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_stopping_it_is_no_failure(self, tmp_path: Path, number: signal.Signals) -> None:
-        command = [*BOUGH, "--store", str(tmp_path / "s.db"), "mcp", "--http", "--port", "0"]
+        command = [*OAKLEAF, "--store", str(tmp_path / "s.db"), "mcp", "--http", "--port", "0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(tmp_path)) as process:
             assert process.stdout is not None
             assert process.stdout.readline().startswith(b"http://127.0.0.1:")
@@ -374,7 +374,7 @@ class TestHttp:
             assert process.wait(30) == 0
 
     def test_others_cannot_reach_it_without_a_token(self) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             for host, token in (("0.0.0.0", None), ("127.0.0.1", " ")):
                 with pytest.raises(TokenRequired):
                     HttpServer(Archive(store), host, 0, token)

@@ -22,20 +22,20 @@ from typing import Any, TypeVar
 import msgspec
 import pytest
 
-import bough
-from bough import wire
-from bough.core.codec import encode
-from bough.core.context import Context, Item, with_endpoint
-from bough.core.drafts import Draft
-from bough.core.entries import Settings
-from bough.core.messages import Attachment, Message, Reasoning, Text, ToolCall, user
-from bough.core.tool_definitions import ToolSpec, define_tools
-from bough.core.usage import Usage
-from bough.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
-from bough.models.clients import connections
-from bough.models.model import Delta, Model, Request
-from bough.models.names import model_by_name
-from bough.wire import Answer, find_provider
+import oakleaf
+from oakleaf import wire
+from oakleaf.core.codec import encode
+from oakleaf.core.context import Context, Item, with_endpoint
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Settings
+from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall, user
+from oakleaf.core.tool_definitions import ToolSpec, define_tools
+from oakleaf.core.usage import Usage
+from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
+from oakleaf.models.clients import connections
+from oakleaf.models.model import Delta, Model, Request
+from oakleaf.models.names import model_by_name
+from oakleaf.wire import Answer, find_provider
 from support import fake_providers
 from support.fake_providers import (
     USAGE,
@@ -86,7 +86,7 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = set(threading.enumerate())
     yield
     left = set(threading.enumerate()) - before
-    assert [thread for thread in left if not thread.name.startswith(("bough-log", "bough-lease"))] == []
+    assert [thread for thread in left if not thread.name.startswith(("oakleaf-log", "oakleaf-lease"))] == []
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -151,7 +151,7 @@ class TestAnswer:
         deltas, answer, _ = ask(provider, Completion("hello, this is a text"))
         assert len(deltas) > 2
         assert "".join(delta.text for delta in deltas) == "hello, this is a text"
-        assert answer.message == bough.assistant("hello, this is a text")
+        assert answer.message == oakleaf.assistant("hello, this is a text")
         assert answer.provider == provider
         assert "loopback" in answer.model
 
@@ -300,7 +300,9 @@ class TestRequest:
     @providers
     def test_an_illegal_history_is_refused_in_the_vendors_words(self, provider):
         with FakeProviders() as server, pytest.raises(ModelError, match=r"\(400\)"):
-            run(listen(client(provider, server), request_of(user("hi"), bough.assistant("I was not asked"))))
+            run(
+                listen(client(provider, server), request_of(user("hi"), oakleaf.assistant("I was not asked")))
+            )
         assert server.requests[0].problems != []
 
 
@@ -323,7 +325,7 @@ class TestFault:
 
     def test_who_says_nothing_is_overloaded(self, provider, monkeypatch):
         for module in ("connections", "gemini"):
-            monkeypatch.setattr(f"bough.models.clients.{module}.TIMEOUT_SECONDS", 0.05)
+            monkeypatch.setattr(f"oakleaf.models.clients.{module}.TIMEOUT_SECONDS", 0.05)
         assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
 
     def test_too_large_a_request_is_an_overflow(self, provider):
@@ -444,13 +446,13 @@ class TestConnection:
         assert server.bodies(provider)[3] == server.bodies(provider)[4]
 
     def test_a_connection_that_is_replaced_costs_a_session_no_call_and_no_pause(self, provider):
-        async def talk(session: bough.Session) -> None:
+        async def talk(session: oakleaf.Session) -> None:
             for text in ("first", "second"):
                 async for event in session.send(text, model=client(provider, server)):
                     assert event.type != "session:retry"
 
         replies = [Completion("one"), HangUp(), Completion("two")]
-        with FakeProviders(*replies, keeps_alive=True) as server, bough.open("memory:") as store:
+        with FakeProviders(*replies, keeps_alive=True) as server, oakleaf.open("memory:") as store:
             session = store.start()
             run(talk(session))
             assert [call.failed for call in session.model_calls()] == [False, False]
@@ -721,14 +723,14 @@ class TestNamed:
     def test_without_its_sdk_the_extra_is_named(self, provider, monkeypatch):
         _, _, extra, package = VARIABLES[provider]
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ModelUnavailable, match=re.escape(f'pip install "bough[{extra}]"')):
+        with pytest.raises(ModelUnavailable, match=re.escape(f'pip install "oakleaf[{extra}]"')):
             run(listen(model_by_name(f"{provider}:some-model"), request_of()))
 
     @providers
     def test_with_its_sdk_come_its_prices(self, provider):
         """Else every call would be unpriced, and a cost cap would stop nothing."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-        assert "bough[prices]" in project["project"]["optional-dependencies"][VARIABLES[provider][2]]
+        assert "oakleaf[prices]" in project["project"]["optional-dependencies"][VARIABLES[provider][2]]
 
     def test_a_base_url_that_is_none_is_told(self, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -749,7 +751,7 @@ class TestNamed:
 
     def test_no_sdk_is_imported_before_the_first_call(self):
         code = (
-            "import sys; from bough.models.names import model_by_name;"
+            "import sys; from oakleaf.models.names import model_by_name;"
             f"[model_by_name(p + ':x') for p in {PROVIDERS}];"
             "print([m for m in ('anthropic', 'openai', 'google.genai', 'httpx2', 'pydantic') if m in sys.modules])"
         )
@@ -763,14 +765,14 @@ class TestNamed:
 @pytest.fixture(scope="module")
 def vendors() -> FakeProviders:
     """What four vendors saw of one session of twenty turns with tools, driven by another every turn."""
-    with FakeProviders() as server, bough.open("memory:") as store:
-        session = store.start(agent="switcher", seeds=[bough.system("You look out of windows.")])
+    with FakeProviders() as server, oakleaf.open("memory:") as store:
+        session = store.start(agent="switcher", seeds=[oakleaf.system("You look out of windows.")])
         run(drive(session, server))
         assert session.verify() == []
     return server
 
 
-async def drive(session: bough.Session, server: FakeProviders) -> None:
+async def drive(session: oakleaf.Session, server: FakeProviders) -> None:
     for turn in range(20):
         provider = (PROVIDERS + PROVIDERS[::-1])[turn % 8]
         arguments = json.dumps({"city": f"C{turn}", "z": 1, "a": 2})
@@ -784,7 +786,7 @@ async def drive(session: bough.Session, server: FakeProviders) -> None:
         await take_turn(session, client(provider, server), turn)
 
 
-async def take_turn(session: bough.Session, model: Model, number: int) -> None:
+async def take_turn(session: oakleaf.Session, model: Model, number: int) -> None:
     with session.turn(f"How is the weather in C{number}?", tools=map(msgspec.to_builtins, TOOLS)) as turn:
         while True:
             request = Request(session.context(), session.read_blob)

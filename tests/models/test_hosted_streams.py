@@ -12,15 +12,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import bough
-from bough import ProviderBlock, wire
-from bough.core.context import Context, Item
-from bough.core.messages import user
-from bough.errors import ModelError
-from bough.models.model import Delta, Model, Request
-from bough.models.names import model_by_name
-from bough.wire import Answer
+import oakleaf
 from conftest import Store
+from oakleaf import ProviderBlock, wire
+from oakleaf.core.context import Context, Item
+from oakleaf.core.messages import user
+from oakleaf.errors import ModelError
+from oakleaf.models.model import Delta, Model, Request
+from oakleaf.models.names import model_by_name
+from oakleaf.wire import Answer
 from support import fake_providers
 from support.fake_providers import BrokenStream, Completion, FakeProviders
 from support.hosted_answers import GROUPS, anthropic_pairs, random_blocks, reply
@@ -166,7 +166,7 @@ def test_a_delta_of_a_newer_api_is_kept_and_the_text_around_it_is_read(
     monkeypatch.setitem(fake_providers.STREAMS, "anthropic", lambda *_: [sse(event) for event in events])
     with FakeProviders() as server:
         _, answer = asyncio.run(listen(client("anthropic", server)))
-    assert answer.message == bough.assistant(ProviderBlock("strange"), "hi")
+    assert answer.message == oakleaf.assistant(ProviderBlock("strange"), "hi")
     assert answer.evidence is not None
     assert answer.evidence.parts["0"]["raw"]["unread_deltas"] == [strange]
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from bough.core.context import Context, Item
-from bough.core.entries import Settings
-from bough.core.messages import user
-from bough.errors import ModelRefused, ModelUnavailable
-from bough.models.model import Model, Request
-from bough.models.names import address_of, model_by_name, stored_model
+from oakleaf.core.context import Context, Item
+from oakleaf.core.entries import Settings
+from oakleaf.core.messages import user
+from oakleaf.errors import ModelRefused, ModelUnavailable
+from oakleaf.models.model import Model, Request
+from oakleaf.models.names import address_of, model_by_name, stored_model
 from support.fake_providers import ErrorReply, FakeProviders
 
 KEY = "sk-very-secret-0123456789"
@@ -38,7 +38,7 @@ providers = pytest.mark.parametrize("provider", PROVIDERS)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*KEYS, *OTHERS):
         monkeypatch.setenv(name, OTHERS.get(name, KEY))
-    for name in (*URLS, "BOUGH_SERVERS"):
+    for name in (*URLS, "OAKLEAF_SERVERS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1,0.0.0.0")
 
@@ -74,7 +74,7 @@ class TestStored:
         text = refused.value.command_text
         assert all(
             word in text
-            for word in (foreign(server, provider), "ses_x", "--model", "BOUGH_SERVERS=", "was not asked")
+            for word in (foreign(server, provider), "ses_x", "--model", "OAKLEAF_SERVERS=", "was not asked")
         )
 
     @providers
@@ -91,7 +91,7 @@ class TestStored:
         with FakeProviders() as server:
             address = foreign(server, provider)
             monkeypatch.setenv("OWN", OWN_KEY)
-            monkeypatch.setenv("BOUGH_SERVERS", f"http://other.example/v1\n {address}/=OWN")
+            monkeypatch.setenv("OAKLEAF_SERVERS", f"http://other.example/v1\n {address}/=OWN")
             ask(stored_model(f"{provider}:m@{address}", "ses_x"))
             ask(model_by_name(f"{provider}:m@{address}"))
             assert len(server.requests) == 2
@@ -102,7 +102,7 @@ class TestStored:
         self, provider: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with FakeProviders() as server:
-            monkeypatch.setenv("BOUGH_SERVERS", foreign(server, provider))
+            monkeypatch.setenv("OAKLEAF_SERVERS", foreign(server, provider))
             ask(stored_model(f"{provider}:m@{foreign(server, provider)}", "ses_x"))
             assert (len(server.requests), KEY in sent(server)) == (1, False)
 
@@ -153,14 +153,14 @@ class TestStoredAndConfigured:
             assert KEY in sent(server)
 
     def test_a_list_that_cannot_be_read_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("BOUGH_SERVERS", "gpu:8000")
+        monkeypatch.setenv("OAKLEAF_SERVERS", "gpu:8000")
         with pytest.raises(
-            ModelUnavailable, match=r"\$BOUGH_SERVERS cannot be read at 'gpu:8000'; write http://"
+            ModelUnavailable, match=r"\$OAKLEAF_SERVERS cannot be read at 'gpu:8000'; write http://"
         ):
             stored_model("openai-chat:m@http://gpu:8000/v1", "ses_x")
 
     def test_a_missing_key_of_a_listed_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("BOUGH_SERVERS", "http://gpu:8000/v1=GPU_KEY")
+        monkeypatch.setenv("OAKLEAF_SERVERS", "http://gpu:8000/v1=GPU_KEY")
         assert "GPU_KEY" not in os.environ
         with pytest.raises(ModelUnavailable, match="set GPU_KEY in the environment"):
             ask(stored_model("openai-chat:m@http://gpu:8000/v1", "ses_x"))
@@ -168,8 +168,8 @@ class TestStoredAndConfigured:
     def test_a_refused_key_of_a_listed_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with FakeProviders(ErrorReply(401)) as server:
             address = server.url_for("openai-chat")
-            monkeypatch.setenv("BOUGH_SERVERS", address)
-            with pytest.raises(ModelUnavailable, match=f"BOUGH_SERVERS={address}=VARIABLE"):
+            monkeypatch.setenv("OAKLEAF_SERVERS", address)
+            with pytest.raises(ModelUnavailable, match=f"OAKLEAF_SERVERS={address}=VARIABLE"):
                 ask(stored_model(f"openai-chat:m@{address}", "ses_x"))
 
     @pytest.mark.parametrize(

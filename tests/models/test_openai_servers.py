@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from msgspec import Struct
 from msgspec.structs import replace
 
-import bough
-from bough.core.context import Context, Item
-from bough.core.entries import Evidence, Settings
-from bough.core.messages import (
+import oakleaf
+from oakleaf.core.context import Context, Item
+from oakleaf.core.entries import Evidence, Settings
+from oakleaf.core.messages import (
     Attachment,
     Message,
     Reasoning,
@@ -29,12 +29,12 @@ from bough.core.messages import (
     tool_result,
     user,
 )
-from bough.core.usage import Usage
-from bough.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
-from bough.models.clients.openai_chat import OpenAIChatModel
-from bough.models.clients.sse import EventReader, ServerEvent
-from bough.models.model import Delta, Request
-from bough.wire import Answer
+from oakleaf.core.usage import Usage
+from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
+from oakleaf.models.clients.openai_chat import OpenAIChatModel
+from oakleaf.models.clients.sse import EventReader, ServerEvent
+from oakleaf.models.model import Delta, Request
+from oakleaf.wire import Answer
 from support.fake_providers import Completion, FakeProviders, RawReply, Reply
 
 KEY = "sk-very-secret-0123456789"
@@ -793,7 +793,7 @@ def test_what_cannot_be_read_is_an_error_that_keeps_the_piece(reply, piece):
 
 def test_a_piece_that_cannot_be_read_stays_in_the_journal():
     reply, piece = UNREAD["a part of an unknown type"]
-    with FakeProviders(reply) as server, bough.open("memory:") as store:
+    with FakeProviders(reply) as server, oakleaf.open("memory:") as store:
         session = store.start()
         result = session.send_sync("hi", model=model_of(server))
         [failed] = [
@@ -808,7 +808,7 @@ def test_what_an_answer_cost_that_cannot_be_used_is_in_the_ledger():
     unread = chunk({"content": [{"type": "hologram", "hologram": "hi"}]})
     cut = chunk({"content": "hal"})
     for reply in (sse(unread, {**STOP, "usage": COUNTS}), sse({**cut, "usage": COUNTS})):
-        with FakeProviders(reply) as server, bough.open("memory:") as store:
+        with FakeProviders(reply) as server, oakleaf.open("memory:") as store:
             session = store.start()
             assert session.send_sync("hi", model=model_of(server)).status == "failed"
             [call] = session.model_calls()
@@ -822,8 +822,8 @@ def test_malformed_arguments_do_not_end_a_session():
         return city
 
     broken = sse(call_chunk("f", '{"city": ', index=0, id="a"), chunk(finish="tool_calls"))
-    with FakeProviders(broken, YES) as server, bough.open("memory:") as store:
-        result = store.start().send_sync("hi", model=model_of(server), tools=[bough.tool(f)])
+    with FakeProviders(broken, YES) as server, oakleaf.open("memory:") as store:
+        result = store.start().send_sync("hi", model=model_of(server), tools=[oakleaf.tool(f)])
     assert result.text == "yes"
     assert [request.problems for request in server.requests] == [[], []]
     call, tool_message = server.requests[1].body["messages"][-2:]

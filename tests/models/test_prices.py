@@ -7,8 +7,8 @@ from random import Random
 import pytest
 from genai_prices.data import providers
 
-from bough.core.usage import Usage
-from bough.models import prices
+from oakleaf.core.usage import Usage
+from oakleaf.models import prices
 from support.random_logs import SOAK
 
 MODELS = [(provider.id, model.id) for provider in providers for model in provider.models]

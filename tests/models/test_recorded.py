@@ -7,13 +7,13 @@ import asyncio
 import pytest
 from hypothesis import given, settings
 
-import bough
-from bough import Entry, RecordedModel, Session, ToolCall, assistant, system, tool_result, user
-from bough.core import context as contexts
-from bough.errors import ModelError
-from bough.models.model import Delta, Request
-from bough.models.recorded import History
+import oakleaf
 from conftest import Store
+from oakleaf import Entry, RecordedModel, Session, ToolCall, assistant, system, tool_result, user
+from oakleaf.core import context as contexts
+from oakleaf.errors import ModelError
+from oakleaf.models.model import Delta, Request
+from oakleaf.models.recorded import History
 from support.random_logs import SOAK, paths
 
 
@@ -101,4 +101,4 @@ def test_it_streams_and_costs_nothing(session: Session) -> None:
 
 
 def test_it_is_public() -> None:
-    assert bough.RecordedModel is RecordedModel
+    assert oakleaf.RecordedModel is RecordedModel

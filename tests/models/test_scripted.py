@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough import ScriptedModel, ToolCall, assistant
-from bough.errors import ModelError, ModelUnavailable, TurnLimit
-from bough.models.names import model_by_name
-from bough.models.recorded import RecordedModel
-from bough.models.scripted import MAX_SCRIPT_BYTES
+import oakleaf
 from conftest import Store
+from oakleaf import ScriptedModel, ToolCall, assistant
+from oakleaf.errors import ModelError, ModelUnavailable, TurnLimit
+from oakleaf.models.names import model_by_name
+from oakleaf.models.recorded import RecordedModel
+from oakleaf.models.scripted import MAX_SCRIPT_BYTES
 
 SCRIPT = """
 - text: Let me see.
@@ -23,7 +23,7 @@ SCRIPT = """
 """
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(n: int) -> str:
     """Looks."""
     return f"saw {n}"
@@ -37,9 +37,9 @@ def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
     lines = '[{"text":"Let me see.","calls":[{"name":"look","arguments":{"n":1},"id":"c1"}]},"It is there."]'
     place.write_text(SCRIPT if kind == "yaml" else lines)
     session = store.start()
-    session.append([bough.user("q")])
+    session.append([oakleaf.user("q")])
     with pytest.raises(TurnLimit):
-        session.resume_sync(model=f"scripted:{place}", tools=[look], limits=bough.Limits(rounds=1))
+        session.resume_sync(model=f"scripted:{place}", tools=[look], limits=oakleaf.Limits(rounds=1))
     again = store.start()
     again.send_sync("q", model=f"scripted:{place}", tools=[look])
     assert [entry.message.text for entry in again.transcript()] == ["q", "It is there."]
@@ -114,17 +114,17 @@ class TestRecorded:
 def test_a_script_may_say_what_it_costs(tmp_path: Path) -> None:
     place = tmp_path / "priced.json"
     place.write_text('{"rates": {"input": 3.0, "output": 15.0, "cache_read": 0.3}, "lines": ["Hello."]}')
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         session = store.start()
         session.send_sync("hi", model=f"scripted:{place}")
         (call,) = session.model_calls()
         spent = (call.usage.input_tokens or 0) * 300 + (call.usage.output_tokens or 0) * 1_500
-        assert call.price == bough.Price(spent, "rates of the model")
+        assert call.price == oakleaf.Price(spent, "rates of the model")
 
 
 def test_rates_price_cached_tokens_once() -> None:
-    rates = bough.Rates(input=3.0, output=15.0, cache_read=0.3)
-    price = rates.price(bough.Usage(1_000_000, 0, 900_000, 0))
+    rates = oakleaf.Rates(input=3.0, output=15.0, cache_read=0.3)
+    price = rates.price(oakleaf.Usage(1_000_000, 0, 900_000, 0))
     assert price is not None
     assert price.microcents == 57_000_000  # 100,000 at 3 dollars and 900,000 at 30 cents a million
-    assert rates.price(bough.Usage()) is None
+    assert rates.price(oakleaf.Usage()) is None

@@ -26,17 +26,17 @@ import pytest
 from google import genai
 from google.genai.types import HttpOptions
 
-import bough
-from bough import Session, Store
-from bough.proxy.recorder import Recorder
-from bough.proxy.server import ApiCall, Proxy
-from bough.proxy.upstreams import find_upstreams
-from bough.stores.postgres import connections as postgres_connections
-from bough.stores.sqlite.store import SqliteStore
+import oakleaf
+from oakleaf import Session, Store
+from oakleaf.proxy.recorder import Recorder
+from oakleaf.proxy.server import ApiCall, Proxy
+from oakleaf.proxy.upstreams import find_upstreams
+from oakleaf.stores.postgres import connections as postgres_connections
+from oakleaf.stores.sqlite.store import SqliteStore
 from support.fake_providers import BrokenStream, Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
 from support.postgres import Database
 from support.processes import wait_until
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 PROVIDERS = ("anthropic", "openai", "openai-chat", "gemini")
 KEY = "sk-the-key-of-the-program"
@@ -94,7 +94,7 @@ class Recording:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    with bough.open(tmp_path / "recorded.db") as store:
+    with oakleaf.open(tmp_path / "recorded.db") as store:
         yield store
 
 
@@ -124,7 +124,7 @@ def texts(session: Session) -> list[str]:
     return [entry.message.text for entry in session.path() if entry.message is not None]
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def lookup(order: int) -> str:
     """Look up an order."""
     return f"order {order} is lost"
@@ -151,8 +151,8 @@ def test_an_agent_is_recorded_as_it_records_itself(provider: str, store: Store, 
         Completion("It is lost."),
         Completion("You are welcome."),
     ]
-    with recording(store, *replies) as proxy, bough.open(tmp_path / "own.db") as own_store:
-        own = own_store.start(seeds=[bough.system("You help.")])
+    with recording(store, *replies) as proxy, oakleaf.open(tmp_path / "own.db") as own_store:
+        own = own_store.start(seeds=[oakleaf.system("You help.")])
         model = f"{provider}:m@{proxy.url(provider)}"
         with pytest.MonkeyPatch.context() as patch:
             for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
@@ -176,8 +176,8 @@ def test_an_agent_is_recorded_as_it_records_itself(provider: str, store: Store, 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_the_tools_and_options_of_a_request_are_kept(provider: str, store: Store, tmp_path: Path) -> None:
-    with recording(store, Completion("Lost.")) as proxy, bough.open("memory:") as own_store:
-        own = own_store.start(seeds=[bough.system("You help.")])
+    with recording(store, Completion("Lost.")) as proxy, oakleaf.open("memory:") as own_store:
+        own = own_store.start(seeds=[oakleaf.system("You help.")])
         model = f"{provider}:m@{proxy.url(provider)}"
         with pytest.MonkeyPatch.context() as patch:
             for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
@@ -186,7 +186,7 @@ def test_the_tools_and_options_of_a_request_are_kept(provider: str, store: Store
             own.send_sync("Where is 41?", model=model, tools=[lookup], options=options)
         (body,) = (request.body for request in proxy.fake.requests)
         (session_id,) = (session.session_id for session in proxy.sessions())
-    with bough.open(tmp_path / "recorded.db") as again:  # as another process reads it
+    with oakleaf.open(tmp_path / "recorded.db") as again:  # as another process reads it
         recorded = again.session(session_id)
         settings = recorded.context().settings
         assert {name: settings.options[name] for name in options} == options
@@ -254,7 +254,7 @@ def test_the_same_history_with_other_options_is_a_branch_with_these(store: Store
         (session,) = proxy.sessions()
         answered = {entry.message.text: entry for entry in session.entries() if entry.role == "assistant"}
         for text, prompt, temperature in [("two", "Be brief.", 0), ("three", "Be polite.", 1)]:
-            session.checkout(bough.Leaf(answered[text].branch, answered[text].seq))
+            session.checkout(oakleaf.Leaf(answered[text].branch, answered[text].seq))
             context = session.context()
             assert (context.system, context.settings.options) == ((prompt,), {"temperature": temperature})
         assert session.verify() == []
@@ -298,13 +298,13 @@ def test_a_secret_in_the_history_is_masked_and_the_session_goes_on(tmp_path: Pat
     replies = [Completion("", "", (call,)), Completion(f"I used {secret}."), *3 * [Completion("Bye.")]]
     with FakeProviders(*replies) as fake:
         for ends in ((2, 4), (6,), (6,)):  # each time another process goes on
-            with bough.open(path, secrets={"PASSWORD": "correct horse battery"}) as store:
+            with oakleaf.open(path, secrets={"PASSWORD": "correct horse battery"}) as store:
                 proxy = Recording(store, fake)
                 for end in ends:
                     proxy.chat(history[:end], tools=[function("login")])
                 proxy.close()
                 assert (proxy.recorder.gaps, len(store.sessions().sessions)) == ([], 1)
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         (row,) = store.sessions().sessions
         session = store.session(row.session_id)
         roles = [entry.message.role for entry in session.path() if entry.message is not None]
@@ -318,7 +318,7 @@ def test_a_secret_in_the_history_is_masked_and_the_session_goes_on(tmp_path: Pat
 def test_a_secret_that_a_server_repeats_in_its_error_is_masked(tmp_path: Path) -> None:
     path = tmp_path / "recorded.db"
     refusal = ErrorReply(401, f"Incorrect API key provided: {SHAPED_KEY}")
-    with bough.open(path) as store, recording(store, refusal) as proxy:
+    with oakleaf.open(path) as store, recording(store, refusal) as proxy:
         with pytest.raises(openai.AuthenticationError):
             proxy.chat([user("hi")])
         (session,) = proxy.sessions()
@@ -381,7 +381,7 @@ def test_a_key_of_the_program_is_stored_nowhere_whoever_repeats_it(
     """Six of eight ways to repeat a key that is of no vendor's shape left it in the store in clear."""
     headers, query, key = OWN_KEYS[place]
     told = repetitions(key)
-    with bough.open(tmp_path / "recorded.db") as store, recording(store, repeat(how, told)) as proxy:
+    with oakleaf.open(tmp_path / "recorded.db") as store, recording(store, repeat(how, told)) as proxy:
         body = {"model": f"m {key}", "messages": [user(f"My key is {key}."), user("Hello")], "user": key}
         url = f"{proxy.url('openai-chat')}/chat/completions{query}"
         reply = httpx.post(url, json=body, headers={"user-agent": f"{key}/1 agent", **headers})
@@ -391,7 +391,7 @@ def test_a_key_of_the_program_is_stored_nowhere_whoever_repeats_it(
         session = store.session(session_id)
         stored = "\n".join([*proxy.recorder.gaps, *proxy.lines, str(session.row), str(session.journal())])
         assert "My key is [redacted]." in texts(session)
-        session.export(tmp_path / "session.bough")
+        session.export(tmp_path / "session.oakleaf")
     for file in tmp_path.iterdir():
         data = file.read_bytes()
         stored += (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode("latin-1")
@@ -456,7 +456,7 @@ def test_a_key_is_masked_in_the_answers_and_errors_of_every_provider(tmp_path: P
     told = " ".join(text for text, _ in repetitions(OWN_KEY))
     call = Call("call_1", "login", json.dumps({"headers": {told: told}}))
     replies = (Completion(told, told, (call,)), ErrorReply(401, told))
-    with bough.open(tmp_path / "recorded.db") as store, recording(store, *replies) as proxy:
+    with oakleaf.open(tmp_path / "recorded.db") as store, recording(store, *replies) as proxy:
         for _ in replies:
             httpx.post(proxy.url(provider) + path, json=body, headers=headers)
         proxy.close()
@@ -924,7 +924,7 @@ def test_calls_wait_for_a_store_that_is_away_which_is_told_once(
         user("d"),
     ]
     answers = ("one", "two", "three", "four")
-    with bough.open(database.url) as store, recording(store, *map(Completion, answers)) as proxy:
+    with oakleaf.open(database.url) as store, recording(store, *map(Completion, answers)) as proxy:
         proxy.chat(chat[:1])
         proxy.wait(1)
         with database.outage():
@@ -946,7 +946,7 @@ def test_what_waits_for_a_store_that_does_not_come_back_is_recorded_elsewhere(
 ) -> None:
     monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", 0.05)
     with (
-        bough.open(database.url) as away,
+        oakleaf.open(database.url) as away,
         recording(away, *map(Completion, ("one", "two", "three"))) as proxy,
     ):
         proxy.chat([user("a")])
@@ -1058,8 +1058,8 @@ def test_results_find_their_calls_although_the_program_made_the_ids_anew(store: 
         assert proxy.recorder.gaps == []
         stored = [result for entry in session.path() if entry.message for result in entry.message.results]
         assert [(result.call_id, result.content) for result in stored] == [
-            ("call_1", (bough.Text("result 1"),)),
-            ("call_2", (bough.Text("result 2"),)),
+            ("call_1", (oakleaf.Text("result 1"),)),
+            ("call_2", (oakleaf.Text("result 2"),)),
         ]
         assert texts(session)[-1] == "done"
         assert not list(store.verify())

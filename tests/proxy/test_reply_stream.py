@@ -7,8 +7,8 @@ import zlib
 
 import pytest
 
-from bough.errors import UnrecognizedReply
-from bough.proxy.reply_stream import read_reply
+from oakleaf.errors import UnrecognizedReply
+from oakleaf.proxy.reply_stream import read_reply
 from support.fake_providers import chunk
 
 STREAM = chunk({"role": "assistant", "content": "hello"}) + chunk({}, finish_reason="stop")

@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.proxy import server
-from bough.proxy.http_stream import BadMessage, ChunkedBody, Head, LengthBody
-from bough.proxy.server import ApiCall, Listener, Proxy
-from bough.proxy.upstreams import child_environment, find_upstreams
+from oakleaf.proxy import server
+from oakleaf.proxy.http_stream import BadMessage, ChunkedBody, Head, LengthBody
+from oakleaf.proxy.server import ApiCall, Listener, Proxy
+from oakleaf.proxy.upstreams import child_environment, find_upstreams
 
 Handler = Callable[[bytes, bytes, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -8,13 +8,13 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bough import RecordedModel, ScriptedModel, Session, Store, ToolCall, assistant
-from bough.core.usage import Usage
-from bough.replay.replay import Replay, ReplayPlan, ReplayTarget
-from bough.replay.report import ReplayReport
-from bough.stores.base import Change, CommitResult
-from bough.stores.memory.store import MemoryStore
 from conftest import SOAK
+from oakleaf import RecordedModel, ScriptedModel, Session, Store, ToolCall, assistant
+from oakleaf.core.usage import Usage
+from oakleaf.replay.replay import Replay, ReplayPlan, ReplayTarget
+from oakleaf.replay.report import ReplayReport
+from oakleaf.stores.base import Change, CommitResult
+from oakleaf.stores.memory.store import MemoryStore
 from support.random_recordings import Turn, record, scripts
 from support.runtime import deterministic_runtime
 

@@ -11,8 +11,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import bough
-from bough import (
+import oakleaf
+from conftest import Store
+from oakleaf import (
     Diff,
     Reasoning,
     ScriptedModel,
@@ -24,12 +25,11 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.state import fold_state
-from bough.replay.compared_path import PathSide, shared_seq
-from bough.replay.turn_comparison import align, heaviest_kind, word_diff
-from bough.replay.turn_reader import read_turns
-from bough.stores.memory.store import MemoryStore
-from conftest import Store
+from oakleaf.core.state import fold_state
+from oakleaf.replay.compared_path import PathSide, shared_seq
+from oakleaf.replay.turn_comparison import align, heaviest_kind, word_diff
+from oakleaf.replay.turn_reader import read_turns
+from oakleaf.stores.memory.store import MemoryStore
 from support.random_logs import SOAK
 from support.random_recordings import Turn, record, turns
 from support.random_steps import STEPS, Reads, random_seeds
@@ -57,7 +57,7 @@ def compare(store: Store, a: list[Any], b: list[Any]) -> Diff:
     for session, messages in ((one, a), (other, b)):
         if messages:
             session.append(messages)
-    return bough.diff(one, other)
+    return oakleaf.diff(one, other)
 
 
 def kinds(diff: Diff) -> list[str]:
@@ -150,9 +150,9 @@ class TestKinds:
         one = store.start()
         one.append(plain(("a", "1")))
         other = one.fork()
-        assert bough.diff(one, other).is_same
+        assert oakleaf.diff(one, other).is_same
         other.note(state={"x": 1})
-        diff = bough.diff(one, other)
+        diff = oakleaf.diff(one, other)
         assert not diff.is_same
         assert not diff.is_state_same
 
@@ -176,7 +176,7 @@ class TestNotADifference:
         one.append(plain(("a", "1")))
         other = one.fork(at=1, prompt="Be strict.", model="new")
         other.append(plain(("a", "1")))
-        diff = bough.diff(one, other)
+        diff = oakleaf.diff(one, other)
         assert diff.is_same
         assert [(change.name, change.b) for change in diff.setup] == [
             ("prompt", "Be strict."),
@@ -200,7 +200,7 @@ class TestNotADifference:
         one, other = store.start("s"), store.start("s")
         one.send_sync("a", model=ScriptedModel(["1"]), tools=[look, pay])
         other.send_sync("a", model=ScriptedModel(["1"]), tools=[look_closely])
-        diff = bough.diff(one, other)
+        diff = oakleaf.diff(one, other)
         assert diff.is_same
         changes = {change.name: (change.a, change.b) for change in diff.setup}
         assert changes["tool look, description"] == ("Look an order up.", "Look an order up, closely.")
@@ -212,7 +212,7 @@ class TestNotADifference:
         one = store.start("s")
         one.send_sync("a", model=ScriptedModel(["1"], model="old"))
         other = one.fork(at=0, model="new")
-        assert [(s.name, s.a, s.b) for s in bough.diff(one, other).setup] == [("model", "old", "new")]
+        assert [(s.name, s.a, s.b) for s in oakleaf.diff(one, other).setup] == [("model", "old", "new")]
 
 
 class TestAlignment:
@@ -242,7 +242,7 @@ class TestAlignment:
         one, other = store.start(), store.start()
         one.append(plain(*[("go on", str(n)) for n in range(many)]))
         other.append(plain(*[("go on", str(n)) for n in range(1, many)]))
-        assert len(bough.diff(one, other).rows) == many
+        assert len(oakleaf.diff(one, other).rows) == many
 
 
 class TestPlaces:
@@ -255,28 +255,28 @@ class TestPlaces:
     def test_a_fork_shares_its_prefix_by_ids(self, session: Session) -> None:
         fork = session.fork(at=2)
         fork.append(plain(("b", "3")))
-        diff = bough.diff(session, fork)
+        diff = oakleaf.diff(session, fork)
         assert (diff.shared, kinds(diff)) == (3, ["reworded"])
 
     def test_a_session_with_its_own_past(self, session: Session) -> None:
-        diff = bough.diff((session, 2), session)
+        diff = oakleaf.diff((session, 2), session)
         assert kinds(diff) == ["missing"]
-        assert bough.diff(session, session).is_same
+        assert oakleaf.diff(session, session).is_same
 
     def test_two_branches_of_one_session(self, session: Session) -> None:
         leaf = session.leaf
         session.rewind(3)
         session.append([assistant("3")])
-        diff = bough.diff((session, leaf), session)
+        diff = oakleaf.diff((session, leaf), session)
         assert kinds(diff) == ["reworded"]
         assert (diff.a.seq, diff.b.seq) == (4, 4)
 
     def test_a_cut_inside_a_turn(self, session: Session) -> None:
-        assert kinds(bough.diff((session, 3), session)) == ["missing"]
+        assert kinds(oakleaf.diff((session, 3), session)) == ["missing"]
 
     def test_a_place_that_is_not_there(self, session: Session) -> None:
-        with pytest.raises(bough.BoughError):
-            bough.diff((session, 9), session)
+        with pytest.raises(oakleaf.OakleafError):
+            oakleaf.diff((session, 9), session)
 
     def test_the_end_of_what_is_shared_is_found_by_halving(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
@@ -295,7 +295,7 @@ class TestPlaces:
 def test_what_is_shared_need_not_be_read(seed: int) -> None:
     """The rows are those of two paths that are read as a whole."""
     random = Random(seed)
-    store = bough.open("memory:")
+    store = oakleaf.open("memory:")
     session = store.start("a", [system("You help."), *random_seeds(random)])
     for _ in range(12):
         random.choice(STEPS)(session, random)
@@ -304,7 +304,7 @@ def test_what_is_shared_need_not_be_read(seed: int) -> None:
         for _ in range(random.randrange(6)):
             random.choice(STEPS)(one, random)
     for a, b in ((session, fork), (fork, session), (session, session)):
-        diff = bough.diff(a, b)
+        diff = oakleaf.diff(a, b)
         assert [(row.turn_a, row.turn_b, row.kind) for row in diff.rows] == rows_of_whole_paths(a, b)
         assert diff.is_state_same == (fold_state(a.path()) == fold_state(b.path()))
 
@@ -336,7 +336,7 @@ class TestCost:
                 turn.answer(
                     assistant(f"b{tokens}"), usage=Usage(tokens, 2), provider="openai", model="gpt-4o"
                 )
-        diff = bough.diff(one, other)
+        diff = oakleaf.diff(one, other)
         assert [(row.a.input_tokens, row.b.input_tokens) for row in diff.rows] == [(10, 25)]
         assert (diff.a.totals.output_tokens, diff.b.totals.output_tokens) == (2, 2)
         assert diff.a.models == ("gpt-4o",)
@@ -415,7 +415,7 @@ def test_one_change_is_found_in_the_turn_it_was_made(
         one = record(store, script)
         at = [entry.seq for entry in one.path() if entry.turn == entry.seq][k]
         replayed = record(store, [*script[:k], *([changed] if changed else []), *script[k + 1 :]])
-        diff = bough.diff(one, replayed)
+        diff = oakleaf.diff(one, replayed)
         assert diff.first_divergence is not None
         assert diff.first_divergence.turn_a == at
         if how != "gone":

@@ -6,12 +6,12 @@ from random import Random
 
 import pytest
 
-import bough
-from bough import Session, ToolCall, assistant, system, tool_result, user
-from bough.replay import compared_path
-from bough.replay import diff_window as windows
-from bough.replay.diff import diff
-from bough.replay.diff_window import DiffWindow, diff_window
+import oakleaf
+from oakleaf import Session, ToolCall, assistant, system, tool_result, user
+from oakleaf.replay import compared_path
+from oakleaf.replay import diff_window as windows
+from oakleaf.replay.diff import diff
+from oakleaf.replay.diff_window import DiffWindow, diff_window
 
 
 def pages(a: Session, b: Session, limit: int) -> list[DiffWindow]:
@@ -43,7 +43,7 @@ def grow(session: Session, random: Random, turns: int) -> None:
 def test_of_any_two_paths(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compared_path, "STEP", 4)
     random = Random(seed)
-    store = bough.open("memory:")
+    store = oakleaf.open("memory:")
     session = store.start("a", [system("You help.")])
     grow(session, random, 8)
     fork = session.fork(random.randrange(session.leaf.seq))
@@ -69,7 +69,7 @@ def turns(result: list[DiffWindow]) -> list[list[int]]:
 def test_a_turn_longer_than_a_window_is_compared_as_far_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compared_path, "STEP", 4)
     monkeypatch.setattr(windows, "MAX_SCANNED", 12)
-    store = bough.open("memory:")
+    store = oakleaf.open("memory:")
     sessions = []
     for text in ("lost", "here"):
         session = store.start("a")

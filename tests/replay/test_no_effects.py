@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 
-import bough
-import bough.replay.replay  # loaded now: compiling it later would write a file under the guards
-from bough import ScriptedModel, Session, ToolCall, assistant, system
+import oakleaf
+import oakleaf.replay.replay  # loaded now: compiling it later would write a file under the guards
 from conftest import Store
+from oakleaf import ScriptedModel, Session, ToolCall, assistant, system
 
 WATCHED = {
     "socket.connect",
@@ -120,15 +120,15 @@ class Outside:
             "outbox": len(self.outbox),
         }
 
-    def tools(self) -> list[bough.Tool]:
-        @bough.tool
+    def tools(self) -> list[oakleaf.Tool]:
+        @oakleaf.tool
         def write_file(name: str) -> str:
             """Write a file."""
             with (self.folder / f"{name}.txt").open("a") as file:
                 file.write("written\n")
             return "written"
 
-        @bough.tool
+        @oakleaf.tool
         def knock(word: str) -> str:
             """Open a socket."""
             with socket.create_connection(self.listener.getsockname()) as line:
@@ -137,7 +137,7 @@ class Outside:
                 line.recv(1)
             return "knocked"
 
-        @bough.tool
+        @oakleaf.tool
         async def post(text: str) -> int:
             """Send an HTTP request."""
             line = HTTPConnection("127.0.0.1", self.server.server_port)
@@ -146,7 +146,7 @@ class Outside:
             line.close()
             return status
 
-        @bough.tool
+        @oakleaf.tool
         def run(word: str) -> str:
             """Run a program."""
             place = self.folder / "run.txt"
@@ -155,8 +155,8 @@ class Outside:
             )
             return "ran"
 
-        @bough.tool
-        def send_mail(to: str, ctx: bough.ToolContext) -> str:
+        @oakleaf.tool
+        def send_mail(to: str, ctx: oakleaf.ToolContext) -> str:
             """Put a mail into the outbox."""
             self.outbox.append(to)
             ctx.update(mailed=to)
@@ -238,7 +238,7 @@ def test_the_same_calls_by_another_model_have_no_effects(recorded: Session, outs
 
 def test_a_dry_run_says_what_it_would_have_done_and_does_nothing(store: Store, outside: Outside) -> None:
     tools = [
-        bough.tool(name=tool.name, dry_run=lambda **arguments: f"would use {sorted(arguments)}")(
+        oakleaf.tool(name=tool.name, dry_run=lambda **arguments: f"would use {sorted(arguments)}")(
             tool.function
         )
         for tool in outside.tools()
@@ -273,9 +273,9 @@ def test_a_replay_cannot_be_driven_on_by_accident(store: Store, recorded: Sessio
     report = recorded.replay_sync()
     replay = store.session(report.replay)
     model = ScriptedModel([assistant(*CALLS), "Done."])
-    with pytest.raises(bough.BoughError, match="is a replay"):
+    with pytest.raises(oakleaf.OakleafError, match="is a replay"):
         replay.send_sync("again", model=model, tools=outside.tools())
-    with pytest.raises(bough.BoughError, match="is a replay"):
+    with pytest.raises(oakleaf.OakleafError, match="is a replay"):
         replay.resume_sync(model=model, tools=outside.tools())
     assert outside.counts() == ONCE
     fork = replay.fork(effects="repeat")

@@ -23,8 +23,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bough
-from bough import (
+import oakleaf
+from conftest import Store
+from oakleaf import (
     Broken,
     Limits,
     Note,
@@ -40,14 +41,13 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.codec import chain_id
-from bough.core.drafts import Draft, NewEntry
-from bough.core.entries import Entry
-from bough.errors import InvalidPosition, InvalidReplay, NotFound, SessionIsReplay, TurnLimit
-from bough.stores.base import Change
-from bough.stores.memory.store import MemoryStore
-from bough.wire import PROVIDERS, Answer
-from conftest import Store
+from oakleaf.core.codec import chain_id
+from oakleaf.core.drafts import Draft, NewEntry
+from oakleaf.core.entries import Entry
+from oakleaf.errors import InvalidPosition, InvalidReplay, NotFound, SessionIsReplay, TurnLimit
+from oakleaf.stores.base import Change
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.wire import PROVIDERS, Answer
 from support.random_logs import SOAK, paths
 from support.random_recordings import TOOLS, Turn, answers, record, scripts
 from support.runtime import deterministic_runtime
@@ -57,16 +57,16 @@ MANY = settings(max_examples=2_000 if SOAK else 25, deadline=None)
 
 def without_media(payload: Any) -> Any:
     """The same payload, words where its media stand: their bytes are in no store."""
-    if not isinstance(payload, bough.Message):
+    if not isinstance(payload, oakleaf.Message):
         return payload
     parts: list[Any] = []
     for part in payload.parts:
-        if isinstance(part, bough.ToolResult):
+        if isinstance(part, oakleaf.ToolResult):
             content = tuple(
-                bough.Text("media") if isinstance(piece, bough.Media) else piece for piece in part.content
+                oakleaf.Text("media") if isinstance(piece, oakleaf.Media) else piece for piece in part.content
             )
             part = msgspec.structs.replace(part, content=content)
-        parts.append(bough.Text("media") if isinstance(part, bough.Media) else part)
+        parts.append(oakleaf.Text("media") if isinstance(part, oakleaf.Media) else part)
     return msgspec.structs.replace(payload, parts=tuple(parts))
 
 
@@ -86,14 +86,14 @@ class Desk:
     def __init__(self) -> None:
         self.did: list[tuple[str, int]] = []
 
-    def tools(self, **how: Any) -> list[bough.Tool]:
-        @bough.tool(effect="read")
+    def tools(self, **how: Any) -> list[oakleaf.Tool]:
+        @oakleaf.tool(effect="read")
         def look(order: int) -> dict[str, Any]:
             """Look an order up."""
             self.did.append(("look", order))
             return {"order": order, "n": len(self.did)}
 
-        @bough.tool(**how)
+        @oakleaf.tool(**how)
         def refund(order: int, ctx: ToolContext) -> str:
             """Give the money back."""
             self.did.append(("refund", order))
@@ -163,7 +163,7 @@ class TestStrict:
     def test_a_recorded_answer_is_no_model_call(self, store: Store, session: Session) -> None:
         report = session.replay_sync()
         assert report.usage_before.calls == 4
-        assert report.usage_after == bough.Totals()
+        assert report.usage_after == oakleaf.Totals()
         assert replayed(store, report).model_calls() == []
 
     def test_results_land_in_the_order_they_landed(self, store: Store) -> None:
@@ -175,7 +175,7 @@ class TestStrict:
 
     def test_results_that_came_in_one_entry_are_the_same_one_by_one(self, store: Store) -> None:
         session = store.start()
-        both = bough.Message("tool", (*tool_result("a", "1").parts, *tool_result("b", "2").parts))
+        both = oakleaf.Message("tool", (*tool_result("a", "1").parts, *tool_result("b", "2").parts))
         session.append(
             [user("first"), assistant(ToolCall("a", "f"), ToolCall("b", "g")), both, assistant("x" * 99)]
         )
@@ -194,7 +194,7 @@ class TestStrict:
         session = store.start()
         calls = [ToolCall(f"c{n}", "f", {"n": n}) for n in range(9)]
         together = [part for call in calls for part in tool_result(call.id, "r").parts]
-        session.append([user("first"), assistant(*calls), bough.Message("tool", tuple(together))])
+        session.append([user("first"), assistant(*calls), oakleaf.Message("tool", tuple(together))])
         session.append([assistant("x" * 99), user("second"), assistant("y")])
         session.compact("short")
         report = session.replay_sync()
@@ -280,7 +280,7 @@ class TestStrict:
         assert report.is_identical
         assert replayed(store, report).state == {"latest": 1}
 
-    def test_what_a_newer_bough_wrote_is_left_out(self, store: Store) -> None:
+    def test_what_a_newer_oakleaf_wrote_is_left_out(self, store: Store) -> None:
         """It is kept whole and cannot be written by us: the replay once broke off there."""
         session = store.start("a", [system("s")])
         session.append([user("first"), assistant("x" * 99)])
@@ -314,7 +314,7 @@ class TestStrict:
             assert reloaded.state == session.state
             assert reloaded.context().items == session.context().items
             assert reloaded.verify() == []
-            assert bough.diff(session, reloaded).is_same
+            assert oakleaf.diff(session, reloaded).is_same
             assert report.effects_sent == 0
             assert report.is_source_unchanged
 
@@ -328,7 +328,7 @@ class TestStrict:
             session = store.start("host", [without_media(entry.payload) for entry in path[:first]])
             for entry in path[first:]:
                 payload = without_media(entry.payload)
-                if isinstance(payload, bough.Compaction):  # where the log itself would have put it
+                if isinstance(payload, oakleaf.Compaction):  # where the log itself would have put it
                     first_kept = session.log.cut(payload.first_kept - 1).at + 1
                     payload = msgspec.structs.replace(payload, first_kept=first_kept)
                 session.log.append([Draft(payload, evidence=entry.evidence)])
@@ -399,7 +399,7 @@ def counted_calls() -> Iterator[Callable[[], int]]:
 class TestSource:
     def test_its_rows_are_untouched(self, tmp_path: Path, desk: Desk) -> None:
         place = tmp_path / "agent.db"
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             session = store.start("support", [system("You help.")])
             model = ScriptedModel([ask(("look", 41), ("refund", 41)), "Done."])
             session.send_sync("q", model=model, tools=desk.tools())
@@ -421,23 +421,23 @@ class TestSource:
 
     def test_a_crash_in_the_middle_leaves_it_as_it_was(self, tmp_path: Path) -> None:
         place = tmp_path / "agent.db"
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             session = record(store, [Turn("go", ((("look", 1),),), "a"), Turn("go", ((("send", 1),),), "b")])
             before = raw_rows(place, session.session_id)
         script = f"""
-            import os, bough
-            store = bough.open({str(place)!r})
+            import os, oakleaf
+            store = oakleaf.open({str(place)!r})
             def model(request):
                 if len(request.context.items) > 4:
                     os.kill(os.getpid(), 9)
                 return "something else"
             source = store.session({session.session_id!r})
-            source.replay_sync(model=bough.ScriptedModel(model))
+            source.replay_sync(model=oakleaf.ScriptedModel(model))
         """
         done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
         assert done.returncode == -9
         assert raw_rows(place, session.session_id) == before
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             (row,) = store.sessions(relation="replay").sessions
             reloaded = store.session(row.session_id)
             assert reloaded.verify() == []
@@ -582,7 +582,7 @@ class TestRecordedTools:
         assert report.first_divergence.kind == "tool changed"
         assert report.first_divergence.expected == 'refund({"order":1})'
         assert report.first_divergence.actual == "I do not refund."
-        assert report.rows == bough.diff(session, replayed(store, report)).rows
+        assert report.rows == oakleaf.diff(session, replayed(store, report)).rows
         assert report.usage_before == session.usage()
 
     def test_without_definitions_it_is_told_of_the_tools_by_their_recorded_calls(self, store: Store) -> None:
@@ -728,14 +728,14 @@ class TestOverrides:
         assert [str(one.name) for one in report.diff.setup] == ["model", "seed", "temperature"]
         for words in ("temperature 0.5 → 1", "seed 7 → (default)"):
             assert words in report.lines()
-            assert words in bough.diff(session, replayed(store, report)).lines()
+            assert words in oakleaf.diff(session, replayed(store, report)).lines()
         assert "- temperature 0.5 → 1" in report.markdown()
 
     def test_another_prompt_or_option_alone_is_answered_by_the_recorded_model(
         self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         (tmp_path / "s.json").write_text('["a", "b"]')
-        monkeypatch.setenv("BOUGH_MODEL", f"scripted:{tmp_path}/s.json")
+        monkeypatch.setenv("OAKLEAF_MODEL", f"scripted:{tmp_path}/s.json")
         session = store.start("s")
         session.send_sync("q", model=f"scripted:{tmp_path}/s.json")
         report = session.replay_sync(prompt="Be strict.")
@@ -754,11 +754,11 @@ class TestOverrides:
         silent = session.replay_sync(model=ScriptedModel([ask(("look", 41)), "Lost."]))
         assert (silent.is_unanswered, silent.is_same) == (True, False)
         assert silent.lines()[-1].startswith("unknown: scripted gave no answer")
-        assert "no more lines" in bough.diff(session, replayed(store, silent)).incomplete
-        assert bough.diff((session, 1), (replayed(store, silent), 1)).incomplete is None
+        assert "no more lines" in oakleaf.diff(session, replayed(store, silent)).incomplete
+        assert oakleaf.diff((session, 1), (replayed(store, silent), 1)).incomplete is None
         missed = session.replay_sync(model=ScriptedModel([ask(("look", 41), ("refund", 7))]))
         assert (missed.is_unanswered, missed.is_same, missed.lines()[-1]) == (False, False, "different")
-        assert bough.diff(session, replayed(store, missed)).incomplete is None
+        assert oakleaf.diff(session, replayed(store, missed)).incomplete is None
 
     def test_a_patch_is_added(self, session: Session) -> None:
         model = ScriptedModel(["a", "b"])
@@ -856,7 +856,7 @@ class TestDry:
     def test_a_read_that_wants_approval_is_refused(self, session: Session) -> None:
         did: list[int] = []
 
-        @bough.tool(effect="read", approval=True)
+        @oakleaf.tool(effect="read", approval=True)
         def peek(order: int) -> str:
             """Peeks."""
             did.append(order)
@@ -887,7 +887,7 @@ class TestLive:
         assert report.effects == {"refund": 1}
 
     def test_another_result_is_a_divergence_and_the_recorded_answers_go_on(self, session: Session) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def look(order: int) -> str:
             """Looks."""
             return "delivered"
@@ -913,7 +913,7 @@ class TestLive:
     def test_one_cancelled_while_it_ran_may_have_taken_effect(self, store: Store, session: Session) -> None:
         started = asyncio.Event()
 
-        @bough.tool
+        @oakleaf.tool
         async def refund(order: int) -> str:
             """Takes its time."""
             started.set()
@@ -943,8 +943,8 @@ class TestLive:
 
 
 class TestTasks:
-    def tool(self, text: str) -> bough.Tool:
-        @bough.tool
+    def tool(self, text: str) -> oakleaf.Tool:
+        @oakleaf.tool
         async def research(topic: str, ctx: ToolContext) -> str:
             """Has a child look into it."""
             return await ctx.task(f"{text} {topic}", models=[ScriptedModel(["It is blue."])])
@@ -1164,7 +1164,7 @@ def test_whatever_another_model_does_nothing_happens(
 
 
 @pytest.mark.parametrize("tool", TOOLS, ids=lambda tool: tool.name)
-def test_recorded_tools_are_never_run(store: Store, tool: bough.Tool) -> None:
+def test_recorded_tools_are_never_run(store: Store, tool: oakleaf.Tool) -> None:
     """Whatever the model calls, the functions behind the recorded tools are not called."""
     session = record(store, [Turn("go", (((tool.name, 1),),), "a")])
     burning = msgspec.structs.replace(tool, function=burn)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-import bough
+import oakleaf
 from bench.large import large_session, many_sessions
-from bough import Text, ToolCall, assistant, tool_result, user
-from bough.core.entries import Note
-from bough.server.truncate import MAX_RESPONSE, Truncator, json_size, truncate_entry, truncate_value
+from oakleaf import Text, ToolCall, assistant, tool_result, user
+from oakleaf.core.entries import Note
+from oakleaf.server.truncate import MAX_RESPONSE, Truncator, json_size, truncate_entry, truncate_value
 from support.lab_record import write_run
 from support.random_logs import SOAK
 from support.server import LocalServer
@@ -22,7 +22,7 @@ ENTRIES, BRANCHES = (100_000, 5_000) if SOAK else (16_000, 2_000)
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalServer, str]]:
     place = tmp_path_factory.mktemp("large") / "agent.db"
-    with bough.open(place, synchronous="normal") as store:
+    with oakleaf.open(place, synchronous="normal") as store:
         many_sessions(store, 500)
         session = large_session(store, ENTRIES, BRANCHES)
         with LocalServer(store) as server:
@@ -125,7 +125,7 @@ HOSTILE = [
 class TestHostile:
     @pytest.mark.parametrize("payloads", HOSTILE, ids=range(len(HOSTILE)))
     def test_an_entry_of_any_shape_is_told_in_less_than_1_mb(self, payloads: list[Any]) -> None:
-        with bough.open("memory:") as store, LocalServer(store) as server:
+        with oakleaf.open("memory:") as store, LocalServer(store) as server:
             session = store.start()
             for payload in payloads:
                 session.append([payload])
@@ -149,7 +149,7 @@ class TestHostile:
                 assert all(json_size(data) <= MAX_RESPONSE for _, _, data in stream.events)
 
     def test_a_long_batch_is_told_in_part(self) -> None:
-        with bough.open("memory:") as store, LocalServer(store) as server:
+        with oakleaf.open("memory:") as store, LocalServer(store) as server:
             session = store.start()
             session.append([note for n in range(400) for note in (Note({"n": "x" * 20_000}),)])
             with server.watch(f"/api/sessions/{session.session_id}/events", after=0) as stream:

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import pytest
 
-import bough
-from bough import Text, ToolCall, assistant, system, tool_result, user, wire
-from bough.core.drafts import Draft
-from bough.core.messages import Reasoning
-from bough.core.usage import Call, Price, Usage
-from bough.models.scripted import ScriptedModel
-from bough.store import Store
+import oakleaf
+from oakleaf import Text, ToolCall, assistant, system, tool_result, user, wire
+from oakleaf.core.drafts import Draft
+from oakleaf.core.messages import Reasoning
+from oakleaf.core.usage import Call, Price, Usage
+from oakleaf.models.scripted import ScriptedModel
+from oakleaf.store import Store
 from support.server import LocalServer
 
 
@@ -23,7 +23,7 @@ def server(store: Store) -> Iterator[LocalServer]:
         yield running
 
 
-def start_sample_session(store: Store, **about: object) -> bough.Session:
+def start_sample_session(store: Store, **about: object) -> oakleaf.Session:
     """Two turns, the first with a tool; entries 1 to 6."""
     session = store.start("support", [system("You help.")], **about)
     session.append([user("Where is order 41?")])
@@ -35,7 +35,7 @@ def start_sample_session(store: Store, **about: object) -> bough.Session:
     return session
 
 
-def session_url(session: bough.Session) -> str:
+def session_url(session: oakleaf.Session) -> str:
     return f"/api/sessions/{session.session_id}"
 
 
@@ -256,7 +256,7 @@ class TestEntries:
         assert rest["next"] is None
 
     def test_what_a_call_waited_for_is_told_with_the_calls_of_its_range(self, server: LocalServer) -> None:
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def pay(amount: int) -> str:
             return f"paid {amount}"
 
@@ -372,8 +372,8 @@ class TestWhatTheModelSaw:
     def test_what_a_model_saw_is_without_the_turns_that_were_left_out(self, server: LocalServer) -> None:
         session = server.sessions.start()
         for n in range(3):
-            limits = bough.Limits(max_messages=3)
-            session.send_sync(f"question {n}", model=bough.ScriptedModel(["ok"]), limits=limits)
+            limits = oakleaf.Limits(max_messages=3)
+            session.send_sync(f"question {n}", model=oakleaf.ScriptedModel(["ok"]), limits=limits)
         request = server.get(f"{session_url(session)}/request", at="6", provider="openai-chat")
         assert [message["content"] for message in request["request"]["messages"]] == [
             "question 1",

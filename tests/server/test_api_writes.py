@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Broken, Limits, Session, ToolCall, assistant, user
-from bough.errors import ToolsMissing
-from bough.log import lease
-from bough.models.scripted import ScriptedModel, Slow
-from bough.server.context import ServerAgent
-from bough.store import Store
-from bough.stores.conformance.writer import read_everything
-from bough.stores.memory.store import MemoryStore
+import oakleaf
 from conftest import SOAK
+from oakleaf import Broken, Limits, Session, ToolCall, assistant, user
+from oakleaf.errors import ToolsMissing
+from oakleaf.log import lease
+from oakleaf.models.scripted import ScriptedModel, Slow
+from oakleaf.server.context import ServerAgent
+from oakleaf.store import Store
+from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.stores.memory.store import MemoryStore
 from support.processes import wait_until
 from support.server import CHANGE_HEADERS, LocalServer
 from tests.server.test_api_reads import server, session_url, start_sample_session
@@ -177,7 +177,7 @@ class TestMoving:
         assert server.get(session_url(session))["queued"] == 1
 
 
-@bough.tool(effect="unsafe", approval=True)
+@oakleaf.tool(effect="unsafe", approval=True)
 def refund(order: int) -> dict[str, int]:
     """Pay it back."""
     return {"refunded": order}
@@ -190,8 +190,8 @@ def say_next(*lines: Any) -> ScriptedModel:
     )
 
 
-@bough.tool(effect="idempotent")
-async def delegate(order: int, ctx: bough.ToolContext) -> str:
+@oakleaf.tool(effect="idempotent")
+async def delegate(order: int, ctx: oakleaf.ToolContext) -> str:
     """Have a child pay it back."""
     asks = assistant(ToolCall("r", "refund", {"order": order}))
     return await ctx.task("Pay it back.", models=[say_next(asks, "It is paid back.")], tools=[refund])
@@ -212,7 +212,7 @@ class TestEffectsOfOtherPaths:
 
     @pytest.fixture
     def paying(self, store: Store, paid: list[int]) -> Any:
-        @bough.tool
+        @oakleaf.tool
         def pay(order: int) -> str:
             """Pays."""
             paid.append(order)
@@ -459,7 +459,7 @@ class TestRunning:
             theirs.export(bundle)
         paid: list[int] = []
 
-        @bough.tool
+        @oakleaf.tool
         def pay(n: int) -> str:
             paid.append(n)
             return "paid"
@@ -548,7 +548,7 @@ class TestRunning:
             assert [call["state"] for call in read["open_tool_calls"]] == ["task_in_trash", "task_in_trash"]
             assert read["pending_approvals"] == []
             refused = server.post(f"{session_url(session)}/resume", {}, 409)
-            assert any(f"bough restore {child}" in refused["hint"] for child in children)
+            assert any(f"oakleaf restore {child}" in refused["hint"] for child in children)
 
     def test_a_task_with_a_word_goes_on_with_resume_and_is_not_unknown(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
@@ -566,7 +566,7 @@ class TestRunning:
     def test_a_word_that_comes_while_a_sibling_runs_is_taken_up_by_the_run(self, store: Store) -> None:
         ended = threading.Event()
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def dig() -> str:
             """Takes its time."""
             return str(ended.wait(20))
@@ -601,7 +601,7 @@ class TestRunning:
                 wait_until(lambda at=session: store.session(at.session_id).leaf.seq == 5)
 
     def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Store) -> None:
-        limits = bough.Limits(turns=1)
+        limits = oakleaf.Limits(turns=1)
         with LocalServer(store, ServerAgent((ScriptedModel(["a", "b"]),), (), limits)) as server:
             session = store.start()
             server.post(f"{session_url(session)}/send", {"text": "one"}, 202)
@@ -696,8 +696,8 @@ class TestExchange:
         direct = io.BytesIO()
         session.export(direct)
         assert out.content == direct.getvalue()
-        assert out.headers["content-disposition"].endswith('.bough"')
-        headers = {"x-bough": "1", "content-type": "application/octet-stream"}
+        assert out.headers["content-disposition"].endswith('.oakleaf"')
+        headers = {"x-oakleaf": "1", "content-type": "application/octet-stream"}
         again = server.client.post("/api/import", content=out.content, headers=headers)
         assert (again.status_code, again.json()["added"]) == (200, [])
         beside = server.client.post("/api/import?new_id=true", content=out.content, headers=headers)
@@ -718,7 +718,7 @@ class TestExchange:
 
     def test_a_bundle_larger_than_allowed_is_refused(self, store: Store) -> None:
         with LocalServer(store, max_import_bytes=1_000) as server:
-            headers = {"x-bough": "1", "content-type": "application/octet-stream"}
+            headers = {"x-oakleaf": "1", "content-type": "application/octet-stream"}
             reply = server.client.post("/api/import", content=(b"x" * 600 for _ in range(3)), headers=headers)
             assert (reply.status_code, reply.json()["code"]) == (413, "too_large")
 
@@ -738,7 +738,7 @@ class TestOpenApi:
 
     def test_a_client_generated_from_it_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with (
-            bough.open("memory:") as store,
+            oakleaf.open("memory:") as store,
             LocalServer(store, ServerAgent((ScriptedModel(lambda _: "ok"),))) as server,
         ):
             self._use_generated_client(server, tmp_path, monkeypatch)
@@ -751,17 +751,17 @@ class TestOpenApi:
         generator = Path(sys.executable).with_name("openapi-python-client")
         options = ["--path", "openapi.json", "--config", "config.yaml", "--meta", "none", "--fail-on-warning"]
         subprocess.run(
-            [generator, "generate", *options, "--output-path", "bough_client"],
+            [generator, "generate", *options, "--output-path", "oakleaf_client"],
             cwd=tmp_path,
             check=True,
             stdout=subprocess.DEVNULL,
         )
         monkeypatch.syspath_prepend(tmp_path)
-        models = import_module("bough_client.models")
+        models = import_module("oakleaf_client.models")
 
         def call(operation: str, *args: object, **options: object) -> Any:
-            with import_module("bough_client").Client(base_url=server.url, timeout=30) as client:
-                return import_module(f"bough_client.api.{operation}").sync(*args, client=client, **options)
+            with import_module("oakleaf_client").Client(base_url=server.url, timeout=30) as client:
+                return import_module(f"oakleaf_client.api.{operation}").sync(*args, client=client, **options)
 
         body = models.StartBody(title="By a generated client", prompt="Be brief.")
         session_id = call("sessions.start_session", body=body).session.id
@@ -786,14 +786,14 @@ class TestOpenApi:
             "not_a_server_error,response_schema_conformance,content_type_conformance,status_code_conformance"
         )
         with (
-            bough.open("memory:") as store,
+            oakleaf.open("memory:") as store,
             LocalServer(store, ServerAgent((ScriptedModel(lambda _: "ok"),))) as server,
         ):
             store.start(session_id="0").append([user("hi"), assistant("ho")])  # the first id that is tried
             done = subprocess.run(
                 [
                     Path(sys.executable).with_name("st"),
-                    *("run", f"{server.url}/openapi.json", "--header", "X-Bough: 1", "--checks", checks),
+                    *("run", f"{server.url}/openapi.json", "--header", "X-Oakleaf: 1", "--checks", checks),
                     *(
                         "--exclude-path-regex",
                         "events$",

@@ -18,16 +18,16 @@ import httpx
 import pytest
 from litestar.testing import TestClient
 
-import bough
-from bough import user
-from bough.errors import TokenRequired
-from bough.server.app import create_litestar
-from bough.server.auth import LOGIN_SECONDS, AccessSettings, Caller
-from bough.server.capacity import LOGIN
-from bough.server.context import ServerContext
-from bough.server.host_header import host_name
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+import oakleaf
+from oakleaf import user
+from oakleaf.errors import TokenRequired
+from oakleaf.server.app import create_litestar
+from oakleaf.server.auth import LOGIN_SECONDS, AccessSettings, Caller
+from oakleaf.server.capacity import LOGIN
+from oakleaf.server.context import ServerContext
+from oakleaf.server.host_header import host_name
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 from support.runtime import deterministic_runtime
 from support.secret_session import ANN, SERVICE, TOKENS
 from support.server import CHANGE_HEADERS, LocalServer, bearer
@@ -162,7 +162,7 @@ class TestTheDoor:
             assert "max-age=604800" in cookie
             assert ANN.lower() not in cookie
             assert server.get("/api")["owner"] == "ann"
-            server.client.delete("/api/login", headers={"x-bough": "1"})
+            server.client.delete("/api/login", headers={"x-oakleaf": "1"})
             server.get("/api", 401)
 
     def test_a_login_is_for_one_port_and_survives_other_cookies(self, plain: Store) -> None:
@@ -208,7 +208,7 @@ class TestTheDoor:
                 # The first prefixes for every route, and each of the others for some.
                 for prefix in (prefixes[0], prefixes[1 + number % (len(prefixes) - 1)]):
                     spelling = path.replace("/api", prefix, 1)
-                    wire.request(method, spelling, headers={"x-bough": "1"})
+                    wire.request(method, spelling, headers={"x-oakleaf": "1"})
                     reply = wire.getresponse()
                     body = reply.read()
                     is_page = reply.status == 200 and body.startswith(b"<!")
@@ -283,7 +283,7 @@ class TestCrossSite:
 
     def test_a_wrong_content_type_is_refused(self, server: LocalServer) -> None:
         for kind in ("text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"):
-            assert self.refusal_code(server, {"x-bough": "1", "content-type": kind}) == "wrong_content_type"
+            assert self.refusal_code(server, {"x-oakleaf": "1", "content-type": kind}) == "wrong_content_type"
 
     def test_no_answer_has_a_cors_header(self, server: LocalServer) -> None:
         reply = server.client.options("/api/sessions", headers={"origin": "https://evil.example"})
@@ -353,7 +353,7 @@ class TestErrors:
             "status": 404,
             "code": "not_found",
             "detail": "no session 'ses_x' in this store, space and owner",
-            "hint": "bough ls lists the sessions",
+            "hint": "oakleaf ls lists the sessions",
         }
 
     def test_a_wrong_value_is_named(self, server: LocalServer) -> None:
@@ -385,7 +385,7 @@ class TestErrors:
         assert server.change("PUT", "/api/sessions", {}, 405)["code"] == "method_not_allowed"
 
     def test_a_broken_store_tells_neither_its_path_nor_sql(self, tmp_path: Path) -> None:
-        store = bough.open(tmp_path / "hidden-name.db")
+        store = oakleaf.open(tmp_path / "hidden-name.db")
         session = store.start()
         session.append([user("x")])
         with LocalServer(store) as server:
@@ -492,9 +492,9 @@ class TestTheViewersFiles:
 
 class TestTheCommand:
     def start(self, tmp_path: Path, *options: str) -> tuple[subprocess.Popen[str], str]:
-        environment = {**os.environ, "BOUGH_STORE": str(tmp_path / "agent.db")}
+        environment = {**os.environ, "OAKLEAF_STORE": str(tmp_path / "agent.db")}
         process = subprocess.Popen(
-            [sys.executable, "-m", "bough.cli.main", "serve", "--port", "0", "--no-open", *options],
+            [sys.executable, "-m", "oakleaf.cli.main", "serve", "--port", "0", "--no-open", *options],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -506,7 +506,7 @@ class TestTheCommand:
     def test_it_serves_says_where_and_ends_with_ctrl_c(self, tmp_path: Path) -> None:
         process, address = self.start(tmp_path)
         try:
-            assert httpx.get(f"{address}api").json()["name"] == "bough"
+            assert httpx.get(f"{address}api").json()["name"] == "oakleaf"
             with httpx.stream("GET", f"{address}api/sessions", timeout=10) as reply:
                 assert reply.status_code == 200
         finally:
@@ -522,7 +522,7 @@ class TestTheCommand:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One object per line, whatever it says: requests with their session, failures, what it says to people."""
-        monkeypatch.setenv("BOUGH_LOG", "json")
+        monkeypatch.setenv("OAKLEAF_LOG", "json")
         process, address = self.start(tmp_path, "--token", "a-secret-token")
         address = address.partition("#")[0]
         try:

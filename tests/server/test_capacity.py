@@ -13,13 +13,13 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 
-from bough import user
-from bough.server import app
-from bough.server.auth import Caller
-from bough.server.capacity import ADDRESS_LOGINS, CLIENT_REQUESTS, CLIENT_STREAMS, Capacity, max_connections
-from bough.server.problems import Refusal
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+from oakleaf import user
+from oakleaf.server import app
+from oakleaf.server.auth import Caller
+from oakleaf.server.capacity import ADDRESS_LOGINS, CLIENT_REQUESTS, CLIENT_STREAMS, Capacity, max_connections
+from oakleaf.server.problems import Refusal
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 from support.processes import wait_until
 from support.runtime import deterministic_runtime
 from support.secret_session import ANN, BOB, SERVICE, TOKENS, start_with_secrets
@@ -27,7 +27,7 @@ from support.server import LocalServer, bearer
 
 pytestmark = pytest.mark.attack
 SLOW_LOGIN = (
-    b"POST /api/login HTTP/1.1\r\nHost: localhost\r\nX-Bough: 1\r\nContent-Type: application/json\r\n"
+    b"POST /api/login HTTP/1.1\r\nHost: localhost\r\nX-Oakleaf: 1\r\nContent-Type: application/json\r\n"
     b"Content-Length: 100\r\n\r\n{"
 )
 
@@ -106,7 +106,7 @@ class TestShares:
 
     def test_a_login_is_refused_in_words(self, store: Store) -> None:
         with LocalServer(store, **TOKENS) as server, Attackers(server, ADDRESS_LOGINS, SLOW_LOGIN):
-            reply = server.client.post("/api/login", json={"token": ANN}, headers={"x-bough": "1"})
+            reply = server.client.post("/api/login", json={"token": ANN}, headers={"x-oakleaf": "1"})
             assert (reply.status_code, reply.json()["code"]) == (429, "too_many_requests")
             assert "8 logins of this caller" in reply.json()["detail"]
 

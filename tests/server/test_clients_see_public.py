@@ -7,12 +7,12 @@ import json
 import psycopg
 import pytest
 
-import bough
-from bough import Limits, ScriptedModel, assistant, user
-from bough.errors import short_holder
-from bough.server.context import ServerAgent
-from bough.server.routes import runs
-from bough.store import Store
+import oakleaf
+from oakleaf import Limits, ScriptedModel, assistant, user
+from oakleaf.errors import short_holder
+from oakleaf.server.context import ServerAgent
+from oakleaf.server.routes import runs
+from oakleaf.store import Store
 from support.lab_record import write_run
 from support.postgres import Database
 from support.postgres_attacks import IDENTITY
@@ -121,7 +121,7 @@ class TestClients:
                         method.upper(),
                         path.format(session_id=mine, job_id="x", tool="claude-code"),
                         content=b"{}",
-                        headers={**bearer(ANN), "x-bough": "1", "content-type": kind},
+                        headers={**bearer(ANN), "x-oakleaf": "1", "content-type": kind},
                     )
                     assert (reply.status_code, reply.json()["code"]) == (403, "service_only"), path
             assert store.session(mine).row == before
@@ -156,11 +156,11 @@ class TestClients:
                     assert store.backend.inbox(session_id) == []
 
     def test_a_client_sees_over_http_what_row_level_security_shows_it(self, database: Database) -> None:
-        with bough.open(database.url) as store, psycopg.connect(database.client_url) as role:
+        with oakleaf.open(database.url) as store, psycopg.connect(database.client_url) as role:
             sessions_of_ann(store)
             role.execute(IDENTITY)
-            rows = {row[0] for row in role.execute("select session_id from bough.public_session")}
-            messages = role.execute("select session_id, seq, text from bough.public_message").fetchall()
+            rows = {row[0] for row in role.execute("select session_id from oakleaf.public_session")}
+            messages = role.execute("select session_id, seq, text from oakleaf.public_message").fetchall()
             with LocalServer(store, **TOKENS) as server:
                 listed = {row["id"] for row in server.get("/api/sessions", token=ANN)["sessions"]}
                 read = [

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough import Limits, ToolCall, assistant, user
-from bough.agent.events import FACT_EVENT_TYPES, Event
-from bough.models.model import Delta, Request
-from bough.models.scripted import ScriptedModel
-from bough.server.context import ServerAgent
-from bough.server.live import MAX_QUEUED, LiveEvent, LiveHub
-from bough.server.routes import events
-from bough.store import Store
-from bough.wire import Answer
+import oakleaf
+from oakleaf import Limits, ToolCall, assistant, user
+from oakleaf.agent.events import FACT_EVENT_TYPES, Event
+from oakleaf.models.model import Delta, Request
+from oakleaf.models.scripted import ScriptedModel
+from oakleaf.server.context import ServerAgent
+from oakleaf.server.live import MAX_QUEUED, LiveEvent, LiveHub
+from oakleaf.server.routes import events
+from oakleaf.store import Store
+from oakleaf.wire import Answer
 from support.secret_session import ANN, SECRET, SERVICE, TOKENS, start_with_secrets
 from support.server import LocalServer, Stream
 
@@ -51,7 +51,7 @@ class ToolCallingModel:
         yield Answer(assistant(" ".join(WORDS)), None, None, "scripted", "talker", "stop")
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(n: int) -> int:
     """Look at a number."""
     return n
@@ -110,16 +110,16 @@ class TestFacts:
 
     def test_what_another_process_does_is_seen_too(self, tmp_path: Path) -> None:
         place = tmp_path / "agent.db"
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             session = store.start()
             with (
                 LocalServer(store) as server,
                 server.watch(f"/api/sessions/{session.session_id}/events") as stream,
             ):
                 code = (
-                    "import bough, sys\n"
-                    "with bough.open(sys.argv[1]) as store:\n"
-                    "    store.session(sys.argv[2]).append([bough.user('from elsewhere')])\n"
+                    "import oakleaf, sys\n"
+                    "with oakleaf.open(sys.argv[1]) as store:\n"
+                    "    store.session(sys.argv[2]).append([oakleaf.user('from elsewhere')])\n"
                 )
                 subprocess.run([sys.executable, "-c", code, place, session.session_id], check=True)
                 stream.wait(lambda: stream.facts() == [2, 3])
@@ -201,8 +201,8 @@ class TestNames:
     def test_python_and_the_stream_tell_the_same_names_and_numbers_without_a_gap(self, store: Store) -> None:
         session = store.start()
 
-        @bough.tool(effect="read")
-        def look(ctx: bough.ToolContext) -> str:
+        @oakleaf.tool(effect="read")
+        def look(ctx: oakleaf.ToolContext) -> str:
             """Look, while another handle names the session and adds a note."""
             other = store.session(session.session_id)
             other.title("from elsewhere")
@@ -246,7 +246,7 @@ class TestNames:
                 assert all("chat.max_turns" in data["command_message"] for data in warnings)
 
     def test_the_viewer_listens_to_every_durable_event(self) -> None:
-        script = files("bough.server").joinpath("viewer/live.js").read_text()
+        script = files("oakleaf.server").joinpath("viewer/live.js").read_text()
         listed = re.findall(r'"(\w+)"', script[script.index("const FACTS") : script.index("const LIVE")])
         assert {f"session:{name}" for name in listed} == {*FACT_EVENT_TYPES, "session:hidden"}
 

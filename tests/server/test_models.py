@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import ScriptedModel, Store, user
-from bough.server.context import ServerAgent
+import oakleaf
+from oakleaf import ScriptedModel, Store, user
+from oakleaf.server.context import ServerAgent
 from support.fake_providers import FakeProviders
 from support.processes import wait_until
 from support.server import CHANGE_HEADERS, LocalServer
@@ -25,7 +25,7 @@ def answering(name: str, text: str) -> ScriptedModel:
 
 @pytest.fixture
 def store() -> Iterator[Store]:
-    with bough.open("memory:") as opened:
+    with oakleaf.open("memory:") as opened:
         yield opened
 
 
@@ -73,7 +73,7 @@ class TestOfABody:
     def test_only_an_offered_model_is_taken(
         self, server: LocalServer, stranger: FakeProviders, path: str, body: dict[str, Any]
     ) -> None:
-        server.sessions.start(session_id="ses_x").append([user("q"), bough.assistant("a")])
+        server.sessions.start(session_id="ses_x").append([user("q"), oakleaf.assistant("a")])
         server.sessions.start(session_id="ses_open").append([user("q")])
         before = {row.session_id: row.facts for row in server.sessions.all_sessions()}
         names = (*NAMES, foreign_name(stranger), f"openai-chat:m@{stranger.url}/v1")
@@ -86,7 +86,7 @@ class TestOfABody:
         assert {row.session_id: row.facts for row in server.sessions.all_sessions()} == before
 
     def test_one_of_a_chain_for_a_replay_is_refused_too(self, server: LocalServer) -> None:
-        server.sessions.start(session_id="ses_x").append([user("q"), bough.assistant("a")])
+        server.sessions.start(session_id="ses_x").append([user("q"), oakleaf.assistant("a")])
         body = {"model": ["own", "scripted:/etc/shadow"]}
         assert server.post("/api/sessions/ses_x/replays", body, 400, token="T")["code"] == "model_refused"
 
@@ -128,7 +128,7 @@ class TestOfAStoredSession:
         self, server: LocalServer, stranger: FakeProviders
     ) -> None:
         session = server.sessions.start(session_id="ses_x", model=foreign_name(stranger))
-        session.append([user("q"), bough.assistant("a")])
+        session.append([user("q"), oakleaf.assistant("a")])
         body = {"prompt": "Be brief.", "mode": "recorded"}
         job = server.post("/api/sessions/ses_x/replays", body, 202, token="T")["job"]
         path = f"/api/jobs/{job['id']}"
@@ -139,7 +139,7 @@ class TestOfAStoredSession:
 
 @pytest.mark.attack
 def test_an_import_names_foreign_addresses(server: LocalServer) -> None:
-    with bough.open("memory:") as other:
+    with oakleaf.open("memory:") as other:
         file = io.BytesIO()
         other.start(session_id="ses_x", model="gemini:m@http://evil.example").export(file)
     headers = {**CHANGE_HEADERS, "content-type": "application/octet-stream", "authorization": "Bearer T"}
@@ -164,7 +164,7 @@ class TestOffered:
     def test_a_name_with_its_address_is_found(self, store: Store) -> None:
         with FakeProviders() as vendor:
             name = f"openai-chat:m@{vendor.url_for('openai-chat')}"
-            offered = bough.models.names.model_by_name(name)
+            offered = oakleaf.models.names.model_by_name(name)
             with LocalServer(store, ServerAgent(offered=(offered,))) as server:
                 store.start(session_id="ses_x")
                 assert server.get("/api")["models"] == [name]

@@ -16,12 +16,12 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import Rates, ScriptedModel, Session, Text, ToolResult
-from bough.log.doctor import session_health
-from bough.server.context import ServerAgent
-from bough.server.metrics import Metrics
-from bough.store import Store
+import oakleaf
+from oakleaf import Rates, ScriptedModel, Session, Text, ToolResult
+from oakleaf.log.doctor import session_health
+from oakleaf.server.context import ServerAgent
+from oakleaf.server.metrics import Metrics
+from oakleaf.store import Store
 from support.processes import wait_until
 from support.server import CHANGE_HEADERS, LocalServer, ManualModel, bearer
 
@@ -70,24 +70,24 @@ class TestServer:
             reply = server.client.get("/metrics")
         assert reply.headers["content-type"].startswith("text/plain")
         values = samples(reply.text)
-        assert values["bough_commit_seconds_count"] >= 4
-        assert values['bough_commit_seconds_bucket{le="+Inf"}'] == values["bough_commit_seconds_count"]
-        assert values['bough_http_responses_total{code="2xx"}'] >= 1
-        assert values['bough_http_responses_total{code="4xx"}'] == 1
-        assert values['bough_sessions{status="idle"}'] == 2
-        assert values["bough_queued_inputs"] == 1
-        assert values['bough_model_calls_today{model="a \\"model\\""}'] == 2
-        cost = values['bough_cost_today_dollars{model="a \\"model\\""}']
+        assert values["oakleaf_commit_seconds_count"] >= 4
+        assert values['oakleaf_commit_seconds_bucket{le="+Inf"}'] == values["oakleaf_commit_seconds_count"]
+        assert values['oakleaf_http_responses_total{code="2xx"}'] >= 1
+        assert values['oakleaf_http_responses_total{code="4xx"}'] == 1
+        assert values['oakleaf_sessions{status="idle"}'] == 2
+        assert values["oakleaf_queued_inputs"] == 1
+        assert values['oakleaf_model_calls_today{model="a \\"model\\""}'] == 2
+        cost = values['oakleaf_cost_today_dollars{model="a \\"model\\""}']
         assert round(cost * 1e8) == session.usage().cost_microcents > 0
 
 
 TOOLS = """
 import pathlib
-import bough
+import oakleaf
 
 HERE = pathlib.Path(__file__).parent
 
-@bough.tool
+@oakleaf.tool
 def charge(amount: int) -> str:
     with (HERE / "charges").open("a") as charges:
         charges.write(f"{amount}\\n")
@@ -98,7 +98,7 @@ CALL = {"calls": [{"id": "c", "name": "charge", "arguments": {"amount": 5}}]}
 
 
 class ChargingServer:
-    """`bough serve` with a session inside a tool, which returns when the gate opens."""
+    """`oakleaf serve` with a session inside a tool, which returns when the gate opens."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
@@ -106,7 +106,7 @@ class ChargingServer:
         (folder / "script.json").write_text(json.dumps([CALL, "Paid.", "No."]))
         os.mkfifo(folder / "gate")
         agent = ("--model", "scripted:script.json", "--tools", "tools.py")
-        command = [sys.executable, "-m", "bough.cli.main", "--store", "agent.db", "serve", "--port", "0"]
+        command = [sys.executable, "-m", "oakleaf.cli.main", "--store", "agent.db", "serve", "--port", "0"]
         self.process = subprocess.Popen(
             [*command, "--no-open", *agent, *options],
             cwd=folder,
@@ -118,7 +118,7 @@ class ChargingServer:
         address = self.process.stdout.readline().strip()
         self.client = httpx.Client(base_url=address, headers=CHANGE_HEADERS, timeout=30)
         self.session_id = self.client.post("/api/sessions", content=b"{}").json()["session"]["id"]
-        self.store = bough.open(folder / "agent.db")
+        self.store = oakleaf.open(folder / "agent.db")
         self.send("Charge it")
         wait_until(lambda: self.charges)
 
@@ -145,7 +145,7 @@ class ChargingServer:
         """Resume the turn as another process does."""
         command = ["resume", self.session_id, "--model", "scripted:script.json", "--tools", "tools.py"]
         subprocess.run(
-            [sys.executable, "-m", "bough.cli.main", "--store", "agent.db", *command],
+            [sys.executable, "-m", "oakleaf.cli.main", "--store", "agent.db", *command],
             cwd=self.folder,
             check=True,
             capture_output=True,

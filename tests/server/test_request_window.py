@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Limits, Note, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user, wire
-from bough.agent.prompt_window import prompt_context, tree_message_limits
-from bough.core.drafts import Draft
-from bough.core.usage import Call, Usage
-from bough.replay import compared_path, diff_window
-from bough.server import request_window
-from bough.server.request_window import PromptReader, read_prompt
-from bough.server.routes import requests
-from bough.wire.parts import join_messages
+import oakleaf
+from oakleaf import Limits, Note, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user, wire
+from oakleaf.agent.prompt_window import prompt_context, tree_message_limits
+from oakleaf.core.drafts import Draft
+from oakleaf.core.usage import Call, Usage
+from oakleaf.replay import compared_path, diff_window
+from oakleaf.server import request_window
+from oakleaf.server.request_window import PromptReader, read_prompt
+from oakleaf.server.routes import requests
+from oakleaf.wire.parts import join_messages
 from support.random_steps import STEPS, Reads, random_seeds
 from support.server import LocalServer
 
@@ -66,7 +66,7 @@ class TestWindows:
 
     @pytest.mark.parametrize("limit", [1, 4, 1_000])
     def test_joined_are_the_request(self, limit: int) -> None:
-        session = numbered(bough.open("memory:").start("a", [system("You help."), system("Be brief.")]), 12)
+        session = numbered(oakleaf.open("memory:").start("a", [system("You help."), system("Be brief.")]), 12)
         session.compact("Some orders were lost.", first_kept=session.leaf.seq - 20)
         numbered(session, 3)
         for provider in wire.PROVIDERS.values():
@@ -77,7 +77,7 @@ class TestWindows:
     @pytest.mark.parametrize("seed", range(8))
     def test_of_any_session_the_stream_is_the_request_byte_for_byte(self, seed: int) -> None:
         random = Random(seed)
-        session = bough.open("memory:").start("a", [system("You help."), *random_seeds(random)])
+        session = oakleaf.open("memory:").start("a", [system("You help."), *random_seeds(random)])
         for _ in range(random.randrange(5, 30)):
             random.choice(STEPS)(session, random)
         for n in range(2):
@@ -105,7 +105,7 @@ def append(session: Session, payloads: list[Any]) -> None:
     session.log.append([Draft(payload) for payload in payloads], calls=calls)
 
 
-def fill(store: bough.Store, turns: int) -> tuple[Session, Session]:
+def fill(store: oakleaf.Store, turns: int) -> tuple[Session, Session]:
     """A session and a fork of it near its end."""
     session = store.start("support", [system("You help.")])
     for n in range(turns):
@@ -144,7 +144,7 @@ def test_no_response_that_a_page_waits_for_reads_more_in_a_longer_session(
     counts = {path: list[int]() for path in PATHS}
     for turns in (SHORT, LONG):
         with (
-            bough.open(tmp_path / f"{turns}.db", synchronous="normal") as store,
+            oakleaf.open(tmp_path / f"{turns}.db", synchronous="normal") as store,
             LocalServer(store) as server,
         ):
             a, b = fill(store, turns)

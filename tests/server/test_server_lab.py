@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bough.store import Store
+from oakleaf.store import Store
 from support.lab_record import write_run
 from support.server import LocalServer
 

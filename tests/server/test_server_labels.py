@@ -7,10 +7,10 @@ from io import BytesIO
 
 import pytest
 
-import bough
-from bough import assistant, system, user
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+import oakleaf
+from oakleaf import assistant, system, user
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 from support.server import LocalServer
 
 
@@ -20,7 +20,7 @@ def server(store: Store) -> Iterator[LocalServer]:
         yield running
 
 
-def start_branched_session(store: Store) -> bough.Session:
+def start_branched_session(store: Store) -> oakleaf.Session:
     """Another session first, so that branches have other numbers here than elsewhere; then one with two branches."""
     store.start("other").append([user("hello")])
     session = store.start("support", [system("You help.")])
@@ -30,7 +30,7 @@ def start_branched_session(store: Store) -> bough.Session:
     return session
 
 
-def read_labels(server: LocalServer, session: bough.Session) -> dict[str, str]:
+def read_labels(server: LocalServer, session: oakleaf.Session) -> dict[str, str]:
     labels = server.get(f"/api/sessions/{session.session_id}/labels")["labels"]
     return {one["position"]: one["label"] for one in labels}
 

@@ -9,15 +9,15 @@ from pathlib import Path
 import apsw
 import pytest
 
-import bough
-from bough import user
-from bough.server.routes import search as search_routes
-from bough.server.routes import sessions as session_routes
-from bough.server.routes.search import SearchIndexer
-from bough.server.schemas import IndexingStatus
-from bough.store import Store
-from bough.stores.search import IndexProgress
-from bough.stores.sqlite.store import SqliteStore
+import oakleaf
+from oakleaf import user
+from oakleaf.server.routes import search as search_routes
+from oakleaf.server.routes import sessions as session_routes
+from oakleaf.server.routes.search import SearchIndexer
+from oakleaf.server.schemas import IndexingStatus
+from oakleaf.store import Store
+from oakleaf.stores.search import IndexProgress
+from oakleaf.stores.sqlite.store import SqliteStore
 from support.processes import wait_until
 from support.server import LocalServer
 
@@ -38,7 +38,7 @@ class TestSearch:
                 assert (len(page["hits"]), page["unindexed_sessions"], page["indexing"]) == (1, 0, None)
 
     def test_answers_before_a_long_index_is_whole_and_tells_how_far_it_is(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db", synchronous="normal") as sessions:
+        with oakleaf.open(tmp_path / "s.db", synchronous="normal") as sessions:
             for n in range(5):
                 sessions.start("sea", title=f"Trip {n}").append([user("a whale passed")])
             other = apsw.Connection(str(tmp_path / "s.db"))
@@ -53,7 +53,7 @@ class TestSearch:
 
     @pytest.mark.usefixtures("patient")
     def test_a_store_that_cannot_be_indexed_is_searched_as_far_as_it_is(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db", synchronous="normal") as sessions:
+        with oakleaf.open(tmp_path / "s.db", synchronous="normal") as sessions:
             session = sessions.start("sea")
             session.append([user("a whale passed")])
             sessions.index()

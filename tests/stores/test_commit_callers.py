@@ -1,4 +1,4 @@
-"""A live session is written by the log alone: it decides, a store keeps. Checked over the source of Bough itself."""
+"""A live session is written by the log alone: it decides, a store keeps. Checked over the source of Oakleaf itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-import bough
+import oakleaf
 
-SOURCE = Path(bough.__file__).parent
+SOURCE = Path(oakleaf.__file__).parent
 
 
 def calls_of(name: str) -> Iterator[tuple[str, ast.Call]]:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from bough.stores.base import StoreBackend
-from bough.stores.conformance import StoreConformance
-from bough.stores.memory.store import MemoryStore
-from bough.stores.sqlite.store import SqliteStore
+from oakleaf.stores.base import StoreBackend
+from oakleaf.stores.conformance import StoreConformance
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.sqlite.store import SqliteStore
 
 
 class TestMemory(StoreConformance):

@@ -7,29 +7,29 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough import Store, errors, user
-from bough.core.drafts import Draft
-from bough.core.tree import Leaf
-from bough.core.usage import Call, Usage
-from bough.stores.base import Change
-from bough.stores.sqlite.commit import Heads, SqliteHead
+import oakleaf
+from oakleaf import Store, errors, user
+from oakleaf.core.drafts import Draft
+from oakleaf.core.tree import Leaf
+from oakleaf.core.usage import Call, Usage
+from oakleaf.stores.base import Change
+from oakleaf.stores.sqlite.commit import Heads, SqliteHead
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
     """Two stores on one file, as two processes have them: what one remembers the other does not know of."""
-    with bough.open(tmp_path / "a.db") as one, bough.open(tmp_path / "a.db") as other:
+    with oakleaf.open(tmp_path / "a.db") as one, oakleaf.open(tmp_path / "a.db") as other:
         yield one, other
 
 
-def start_session(one: Store) -> bough.Session:
+def start_session(one: Store) -> oakleaf.Session:
     session = one.start()
     session.append([user("first")])  # from here on its head is remembered
     return session
 
 
-def texts(session: bough.Session) -> list[str]:
+def texts(session: oakleaf.Session) -> list[str]:
     return [entry.message.text for entry in session.path() if entry.message is not None]
 
 

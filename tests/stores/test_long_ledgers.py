@@ -8,10 +8,10 @@ from random import Random
 import apsw
 import pytest
 
-import bough
-from bough import Store, assistant, user
-from bough.core.drafts import Draft
-from bough.core.usage import Call, Usage, total
+import oakleaf
+from oakleaf import Store, assistant, user
+from oakleaf.core.drafts import Draft
+from oakleaf.core.usage import Call, Usage, total
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -20,7 +20,7 @@ def test_of_any_session(seed: int, store: Store) -> None:
 
 
 def test_sqlite_has_blocks_of_calls(tmp_path: Path) -> None:
-    with bough.open(tmp_path / "s.db", synchronous="normal") as store:
+    with oakleaf.open(tmp_path / "s.db", synchronous="normal") as store:
         check_any_session(store, Random(5))
     connection = apsw.Connection(str(tmp_path / "s.db"))
     assert connection.execute("select count(*) from usage_block").get > 0
@@ -52,7 +52,7 @@ def check_any_session(store: Store, random: Random) -> None:
     assert fork.usage("path") == total(fork.model_calls("path"))
 
 
-def check(store: bough.Store, branches: list[int], recorded: list[Call], random: Random) -> None:
+def check(store: oakleaf.Store, branches: list[int], recorded: list[Call], random: Random) -> None:
     for branch in branches:
         first = random.randrange(400)
         last = first + random.randrange(200)

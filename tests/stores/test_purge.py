@@ -17,8 +17,8 @@ from typing import Any
 import apsw
 import pytest
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Attachment,
     Evidence,
     Leaf,
@@ -33,11 +33,11 @@ from bough import (
     tool_result,
     user,
 )
-from bough.log.log import Draft
-from bough.stores.sqlite import search_index
-from bough.stores.sqlite import store as sqlite_store
+from oakleaf.log.log import Draft
+from oakleaf.stores.sqlite import search_index
+from oakleaf.stores.sqlite import store as sqlite_store
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 STORES = 300 if SOAK else 18
 KILLS = 150 if SOAK else 6
 
@@ -49,13 +49,13 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(path: Path) -> Iterator[Store]:
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         yield store
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, path: Path) -> Iterator[Store]:
-    with bough.open("memory:" if request.param == "memory" else path) as opened:
+    with oakleaf.open("memory:" if request.param == "memory" else path) as opened:
         yield opened
 
 
@@ -65,12 +65,12 @@ def occurrences(path: Path, canary: str) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def purge(store: Store, session: bough.Session, **how: Any) -> Any:
+def purge(store: Store, session: oakleaf.Session, **how: Any) -> Any:
     store.delete(session.session_id)
     return store.purge(session.session_id, **how)
 
 
-def start_with_text_everywhere(store: Store, canary: str) -> bough.Session:
+def start_with_text_everywhere(store: Store, canary: str) -> oakleaf.Session:
     """A session that holds the canary wherever text or bytes can be."""
     session = store.start(
         agent=f"{canary}-agent",
@@ -194,7 +194,7 @@ class TestNoByteIsLeft:
         for seed in range(STORES):
             folder = tmp_path / str(seed)
             folder.mkdir()
-            with bough.open(folder / "a.db", synchronous="normal") as store:
+            with oakleaf.open(folder / "a.db", synchronous="normal") as store:
                 rng = random.Random(seed)
                 sessions = self.write_interleaved(store, rng)
                 rng.shuffle(sessions)
@@ -203,7 +203,7 @@ class TestNoByteIsLeft:
                     assert occurrences(folder / "a.db", f"CANARY{number}") == {}, f"seed {seed}"
 
     @staticmethod
-    def write_interleaved(store: Store, rng: random.Random) -> list[tuple[int, bough.Session]]:
+    def write_interleaved(store: Store, rng: random.Random) -> list[tuple[int, oakleaf.Session]]:
         count = rng.randrange(2, 8)
         sessions = [
             (n, store.start(title=f"CANARY{n}" + "z" * rng.randrange(300), tags={"t": f"CANARY{n}"}))
@@ -261,12 +261,12 @@ class TestHalfWay:
             disk.backend._connections._writer.set_busy_timeout(50)  # type: ignore[attr-defined]
             assert not purge(disk, session).scrubbed
         disk.backend.close()
-        with bough.open(path) as again:
+        with oakleaf.open(path) as again:
             with pytest.raises(errors.NotFound):
                 again.session(session.session_id)
             with pytest.raises(errors.NotTrashed):
                 again.purge(stranger.session_id)
-            with bough.open(path, space="other") as other, pytest.raises(errors.NotFound):
+            with oakleaf.open(path, space="other") as other, pytest.raises(errors.NotFound):
                 other.purge(session.session_id)
             assert occurrences(path, session.session_id)
             done = again.purge(session.session_id)
@@ -277,7 +277,7 @@ class TestHalfWay:
 
 
 class TestForks:
-    def start_long_session(self, store: Store) -> bough.Session:
+    def start_long_session(self, store: Store) -> oakleaf.Session:
         """1 system · 2 user · 3 assistant … 9, one call of 10 tokens each answer."""
         session = store.start(seeds=[system("CANARY1;")])
         for n in range(2, 9, 2):
@@ -332,8 +332,8 @@ class TestForks:
     ) -> None:
         session = disk.start("a", trigger_type="CANARYTRIGGER")
         for n in range(4):
-            limits = bough.Limits(max_messages=3)
-            session.send_sync(f"CANARYINPUT{n};", model=bough.ScriptedModel(["ok"]), limits=limits)
+            limits = oakleaf.Limits(max_messages=3)
+            session.send_sync(f"CANARYINPUT{n};", model=oakleaf.ScriptedModel(["ok"]), limits=limits)
         fork = session.fork(at=6)
         before = fork.explain("anthropic")
         assert before is not None
@@ -391,7 +391,7 @@ class TestForks:
         """A leaf is a foot too. Either a fork may not go where its source grew later, or it stands there."""
         session = self.start_long_session(store)
         fork = session.fork(at=3)
-        with contextlib.suppress(errors.BoughError):
+        with contextlib.suppress(errors.OakleafError):
             fork.checkout(Leaf(session.leaf.branch, 9))
         before = [entry.payload for entry in fork.path()]
         purge(store, session)
@@ -413,7 +413,7 @@ class TestForks:
         for seed in range(STORES):
             rng = random.Random(seed)
             where = "memory:" if seed % 2 else tmp_path / f"{seed}.db"
-            with bough.open(where, synchronous="normal") as store:
+            with oakleaf.open(where, synchronous="normal") as store:
                 family = [store.start(seeds=[system("s")])]
                 for n in range(25):
                     session = rng.choice(family)
@@ -491,7 +491,7 @@ class TestTrash:
             lambda: session.send_sync("no", model=ScriptedModel(["no"])),
             lambda: session.enqueue("no"),
             lambda: session.turn("no").__enter__(),
-            lambda: store.copy(session, bough.open("memory:")),
+            lambda: store.copy(session, oakleaf.open("memory:")),
         ):
             with pytest.raises(errors.SessionTrashed):
                 attempt()
@@ -530,7 +530,7 @@ class TestTrash:
         assert set(purge(store, parent).sessions) == {parent.session_id, there.session_id}
 
     def test_a_foreign_space_can_neither_trash_nor_purge(self, path: Path) -> None:
-        with bough.open(path) as store, bough.open(path, space="other") as stranger:
+        with oakleaf.open(path) as store, oakleaf.open(path, space="other") as stranger:
             session = store.start()
             for verb in (stranger.delete, stranger.restore, stranger.purge):
                 with pytest.raises(errors.NotFound):
@@ -565,7 +565,7 @@ class TestTrash:
     def test_a_ring_of_branches_does_not_hang(self, tmp_path: Path) -> None:
         """Only damage makes one. Reading must end all the same, best with a problem that names it."""
         path = tmp_path / "ring.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start(session_id="ses_ring")
             session.append([user("a"), assistant("b"), user("c")])
             session.rewind(2)
@@ -574,9 +574,9 @@ class TestTrash:
             path, "update branch set parent = (select max(id) from branch) where parent is null"
         )
         code = (
-            "import sys, bough\nstore = bough.open(sys.argv[1])\ntry:\n"
+            "import sys, oakleaf\nstore = oakleaf.open(sys.argv[1])\ntry:\n"
             "    print(len(list(store.verify())))\n    store.session('ses_ring').path()\n"
-            "    store.delete('ses_ring'); store.purge('ses_ring')\nexcept bough.BoughError as e: print(e)\n"
+            "    store.delete('ses_ring'); store.purge('ses_ring')\nexcept oakleaf.OakleafError as e: print(e)\n"
         )
         limited = f'ulimit -v 3000000; exec {sys.executable} -c "$0" {path}'
         done = subprocess.run(
@@ -596,8 +596,8 @@ def _execute_unless_refused(path: Path, sql: str) -> None:
 
 
 PURGER = """
-import sys, bough
-store = bough.open(sys.argv[1])
+import sys, oakleaf
+store = oakleaf.open(sys.argv[1])
 for row in list(store.all_sessions()):
     store.delete(row.session_id)
 print("ready", flush=True)
@@ -618,7 +618,7 @@ class TestCrash:
             path.parent.mkdir()
             self.fill(path)
             purged = self.kill(path, rng.random() * 0.1)
-            with bough.open(path) as store:
+            with oakleaf.open(path) as store:
                 assert list(store.verify()) == []
                 there = {row.session_id for row in store.all_sessions(trashed=True)}
                 assert not there & purged, "purged and acknowledged, and back"
@@ -638,7 +638,7 @@ class TestCrash:
 
     @staticmethod
     def fill(path: Path) -> None:
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             for n in range(6):
                 session = store.start(seeds=[system("CANARY")])
                 for _ in range(10):

@@ -1,6 +1,6 @@
 """Searching: the query language, the words, the index, and that no store finds more or less than another.
 
-What is found, and by whom, is in `bough.stores.conformance.searching`, which every store runs.
+What is found, and by whom, is in `oakleaf.stores.conformance.searching`, which every store runs.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bough
-from bough import Store, ToolCall, assistant, errors, system, tool_result, user
-from bough.core.search import MAX_QUERY_LENGTH, Search, Term, excerpt, index_columns, matches, parse_query
-from bough.core.search_text import (
+import oakleaf
+from oakleaf import Store, ToolCall, assistant, errors, system, tool_result, user
+from oakleaf.core.search import MAX_QUERY_LENGTH, Search, Term, excerpt, index_columns, matches, parse_query
+from oakleaf.core.search_text import (
     MAX_TEXT_LENGTH,
     find_phrase,
     normalize_for_index,
@@ -30,9 +30,9 @@ from bough.core.search_text import (
     tokenize,
     tokenize_indexed,
 )
-from bough.stores.memory.store import MemoryStore
-from bough.stores.search_index import BATCH_ROWS
-from bough.stores.sqlite.store import SqliteStore
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.search_index import BATCH_ROWS
+from oakleaf.stores.sqlite.store import SqliteStore
 from support.runtime import deterministic_runtime
 
 NOW = 1_800_000_000_000_000
@@ -249,7 +249,7 @@ def pair() -> Iterator[tuple[Store, Store]]:
 def search_outcome(store: Store, typed: str) -> object:
     try:
         return store.search(typed).hits
-    except errors.BoughError as error:
+    except errors.OakleafError as error:
         return str(error)
 
 
@@ -341,7 +341,7 @@ def vocabulary(path: Path) -> set[str]:
 
 class TestIndex:
     def test_appending_does_not_touch_it(self, path: Path) -> None:
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             store.start("a").append([user("herring")])
             assert bare(path, "select count(*) from search_entry") == [(0,)]
             assert store.search("herring", catch_up=False).hits == []
@@ -350,7 +350,7 @@ class TestIndex:
             assert store.search("herring", catch_up=False).unindexed_sessions == 0
 
     def test_it_is_built_in_batches_and_tells_how_far_it_is(self, path: Path) -> None:
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             for n in range(3):
                 session = store.start("a", title=f"t{n}")
                 for m in range(4):
@@ -369,7 +369,7 @@ class TestIndex:
         def kill(entries: int, remaining: int) -> None:
             raise Killed
 
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             session = store.start("a")
             for _ in range(6):
                 session.append([user("herring") for _ in range(100)])
@@ -380,7 +380,7 @@ class TestIndex:
             assert bare(path, "select count(*) from search_entry") == [(600,)]
 
     def test_a_batch_read_before_a_purge_brings_nothing_back(self, path: Path) -> None:
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start("a", title="herring")
             session.append([user("herring one"), assistant("herring two")])
             fork = session.fork(at=1)
@@ -396,7 +396,7 @@ class TestIndex:
             assert [hit.snippet for hit in store.search("herring role:user").hits] == ["herring one"]
 
     def test_two_readers_of_the_same_news_index_it_once(self, path: Path) -> None:
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             store.start("a", title="herring").append([user("herring")])
             assert isinstance(store.backend, SqliteStore)
             for _ in range(2):
@@ -411,23 +411,23 @@ class TestIndex:
     def test_processes_that_write_and_search_at_once_agree(self, path: Path) -> None:
         """Four of them append and search; afterwards each entry is indexed once, and the index is whole."""
         code = """
-import bough, sys
-with bough.open(sys.argv[1], synchronous="normal") as store:
+import oakleaf, sys
+with oakleaf.open(sys.argv[1], synchronous="normal") as store:
     session = store.start("a", title="herring " + sys.argv[2])
     for n in range(25):
-        session.append([bough.user(f"herring {sys.argv[2]}x{n}")])
+        session.append([oakleaf.user(f"herring {sys.argv[2]}x{n}")])
         assert store.search(f"{sys.argv[2]}x{n}").hits, n
 """
-        bough.open(path).close()
+        oakleaf.open(path).close()
         running = [subprocess.Popen([sys.executable, "-c", code, str(path), f"p{n}"]) for n in range(4)]
         assert [process.wait() for process in running] == [0] * 4
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             assert len(store.search("herring", limit=1_000).hits) == 4 * 26
             assert bare(path, "select count(*), count(distinct id) from search_entry") == [(104, 104)]
             assert bare(path, "pragma integrity_check") == [("ok",)]
 
     def test_threads_of_one_store_append_while_it_is_built(self, path: Path) -> None:
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             old = store.start("a")
             for _ in range(10):
                 old.append([user("herring " * 50) for _ in range(100)])
@@ -439,7 +439,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             assert len(store.search("mackerel").hits) == 50
 
     def test_no_room_is_said_and_what_is_indexed_is_still_searched(self, path: Path) -> None:
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             session = store.start("a")
             session.append([user("herring")])
             assert store.search("herring").hits
@@ -463,7 +463,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
 
     def test_searches_between_appends_leave_few_segments(self, path: Path) -> None:
         """A search looks into every segment, and each that indexes something makes one."""
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             session = store.start("a")
             for n in range(150):
                 session.append([user(f"herring {n}")])
@@ -474,7 +474,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
 
     def test_many_sessions_with_titles_are_indexed_in_one_piece(self, path: Path) -> None:
         """FTS5 writes a segment whenever a row comes before the last one, as a title does if it comes after its entries."""
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             for n in range(60):
                 store.start("a", title=f"title {n}").append([user(f"herring {n}")])
             assert isinstance(store.backend, SqliteStore)
@@ -487,7 +487,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             assert len(store.search("title", limit=100).hits) == 60
 
     def test_entries_of_another_space_do_not_take_the_place_of_ones_own(self, path: Path) -> None:
-        with bough.open(path) as store, bough.open(path, space="other") as other:
+        with oakleaf.open(path) as store, oakleaf.open(path, space="other") as other:
             mine = [store.start("a").append([user(f"herring {n}")]) and n for n in range(7)]
             other.start("a").append([user("herring") for _ in range(9)])
             mine += [store.start("a").append([user(f"herring {n}")]) and n for n in range(7, 9)]
@@ -504,7 +504,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
     def test_an_index_that_is_complete_is_searched_although_there_is_no_room_to_tidy_it(
         self, path: Path
     ) -> None:
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             session = store.start("a")
             for n in range(7):
                 session.append([user(" ".join(f"w{n}x{m}" for m in range(9_000))) for _ in range(3)])
@@ -520,16 +520,16 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             assert bare(path, "select count(distinct segid) > 1 from search_idx") == [(1,)]
 
     def test_a_backup_searches_alike(self, path: Path, tmp_path: Path) -> None:
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             store.start("a", title="t").append([user("herring")])
             hits = store.search("herring").hits
             assert isinstance(store.backend, SqliteStore)
             store.backend.backup(tmp_path / "b.db")
-        with bough.open(tmp_path / "b.db") as copy:
+        with oakleaf.open(tmp_path / "b.db") as copy:
             assert copy.search("herring", catch_up=False).hits == hits
 
     def test_a_purge_leaves_no_word_of_it(self, path: Path) -> None:
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             other = store.start("a")
             other.append([user("mackerel stays")])
             session = store.start("zqagent", [system("zqseed")], title="zqtitle", tags={"zqtag": "zqvalue"})
@@ -552,7 +552,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             assert len(store.search("mackerel").hits) == 1
 
     def test_what_a_fork_keeps_forgets_whose_it_was(self, path: Path) -> None:
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start("zqagent", title="zqtitle", owner="zqowner")
             session.append([user("kept"), assistant("zqgone")])
             fork = session.fork(at=1, title="mine")
@@ -567,9 +567,9 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
             assert not [word for word in vocabulary(path) if word.startswith("zq")]
 
     def test_the_public_reader_cannot_read_it(self, path: Path) -> None:
-        from bough.stores.sqlite.public_reader import PublicReader
+        from oakleaf.stores.sqlite.public_reader import PublicReader
 
-        with bough.open(path, owner="ann") as store:
+        with oakleaf.open(path, owner="ann") as store:
             store.start("a", [system("SECRET")], title="t").append([user("question")])
             assert store.search("secret").hits
         attacks = [
@@ -588,7 +588,7 @@ with bough.open(sys.argv[1], synchronous="normal") as store:
         ]
         with PublicReader(str(path), owner="ann") as reader:
             for attack in attacks:
-                with pytest.raises(errors.BoughError):
+                with pytest.raises(errors.OakleafError):
                     list(reader.query(attack))
 
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough import Session, Store, assistant, user
-from bough.core.entries import Settings
-from bough.errors import InvalidBundle, InvalidId
-from bough.log.fork import fork
-from bough.stores.memory.store import MemoryStore
+import oakleaf
+from oakleaf import Session, Store, assistant, user
+from oakleaf.core.entries import Settings
+from oakleaf.errors import InvalidBundle, InvalidId
+from oakleaf.log.fork import fork
+from oakleaf.stores.memory.store import MemoryStore
 from support.import_sources import import_all
 from support.runtime import deterministic_runtime
 from support.server import LocalServer
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 pytestmark = pytest.mark.attack
 UNUSABLE = ["ses_vic/", "..", "ses_vic?", "ses_vic#x", "ses_vic%2f", "ses\x1b[2Jvic", "a\\b", ".x"]
@@ -53,7 +53,7 @@ class TestAnIdOfAnotherSession:
         self, store: Store, session: Session, session_id: str, tmp_path: Path
     ) -> None:
         session.append([user("q"), assistant("a")])
-        path = renamed_bundle(session, session_id, tmp_path / "b.bough")
+        path = renamed_bundle(session, session_id, tmp_path / "b.oakleaf")
         with pytest.raises(InvalidBundle, match="session id"):
             store.import_bundle(path)
         assert len(list(store.all_sessions())) == 1
@@ -63,7 +63,7 @@ class TestAnIdOfAnotherSession:
     ) -> None:
         older = Store(MemoryStore(), deterministic_runtime())
         with monkeypatch.context() as patch:
-            patch.setattr("bough.log.new_session.check_id", lambda name: None)
+            patch.setattr("oakleaf.log.new_session.check_id", lambda name: None)
             session = older.start(session_id=session_id)
         session.append([user("q"), assistant("a")])
         assert any("session id" in problem.what for problem in session.verify())
@@ -96,17 +96,17 @@ class TestAnIdOfAnotherSession:
 
 
 def test_a_command_refuses_such_an_id_in_words(tmp_path: Path) -> None:
-    with bough.open(tmp_path / "s.db") as store:
+    with oakleaf.open(tmp_path / "s.db") as store:
         session = store.start()
         session.append([user("q"), assistant("a")])
-        path = renamed_bundle(session, "ses_vic/", tmp_path / "b.bough")
+        path = renamed_bundle(session, "ses_vic/", tmp_path / "b.oakleaf")
     done = command("import", path, store=tmp_path / "s.db")
     assert done.code == 1
     assert "'/'" in done.err
 
 
 def test_a_server_starts_no_session_with_such_an_id() -> None:
-    with bough.open("memory:") as store, LocalServer(store) as server:
+    with oakleaf.open("memory:") as store, LocalServer(store) as server:
         server.post("/api/sessions", {"session_id": "ses_vic"}, 201)
         for session_id in UNUSABLE:
             refused = server.post("/api/sessions", {"session_id": session_id}, 400)

@@ -16,19 +16,19 @@ from hypothesis import HealthCheck, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from bough import Leaf, Note, Settings, ToolCall, Usage, assistant, system, tool_result, user
-from bough.core.state import fold_state
-from bough.core.usage import total
-from bough.errors import BoughError
-from bough.session import Session
-from bough.store import Store
-from bough.stores.base import SessionQuery
-from bough.stores.conformance.writer import read_everything
-from bough.stores.memory.store import MemoryStore
-from bough.stores.sqlite.store import SqliteStore
+from oakleaf import Leaf, Note, Settings, ToolCall, Usage, assistant, system, tool_result, user
+from oakleaf.core.state import fold_state
+from oakleaf.core.usage import total
+from oakleaf.errors import OakleafError
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.stores.base import SessionQuery
+from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.sqlite.store import SqliteStore
 from support.runtime import deterministic_runtime
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 
 words = st.sampled_from(["hello", "", "a b c", "ü\0\u202e", "x" * 300])
 numbers = st.integers(0, 40)
@@ -67,7 +67,7 @@ class Machine(RuleBasedStateMachine):
         for do in does:
             try:
                 results.append(("done", do()))
-            except BoughError as error:
+            except OakleafError as error:
                 results.append(("refused", type(error), str(error)))
         plain = [(f[0], _comparable(f[1])) if f[0] == "done" else f for f in results]
         assert plain[0] == plain[1]
@@ -211,7 +211,7 @@ class Machine(RuleBasedStateMachine):
                 writer.exec_trace = None
                 assert self.everything_of(self.sqlite) == before
                 continue
-            except BoughError:
+            except OakleafError:
                 pass
             finally:
                 writer.exec_trace = None
@@ -296,7 +296,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=numbers)
     def show_bytes(self, which: int) -> None:
-        from bough import Attachment
+        from oakleaf import Attachment
 
         self.on(which, lambda h: h.append([user(Attachment(f"bytes {which}".encode(), "image/png"))]))
 
@@ -365,8 +365,8 @@ class Machine(RuleBasedStateMachine):
 
 
 def _change(handle: Session, text: str) -> Any:
-    from bough.core.drafts import Draft, build_entries
-    from bough.stores.base import Change
+    from oakleaf.core.drafts import Draft, build_entries
+    from oakleaf.stores.base import Change
 
     written = build_entries(handle.log.cursor, [Draft(user(text))], 5)
     return Change(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough.errors import BoughError, StoreError, without_passwords
-from bough.stores import check_store_url
-from support.terminal import bough as command
+import oakleaf
+from oakleaf.errors import OakleafError, StoreError, without_passwords
+from oakleaf.stores import check_store_url
+from support.terminal import oakleaf as command
 
 PASSWORD = "hunter2"
 MISTYPED = [
@@ -59,8 +59,8 @@ class TestAMistypedAddress:
         self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        with pytest.raises(BoughError) as excinfo:
-            bough.open(url)
+        with pytest.raises(OakleafError) as excinfo:
+            oakleaf.open(url)
         shown = "".join(traceback.format_exception(excinfo.value)) + repr(excinfo.value)
         assert PASSWORD not in shown
         assert list(tmp_path.iterdir()) == []
@@ -70,7 +70,7 @@ class TestAMistypedAddress:
         self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("BOUGH_CONFIG", str(tmp_path / "config.toml"))
+        monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "config.toml"))
         for line in (["ls"], ["doctor"], ["migrate", "--yes"], ["worker", "--agent", "x:y"]):
             done = command(*line, store=url)
             assert done.code == 2
@@ -82,7 +82,7 @@ class TestAMistypedAddress:
     def test_in_the_configuration_is_not_shown(
         self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setenv("BOUGH_CONFIG", str(tmp_path / "config.toml"))
+        monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "config.toml"))
         for line in (
             ["config", "set", "store", url],
             ["config"],

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-import bough
-from bough import Session
-from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd.engine import Agent
-from bough.engines.absurd.worker import Worker
+import oakleaf
+from oakleaf import Session
+from oakleaf.engines.absurd import schema as absurd_schema
+from oakleaf.engines.absurd.engine import Agent
+from oakleaf.engines.absurd.worker import Worker
 from support.postgres import Database
 
 numbers = count(1)
@@ -24,7 +24,7 @@ class AbsurdQueue:
     def __init__(self, database: Database) -> None:
         self.database, self.name = database, f"q{next(numbers)}"
         absurd_schema.install(database.owner_url, self.name)
-        self.store = bough.open(database.url)
+        self.store = oakleaf.open(database.url)
 
     def close(self) -> None:
         self.store.close()

@@ -16,11 +16,11 @@ import psycopg
 from msgspec import Struct
 from psycopg import pq
 
-import bough
-from bough import Evidence, Store, ToolCall, Usage, assistant, system, user
-from bough.core.drafts import Draft
-from bough.core.messages import Reasoning, Text
-from bough.stores.postgres.schema import migrate
+import oakleaf
+from oakleaf import Evidence, Store, ToolCall, Usage, assistant, system, user
+from oakleaf.core.drafts import Draft
+from oakleaf.core.messages import Reasoning, Text
+from oakleaf.stores.postgres.schema import migrate
 from support.postgres import Database, DatabaseHost
 
 SECRET_PLACES = (
@@ -32,14 +32,14 @@ FOREIGN, ELSEWHERE, TASK, REPLAY, TRASHED = (f"ses_leaked{n:014d}" for n in rang
 ABSENT, OWN = "ses_absent00000000000", "ses_own00000000000000"
 VIEWS = ("public_session", "public_message", "public_fact", "public_input")
 PUBLIC_TEXTS = ("Where is it?", "On its way.", "One more thing")
-STRANGER = "bough_stranger"
+STRANGER = "oakleaf_stranger"
 """A login in the service role whose space holds none of these sessions."""
 CROWD = 2_000
 """Number of other owners' sessions in the space, enough for a plan that scans them to show."""
 ADD_CROWD = f"""
-insert into bough.session select (jsonb_populate_record(one, jsonb_build_object(
+insert into oakleaf.session select (jsonb_populate_record(one, jsonb_build_object(
     'number', 100000 + n, 'id', 'ses_leakedcrowd' || n, 'owner', 'leaked' || n))).*
-from bough.session as one, generate_series(1, {CROWD}) as n where one.id = '{FOREIGN}'
+from oakleaf.session as one, generate_series(1, {CROWD}) as n where one.id = '{FOREIGN}'
 """
 SECRET_PATTERN = re.compile(r"leaked|6c65616b6564", re.IGNORECASE)  # as text, or as hex-encoded bytes
 
@@ -69,7 +69,7 @@ class Attacker:
     def __init__(self, url: str, attempts: Counter[str], space: str = "default", owner: str = "ann") -> None:
         self.connection = psycopg.connect(url, autocommit=True, prepare_threshold=None)
         self._attempts, self._notices = attempts, list[str]()
-        self._identity = {"bough.space": space, "bough.owner": owner}
+        self._identity = {"oakleaf.space": space, "oakleaf.owner": owner}
         self.connection.add_notice_handler(
             lambda notice: self._notices.append(
                 " ".join(filter(None, (notice.message_primary, notice.message_detail, notice.context)))
@@ -132,16 +132,16 @@ class AttackedDatabase:
         self.owner_url = self.database.owner_url
         self._superuser = psycopg.connect(self.owner_url, autocommit=True, prepare_threshold=None)
         if ordinary_owner:
-            self._change_owner("bough_plain")
-        with bough.open(self.database.url) as sessions:
+            self._change_owner("oakleaf_plain")
+        with oakleaf.open(self.database.url) as sessions:
             fill(sessions)
-        with bough.open(self.database.url, space="other") as sessions:
+        with oakleaf.open(self.database.url, space="other") as sessions:
             sessions.start(session_id=ELSEWHERE, owner="ann", title="leakedelsewhere")
         self.run(ADD_CROWD)
         self.run("analyze")
         self.client = Attacker(self.database.client_url, self.attempts)
         with contextlib.suppress(psycopg.errors.DuplicateObject):
-            self.run(f"create role {STRANGER} login password '{STRANGER}' in role bough_service")
+            self.run(f"create role {STRANGER} login password '{STRANGER}' in role oakleaf_service")
         self.stranger = Attacker(host.url(self.database.name, STRANGER), self.attempts, space="third")
         self.idle = psycopg.connect(self.database.url, autocommit=True)
         self.idle.execute("select 'leakedquery'")  # visible in pg_stat_activity to privileged roles
@@ -150,7 +150,7 @@ class AttackedDatabase:
         self.run(
             f"do $$ begin create role {owner} login password '{owner}'; exception when duplicate_object then end $$"
         )
-        self.run(f"drop schema bough cascade; grant create on database {self.database.name} to {owner}")
+        self.run(f"drop schema oakleaf cascade; grant create on database {self.database.name} to {owner}")
         self.owner_url = self.database.host.url(self.database.name, owner)
         migrate(self.owner_url)
 
@@ -164,26 +164,26 @@ class AttackedDatabase:
             connection.close()
 
     def relations(self, kinds: str) -> list[str]:
-        query = f"select relname from pg_class where relnamespace = 'bough'::regnamespace and position(relkind::text in '{kinds}') > 0"
+        query = f"select relname from pg_class where relnamespace = 'oakleaf'::regnamespace and position(relkind::text in '{kinds}') > 0"
         return sorted(name for (name,) in self.run(query))
 
     def columns(self, relation: str) -> list[str]:
         query = (
-            f"select attname from pg_attribute where attrelid = 'bough.{relation}'::regclass and attnum > 0"
+            f"select attname from pg_attribute where attrelid = 'oakleaf.{relation}'::regclass and attnum > 0"
         )
         return [name for (name,) in self.run(query)]
 
     def fingerprint(self) -> Sequence[Any]:
         """Return every row, privilege, policy and definition, which no attack may change."""
         rows = [
-            self.run(f"select '{t}', md5(string_agg(x::text, '' order by x::text)) from bough.{t} x")
+            self.run(f"select '{t}', md5(string_agg(x::text, '' order by x::text)) from oakleaf.{t} x")
             for t in self.relations("r")
         ]
         catalog = (
             "select relname, relowner, relacl::text, relrowsecurity, relforcerowsecurity, relkind::text from pg_class "
-            "where relnamespace = 'bough'::regnamespace order by 1",
+            "where relnamespace = 'oakleaf'::regnamespace order by 1",
             "select proname, proowner, proacl::text, md5(pg_get_functiondef(oid)) from pg_proc "
-            "where pronamespace = 'bough'::regnamespace order by 1",
+            "where pronamespace = 'oakleaf'::regnamespace order by 1",
             "select nspname, nspowner, nspacl::text from pg_namespace where nspname !~ '^pg_t' order by 1",
             "select * from pg_policies order by schemaname, tablename, policyname",
             "select rolname, rolsuper, rolcanlogin from pg_roles order by 1",
@@ -206,7 +206,7 @@ def fill(sessions: Store) -> None:
         state={"s": "leakedstate"},
         tags={"t": "leakedtag"},
     )
-    with own.turn(user(PUBLIC_TEXTS[0], bough.Attachment(b"leakedfile", "image/leakedfile"))) as turn:
+    with own.turn(user(PUBLIC_TEXTS[0], oakleaf.Attachment(b"leakedfile", "image/leakedfile"))) as turn:
         call = assistant(Reasoning("leakedthought"), ToolCall("leakedcall", "look", {"q": "leakedcall"}))
         turn.answer(call, usage=Usage(7, 7), provider="leakedmeter", model="leakedmeter")
         turn.result("leakedcall", "leakedresult")

@@ -1,4 +1,4 @@
-"""Fixtures for a real Chromium, a real `bough serve`, and a page that records every error.
+"""Fixtures for a real Chromium, a real `oakleaf serve`, and a page that records every error.
 
 `python tests/support/browser.py` finds a Chromium or installs one: `$CHROME`, one of the system, Playwright's own, apt for root.
 """
@@ -141,10 +141,10 @@ def run_in_thread(act: Callable[[], T]) -> T:
 
 
 class ServerProcess:
-    """`bough serve` in its own process."""
+    """`oakleaf serve` in its own process."""
 
     def __init__(self, store: Path | str, *options: str, port: int = 0, home: Path | None = None) -> None:
-        command = [sys.executable, "-m", "bough.cli.main", "--store", str(store), "serve", "--no-open"]
+        command = [sys.executable, "-m", "oakleaf.cli.main", "--store", str(store), "serve", "--no-open"]
         self._process = subprocess.Popen(
             [*command, "--port", str(port), *options],
             stdout=subprocess.PIPE,

@@ -1,8 +1,8 @@
 """A process that has loaded the command line once and is forked for each command.
 
 A fork is an ordinary process with its own pid, streams, terminal, working directory, environment, signals and exit
-code. It skips loading Python and Bough, which is nine tenths of the time of a command. Variables that the interpreter
-reads only at its start (PYTHON…, the locale) cannot be changed for a fork: use `terminal.BOUGH` for those.
+code. It skips loading Python and Oakleaf, which is nine tenths of the time of a command. Variables that the interpreter
+reads only at its start (PYTHON…, the locale) cannot be changed for a fork: use `terminal.OAKLEAF` for those.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ForkedProcess:
             try:
                 self._line.recv(1, socket.MSG_PEEK)
             except (TimeoutError, BlockingIOError):
-                raise subprocess.TimeoutExpired("bough", timeout or 0) from None
+                raise subprocess.TimeoutExpired("oakleaf", timeout or 0) from None
             self._line.settimeout(None)
             self.returncode = int(self._reader.readline())
             self._reader.close()
@@ -76,10 +76,10 @@ def start(
     env: Mapping[str, str],
     is_terminal: bool = False,
 ) -> ForkedProcess:
-    """Run `bough …` with these streams; `is_terminal` makes them its controlling terminal, so Ctrl-C there reaches it."""
+    """Run `oakleaf …` with these streams; `is_terminal` makes them its controlling terminal, so Ctrl-C there reaches it."""
     base = {name: value for name, value in os.environ.items() if name.startswith(INTERPRETER_VARIABLES)}
     requested = {name: value for name, value in env.items() if name.startswith(INTERPRETER_VARIABLES)}
-    assert requested == {**base, **WARNINGS}, "the interpreter reads these at its start: use terminal.BOUGH"
+    assert requested == {**base, **WARNINGS}, "the interpreter reads these at its start: use terminal.OAKLEAF"
     ours, theirs = socket.socketpair()
     with theirs:
         socket.send_fds(_fork_server(), [b"+"], [*streams, theirs.fileno()])
@@ -165,7 +165,7 @@ def apply_request(streams: list[int], request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     time.tzset()
-    sys.argv = ["bough", *request["arguments"]]
+    sys.argv = ["oakleaf", *request["arguments"]]
     sys.path[0] = request["cwd"]
     _open_streams()
 
@@ -181,11 +181,11 @@ def _open_streams() -> None:
 
 
 def main() -> None:
-    import bough
-    from bough.cli.entry import run
+    import oakleaf
+    from oakleaf.cli.entry import run
 
-    for module in walk_packages(bough.__path__, "bough."):
-        if not module.name.startswith(("bough.server", "bough.adapters")):
+    for module in walk_packages(oakleaf.__path__, "oakleaf."):
+        if not module.name.startswith(("oakleaf.server", "oakleaf.adapters")):
             import_module(module.name)
     gc.freeze()  # keep the loaded modules in memory pages shared with the children
     apply_request(*serve(socket.socket(fileno=int(sys.argv[1]))))

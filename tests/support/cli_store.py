@@ -6,17 +6,17 @@ from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import bough
-from bough import ScriptedModel, ToolCall, assistant, system
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, assistant, system
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look_up(order: int) -> dict[str, object]:
     """Look an order up."""
     return {"order": order, "status": "lost"}
 
 
-@bough.tool
+@oakleaf.tool
 def refund(order: int) -> str:
     """Give the money back."""
     return f"refunded {order}"
@@ -54,7 +54,7 @@ def _store_bytes() -> bytes:
 
 
 def _fill(path: Path) -> None:
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         case = store.start(
             "support",
             [system("You help customers.")],

@@ -11,11 +11,11 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
-import bough
-from bough import Happened, Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
-from bough.errors import ContextOverflow
-from bough.models.model import Request
-from bough.stores.sqlite.store import SqliteStore
+import oakleaf
+from oakleaf import Happened, Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
+from oakleaf.errors import ContextOverflow
+from oakleaf.models.model import Request
+from oakleaf.stores.sqlite.store import SqliteStore
 
 INPUTS = ["look around", "do it", "ask somebody", "and now at length"]
 EFFECTS = ("read", "idempotent", "unsafe")
@@ -43,7 +43,7 @@ class KillPoints:
         self.point(f"after {name}")
 
 
-def add_kill_points(store: bough.Store, kill_points: KillPoints) -> bough.Store:
+def add_kill_points(store: oakleaf.Store, kill_points: KillPoints) -> oakleaf.Store:
     """Add a point before and after each write of the store."""
 
     class Guarded(SqliteStore):
@@ -62,10 +62,10 @@ def add_kill_points(store: bough.Store, kill_points: KillPoints) -> bough.Store:
     return store
 
 
-def make_tools(kill_points: KillPoints, depth: int = 0) -> list[bough.Tool]:
+def make_tools(kill_points: KillPoints, depth: int = 0) -> list[oakleaf.Tool]:
     """Return the tools; 8 and 20 need approval, and 20 is called by a task nested `depth` tasks deep."""
 
-    def make_tool(n: int) -> bough.Tool:
+    def make_tool(n: int) -> oakleaf.Tool:
         effect = EFFECTS[n % 3]
 
         def run(n: int, ctx: ToolContext) -> str:
@@ -75,13 +75,13 @@ def make_tools(kill_points: KillPoints, depth: int = 0) -> list[bough.Tool]:
             return f"did {n}"
 
         verify = (lambda n: Happened(f"did {n}")) if n == 5 else None
-        return bough.tool(effect=effect, name=f"tool_{n}", approval=n in (8, 20), verify=verify)(run)
+        return oakleaf.tool(effect=effect, name=f"tool_{n}", approval=n in (8, 20), verify=verify)(run)
 
     return [*(make_tool(n) for n in range(19)), delegate_tool(kill_points, make_tool(20), depth)]
 
 
-def delegate_tool(kill_points: KillPoints, inmost: bough.Tool, depth: int) -> bough.Tool:
-    @bough.tool(effect="idempotent")
+def delegate_tool(kill_points: KillPoints, inmost: oakleaf.Tool, depth: int) -> oakleaf.Tool:
+    @oakleaf.tool(effect="idempotent")
     async def delegate(task: str, ctx: ToolContext) -> str:
         """Delegate to a child task, which delegates further; the innermost one needs approval."""
         below = inmost if depth == 1 else delegate_tool(kill_points, inmost, depth - 1)
@@ -130,7 +130,7 @@ def batch(*numbers: int) -> Any:
 def run_agent(path: str, pipe: int, kill_at: int) -> None:
     """Continue from where the last process died and run to the end."""
     runtime = KillPoints(pipe, kill_at)
-    with bough.open(path, synchronous="normal") as plain_store:
+    with oakleaf.open(path, synchronous="normal") as plain_store:
         store = add_kill_points(plain_store, runtime)
         session = store.start("crash", [system("You do as you are told.")], session_id="ses_crash")
         tools = make_tools(runtime, depth=2)
@@ -140,7 +140,7 @@ def run_agent(path: str, pipe: int, kill_at: int) -> None:
     runtime.report(f"points {runtime.points}")
 
 
-def step(session: Session, model: ScriptedModel, tools: list[bough.Tool]) -> bool:
+def step(session: Session, model: ScriptedModel, tools: list[oakleaf.Tool]) -> bool:
     session.refresh()
     if session.log.cursor.turn:
         for approval in session.pending_approvals():
@@ -157,7 +157,7 @@ def run_again(path: str, pipe: int, kill_at: int) -> None:
     """Pay, take the turn back, and have it paid again: continue from where the last process died until a person is asked."""
     runtime = KillPoints(pipe, kill_at)
 
-    @bough.tool
+    @oakleaf.tool
     def pay(order: int, ctx: ToolContext) -> str:
         """Pays."""
         runtime.effect("unsafe:pay", ctx.key)
@@ -167,7 +167,7 @@ def run_again(path: str, pipe: int, kill_at: int) -> None:
         last = request.context.items[-1].message
         return "Paid." if last.role == "tool" else assistant(ToolCall("c", "pay", {"order": 41}))
 
-    with bough.open(path, synchronous="normal") as plain_store:
+    with oakleaf.open(path, synchronous="normal") as plain_store:
         session = add_kill_points(plain_store, runtime).start("crash", session_id="ses_crash")
         while not session.pending_approvals():
             if session.log.cursor.turn:

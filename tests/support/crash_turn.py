@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import bough
-from bough import Session, ToolCall, ToolContext, Turn, assistant, system
-from bough.errors import Fenced, SessionRunning
+import oakleaf
+from oakleaf import Session, ToolCall, ToolContext, Turn, assistant, system
+from oakleaf.errors import Fenced, SessionRunning
 
 from .crash_agent import KillPoints, add_kill_points
 
@@ -20,7 +20,7 @@ MAILS = ["first", "second"]
 def run_loop(path: str, pipe: int, kill_at: int) -> None:
     """Deliver every mail again, as a queue does that was not told which ones were done."""
     kill_points = KillPoints(pipe, kill_at)
-    with bough.open(path, synchronous="normal") as plain_store:
+    with oakleaf.open(path, synchronous="normal") as plain_store:
         store = add_kill_points(plain_store, kill_points)
         session = store.start("crash", [system("You do as you are told.")], session_id="ses_crash")
         for number, mail in enumerate(MAILS):
@@ -53,7 +53,7 @@ def by_answer(kill_points: KillPoints, session: Session, turn: Turn) -> None:
             kill_points.report(f"acknowledged result {call.id}")
 
 
-def make_tool(kill_points: KillPoints, name: str) -> bough.Tool:
+def make_tool(kill_points: KillPoints, name: str) -> oakleaf.Tool:
     effect = name.partition("_")[0]
 
     def run(n: int, ctx: ToolContext) -> str:
@@ -61,10 +61,10 @@ def make_tool(kill_points: KillPoints, name: str) -> bough.Tool:
         kill_points.effect(f"{effect}:{ctx.call.id}", ctx.key)
         return f"did {n}"
 
-    return bough.tool(effect=effect, name=name)(run)  # type: ignore[call-overload, no-any-return]
+    return oakleaf.tool(effect=effect, name=name)(run)  # type: ignore[call-overload, no-any-return]
 
 
-def ask(kill_points: KillPoints, session: Session) -> bough.Message:
+def ask(kill_points: KillPoints, session: Session) -> oakleaf.Message:
     """Answer by what is in the history, as a model does: two batches of calls, then a text."""
     kill_points.report("model")
     path = session.path()

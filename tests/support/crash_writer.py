@@ -2,7 +2,7 @@
 
 Before each commit it prints the expected session (`will`), and after the commit the same again (`did`), one line
 each. Both come from a mirror in plain lists and dicts, so the test that kills the process can compare the reopened
-store with something Bough did not compute.
+store with something Oakleaf did not compute.
 
     python crash_writer.py PATH SEED THREADS BLOB_BYTES COMMITS     (COMMITS 0: until killed)
 """
@@ -18,14 +18,14 @@ import threading
 import time
 from typing import Any
 
-import bough
-from bough import Attachment, Entry, Session, Store, ToolCall, Usage, assistant, tool_result, user
+import oakleaf
+from oakleaf import Attachment, Entry, Session, Store, ToolCall, Usage, assistant, tool_result, user
 
 MAX_SESSIONS = 5
 
 
 def entry_text(entry: Entry) -> str:
-    """Describe an entry in a format that does not depend on Bough's encoding."""
+    """Describe an entry in a format that does not depend on Oakleaf's encoding."""
     message = entry.message
     if message is None:
         return f"{entry.kind}:{entry.payload.data.get('said')}"  # type: ignore[union-attr]  # only notes are written
@@ -133,7 +133,7 @@ class Writer:
                     self.answer(mirror, turn)
         mirror.rests.append(len(mirror.texts))
 
-    def input(self, mirror: Mirror) -> bough.Message:
+    def input(self, mirror: Mirror) -> oakleaf.Message:
         text = f"input {self.next()}"
         if self.blob_bytes and self.rng.random() < 0.3:
             data = self.rng.randbytes(self.rng.randrange(1, self.blob_bytes))
@@ -142,7 +142,7 @@ class Writer:
         mirror.add(f"user:{text}|||")
         return user(text)
 
-    def answer(self, mirror: Mirror, turn: bough.Turn) -> None:
+    def answer(self, mirror: Mirror, turn: oakleaf.Turn) -> None:
         if self.rng.random() < 0.1:
             self.count(mirror, 1, 0)
             self.announce(mirror)
@@ -163,7 +163,7 @@ class Writer:
         calls, before_in, before_out = mirror.totals
         mirror.totals = [calls + 1, before_in + tokens_in, before_out + tokens_out]
 
-    def result(self, mirror: Mirror, turn: bough.Turn) -> None:
+    def result(self, mirror: Mirror, turn: oakleaf.Turn) -> None:
         waiting = [call.call.id for call in mirror.session.open_tool_calls]
         self.rng.shuffle(waiting)
         if self.rng.random() < 0.15:
@@ -228,13 +228,13 @@ def write_forever(store: Store, mirrors: list[Mirror], writer: Writer, max_sessi
 
 def warm_up() -> None:
     """Load what is loaded on first use, so that the kill falls into writing and not into imports."""
-    with bough.open("memory:").start().turn("x") as turn:
+    with oakleaf.open("memory:").start().turn("x") as turn:
         turn.answer(assistant("y"), usage=Usage(1, 1))
 
 
 def main() -> None:
     path, seed, threads, blob_bytes, commits = sys.argv[1], *map(int, sys.argv[2:6])
-    store = bough.open(path)
+    store = oakleaf.open(path)
     mirrors = [Mirror(store.session(row.session_id)) for row in store.all_sessions()][:MAX_SESSIONS]
     while len(mirrors) < threads:
         report({"t": "starts"})

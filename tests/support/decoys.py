@@ -16,7 +16,7 @@ from typing import Any
 import absurdctl
 import psycopg
 
-import bough
+import oakleaf
 
 SOURCES = ("stores/*.py", "stores/postgres/*", "engines/absurd/*.py")
 CALL = re.compile(r"(\w+) ?\(")
@@ -84,7 +84,7 @@ def plant(client_url: str) -> int:
 
 def used_names() -> set[str]:
     """Return what looks like the name of a function in our SQL or in Absurd's."""
-    root = Path(bough.__file__).parent
+    root = Path(oakleaf.__file__).parent
     texts = [path.read_text() for pattern in SOURCES for path in root.glob(pattern) if path.is_file()]
     return set(CALL.findall("\n".join([*texts, absurdctl.BUNDLED_SCHEMA_SQL])))
 

@@ -1,7 +1,7 @@
 """Four vendors on one loopback port: they stream scripted answers to real SDKs, and refuse illegal histories.
 
 Knows each vendor's events on the wire as its documentation shows them. A request's history is judged by the
-rules in `bough.wire`, and an illegal one gets the vendor's 400; one that continues what the vendor stored is not
+rules in `oakleaf.wire`, and an illegal one gets the vendor's 400; one that continues what the vendor stored is not
 judged. Nothing survives the `with` block.
 """
 
@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from bough import wire
+from oakleaf import wire
 
 DELTA_LENGTH = 5
 USAGE = (11, 7)

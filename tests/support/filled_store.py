@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-import bough
-from bough import Store, assistant, user
-from bough.core.usage import Usage
-from bough.stores.base import SessionQuery
+import oakleaf
+from oakleaf import Store, assistant, user
+from oakleaf.core.usage import Usage
+from oakleaf.stores.base import SessionQuery
 
 SESSIONS = 40
 Work = Callable[[Store], object]
@@ -108,7 +108,7 @@ def write_rare_sessions(store: Store) -> None:
 
 
 def write_small_space(url: str) -> None:
-    with bough.open(url, space="small") as store:
+    with oakleaf.open(url, space="small") as store:
         session = store.start("support", session_id="ses_small", owner="ann", tags={"team": "small"})
         session.append([user("herring of the small one")])
         assert store.search("herring").hits

@@ -10,14 +10,14 @@ from hashlib import sha256
 from random import Random
 from typing import Any
 
-import bough
-from bough import Budget, Session, Store
-from bough.agent.call_status import read_call_status
-from bough.agent.prompt_window import tree_message_limits
-from bough.core.codec import chain_id
-from bough.errors import NotFound, NothingToRedo, SessionTrashed
-from bough.log.ledger import by_turn
-from bough.wire import PROVIDERS
+import oakleaf
+from oakleaf import Budget, Session, Store
+from oakleaf.agent.call_status import read_call_status
+from oakleaf.agent.prompt_window import tree_message_limits
+from oakleaf.core.codec import chain_id
+from oakleaf.errors import NotFound, NothingToRedo, SessionTrashed
+from oakleaf.log.ledger import by_turn
+from oakleaf.wire import PROVIDERS
 
 Line = dict[str, Any]
 
@@ -121,7 +121,7 @@ def read_with_every_verb(store: Store) -> None:
         _read(store, store.session(row.session_id))
     assert list(store.verify()) == []
     store.search("parcel")
-    store.backend.count(bough.stores.base.SessionQuery(), "agent")
+    store.backend.count(oakleaf.stores.base.SessionQuery(), "agent")
     store.backend.daily_usage()
     for row in rows:
         with suppress(NotFound, SessionTrashed):  # it went with the session that started it
@@ -151,7 +151,7 @@ def _read(store: Store, session: Session) -> None:
         session.messages(provider)
         session.explain(provider)
     session.fit(Budget(messages=1_000))
-    bough.diff(session, session)
+    oakleaf.diff(session, session)
     session.export(io.BytesIO())
     for what in ("path", "all", "events"):
         list(session.jsonl(what))

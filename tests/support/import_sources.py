@@ -16,13 +16,13 @@ import apsw
 import pytest
 from hypothesis import strategies as st
 
-from bough.core.entries import Entry
-from bough.errors import BoughError
-from bough.exchange.importers.ingest import ToolImportResult
-from bough.session import Session
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
-from bough.wire import PROVIDERS
+from oakleaf.core.entries import Entry
+from oakleaf.errors import OakleafError
+from oakleaf.exchange.importers.ingest import ToolImportResult
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.wire import PROVIDERS
 from support.runtime import deterministic_runtime
 
 Record = dict[str, Any]
@@ -95,11 +95,11 @@ def write_jsonl(path: Path, records: Sequence[object]) -> Path:
 
 
 def assert_survived(tool: str, place: Path | str) -> None:
-    """Check that the import either fails with a `BoughError` or yields sound sessions, and that a second one adds nothing."""
+    """Check that the import either fails with an `OakleafError` or yields sound sessions, and that a second one adds nothing."""
     with memory_store() as store:
         try:
             first = import_all(store, tool, place)
-        except BoughError:
+        except OakleafError:
             return
         again = list(store.import_from(tool, str(place)))
         assert [report.entries for report in again] == [0] * len(first)

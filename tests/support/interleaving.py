@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bough import Store
-from bough.stores.base import StoreBackend
+from oakleaf import Store
+from oakleaf.stores.base import StoreBackend
 
 
 class InterleavedBackend:

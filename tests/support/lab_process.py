@@ -14,10 +14,10 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-import bough
-from bough import ScriptedModel, Store
-from bough.lab.report import LabReport
-from bough.lab.scorers import Judge, ScoredTurn
+import oakleaf
+from oakleaf import ScriptedModel, Store
+from oakleaf.lab.report import LabReport
+from oakleaf.lab.scorers import Judge, ScoredTurn
 from support.lab_sessions import RATES, noisy
 
 MAX_TOKENS = 5_000
@@ -29,7 +29,7 @@ def apologises(turn: ScoredTurn) -> bool:
 
 
 def open_store(path: Path) -> Store:
-    store = bough.open(path, synchronous="normal")
+    store = oakleaf.open(path, synchronous="normal")
     store.runtime = replace(store.runtime, now=lambda: NOW)
     return store
 
@@ -52,7 +52,7 @@ def run(store: Store, workers: int, kill_at_call: int = 0) -> LabReport:
     def count() -> None:
         death.count()
 
-    def judge(request: bough.Request) -> str:
+    def judge(request: oakleaf.Request) -> str:
         count()
         return "score: 0.5"
 
@@ -74,7 +74,7 @@ def run_limited(store: Store, log: Path, limit: int, dies_in: str) -> LabReport:
     """Run a lab under a limit; the process dies at the first call of that kind, each of which is noted in `log`."""
 
     def model_for(kind: str, answer: str) -> ScriptedModel:
-        def reply(request: bough.Request) -> str:
+        def reply(request: oakleaf.Request) -> str:
             with log.open("a") as file:
                 file.write(f"{kind}\n")
             if kind == dies_in:

@@ -6,13 +6,21 @@ import random
 
 import msgspec
 
-from bough import Leaf, Note, Store
-from bough.core.drafts import Draft
-from bough.core.usage import Totals
-from bough.lab.cohort import Cohort, CohortSession
-from bough.lab.experiment import CandidateChange, Cell, CellResult, Experiment, LabPlan, TurnClass, TurnResult
-from bough.lab.record import LabRecord
-from bough.replay.turn_comparison import Divergence
+from oakleaf import Leaf, Note, Store
+from oakleaf.core.drafts import Draft
+from oakleaf.core.usage import Totals
+from oakleaf.lab.cohort import Cohort, CohortSession
+from oakleaf.lab.experiment import (
+    CandidateChange,
+    Cell,
+    CellResult,
+    Experiment,
+    LabPlan,
+    TurnClass,
+    TurnResult,
+)
+from oakleaf.lab.record import LabRecord
+from oakleaf.replay.turn_comparison import Divergence
 
 HOSTILE = '</script><img src=x onerror="window.hacked=1">'
 

@@ -12,24 +12,24 @@ from tempfile import TemporaryDirectory
 import msgspec
 from msgspec.structs import replace
 
-import bough
-from bough import Rates, ScriptedModel, Store, ToolCall, assistant, system
-from bough.core.context import Context
-from bough.core.usage import Usage
-from bough.lab.experiment import Cell, TurnClass
-from bough.models.model import Request
+import oakleaf
+from oakleaf import Rates, ScriptedModel, Store, ToolCall, assistant, system
+from oakleaf.core.context import Context
+from oakleaf.core.usage import Usage
+from oakleaf.lab.experiment import Cell, TurnClass
+from oakleaf.models.model import Request
 
 RATES = Rates(input=3, output=15)
 TURNS = 3
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look_up(order: int) -> dict[str, object]:
     """Look an order up."""
     return {"order": order, "status": "lost"}
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def track(order: int) -> str:
     """Track a parcel."""
     return "at sea"
@@ -47,7 +47,7 @@ def _cohort_bytes(count: int) -> bytes:
     """Record them once per test process; a closed store is one file that can be copied."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "s.db"
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             record_sessions(store, count)
         return path.read_bytes()
 
@@ -81,7 +81,7 @@ def ledger(store: Store) -> list[bytes]:
     )
 
 
-def answer(request: Request) -> str | bough.Message:
+def answer(request: Request) -> str | oakleaf.Message:
     """Look up the order of the last input, then answer."""
     order, step = position(request.context)
     if step == 0:
@@ -102,7 +102,7 @@ def noisy(
     `on_call` is called before each answer."""
 
     def model(cell: Cell) -> ScriptedModel:
-        def line(request: Request) -> str | bough.Message:
+        def line(request: Request) -> str | oakleaf.Message:
             on_call()
             order, step = position(request.context)
             kind = draw_class(

@@ -13,14 +13,14 @@ from hashlib import sha256
 
 from msgspec.structs import replace
 
-import bough
-from bough import ScriptedModel, Slow, Store, ToolCall, assistant
-from bough.engines.absurd.engine import Agent
-from bough.engines.absurd.worker import Worker
-from bough.lab.scorers import Judge, ScoredTurn
-from bough.lab.worker_task import TASK, CellTasks
-from bough.log.runtime import real_runtime
-from bough.models.model import Request
+import oakleaf
+from oakleaf import ScriptedModel, Slow, Store, ToolCall, assistant
+from oakleaf.engines.absurd.engine import Agent
+from oakleaf.engines.absurd.worker import Worker
+from oakleaf.lab.scorers import Judge, ScoredTurn
+from oakleaf.lab.worker_task import TASK, CellTasks
+from oakleaf.log.runtime import real_runtime
+from oakleaf.models.model import Request
 from support.lab_sessions import RATES, look_up, position, track
 
 NOW = 2_000_000_000_000_000
@@ -31,7 +31,7 @@ def apologises(turn: ScoredTurn) -> bool:
 
 
 def open_store(url: str) -> Store:
-    store = bough.open(url)
+    store = oakleaf.open(url)
     store.runtime = replace(store.runtime, now=lambda: NOW)
     return store
 

@@ -6,10 +6,10 @@ import sys
 import time
 from pathlib import Path
 
-from bough import Attachment, assistant, user
-from bough.log.runtime import real_runtime
-from bough.store import Store
-from bough.stores.sqlite.store import SqliteStore
+from oakleaf import Attachment, assistant, user
+from oakleaf.log.runtime import real_runtime
+from oakleaf.store import Store
+from oakleaf.stores.sqlite.store import SqliteStore
 
 
 def make(folder: Path, megabytes: int) -> None:
@@ -27,13 +27,13 @@ def move(folder: Path) -> None:
     before = memory_in_use("VmRSS")
     store = open_store(folder / "a.db")
     started_at = time.perf_counter()
-    result = store.session("ses_heavy").export(folder / "s.bough", blobs=True)
+    result = store.session("ses_heavy").export(folder / "s.oakleaf", blobs=True)
     exported_at = time.perf_counter()
     target = open_store(folder / "b.db")
-    target.import_bundle(folder / "s.bough")
+    target.import_bundle(folder / "s.oakleaf")
     imported_at = time.perf_counter()
     peak = memory_in_use("VmHWM") - before
-    target.session("ses_heavy").export(folder / "t.bough", blobs=True)
+    target.session("ses_heavy").export(folder / "t.oakleaf", blobs=True)
     print(peak, result.bytes, round(exported_at - started_at, 2), round(imported_at - exported_at, 2))
     store.close()
     target.close()

@@ -6,4 +6,4 @@ ROOT = Path(__file__).parents[2]
 TESTS = ROOT / "tests"
 SUPPORT = TESTS / "support"
 GOLDEN = TESTS / "golden"
-VIEWER = ROOT / "src" / "bough" / "server" / "viewer"
+VIEWER = ROOT / "src" / "oakleaf" / "server" / "viewer"

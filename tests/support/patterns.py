@@ -15,9 +15,9 @@ from pathlib import Path
 from re import _parser  # type: ignore[attr-defined]  # the only parser there is
 from typing import Any, NamedTuple
 
-import bough
+import oakleaf
 
-ROOT = Path(bough.__file__).parent
+ROOT = Path(oakleaf.__file__).parent
 FUNCTIONS = ("search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer")
 ENDS = ("", "\0", "\n")
 MANY = 1_000

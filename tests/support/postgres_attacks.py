@@ -15,7 +15,7 @@ READS = (
     "select ctid, xmin, xmax, tableoid from {0}",
     "select true where exists (select from {0})",
     "with x as materialized (select * from {0}) select * from x",
-    "select y.* from bough.public_session cross join lateral (select * from {0}) y",
+    "select y.* from oakleaf.public_session cross join lateral (select * from {0}) y",
     "select (select array_agg(x::text) from {0} x)",
     "select query_to_xml('select * from {0}', true, false, '')",
     "select table_to_xml('{0}', true, false, '')",
@@ -78,7 +78,7 @@ CHANGES = (
 ONLY_WARNED = (
     "grant all on {0} to public",
     "grant select on {0} to current_user with grant option",
-    "revoke all on {0} from bough_service cascade",
+    "revoke all on {0} from oakleaf_service cascade",
     "analyze {0}",
 )
 LOCKS = tuple(
@@ -86,63 +86,63 @@ LOCKS = tuple(
     for mode in ("row share", "share update exclusive", "share", "exclusive", "access exclusive")
 )
 FORGERIES = (
-    "insert into bough.public_input (session_id, text, number) values ('{own}', 'x', 1)",
-    "insert into bough.public_input (session_id, text, at) values ('{own}', 'x', 1)",
-    "insert into bough.public_input values ('{own}', 1, 1, 'x')",
-    "insert into bough.public_input (session_id, text) values ('{own}', '')",
-    "insert into bough.public_input (session_id, text) values ('{own}', null)",
-    "insert into bough.public_input (session_id, text) values (null, 'x')",
-    "insert into bough.public_input (session_id, text) values ('{own}', repeat('x', 1000001))",
-    "insert into bough.public_input (session_id, text) values ('{own}', E'\\u0000')",
-    "insert into bough.public_input (session_id, text) values ('{own}', convert_from('\\x00', 'UTF8'))",
-    "insert into bough.public_input (session_id, text) values ('{own}', convert_from('\\xff', 'UTF8'))",
-    "insert into bough.public_input (session_id, text) select '{own}', 'x' from generate_series(1, 1001)",
-    "insert into bough.public_input (session_id, text) values ('{hidden}', 'x') on conflict do nothing",
-    "insert into bough.public_input (session_id, text) values ('{own}', 'x') on conflict (number) do update set text = 'x'",
-    "insert into bough.public_input (session_id, text) overriding system value values ('{hidden}', 'x')",
-    "insert into bough.public_input (session_id, text) values ('{hidden}', 'x')",
-    "insert into bough.public_input (session_id, text) select '{hidden}', 'x' returning *",
-    "with x as (insert into bough.public_input (session_id, text) values ('{hidden}', 'x') returning *) table x",
-    "insert into bough.public_message (session_id, role, text) values ('{own}', 'assistant', 'x')",
-    "insert into bough.public_session (session_id, title) values ('{own}', 'x')",
-    "insert into bough.public_fact (session_id, number, kind) values ('{own}', 1, 'turn_ended')",
-    "update bough.public_input set text = 'x'",
-    "update bough.public_session set title = 'x', status = 'completed'",
-    "delete from bough.public_input",
-    "insert into bough.inbox (session_number, number, space, owner, body, at) values (1, 9, 'default', 'ann', '{{}}', 1)",
-    "insert into bough.inbox (session_number, number, space, owner, body, at) values (2, 9, 'default', 'bob', '{{}}', 1)",
-    "insert into bough.journal (session_number, number, space, kind, at) values (1, 99, 'default', 'turn_ended', 1)",
-    "insert into bough.login values ('bough_person', 'default', 'bob')",
-    "insert into bough.entry (branch, seq, space, owner, turn, step, role, internal, entry_id, at, body) "
+    "insert into oakleaf.public_input (session_id, text, number) values ('{own}', 'x', 1)",
+    "insert into oakleaf.public_input (session_id, text, at) values ('{own}', 'x', 1)",
+    "insert into oakleaf.public_input values ('{own}', 1, 1, 'x')",
+    "insert into oakleaf.public_input (session_id, text) values ('{own}', '')",
+    "insert into oakleaf.public_input (session_id, text) values ('{own}', null)",
+    "insert into oakleaf.public_input (session_id, text) values (null, 'x')",
+    "insert into oakleaf.public_input (session_id, text) values ('{own}', repeat('x', 1000001))",
+    "insert into oakleaf.public_input (session_id, text) values ('{own}', E'\\u0000')",
+    "insert into oakleaf.public_input (session_id, text) values ('{own}', convert_from('\\x00', 'UTF8'))",
+    "insert into oakleaf.public_input (session_id, text) values ('{own}', convert_from('\\xff', 'UTF8'))",
+    "insert into oakleaf.public_input (session_id, text) select '{own}', 'x' from generate_series(1, 1001)",
+    "insert into oakleaf.public_input (session_id, text) values ('{hidden}', 'x') on conflict do nothing",
+    "insert into oakleaf.public_input (session_id, text) values ('{own}', 'x') on conflict (number) do update set text = 'x'",
+    "insert into oakleaf.public_input (session_id, text) overriding system value values ('{hidden}', 'x')",
+    "insert into oakleaf.public_input (session_id, text) values ('{hidden}', 'x')",
+    "insert into oakleaf.public_input (session_id, text) select '{hidden}', 'x' returning *",
+    "with x as (insert into oakleaf.public_input (session_id, text) values ('{hidden}', 'x') returning *) table x",
+    "insert into oakleaf.public_message (session_id, role, text) values ('{own}', 'assistant', 'x')",
+    "insert into oakleaf.public_session (session_id, title) values ('{own}', 'x')",
+    "insert into oakleaf.public_fact (session_id, number, kind) values ('{own}', 1, 'turn_ended')",
+    "update oakleaf.public_input set text = 'x'",
+    "update oakleaf.public_session set title = 'x', status = 'completed'",
+    "delete from oakleaf.public_input",
+    "insert into oakleaf.inbox (session_number, number, space, owner, body, at) values (1, 9, 'default', 'ann', '{{}}', 1)",
+    "insert into oakleaf.inbox (session_number, number, space, owner, body, at) values (2, 9, 'default', 'bob', '{{}}', 1)",
+    "insert into oakleaf.journal (session_number, number, space, kind, at) values (1, 99, 'default', 'turn_ended', 1)",
+    "insert into oakleaf.login values ('oakleaf_person', 'default', 'bob')",
+    "insert into oakleaf.entry (branch, seq, space, owner, turn, step, role, internal, entry_id, at, body) "
     "values (1, 99, 'default', 'ann', 1, 1, 'assistant', false, 'x', 1, '{{}}')",
-    "insert into bough.entry (branch, seq, space, owner, turn, step, role, internal, entry_id, at, body) "
+    "insert into oakleaf.entry (branch, seq, space, owner, turn, step, role, internal, entry_id, at, body) "
     "values (1, 99, 'default', 'ann', 1, 1, 'system', true, 'x', 1, '{{}}')",
-    "update bough.session set branch = 1, seq = 1 where id = '{own}'",
-    "update bough.session set owner = 'ann' where id = '{hidden}'",
-    "update bough.entry set internal = false",
+    "update oakleaf.session set branch = 1, seq = 1 where id = '{own}'",
+    "update oakleaf.session set owner = 'ann' where id = '{hidden}'",
+    "update oakleaf.entry set internal = false",
 )
 # {} is an id: the answer must be the same for another owner's session and for one that does not exist.
 LOOKUPS = (
-    "select * from bough.own_messages('{}')",
-    "select * from bough.own_facts('{}', 0)",
-    "select * from bough.own_facts('{}', -9223372036854775808)",
-    "select * from bough.public_session where session_id = '{}'",
-    "select * from bough.public_message where session_id = '{}'",
-    "select * from bough.public_input where session_id like '{}%'",
-    "insert into bough.public_input (session_id, text) values ('{}', 'x')",
-    "insert into bough.public_input (session_id, text) values ('{}', '')",
-    "insert into bough.public_input (session_id, text) values ('{}', null) returning *",
-    "insert into bough.public_input (session_id, text) values ('{}', repeat('x', 1000001))",
-    "select (bough.own_messages('{}')).text::int / 0",
-    "select 1 / count(*) from bough.own_messages('{}')",
-    "select bough.match_words('{}'::tsquery, 0, 9, 9)",
-    "select nextval('bough.{}')",
-    "select to_regclass('bough.{}'), to_regrole('{}')",
+    "select * from oakleaf.own_messages('{}')",
+    "select * from oakleaf.own_facts('{}', 0)",
+    "select * from oakleaf.own_facts('{}', -9223372036854775808)",
+    "select * from oakleaf.public_session where session_id = '{}'",
+    "select * from oakleaf.public_message where session_id = '{}'",
+    "select * from oakleaf.public_input where session_id like '{}%'",
+    "insert into oakleaf.public_input (session_id, text) values ('{}', 'x')",
+    "insert into oakleaf.public_input (session_id, text) values ('{}', '')",
+    "insert into oakleaf.public_input (session_id, text) values ('{}', null) returning *",
+    "insert into oakleaf.public_input (session_id, text) values ('{}', repeat('x', 1000001))",
+    "select (oakleaf.own_messages('{}')).text::int / 0",
+    "select 1 / count(*) from oakleaf.own_messages('{}')",
+    "select oakleaf.match_words('{}'::tsquery, 0, 9, 9)",
+    "select nextval('oakleaf.{}')",
+    "select to_regclass('oakleaf.{}'), to_regrole('{}')",
 )
-PLANNED = ("select * from bough.own_messages('{}')", "select * from bough.own_facts('{}', 0)")
+PLANNED = ("select * from oakleaf.own_messages('{}')", "select * from oakleaf.own_facts('{}', 0)")
 ROWS_READ = """
 select relname::text, seq_tup_read, coalesce(idx_tup_fetch, 0) from pg_stat_xact_user_tables
-where schemaname = 'bough' order by 1
+where schemaname = 'oakleaf' order by 1
 """
 LEAK = """
 create function pg_temp.leak(anyelement) returns boolean language plpgsql cost 0.0000001 as
@@ -166,7 +166,7 @@ PREDICATES = (
 )
 SETTINGS = (
     "set row_security = off",
-    "set search_path = pg_temp, bough",
+    "set search_path = pg_temp, oakleaf",
     "set standard_conforming_strings = off",
     "set transform_null_equals = on",
     "set plan_cache_mode = force_generic_plan",
@@ -183,7 +183,7 @@ SETTINGS = (
     "set jit = on; set jit_above_cost = 0",
     "set role none",
     "reset role",
-    "set role bough_client",
+    "set role oakleaf_client",
     "reset session authorization",
     "reset all",
     "create temp table session (id text); create temp table entry (x int); create temp table me (space text)",
@@ -198,34 +198,34 @@ SETTINGS = (
 PRIVILEGES = (
     *(
         f"set role {name}"
-        for name in ("bough_service", "bough_app", "postgres", "pg_read_all_data", "pg_monitor")
+        for name in ("oakleaf_service", "oakleaf_app", "postgres", "pg_read_all_data", "pg_monitor")
     ),
-    *(f"set session authorization {name}" for name in ("bough_app", "postgres", "bough_plain")),
-    *(f"grant {name} to current_user" for name in ("bough_service", "pg_read_all_data", "bough_app")),
-    *(f"alter role {name} superuser" for name in ("current_user", "bough_client", "bough_app")),
-    "alter role bough_app password 'x'",
-    "alter role bough_client set bough.owner = 'bob'",
+    *(f"set session authorization {name}" for name in ("oakleaf_app", "postgres", "oakleaf_plain")),
+    *(f"grant {name} to current_user" for name in ("oakleaf_service", "pg_read_all_data", "oakleaf_app")),
+    *(f"alter role {name} superuser" for name in ("current_user", "oakleaf_client", "oakleaf_app")),
+    "alter role oakleaf_app password 'x'",
+    "alter role oakleaf_client set oakleaf.owner = 'bob'",
     "create role mine",
-    "drop role bough_service",
-    "reassign owned by bough_service to current_user",
-    "drop owned by bough_service",
+    "drop role oakleaf_service",
+    "reassign owned by oakleaf_service to current_user",
+    "drop owned by oakleaf_service",
     "alter default privileges for role postgres grant select on tables to public",
     "create schema mine",
-    "create table bough.mine (x int)",
-    "create view bough.mine as select 1",
-    "create function bough.mine() returns int language sql as 'select 1'",
-    "create or replace function bough.message_text(bytea) returns text language sql return 'x'",
-    "create or replace view bough.caller as select 'default' as space, 'bob' as owner",
-    "alter function bough.own_sessions() security invoker",
-    "alter function bough.own_sessions() reset all",
-    "drop function bough.own_sessions() cascade",
-    "alter schema bough owner to current_user",
-    "drop schema bough cascade",
-    "alter sequence bough.session_number restart",
-    "select setval('bough.session_number', 1)",
-    "select nextval('bough.branch_id')",
-    "select currval('bough.session_number')",
-    "select last_value from bough.session_number",
+    "create table oakleaf.mine (x int)",
+    "create view oakleaf.mine as select 1",
+    "create function oakleaf.mine() returns int language sql as 'select 1'",
+    "create or replace function oakleaf.message_text(bytea) returns text language sql return 'x'",
+    "create or replace view oakleaf.caller as select 'default' as space, 'bob' as owner",
+    "alter function oakleaf.own_sessions() security invoker",
+    "alter function oakleaf.own_sessions() reset all",
+    "drop function oakleaf.own_sessions() cascade",
+    "alter schema oakleaf owner to current_user",
+    "drop schema oakleaf cascade",
+    "alter sequence oakleaf.session_number restart",
+    "select setval('oakleaf.session_number', 1)",
+    "select nextval('oakleaf.branch_id')",
+    "select currval('oakleaf.session_number')",
+    "select last_value from oakleaf.session_number",
     "create event trigger mine on ddl_command_start execute function suppress_redundant_updates_trigger()",
     "create extension dblink",
     "create extension file_fdw",
@@ -265,7 +265,7 @@ PRIVILEGES = (
     "select * from pg_stat_statements",
     "copy (select 1) to '/tmp/mine'",
     "copy (select 1) to program 'id'",
-    "copy bough.public_input (session_id, text) from '/etc/passwd'",
+    "copy oakleaf.public_input (session_id, text) from '/etc/passwd'",
     "select pg_reload_conf()",
     "select pg_rotate_logfile()",
     "select pg_switch_wal()",
@@ -274,15 +274,15 @@ PRIVILEGES = (
     "select pg_create_logical_replication_slot('mine', 'test_decoding')",
     "select pg_log_backend_memory_contexts(pg_backend_pid())",
     "select pg_stat_reset()",
-    "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'bough_app'",
-    "select pg_cancel_backend(pid) from pg_stat_activity where usename = 'bough_app'",
-    "select bough.message_text('x'::bytea)",
-    "select bough.queue_input()",
-    "select bough.grant_client('bough_person')",
-    "select bough.bind('bough_person', 'default', 'bob')",
-    "select bough.unbind('bough_person')",
+    "select pg_terminate_backend(pid) from pg_stat_activity where usename = 'oakleaf_app'",
+    "select pg_cancel_backend(pid) from pg_stat_activity where usename = 'oakleaf_app'",
+    "select oakleaf.message_text('x'::bytea)",
+    "select oakleaf.queue_input()",
+    "select oakleaf.grant_client('oakleaf_person')",
+    "select oakleaf.bind('oakleaf_person', 'default', 'bob')",
+    "select oakleaf.unbind('oakleaf_person')",
     "create temp table x (session_id text, text text); create trigger t before insert on x for each row "
-    "execute function bough.queue_input()",
+    "execute function oakleaf.queue_input()",
 )
 ARGUMENTS = (
     *("null", "''", "'%'", "'_'", "'ses_%'", "' '", "'ses_own00000000000000 '", "'SES_OWN00000000000000'"),
@@ -300,16 +300,16 @@ ARGUMENTS = (
         "(select string_agg(x::text, '') from pg_class x)",
     ),
     *(
-        "(select session_id from bough.public_session)",
-        "current_setting('bough.space')",
+        "(select session_id from oakleaf.public_session)",
+        "current_setting('oakleaf.space')",
         "session_user::text",
     ),
 )
 SEARCHES = ("leakedforeign", "b1", "!x", "!leaked", "x:*", "a:*", "s:*", "!a <-> !b", "!(a & !a)")
-IDENTITY = "select set_config('bough.space', 'default', true), set_config('bough.owner', 'ann', true)"
+IDENTITY = "select set_config('oakleaf.space', 'default', true), set_config('oakleaf.owner', 'ann', true)"
 TOAST = """
 select toast.relname from pg_class x join pg_class toast on toast.oid = x.reltoastrelid
-where x.relnamespace = 'bough'::regnamespace
+where x.relnamespace = 'oakleaf'::regnamespace
 """
 CATALOGS = """
 select oid::regclass::text from pg_class
@@ -318,26 +318,26 @@ order by 1
 """
 # Creates a session in the attacker's own space with the id of another session.
 REUSED_ID = """
-insert into bough.session select (jsonb_populate_record(null::bough.session, jsonb_build_object(
+insert into oakleaf.session select (jsonb_populate_record(null::oakleaf.session, jsonb_build_object(
     'number', 999999, 'id', '{0}', 'space', 'third', 'conversation_id', 'c', 'status', 'idle', 'branch', 1, 'seq', 0,
     'seed_count', 0, 'turns', 0, 'calls', 0, 'input_tokens', 0, 'output_tokens', 0, 'cache_read_tokens', 0,
     'cache_write_tokens', 0, 'cost_microcents', 0, 'unpriced_calls', 0, 'unknown_calls', 0, 'facts', 1, 'fence', 0,
     'started_at', 1, 'updated_at', 1))).*
 """
 CLASHES = (
-    "insert into bough.inbox (session_number, number, space, body, at) values (-1, 1, 'third', 'x', 1)",
-    "insert into bough.inbox (session_number, number, space, body, at) values (1, 1, 'third', 'x', 1)",
-    "insert into bough.blob_use values (1, 1, -1, 'third')",
-    "insert into bough.journal (session_number, number, space, kind, at) values (1, 1, 'third', 'x', 1)",
-    "insert into bough.journal (session_number, number, space, kind, at) values (1, 1, 'default', 'x', 1) on conflict do nothing",
-    "insert into bough.entry (branch, seq, space, turn, step, internal, entry_id, at, body) "
+    "insert into oakleaf.inbox (session_number, number, space, body, at) values (-1, 1, 'third', 'x', 1)",
+    "insert into oakleaf.inbox (session_number, number, space, body, at) values (1, 1, 'third', 'x', 1)",
+    "insert into oakleaf.blob_use values (1, 1, -1, 'third')",
+    "insert into oakleaf.journal (session_number, number, space, kind, at) values (1, 1, 'third', 'x', 1)",
+    "insert into oakleaf.journal (session_number, number, space, kind, at) values (1, 1, 'default', 'x', 1) on conflict do nothing",
+    "insert into oakleaf.entry (branch, seq, space, turn, step, internal, entry_id, at, body) "
     "values (1, 1, 'third', 1, 1, true, 'x', 1, 'x')",
-    "insert into bough.draft values (1, 'third', 1, 1, 1, 'x', 1) on conflict (session_number) do update set at = 1 returning *",
-    "insert into bough.session_detail values (1, 'third') on conflict (session_number) do update set space = 'third' returning *",
-    "insert into bough.search_progress values (1, 'default', 1, 'x')",
-    "update bough.session set space = 'third'",
-    "update bough.lock set number = number + 5000",
-    "delete from bough.lock",
-    "insert into bough.migration values (99)",
-    "insert into bough.login values ('bough_person', 'default', 'bob')",
+    "insert into oakleaf.draft values (1, 'third', 1, 1, 1, 'x', 1) on conflict (session_number) do update set at = 1 returning *",
+    "insert into oakleaf.session_detail values (1, 'third') on conflict (session_number) do update set space = 'third' returning *",
+    "insert into oakleaf.search_progress values (1, 'default', 1, 'x')",
+    "update oakleaf.session set space = 'third'",
+    "update oakleaf.lock set number = number + 5000",
+    "delete from oakleaf.lock",
+    "insert into oakleaf.migration values (99)",
+    "insert into oakleaf.login values ('oakleaf_person', 'default', 'bob')",
 )

@@ -25,7 +25,7 @@ class ConnectionCut(Exception):
 
 class PostgresProxy:
     def __init__(self, folder: Path, upstreams: int = 1) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="bough-wire-", dir="/tmp"))
+        self.folder = Path(tempfile.mkdtemp(prefix="oakleaf-wire-", dir="/tmp"))
         self._to, self._upstreams = folder / SOCKET, upstreams
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(self.folder / SOCKET))

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from bough.core.codec import encode
-from bough.core.entries import (
+from oakleaf.core.codec import encode
+from oakleaf.core.entries import (
     BranchSummary,
     Compaction,
     Endpoint,
@@ -27,11 +27,11 @@ from bough.core.entries import (
     Uncompaction,
     is_internal,
 )
-from bough.core.fit import Budget
-from bough.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
-from bough.core.turns import Cursor, OpenCall, advance
+from oakleaf.core.fit import Budget
+from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.turns import Cursor, OpenCall, advance
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 thorough_settings = settings(
     max_examples=10_000 if SOAK else 30,
     deadline=None,

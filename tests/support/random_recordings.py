@@ -9,15 +9,15 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec import Struct
 
-import bough
-from bough import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
+import oakleaf
 from conftest import Store
+from oakleaf import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
 from support.stopped_runs import stopped
 
 WORDS = ["yes", "no", "it is lost", "look again", "", "größer ☃"]
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 async def look(n: int, ctx: ToolContext) -> dict[str, int]:
     """Looks; the later the smaller n is."""
     for _ in range(3 - n):
@@ -26,7 +26,7 @@ async def look(n: int, ctx: ToolContext) -> dict[str, int]:
     return {"n": n}
 
 
-@bough.tool
+@oakleaf.tool
 async def send(n: int, ctx: ToolContext) -> str:
     """Sends, and remembers it."""
     ctx.update(sent={str(n): True})
@@ -34,7 +34,7 @@ async def send(n: int, ctx: ToolContext) -> str:
     return f"sent {n}"
 
 
-@bough.tool(effect="idempotent")
+@oakleaf.tool(effect="idempotent")
 async def fail(n: int) -> str:
     """Always fails."""
     raise ValueError(f"no {n}")
@@ -80,10 +80,10 @@ def host_action(session: Session, action: str | None) -> None:
     elif action == "set":
         session.set(prompt_patch="Be brief.")
     elif action == "compact":
-        with suppress(bough.BoughError):  # there may be nothing to replace
+        with suppress(oakleaf.OakleafError):  # there may be nothing to replace
             session.compact("short")
     elif action == "uncompact":
-        with suppress(bough.BoughError):  # or nothing to cancel
+        with suppress(oakleaf.OakleafError):  # or nothing to cancel
             session.uncompact()
     elif action == "unanswered":
         session.send_sync("nobody hears", model=ScriptedModel([]))
@@ -95,7 +95,7 @@ def host_action(session: Session, action: str | None) -> None:
 
 
 def record(store: Store, script: list[Turn]) -> Session:
-    session = store.start("support", [system("You help."), bough.user("context"), assistant("noted")])
+    session = store.start("support", [system("You help."), oakleaf.user("context"), assistant("noted")])
     for number, turn in enumerate(script):
         host_action(session, turn.host)
         session.send_sync(turn.text, model=ScriptedModel(answers(turn, number)), tools=TOOLS)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from bough import Session
-from bough.core.drafts import Blob, Draft
-from bough.core.entries import Entry
-from bough.core.usage import Call, Usage
-from bough.log.runtime import Runtime
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
+from oakleaf import Session
+from oakleaf.core.drafts import Blob, Draft
+from oakleaf.core.entries import Entry
+from oakleaf.core.usage import Call, Usage
+from oakleaf.log.runtime import Runtime
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
 from support.random_logs import BLOBS, paths
 
 usages = st.builds(Usage, *[st.none() | st.integers(0, 9_999)] * 4)

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import Note, Session, ToolCall, assistant, system, tool_result, user
-from bough.core.entries import Settings
+import oakleaf
+from oakleaf import Note, Session, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.entries import Settings
 
 READS = (
     *("path", "journal", "facts_of_kind", "limit_facts", "control_entries", "entries"),
@@ -66,7 +66,7 @@ def _compact(session: Session, random: Random) -> None:
     turn = session.log.cursor.turn
     session.append(
         [
-            bough.Compaction(
+            oakleaf.Compaction(
                 "Things were lost.",
                 first,
                 replaces_earlier=random.random() < 0.5,
@@ -78,7 +78,7 @@ def _compact(session: Session, random: Random) -> None:
 
 def _uncompact(session: Session, random: Random) -> None:
     if any(entry.kind == "compaction" for entry in session.path()):
-        with suppress(bough.BoughError):  # it was cancelled
+        with suppress(oakleaf.OakleafError):  # it was cancelled
             session.uncompact()
 
 

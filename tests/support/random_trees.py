@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from bough import (
+from oakleaf import (
     Attachment,
     Leaf,
     Note,
@@ -20,10 +20,10 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.drafts import Draft
-from bough.core.entries import Evidence
-from bough.errors import BoughError
-from bough.store import Store
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Evidence
+from oakleaf.errors import OakleafError
+from oakleaf.store import Store
 from support.random_logs import IDS, NAMES, TEXTS
 
 VERBS = (
@@ -64,15 +64,15 @@ def grow_tree(store: Store, script: Sequence[Step]) -> list[Session]:
     ]
     for verb, which, number, text in script:
         session = sessions[which % len(sessions)]
-        with contextlib.suppress(BoughError):
+        with contextlib.suppress(OakleafError):
             step = _step(store, session, verb, number, text)
             if step is not None:
                 sessions.append(step)
-        with contextlib.suppress(BoughError):
+        with contextlib.suppress(OakleafError):
             session.refresh()
     alive = []
     for session in sessions:
-        with contextlib.suppress(BoughError):
+        with contextlib.suppress(OakleafError):
             session.refresh()
             alive.append(session)
     return alive

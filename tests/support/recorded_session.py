@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import bough
-from bough import ScriptedModel, Session, ToolCall, assistant
-from bough.store import Store
+import oakleaf
+from oakleaf import ScriptedModel, Session, ToolCall, assistant
+from oakleaf.store import Store
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def lookup(order: int, note: str | None = None) -> str:
     """Look up an order."""
     return f"order {order} is lost"
 
 
-@bough.tool
+@oakleaf.tool
 def refund(order: int, amount: float) -> str:
     """Refund an order."""
     return f"refunded {amount} for {order}"
@@ -29,7 +29,7 @@ def record_refund(store: Store, secret: str = "") -> Session:
             "Refunded order 41.",
         ]
     )
-    session = store.start("support", [bough.system("You are kind.")])
+    session = store.start("support", [oakleaf.system("You are kind.")])
     for text in ("Where is order 41?", "Then refund it, please"):
         session.send_sync(text, model=model, tools=[lookup, refund])
     return session

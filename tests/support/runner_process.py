@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-import bough
-from bough import ScriptedModel, ToolCall, assistant, errors
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, assistant, errors
 
 
 def charge() -> str:
@@ -19,7 +19,7 @@ def charge() -> str:
 
 
 def main(url: str, session_id: str, how: str) -> None:
-    with bough.open(url) as store:
+    with oakleaf.open(url) as store:
         session = store.session(session_id)
         try:
             if how == "resume":
@@ -34,7 +34,7 @@ def main(url: str, session_id: str, how: str) -> None:
                     turn.run(call, charge)
                     turn.answer(assistant("done"))
             print("done", flush=True)
-        except errors.BoughError as error:
+        except errors.OakleafError as error:
             print(type(error).__name__, flush=True)
 
 

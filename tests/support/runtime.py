@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import count
 
-from bough.log.runtime import Runtime
+from oakleaf.log.runtime import Runtime
 
 
 def deterministic_runtime(holder: str = "here:1") -> Runtime:

@@ -7,11 +7,11 @@ import zlib
 from pathlib import Path
 from typing import TypeVar
 
-import bough
-from bough import Reasoning, ScriptedModel, ToolCall, assistant, system, tool_result, user
-from bough.models.prices import Rates
-from bough.session import Session
-from bough.store import Store
+import oakleaf
+from oakleaf import Reasoning, ScriptedModel, ToolCall, assistant, system, tool_result, user
+from oakleaf.models.prices import Rates
+from oakleaf.session import Session
+from oakleaf.store import Store
 
 Location = TypeVar("Location", Path, str)
 CASE, BUILD, HOSTILE, WAITING, TASK = "ses_case", "ses_build", "ses_hostile", "ses_waiting", "ses_task"
@@ -41,7 +41,7 @@ def parse_date(text: str) -> date:
 """
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look_up(order: int) -> dict[str, object]:
     """Look an order up."""
     return {
@@ -52,13 +52,13 @@ def look_up(order: int) -> dict[str, object]:
     }
 
 
-@bough.tool(dry_run=lambda order: {"order": order, "would refund": 25})
+@oakleaf.tool(dry_run=lambda order: {"order": order, "would refund": 25})
 def refund(order: int) -> dict[str, object]:
     """Give the money back."""
     return {"order": order, "refunded": 25}
 
 
-@bough.tool(approval=True)
+@oakleaf.tool(approval=True)
 def pay_out(amount: int, account: str) -> dict[str, object]:
     """Pay money out; a person is asked first."""
     return {"paid": amount, "to": account}
@@ -75,8 +75,8 @@ def model_by_answer_count(
     )
 
 
-@bough.tool(effect="idempotent")
-async def delegate_payment(amount: int, account: str, ctx: bough.ToolContext) -> str:
+@oakleaf.tool(effect="idempotent")
+async def delegate_payment(amount: int, account: str, ctx: oakleaf.ToolContext) -> str:
     """Have a colleague pay it out, who asks a person first."""
     asks = assistant(ToolCall("pay_1", "pay_out", {"amount": amount, "account": account}))
     return await ctx.task(
@@ -108,7 +108,7 @@ def strict_support_model() -> ScriptedModel:
 
 
 def fill(place: Location) -> Location:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         hostile(store)
         waiting(store)
         build(store)
@@ -261,7 +261,7 @@ def hostile(store: Store) -> None:
 
 def huge(place: Path, entries: int = 100_000, branches: int = 5_000) -> str:
     """Create one long path with branches along all of it."""
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start("long", [system(PROMPT)], session_id="ses_huge", title="A very long session")
         every = max(1, entries // branches)
         for n in range(branches):
@@ -271,7 +271,7 @@ def huge(place: Path, entries: int = 100_000, branches: int = 5_000) -> str:
 
 def _stretch(session: Session, n: int, every: int) -> None:
     """Append `every` entries and an abandoned branch after them."""
-    items: list[bough.Message] = []
+    items: list[oakleaf.Message] = []
     for m in range(every // 4):
         items += [
             user(f"Question {n}.{m}: where is it?"),

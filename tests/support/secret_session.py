@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import bough
-from bough import ToolCall, assistant, system, tool_result, user
-from bough.store import Store
+import oakleaf
+from oakleaf import ToolCall, assistant, system, tool_result, user
+from oakleaf.store import Store
 
 SERVICE, ANN, BOB = "service-secret", "ann-secret", "bob-secret"
 TOKENS = {"token": SERVICE, "client_tokens": {"ann": ANN, "bob": BOB}}
@@ -28,7 +28,7 @@ def start_with_secrets(store: Store, owner: str, name: str) -> str:
     session.append([user(f"{name} asks")])
     session.append([assistant(f"{hidden} looking", ToolCall("c1", "look", {"x": hidden}))])
     session.append([tool_result("c1", hidden, details={"d": hidden})])
-    session.append([assistant(bough.Reasoning(hidden), bough.Text(f"{name} is answered"))])
+    session.append([assistant(oakleaf.Reasoning(hidden), oakleaf.Text(f"{name} is answered"))])
     session.note({"n": hidden})
     session.set(prompt=hidden)
     return session.session_id

@@ -16,20 +16,20 @@ from typing import Any, Self
 
 import httpx
 
-from bough import assistant
-from bough.core.usage import Usage
-from bough.models.model import Delta, Request
-from bough.server import app
-from bough.server.auth import AccessSettings
-from bough.server.context import ServerAgent, ServerContext
-from bough.server.metrics import Metrics
-from bough.server.uvicorn_server import open_listener
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
-from bough.wire import Answer
+from oakleaf import assistant
+from oakleaf.core.usage import Usage
+from oakleaf.models.model import Delta, Request
+from oakleaf.server import app
+from oakleaf.server.auth import AccessSettings
+from oakleaf.server.context import ServerAgent, ServerContext
+from oakleaf.server.metrics import Metrics
+from oakleaf.server.uvicorn_server import open_listener
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.wire import Answer
 from support.processes import wait_until
 
-CHANGE_HEADERS = {"x-bough": "1", "content-type": "application/json"}
+CHANGE_HEADERS = {"x-oakleaf": "1", "content-type": "application/json"}
 NO_CERTIFICATES = False
 """Reading the certificates of the system takes a client longer than most tests of a plain address."""
 

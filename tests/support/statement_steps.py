@@ -7,7 +7,7 @@ from typing import Any
 import apsw
 import pytest
 
-from bough.stores.sqlite import file
+from oakleaf.stores.sqlite import file
 
 
 class Steps:

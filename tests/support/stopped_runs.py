@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from bough import RunResult
-from bough.errors import TurnLimit
+from oakleaf import RunResult
+from oakleaf.errors import TurnLimit
 
 
 def stopped(send: Callable[..., RunResult], *args: Any, **options: Any) -> RunResult:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from bough.stores.base import StoreBackend
-from bough.stores.conformance import StoreConformance
-from bough.stores.postgres.store import PostgresStore
+from oakleaf.stores.base import StoreBackend
+from oakleaf.stores.conformance import StoreConformance
+from oakleaf.stores.postgres.store import PostgresStore
 
 
 class PostgresConformance(StoreConformance):

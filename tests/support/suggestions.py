@@ -1,4 +1,4 @@
-"""The commands that a message suggests: `bough …` within prose, as far as it is a command line."""
+"""The commands that a message suggests: `oakleaf …` within prose, as far as it is a command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import click
 
-from bough.cli.main import bough
+from oakleaf.cli.main import oakleaf
 
 _WORD = re.compile(r"'[^']*'\S*|\"[^\"]*\"\S*|\S+")
 _END = ",;:.)…!?`"
@@ -16,14 +16,14 @@ _VALUE = re.compile(r"^['\"]|[0-9_@/{<]|\w\.\w|^[A-Z][A-Z.:]+$|^latest$|^-$")
 """What an argument of a suggested command looks like; any other word is prose again."""
 
 BARE_FLAGS = ("--resume", "--copy", "--overwrite")
-"""Flags of `bough` without a verb, which stand for those of `bough run`."""
+"""Flags of `oakleaf` without a verb, which stand for those of `oakleaf run`."""
 
 
 def suggested_commands(text: str) -> list[list[str]]:
-    """Return the arguments of every command that the text suggests, without the leading `bough`."""
+    """Return the arguments of every command that the text suggests, without the leading `oakleaf`."""
     commands = []
     text = re.sub(r"^Usage: .*", "", text, flags=re.MULTILINE)
-    for start in re.finditer(r"(?<![\w/.'-])bough (?=[\w-])", text):
+    for start in re.finditer(r"(?<![\w/.'-])oakleaf (?=[\w-])", text):
         arguments = _command_line(text[start.end() :].split("\n")[0])
         if arguments is not None:
             commands.append(arguments)
@@ -32,7 +32,7 @@ def suggested_commands(text: str) -> list[list[str]]:
 
 def _command_line(text: str) -> list[str] | None:
     """Return the words of `text` that belong to the command line; None if it begins none."""
-    command: click.Command = bough
+    command: click.Command = oakleaf
     arguments: list[str] = []
     is_value = False
     for match in _WORD.finditer(text):
@@ -56,7 +56,7 @@ def _command_line(text: str) -> list[str] | None:
         arguments.append(word)
         if is_last:
             break
-    if command is bough:
+    if command is oakleaf:
         return None
     return shlex.split(" ".join(arguments))
 
@@ -67,10 +67,10 @@ def has_placeholder(arguments: list[str]) -> bool:
 
 
 def _takes_value(command: click.Command, flag: str) -> bool:
-    if flag in ("--help", "-h") or (command is bough and flag in BARE_FLAGS):
+    if flag in ("--help", "-h") or (command is oakleaf and flag in BARE_FLAGS):
         return flag in BARE_FLAGS
     for parameter in command.params:
         if flag in (*parameter.opts, *parameter.secondary_opts):
             option = cast(Any, parameter)
             return not (option.is_flag or option.count)
-    raise AssertionError(f"bough {command.name} has no option {flag}")
+    raise AssertionError(f"oakleaf {command.name} has no option {flag}")

@@ -1,6 +1,6 @@
 """Run the real command line in a pseudo-terminal or with pipes.
 
-Each command is a process forked from one that has already loaded Bough (`cli_process`). `BOUGH` is the command for
+Each command is a process forked from one that has already loaded Oakleaf (`cli_process`). `OAKLEAF` is the command for
 `subprocess`, for tests to which the start of the interpreter matters.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, Self
 from support import cli_process
 
 PROMPT = "\n› "
-BOUGH = [sys.executable, "-m", "bough.cli.main"]
+OAKLEAF = [sys.executable, "-m", "oakleaf.cli.main"]
 Start = Callable[..., "cli_process.ForkedProcess | subprocess.Popen[bytes]"]
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|\][^\x07]*\x07|[=>])|\r|\x01|\x02")
 
@@ -47,7 +47,7 @@ def start_interpreter(
     """Do the same as `cli_process.start` with a new interpreter."""
     stdin, stdout, stderr = streams
     return subprocess.Popen(
-        [*BOUGH, *arguments],
+        [*OAKLEAF, *arguments],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
@@ -64,7 +64,7 @@ def _take_terminal() -> None:
 
 
 class Terminal:
-    """`bough …` in its own pseudo-terminal; the output is read as far as the test waits for it."""
+    """`oakleaf …` in its own pseudo-terminal; the output is read as far as the test waits for it."""
 
     def __init__(
         self,
@@ -184,14 +184,14 @@ class CommandResult(subprocess.CompletedProcess[str]):
         return [json.loads(line) for line in self.stdout.splitlines()]
 
 
-def bough(
+def oakleaf(
     *arguments: object,
     home: Path | None = None,
     store: Path | str | None = None,
     stdin: str | None = None,
     **variables: str,
 ) -> CommandResult:
-    """Run `bough …` without a terminal."""
+    """Run `oakleaf …` without a terminal."""
     (stdin_end, feed), (out, out_end), (err, err_end) = os.pipe(), os.pipe(), os.pipe()
     ends = (stdin_end, out_end, err_end)
     child = cli_process.start(
@@ -217,7 +217,7 @@ def _communicate(
             ready = selector.select(end - time.monotonic())
             if not ready:
                 child.kill()
-                raise subprocess.TimeoutExpired("bough", timeout)
+                raise subprocess.TimeoutExpired("oakleaf", timeout)
             for key, _ in ready:
                 if key.fd == feed:
                     data = _write_some(feed, data)
@@ -241,20 +241,20 @@ def _write_some(feed: int, data: bytes) -> bytes:
 
 
 def environment(home: Path | None = None, store: Path | str | None = None) -> dict[str, str]:
-    """Return the current environment without the variables Bough reads; its files go below `home`."""
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("BOUGH_")}
+    """Return the current environment without the variables Oakleaf reads; its files go below `home`."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("OAKLEAF_")}
     variables["PAGER"] = "cat"
     variables.pop("NO_COLOR", None)
     home_variables = (
-        {} if home is None else {"XDG_DATA_HOME": str(home / "data"), "BOUGH_STORE": str(home / "agent.db")}
+        {} if home is None else {"XDG_DATA_HOME": str(home / "data"), "OAKLEAF_STORE": str(home / "agent.db")}
     )
-    store_variables = {} if store is None else {"BOUGH_STORE": str(store)}
+    store_variables = {} if store is None else {"OAKLEAF_STORE": str(store)}
     return {
         **variables,
         "TERM": "xterm-256color",
         "COLUMNS": "",
         "PYTHONWARNINGS": "error",
-        "BOUGH_CONFIG": os.devnull if home is None else str(home / "config.toml"),
+        "OAKLEAF_CONFIG": os.devnull if home is None else str(home / "config.toml"),
         **home_variables,
         **store_variables,
     }

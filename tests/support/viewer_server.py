@@ -1,4 +1,4 @@
-"""Fixtures for the viewer: the sample store served by a real `bough serve`."""
+"""Fixtures for the viewer: the sample store served by a real `oakleaf serve`."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from bough import Limits, ScriptedModel, Slow, ToolCall, assistant
-from bough.engines.absurd import worker as absurd_worker
-from bough.engines.absurd.claim import Claim, ClaimedConnections
-from bough.engines.absurd.engine import Agent
-from bough.engines.absurd.worker import Worker
-from bough.errors import ContextOverflow
-from bough.models.model import Request
+from oakleaf import Limits, ScriptedModel, Slow, ToolCall, assistant
+from oakleaf.engines.absurd import worker as absurd_worker
+from oakleaf.engines.absurd.claim import Claim, ClaimedConnections
+from oakleaf.engines.absurd.engine import Agent
+from oakleaf.engines.absurd.worker import Worker
+from oakleaf.errors import ContextOverflow
+from oakleaf.models.model import Request
 from support import crash_agent
 
 INPUTS = ["do it", "and now at length"]

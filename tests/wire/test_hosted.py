@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bough
-from bough import ProviderBlock, Session, user, wire
-from bough.core.context import Context, Item
-from bough.core.drafts import Draft
-from bough.core.entries import Evidence
-from bough.core.messages import Text
-from bough.errors import UnrecognizedReply
-from bough.wire import find_provider
+import oakleaf
 from conftest import Store
+from oakleaf import ProviderBlock, Session, user, wire
+from oakleaf.core.context import Context, Item
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Evidence
+from oakleaf.core.messages import Text
+from oakleaf.errors import UnrecognizedReply
+from oakleaf.wire import find_provider
 from support.hosted_answers import GROUPS, PNG_64, anthropic_pairs, random_blocks, reply
 from support.random_logs import PNG, SOAK
 
@@ -66,10 +66,10 @@ def test_random_answers_come_back_to_their_issuer_and_are_legal_for_all_others(
     issuer: str, data: st.DataObject
 ) -> None:
     blocks = data.draw(random_blocks(issuer))
-    session = bough.open("memory:").start("a")
+    session = oakleaf.open("memory:").start("a")
     store_answer(session, issuer, blocks)
     assert answer_blocks(session, issuer) == blocks
-    session.append([bough.user("and now?")])
+    session.append([oakleaf.user("and now?")])
     for provider in wire.PROVIDERS.values():
         assert provider.violations(session.request(provider.name), ready=True) == []
 
@@ -151,9 +151,9 @@ def test_a_call_of_a_tool_of_openai_and_its_output_are_text_unless_one_answer_ha
     session = store.start("a")
     for blocks in answers:
         evidence = Evidence("openai", {str(n): {"block": block} for n, block in enumerate(blocks)})
-        answer = bough.assistant(*(ProviderBlock(block["type"], "ls") for block in blocks))
-        session.log.append([Draft(bough.user("q")), Draft(answer, evidence=evidence)])
-    session.append([bough.user("and now?")])
+        answer = oakleaf.assistant(*(ProviderBlock(block["type"], "ls") for block in blocks))
+        session.log.append([Draft(oakleaf.user("q")), Draft(answer, evidence=evidence)])
+    session.append([oakleaf.user("and now?")])
     items = session.request("openai")["input"]
     assert find_provider("openai").violations({"input": items}, ready=True) == []
     assert not {item.get("type") for item in items} & {"shell_call", "shell_call_output"}
@@ -163,8 +163,8 @@ def test_a_call_of_a_tool_of_openai_and_its_output_are_text_unless_one_answer_ha
 def test_an_output_of_the_users_is_sent_if_it_follows_its_call(before: bool, store: Store) -> None:
     output = {"type": "local_shell_call_output", "call_id": "c1", "output": "a"}
     session = store.start("a")
-    session.append([bough.user("q"), *([output, SHELL_CALL] if before else [SHELL_CALL, output])])
-    session.append([bough.user("and now?")])
+    session.append([oakleaf.user("q"), *([output, SHELL_CALL] if before else [SHELL_CALL, output])])
+    session.append([oakleaf.user("and now?")])
     items = session.request("openai")["input"]
     assert find_provider("openai").violations({"input": items}, ready=True) == []
     assert (output in items, SHELL_CALL in items) == (not before, not before)
@@ -182,13 +182,13 @@ def test_code_that_waits_for_a_tool_of_ours_is_continued_in_its_container(store:
         assert request["container"] == "c_1"
         assert request["messages"][1]["content"] == [use, call]
         assert find_provider("anthropic").violations(request, ready=True) == []
-        turn.answer(bough.assistant("done"))
+        turn.answer(oakleaf.assistant("done"))
     assert "container" not in session.request("anthropic")
 
 
 @issuers
 def test_a_secret_in_a_block_is_not_stored_and_the_block_is_sent_as_text(issuer: str, store: Store) -> None:
-    secret_store = bough.open("memory:", secrets={"PIN": SECRET})
+    secret_store = oakleaf.open("memory:", secrets={"PIN": SECRET})
     for group in GROUPS[issuer](1):
         marked = json.loads(
             json.dumps(group).replace("cats", SECRET).replace("print", SECRET).replace("lost", SECRET)
@@ -199,7 +199,7 @@ def test_a_secret_in_a_block_is_not_stored_and_the_block_is_sent_as_text(issuer:
         store_answer(session, issuer, marked)
         entry = secret_store.backend.entries(session.session_id)[1].entry
         assert SECRET.encode() not in entry.body + (entry.evidence or b"")
-        session.append([bough.user("and now?")])
+        session.append([oakleaf.user("and now?")])
         for provider in wire.PROVIDERS.values():
             assert provider.violations(session.request(provider.name), ready=True) == []
 
@@ -244,7 +244,7 @@ def test_media_kept_elsewhere_come_back_to_the_provider_they_were_written_for(
     with session.turn(role) as turn:
         request = store.session(session.session_id).request(issuer)
         assert request[find_provider(issuer).history] == [role]
-        turn.answer(bough.assistant("ok"))
+        turn.answer(oakleaf.assistant("ok"))
     appended = store.start("a")
     appended.append([role])
     assert appended.request(issuer) == request
@@ -285,7 +285,7 @@ def test_media_kept_elsewhere_in_a_result_come_back_too(store: Store) -> None:
     result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "text", "text": "see"}, link]}
     session = store.start("a")
     session.append(
-        [bough.user("q"), {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
+        [oakleaf.user("q"), {"role": "assistant", "content": [use]}, {"role": "user", "content": [result]}]
     )
     assert session.request("anthropic")["messages"][-1]["content"] == [result]
     assert "[image: https://x/cat.png]" in json.dumps(session.request("gemini"))
@@ -295,7 +295,7 @@ def test_media_kept_elsewhere_in_a_result_come_back_too(store: Store) -> None:
         {"type": "function_call_output", "call_id": "a", "output": [image]},
     ]
     session = store.start("a")
-    session.append([bough.user("q"), *items])
+    session.append([oakleaf.user("q"), *items])
     assert session.request("openai")["input"][-1]["output"] == [image]
 
 
@@ -329,7 +329,7 @@ def test_searches_and_long_cache_writes_are_paid_for() -> None:
     whole = {**reply("anthropic", [{"type": "text", "text": "x"}]), "usage": usage}
     costs = []
     for key in (None, "cache_creation", "server_tool_use"):
-        session = bough.open("memory:").start("a")
+        session = oakleaf.open("memory:").start("a")
         with session.turn("q") as turn:
             turn.answer({**whole, "usage": {k: v for k, v in usage.items() if k != key}})
         costs.append(session.usage().cost_microcents)
@@ -394,7 +394,7 @@ def test_an_approval_of_an_mcp_call_goes_with_its_request_and_is_text_without_it
     }
     approval = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     session = store.start("a")
-    session.append([bough.user("q"), request, approval])
+    session.append([oakleaf.user("q"), request, approval])
     assert session.request("openai")["input"][1:] == [request, approval]
     alone = store.start("a")
     alone.append([approval])
@@ -405,8 +405,10 @@ def test_an_approval_of_an_mcp_call_goes_with_its_request_and_is_text_without_it
 
 def test_a_block_that_is_shown_is_never_sent_as_what_the_user_said() -> None:
     """A block without its evidence, as after an import, is text for its own issuer too."""
-    message = bough.assistant(ProviderBlock("server_tool_use", "searched the web: cats"), Text("Cats sleep."))
-    context = Context((), (Item(bough.user("q"), 1, 1), Item(message, 2, 1)))
+    message = oakleaf.assistant(
+        ProviderBlock("server_tool_use", "searched the web: cats"), Text("Cats sleep.")
+    )
+    context = Context((), (Item(oakleaf.user("q"), 1, 1), Item(message, 2, 1)))
     for provider in wire.PROVIDERS.values():
         assert "[searched the web: cats]" in json.dumps(provider.project(context, lambda _: None))
 

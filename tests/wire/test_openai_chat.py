@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from bough.core.context import Context, Item, build_context, with_endpoint
-from bough.core.entries import Endpoint, Evidence, Note
-from bough.core.messages import (
+from oakleaf.core.context import Context, Item, build_context, with_endpoint
+from oakleaf.core.entries import Endpoint, Evidence, Note
+from oakleaf.core.messages import (
     Attachment,
     Media,
     Reasoning,
@@ -20,11 +20,11 @@ from bough.core.messages import (
     tool_result,
     user,
 )
-from bough.core.usage import Usage
-from bough.errors import UnrecognizedReply
-from bough.wire import find_provider, parse_reply
-from bough.wire.openai_chat.rules import violations
-from bough.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
+from oakleaf.core.usage import Usage
+from oakleaf.errors import UnrecognizedReply
+from oakleaf.wire import find_provider, parse_reply
+from oakleaf.wire.openai_chat.rules import violations
+from oakleaf.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()

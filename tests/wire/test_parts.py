@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import bough
-from bough import wire
-from bough.core.context import Context, build_context
-from bough.core.messages import ToolCall, assistant, tool_result, user
-from bough.wire import HistoryPart, render
-from bough.wire.parts import join_messages, part_starts
+import oakleaf
+from oakleaf import wire
+from oakleaf.core.context import Context, build_context
+from oakleaf.core.messages import ToolCall, assistant, tool_result, user
+from oakleaf.wire import HistoryPart, render
+from oakleaf.wire.parts import join_messages, part_starts
 from support.hosted_answers import GROUPS, reply
 from support.random_logs import blobs, path_of, paths, thorough_settings
 
@@ -60,7 +60,7 @@ def test_a_long_turn_is_divided_at_its_steps_and_ids_that_repeat_stay_apart(name
 
 @pytest.mark.parametrize("issuer", list(GROUPS))
 def test_so_are_blocks_of_the_provider_with_and_without_their_other_half(issuer: str) -> None:
-    session = bough.open("memory:").start("a")
+    session = oakleaf.open("memory:").start("a")
     groups = [group for number in range(6) for group in GROUPS[issuer](number)]
     alone = [[group[at]] for at in (0, -1) for group in GROUPS[issuer](7 + at) if len(group) > 1]
     for blocks in [*groups, *alone]:

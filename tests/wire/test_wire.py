@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough import wire
-from bough.core.context import Context, Item, build_context
-from bough.core.entries import Compaction, Entry, Uncompaction
-from bough.core.fit import Budget, fit
-from bough.core.messages import Reasoning, Text, ToolCall, assistant, system, tool_result, user
-from bough.core.turns import cursor_after
-from bough.errors import TurnTooLarge, UnknownProvider, UnrecognizedReply
-from bough.wire import first_difference, parse_history, parse_reply, render
-from bough.wire.tool_pairs import NO_RESULT
+from oakleaf import wire
+from oakleaf.core.context import Context, Item, build_context
+from oakleaf.core.entries import Compaction, Entry, Uncompaction
+from oakleaf.core.fit import Budget, fit
+from oakleaf.core.messages import Reasoning, Text, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.turns import cursor_after
+from oakleaf.errors import TurnTooLarge, UnknownProvider, UnrecognizedReply
+from oakleaf.wire import first_difference, parse_history, parse_reply, render
+from oakleaf.wire.tool_pairs import NO_RESULT
 from support.random_logs import blobs, budgets, path_of, paths, thorough_settings
 
 providers = pytest.mark.parametrize("name", list(wire.PROVIDERS))
@@ -268,8 +268,8 @@ def _unsigned(part: dict[str, Any]) -> dict[str, Any]:
 
 def test_bytes_are_the_same_in_another_process():
     code = (
-        "from support.random_logs import path_of, blobs; from bough import wire; from bough.core.context import build_context;"
-        "from bough.core.messages import *;"
+        "from support.random_logs import path_of, blobs; from oakleaf import wire; from oakleaf.core.context import build_context;"
+        "from oakleaf.core.messages import *;"
         "call = ToolCall('é', 'a.b', {'z': 1, 'a': 2});"
         "p = path_of(user('hi'), assistant('x ', call), tool_result('é', 'r'));"
         "print([wire.render(w.project(build_context(p), blobs)) for w in wire.PROVIDERS.values()])"
@@ -284,7 +284,7 @@ def test_bytes_are_the_same_in_another_process():
 
 
 def test_no_sdk_is_imported():
-    code = "import sys, bough.wire; print([m for m in ('anthropic', 'openai', 'google', 'pydantic') if m in sys.modules])"
+    code = "import sys, oakleaf.wire; print([m for m in ('anthropic', 'openai', 'google', 'pydantic') if m in sys.modules])"
     env = {"PYTHONPATH": ":".join(sys.path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "[]"

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bough.errors import InvalidOption
-from bough.wire.options import DEFAULT_MAX_TOKENS, OPTIONS, check_options, request_fields
+from oakleaf.errors import InvalidOption
+from oakleaf.wire.options import DEFAULT_MAX_TOKENS, OPTIONS, check_options, request_fields
 
 FIELDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (

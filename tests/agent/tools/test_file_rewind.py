@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import ScriptedModel, Session, ToolCall, Workspace, assistant, tool_result, user
-from bough.agent.tools import file_rewind
-from bough.core.drafts import Draft, ExtraFact
-from bough.core.file_changes import FileChange, to_details, version
-from bough.core.redact import Redactor
-from bough.errors import FilesChanged, InvalidOperation
-from bough.log.runtime import real_runtime
-from bough.stores.memory.store import MemoryStore
+import oakleaf
 from conftest import Store
+from oakleaf import ScriptedModel, Session, ToolCall, Workspace, assistant, tool_result, user
+from oakleaf.agent.tools import file_rewind
+from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.file_changes import FileChange, to_details, version
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import FilesChanged, InvalidOperation
+from oakleaf.log.runtime import real_runtime
+from oakleaf.stores.memory.store import MemoryStore
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ class TestRestore:
         assert (folder / "empty").read_bytes() == b""
 
     def test_nothing_happens_without_files(self, folder: Path) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             start = run(session, folder, write("a.txt", "one"))
             session.rewind(start)
@@ -137,7 +137,7 @@ class TestRestore:
 
 class TestRefusal:
     def test_a_file_that_was_changed_since_is_not_touched(self, folder: Path) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             start = run(session, folder, write("a.txt", "one"), write("b.txt", "one"))
             leaf = session.leaf
@@ -152,7 +152,7 @@ class TestRefusal:
         assert not (folder / "b.txt").exists()
 
     def test_a_change_in_between_is_not_thrown_away(self, folder: Path) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             start = run(session, folder, write("a.txt", "one"))
             (folder / "a.txt").write_text("mine")
@@ -163,7 +163,7 @@ class TestRefusal:
 
     def test_links_are_not_followed(self, folder: Path, tmp_path: Path) -> None:
         other = tmp_path / "other.txt"
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             start = run(session, folder, write("a.txt", "one"), write("sub/b.txt", "one"))
             other.write_text("one")
@@ -184,22 +184,22 @@ class TestRefusal:
             {"root": str(folder), "path": path, "before": None, "after": after}
             for path in ("../victim", str(tmp_path / "victim"), ".git/config", "")
         ]
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             call = assistant(ToolCall("c1", "write_file", {}))
-            result = bough.tool_result("c1", "ok", details={"files": [*changes, {"root": 1}, "junk"]})
-            session.append([bough.user("go"), call, result, assistant("done")])
+            result = oakleaf.tool_result("c1", "ok", details={"files": [*changes, {"root": 1}, "junk"]})
+            session.append([oakleaf.user("go"), call, result, assistant("done")])
             plan = session.plan_files(0)
             assert {action.kind for action in plan.changes} == set()
             (folder / ".git").mkdir()
             (folder / ".git/config").write_text("x")
-            with pytest.raises((FilesChanged, bough.errors.OutOfScope)):
+            with pytest.raises((FilesChanged, oakleaf.errors.OutOfScope)):
                 session.rewind(0, files=True, skip_changed=False)
         assert (tmp_path / "victim").exists()
         assert (folder / ".git/config").exists()
 
     def test_only_the_named_folder_is_written_to(self, folder: Path, tmp_path: Path) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             start = run(session, folder, write("a.txt", "one"))
             plan = session.plan_files(start, tmp_path)
@@ -217,7 +217,7 @@ class TestRefusal:
             assert all(secret.encode() not in blob[0].data for blob in backend.tables.blobs.values())
 
     def test_a_replay_restores_nothing(self, folder: Path) -> None:
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             run(session, folder, write("a.txt", "one"))
             replay = store.session(session.replay_sync().replay)
@@ -229,7 +229,7 @@ class TestCrash:
     def test_a_file_that_cannot_be_written_is_named(self, folder: Path) -> None:
         """The error named the temporary file, in no folder."""
         (folder / "a.txt").write_text("one " * 1_000)
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             start = run(session, folder, write("a.txt", "two"))
             leaf, limits = session.leaf, resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -246,7 +246,7 @@ class TestCrash:
     def test_a_rewind_that_broke_off_continues(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in "abc":
             (folder / name).write_text("one")
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             start = run(session, folder, *(write(name, "two") for name in "abc"))
             leaf = session.leaf
@@ -272,11 +272,11 @@ class TestCrash:
         self, folder: Path
     ) -> None:
         (folder / "a.txt").write_text("two")  # as the first try left it
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             session = store.start()
             call = assistant(ToolCall("c1", "write_file", {"path": "a.txt", "text": "two"}))
             started = ExtraFact("calls_started", {"seq": 2, "indexes": [0]})
-            session.log.append([Draft(bough.user("go")), Draft(call)], facts=[started])
+            session.log.append([Draft(oakleaf.user("go")), Draft(call)], facts=[started])
             tools = session.workspace_tools(Workspace(working_dir=str(folder)))
             session.resume_sync(model=ScriptedModel([assistant("done")]), tools=tools)
             (action,) = session.plan_files(0).refused
@@ -301,9 +301,9 @@ class TestBlobs:
             if version is not None
         ]
         assert [session.read_blob(digest) for digest in digests] == [b"one", b"two"]
-        session.export(tmp_path / "s.bough", blobs=True, redact=False)
-        with bough.open("memory:") as other:
-            copy = other.session(other.import_bundle(tmp_path / "s.bough").session_id)
+        session.export(tmp_path / "s.oakleaf", blobs=True, redact=False)
+        with oakleaf.open("memory:") as other:
+            copy = other.session(other.import_bundle(tmp_path / "s.oakleaf").session_id)
             assert copy.verify() == []
             assert kinds(copy, start, folder=folder, accept_imported=True) == {"a.txt": "restore"}
         store.delete(session.session_id)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bough.agent.tools.files import MAX_SHOWN_BYTES, Files, truncate
-from bough.agent.tools.scope import Scope, Tier
-from bough.errors import InvalidArgument, OutOfScope
-from bough.log.workspace import Workspace
+from oakleaf.agent.tools.files import MAX_SHOWN_BYTES, Files, truncate
+from oakleaf.agent.tools.scope import Scope, Tier
+from oakleaf.errors import InvalidArgument, OutOfScope
+from oakleaf.log.workspace import Workspace
 
 SECRET = "the secret of the host"
 
@@ -516,7 +516,7 @@ class TestGrep:
     def test_a_pattern_that_would_never_end_is_stopped(
         self, root: Path, spills: SpillStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("bough.agent.tools.files._SEARCH_SECONDS", 0.3)
+        monkeypatch.setattr("oakleaf.agent.tools.files._SEARCH_SECONDS", 0.3)
         (root / "src" / "x").write_text("a" * 64 + "!")
         with pytest.raises(InvalidArgument, match="nested repeats"):
             tools(root, spills).grep("(a+)+$", "x")

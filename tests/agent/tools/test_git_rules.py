@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bough.agent.tools.scope import Scope, Tier
-from bough.agent.tools.shell import CommandResult, Shell
-from bough.errors import OutOfScope
+from oakleaf.agent.tools.scope import Scope, Tier
+from oakleaf.agent.tools.shell import CommandResult, Shell
+from oakleaf.errors import OutOfScope
 
 pytestmark = pytest.mark.attack
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from bough.agent.tools.http import HttpTools, refusal
-from bough.errors import InvalidArgument, OutOfScope
+from oakleaf.agent.tools.http import HttpTools, refusal
+from oakleaf.errors import InvalidArgument, OutOfScope
 
 Requests = list[tuple[str, str, dict[str, str], bytes]]
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import (
+import oakleaf
+from conftest import Store
+from oakleaf import (
     Media,
     ScriptedModel,
     Session,
@@ -26,15 +27,14 @@ from bough import (
     ToolResult,
     assistant,
 )
-from bough.agent.tools.mcp import connection, kept_servers
-from bough.agent.tools.mcp.process import ServerProcess
-from bough.agent.tools.mcp.server import McpServer, load_connections
-from bough.cli.mcp_option import connect_once
-from bough.core.redact import Redactor
-from bough.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable, ToolsMissing
-from bough.log.runtime import real_runtime
-from bough.stores.memory.store import MemoryStore
-from conftest import Store
+from oakleaf.agent.tools.mcp import connection, kept_servers
+from oakleaf.agent.tools.mcp.process import ServerProcess
+from oakleaf.agent.tools.mcp.server import McpServer, load_connections
+from oakleaf.cli.mcp_option import connect_once
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable, ToolsMissing
+from oakleaf.log.runtime import real_runtime
+from oakleaf.stores.memory.store import MemoryStore
 from support import mcp_stdio_server
 from support.paths import ROOT
 from support.processes import dies, is_alive, wait_until
@@ -43,12 +43,12 @@ COMMAND = (sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py")
 
 
 def server(*words: str, **how: Any) -> McpServer:
-    return bough.mcp([*COMMAND, *words], **how)
+    return oakleaf.mcp([*COMMAND, *words], **how)
 
 
 @pytest.fixture
 def memory() -> Iterator[Store]:
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         yield store
 
 
@@ -148,7 +148,7 @@ class TestEffect:
 class TestRun:
     def test_definitions_are_kept_on_the_path(self, memory: Store) -> None:
         session = run(memory, "echo", text="x")
-        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, bough.Settings)]
+        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, oakleaf.Settings)]
         assert settings[0].tool_definitions is not None
         assert settings[0].tool_definitions.names == tuple(
             name.replace(".", "_") for name in mcp_stdio_server.NAMES
@@ -156,7 +156,7 @@ class TestRun:
 
     def test_only_the_named_tools_are_offered(self, memory: Store) -> None:
         session = run(memory, "echo", server(only=["echo"]), text="x")
-        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, bough.Settings)]
+        settings = [entry.payload for entry in session.path() if isinstance(entry.payload, oakleaf.Settings)]
         assert settings[0].tool_definitions is not None
         assert settings[0].tool_definitions.names == ("echo",)
         with pytest.raises(McpServerUnavailable, match="has no tool nosuch"):
@@ -180,10 +180,10 @@ class TestRun:
 
     def test_an_unsafe_call_that_was_started_is_not_run_again(self, memory: Store, tmp_path: Path) -> None:
         session, counter = memory.start(), tmp_path / "count"
-        started = bough.core.drafts.ExtraFact("calls_started", {"seq": 2, "indexes": [0]})
+        started = oakleaf.core.drafts.ExtraFact("calls_started", {"seq": 2, "indexes": [0]})
         call = assistant(ToolCall("c1", "count", {"file": str(counter)}))
-        draft = bough.core.drafts.Draft
-        session.log.append([draft(bough.user("go")), draft(call)], facts=[started])
+        draft = oakleaf.core.drafts.Draft
+        session.log.append([draft(oakleaf.user("go")), draft(call)], facts=[started])
         session.resume_sync(model=ScriptedModel([assistant("done")]), tools=[server()])
         assert results(session)[0].outcome == "unknown"
         assert not counter.exists()
@@ -191,7 +191,7 @@ class TestRun:
     def test_a_task_may_have_a_server_which_ends_with_it(self, memory: Store, tmp_path: Path) -> None:
         file = tmp_path / "pids"
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(ctx: ToolContext) -> str:
             """Delegate."""
             tools = [server("--pids", str(file))]
@@ -209,11 +209,11 @@ class TestRun:
 
 
 HANGER = """
-import bough, sys
+import oakleaf, sys
 path, begun, *words = sys.argv[1:]
-call = bough.assistant(bough.ToolCall("c1", "hang", {"file": begun}))
-with bough.open(path) as store:
-    store.start().send_sync("go", model=bough.ScriptedModel([call]), tools=[bough.mcp(words, trust=True)])
+call = oakleaf.assistant(oakleaf.ToolCall("c1", "hang", {"file": begun}))
+with oakleaf.open(path) as store:
+    store.start().send_sync("go", model=oakleaf.ScriptedModel([call]), tools=[oakleaf.mcp(words, trust=True)])
 """
 """Calls a tool that counts and never returns."""
 
@@ -229,7 +229,7 @@ class TestCrash:
         finally:
             process.kill()
             process.wait()
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             (row,) = store.sessions().sessions
             session = store.session(row.session_id)
             session.resume_sync(model=ScriptedModel(["done"]), tools=[server(trust=True)])
@@ -240,7 +240,7 @@ class TestCrash:
     def waiting(self, tmp_path: Path) -> Path:
         """A store with a call that waits for its approval, left by a process that is gone."""
         call = calling("count", file=str(tmp_path / "count"))
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             session = store.start()
             session.send_sync("go", model=call, tools=[server(approval=True)])
             session.approve(session.open_tool_calls[0])
@@ -258,11 +258,11 @@ class TestCrash:
     def test_an_approved_call_outlives_a_server_that_cannot_run_it(
         self, waiting: Path, words: list[str], refusal: type[Exception]
     ) -> None:
-        with bough.open(waiting / "s.db") as store:
+        with oakleaf.open(waiting / "s.db") as store:
             (row,) = store.sessions().sessions
             session = store.session(row.session_id)
             before = store.backend.journal(row.session_id)
-            bad = bough.mcp(words, approval=True, connect_timeout=0.5 if "--silent" in words else 60)
+            bad = oakleaf.mcp(words, approval=True, connect_timeout=0.5 if "--silent" in words else 60)
             with pytest.raises(refusal):
                 session.resume_sync(model=ScriptedModel(["done"]), tools=[bad])
             assert store.backend.journal(row.session_id) == before
@@ -281,14 +281,14 @@ class TestCrash:
         file = tmp_path / "saved"
         tools = [server(trust=True, approval=approval)]
         call = assistant(ToolCall("c1", "save", {"file": str(file), "text": secret}))
-        with bough.open(tmp_path / "s.db", secrets={"TOKEN": "hunter2hunter2"}) as store:
+        with oakleaf.open(tmp_path / "s.db", secrets={"TOKEN": "hunter2hunter2"}) as store:
             session = store.start()
             if approval:
                 session.send_sync("go", model=ScriptedModel([call]), tools=tools)
                 session.approve(session.open_tool_calls[0])
             else:  # as a process leaves it that dies after the answer
-                session.append([bough.user("go"), call])
-        with bough.open(tmp_path / "s.db", secrets={"TOKEN": "hunter2hunter2"}) as store:
+                session.append([oakleaf.user("go"), call])
+        with oakleaf.open(tmp_path / "s.db", secrets={"TOKEN": "hunter2hunter2"}) as store:
             session = store.session(session.session_id)
             session.resume_sync(model=ScriptedModel(["done"]), tools=tools)
             (result,) = results(session)
@@ -300,7 +300,7 @@ class TestCrash:
 
     def test_the_server_is_sent_what_the_model_said_and_the_store_is_not(self, tmp_path: Path) -> None:
         secret, file = "sk-ant-" + "a1" * 20, tmp_path / "saved"
-        with bough.open(tmp_path / "s.db") as store:
+        with oakleaf.open(tmp_path / "s.db") as store:
             session = run(store, "save", file=str(file), text=secret)
             assert (file.read_text(), text_of(results(session)[0])) == (secret, "saved [redacted]")
         assert secret.encode() not in b"".join(part.read_bytes() for part in tmp_path.glob("s.db*"))
@@ -310,7 +310,7 @@ class TestReplay:
     def test_a_recorded_call_is_answered_without_the_server(self, memory: Store, tmp_path: Path) -> None:
         counter = tmp_path / "count"
         session = run(memory, "count", file=str(counter))
-        missing = bough.mcp("no-such-program")
+        missing = oakleaf.mcp("no-such-program")
         report = session.replay_sync(tools=[missing])
         assert report.is_identical
         report = session.replay_sync(model=calling("count", file=str(counter)), tools=[missing])
@@ -401,7 +401,7 @@ class TestBadServer:
     def test_a_command_that_does_not_start_is_named(self, memory: Store, command: str, reason: str) -> None:
         session = memory.start()
         with pytest.raises(McpServerUnavailable, match=reason):
-            session.send_sync("go", model=calling("echo"), tools=[bough.mcp(command)])
+            session.send_sync("go", model=calling("echo"), tools=[oakleaf.mcp(command)])
         assert session.path() == []
 
     def test_one_that_ends_while_the_machine_is_busy_is_named_alike(self) -> None:
@@ -413,7 +413,7 @@ class TestBadServer:
                 await asyncio.sleep(0)
 
         async def reason() -> str:
-            process = ServerProcess(bough.mcp("false"))
+            process = ServerProcess(oakleaf.mcp("false"))
             busy = asyncio.create_task(keep_busy())
             async with process.connect() as (incoming, _):
                 busy.cancel()
@@ -426,7 +426,7 @@ class TestBadServer:
         one, other = server("--names", "echo"), server("--names", "echo,put")
         with pytest.raises(DuplicateTool, match=r"named echo: of .*--names echo, and of .*echo,put.*prefix="):
             run(memory, "echo", one, other)
-        two = bough.mcp([*COMMAND, "--names", "echo"], prefix="b_")
+        two = oakleaf.mcp([*COMMAND, "--names", "echo"], prefix="b_")
         assert text_of(results(run(memory, "b_echo", one, two, text="x"))[0]) == "x"
 
     def test_a_tool_of_the_program_is_named_too(self, memory: Store) -> None:
@@ -438,21 +438,21 @@ class TestBadServer:
 
     def test_arguments_are_checked(self) -> None:
         for call in (
-            lambda: bough.mcp(""),
-            lambda: bough.mcp("ftp://example.com/mcp"),
-            lambda: bough.mcp("'unbalanced"),
-            lambda: bough.mcp("x", prefix="a b"),
-            lambda: bough.mcp("x", timeout=0),
-            lambda: bough.mcp("x", headers={"a": "b"}),
-            lambda: bough.mcp("http://example.com", env={"a": "b"}),
+            lambda: oakleaf.mcp(""),
+            lambda: oakleaf.mcp("ftp://example.com/mcp"),
+            lambda: oakleaf.mcp("'unbalanced"),
+            lambda: oakleaf.mcp("x", prefix="a b"),
+            lambda: oakleaf.mcp("x", timeout=0),
+            lambda: oakleaf.mcp("x", headers={"a": "b"}),
+            lambda: oakleaf.mcp("http://example.com", env={"a": "b"}),
         ):
             with pytest.raises(InvalidArgument):
                 call()
 
     def test_its_credentials_are_not_shown(self) -> None:
         texts = [
-            repr(bough.mcp("x", env={"TOKEN": "hunter2"})),
-            repr(bough.mcp("https://u:hunter2@example.com/mcp?key=hunter2", headers={"a": "hunter2"})),
+            repr(oakleaf.mcp("x", env={"TOKEN": "hunter2"})),
+            repr(oakleaf.mcp("https://u:hunter2@example.com/mcp?key=hunter2", headers={"a": "hunter2"})),
         ]
         assert "hunter2" not in "".join(texts)
 
@@ -462,7 +462,7 @@ class TestBadServer:
         session = run(memory, "echo", server("--pids", str(pids)), text="hello")
         started = pids.read_text()
 
-        def answer(request: Any) -> bough.Message:
+        def answer(request: Any) -> oakleaf.Message:
             is_called = request.context.items[-1].message.role == "tool"
             return assistant("done" if is_called else ToolCall("c1", "echo", {"text": "hello"}))
 
@@ -539,13 +539,13 @@ class TestWordsOfAServer:
 
 
 KEEPER = """
-import bough, os, sys, time
+import oakleaf, os, sys, time
 words, how = sys.argv[2:], sys.argv[1]
 def turn():
-    call = bough.assistant(bough.ToolCall("c1", "pid", {}))
-    session.send_sync("go", model=bough.ScriptedModel([call, "done"]), tools=[bough.mcp(words)])
+    call = oakleaf.assistant(oakleaf.ToolCall("c1", "pid", {}))
+    session.send_sync("go", model=oakleaf.ScriptedModel([call, "done"]), tools=[oakleaf.mcp(words)])
     print(session.path()[-2].message.results[0].content[0].text, flush=True)
-session = bough.open("memory:").start()
+session = oakleaf.open("memory:").start()
 turn()
 if how == "fork" and not os.fork():
     turn()
@@ -638,7 +638,7 @@ class TestLife:
         os.kill(int(self.pid(session, server())), number)
         monkeypatch.setattr(connection, "RELIST_SECONDS", 0.3)
 
-        async def events() -> list[bough.Event]:
+        async def events() -> list[oakleaf.Event]:
             return [
                 event async for event in session.send("go", model=calling("echo", text="x"), tools=[server()])
             ]
@@ -694,8 +694,8 @@ class TestLife:
                 assert is_alive(int(file.read_text()))
                 host.kill()
         else:
-            with bough.open("memory:") as store:
-                run(store, "die" if end == "die" else "echo", bough.mcp(words, idle_timeout=0))
+            with oakleaf.open("memory:") as store:
+                run(store, "die" if end == "die" else "echo", oakleaf.mcp(words, idle_timeout=0))
         assert dies(int(file.read_text()))
 
     @pytest.mark.parametrize("how", ["exit", "interrupt", "kill", "fork"])

@@ -20,10 +20,10 @@ from typing import Any
 import httpx2
 import pytest
 
-import bough
-from bough import ScriptedModel, ToolCall, assistant
-from bough.agent.tools.mcp.egress import CheckedTransport, http_client
-from bough.errors import McpServerUnavailable
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, assistant
+from oakleaf.agent.tools.mcp.egress import CheckedTransport, http_client
+from oakleaf.errors import McpServerUnavailable
 from support import mcp_stdio_server
 from tests.agent.tools.test_http import MAKE_CERTIFICATE
 
@@ -118,9 +118,9 @@ def url(web: ThreadingHTTPServer) -> str:
     return f"http://127.0.0.1:{web.server_address[1]}/mcp"
 
 
-def call(name: str, server: bough.McpServer, **arguments: Any) -> bough.ToolResult:
+def call(name: str, server: oakleaf.McpServer, **arguments: Any) -> oakleaf.ToolResult:
     model = ScriptedModel([assistant(ToolCall("c1", name, arguments)), assistant("done")])
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         session = store.start()
         session.send_sync("go", model=model, tools=[server])
         return next(
@@ -129,14 +129,14 @@ def call(name: str, server: bough.McpServer, **arguments: Any) -> bough.ToolResu
 
 
 def test_a_tool_is_called_with_the_headers_that_were_passed(web: ThreadingHTTPServer) -> None:
-    result = call("echo", bough.mcp(url(web), headers={"Authorization": "Bearer abc"}), text="hello")
-    assert result.content == (bough.Text("hello"),)
+    result = call("echo", oakleaf.mcp(url(web), headers={"Authorization": "Bearer abc"}), text="hello")
+    assert result.content == (oakleaf.Text("hello"),)
     assert {headers["Authorization"] for headers in web.requests} == {"Bearer abc"}  # type: ignore[attr-defined]
 
 
 def test_a_call_that_hangs_is_an_error_in_time(web: ThreadingHTTPServer) -> None:
     begin = time.monotonic()
-    result = call("hang", bough.mcp(url(web), timeout=0.2))
+    result = call("hang", oakleaf.mcp(url(web), timeout=0.2))
     assert (result.error, result.outcome) == (True, "unknown")
     assert time.monotonic() - begin < 20
 
@@ -145,7 +145,7 @@ def test_a_call_that_hangs_is_an_error_in_time(web: ThreadingHTTPServer) -> None
 def test_an_answer_without_end_a_compressed_one_and_a_redirect_elsewhere_are_errors(
     web: ThreadingHTTPServer, name: str
 ) -> None:
-    result = call(name, bough.mcp(url(web), max_bytes=100_000, timeout=20))
+    result = call(name, oakleaf.mcp(url(web), max_bytes=100_000, timeout=20))
     assert result.error
     assert "took longer" not in str(result.content)
 
@@ -163,26 +163,28 @@ def test_an_answer_without_end_a_compressed_one_and_a_redirect_elsewhere_are_err
 def test_an_address_that_is_not_public_is_refused_before_anything_is_written(
     address: str, reason: str
 ) -> None:
-    with bough.open("memory:") as store:
+    with oakleaf.open("memory:") as store:
         session = store.start()
         with pytest.raises(McpServerUnavailable, match=reason):
-            session.send_sync("go", model=ScriptedModel(["x"]), tools=[bough.mcp(address)])
+            session.send_sync("go", model=ScriptedModel(["x"]), tools=[oakleaf.mcp(address)])
         assert session.path() == []
 
 
 def test_a_server_that_does_not_listen_is_named() -> None:
     with (
-        bough.open("memory:") as store,
+        oakleaf.open("memory:") as store,
         pytest.raises(McpServerUnavailable, match=r"http://127\.0\.0\.1:9/mcp"),
     ):
-        store.start().send_sync("go", model=ScriptedModel(["x"]), tools=[bough.mcp("http://127.0.0.1:9/mcp")])
+        store.start().send_sync(
+            "go", model=ScriptedModel(["x"]), tools=[oakleaf.mcp("http://127.0.0.1:9/mcp")]
+        )
 
 
 class TestEgress:
     """Each request is checked, not only the first: a name may resolve to another address a moment later."""
 
     async def get(self, address: str, resolved: list[str], **how: Any) -> httpx2.Response:
-        server = bough.mcp(address, **how)
+        server = oakleaf.mcp(address, **how)
         async with http_client(server, lambda host, port: resolved) as client:
             return await client.get(address)
 
@@ -222,6 +224,6 @@ class TestEgress:
 
     def test_the_environment_adds_no_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-        client = http_client(bough.mcp("https://example.com/mcp"))
+        client = http_client(oakleaf.mcp("https://example.com/mcp"))
         assert isinstance(client._transport, CheckedTransport)
         assert client._mounts == {}

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bough.agent.tools.command_rules import check, reason_to_ask
-from bough.agent.tools.scope import Scope, Tier
-from bough.agent.tools.shell import CommandResult, Shell, environment
-from bough.errors import InvalidArgument, OutOfScope
+from oakleaf.agent.tools.command_rules import check, reason_to_ask
+from oakleaf.agent.tools.scope import Scope, Tier
+from oakleaf.agent.tools.shell import CommandResult, Shell, environment
+from oakleaf.errors import InvalidArgument, OutOfScope
 from support.processes import dies, is_alive, wait_until
 
 ALLOWED = frozenset({"git status", "git log", "git commit", "pytest", "cat", "sh", "python3"})
@@ -401,7 +401,7 @@ class TestRun:
     def test_endless_output_neither_fills_memory_nor_blocks(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("bough.agent.tools.shell._MAX_OUTPUT_BYTES", 1_000)
+        monkeypatch.setattr("oakleaf.agent.tools.shell._MAX_OUTPUT_BYTES", 1_000)
         done = ran(root, ["python3", "-c", "print('x' * 5_000_000)"])
         assert done.exit_code == 0
         assert "4,999,001 more bytes were not kept" in done.output
@@ -429,8 +429,8 @@ while not os.path.exists("away"): time.sleep(0.005)
 HOST = """
 import asyncio, sys
 from pathlib import Path
-from bough.agent.tools.scope import Scope
-from bough.agent.tools.shell import Shell
+from oakleaf.agent.tools.scope import Scope
+from oakleaf.agent.tools.shell import Shell
 shell = Shell(Scope(Path(sys.argv[1]), "full"), lambda data, mime: "", {"PATH": "/usr/bin:/bin"})
 asyncio.run(shell.run([sys.executable, "-c", sys.argv[2]]))
 """

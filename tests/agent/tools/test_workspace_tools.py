@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bough import ScriptedModel, Session, ToolCall, Workspace, assistant
-from bough.agent.tools.workspace import workspace_tools
-from bough.log.log import Log
-from bough.log.workspace import WORKSPACE_TOOLS
-from bough.wire import PROVIDERS, find_provider
 from conftest import Store
+from oakleaf import ScriptedModel, Session, ToolCall, Workspace, assistant
+from oakleaf.agent.tools.workspace import workspace_tools
+from oakleaf.log.log import Log
+from oakleaf.log.workspace import WORKSPACE_TOOLS
+from oakleaf.wire import PROVIDERS, find_provider
 from replay.test_no_effects import guard_process
 
 

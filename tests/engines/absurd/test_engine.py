@@ -16,8 +16,8 @@ import msgspec
 import psycopg
 import pytest
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Broken,
     Limits,
     ScriptedModel,
@@ -31,29 +31,29 @@ from bough import (
     system,
     user,
 )
-from bough.agent.call_status import is_awaited_by_worker
-from bough.core.drafts import ExtraFact
-from bough.core.fit import measure
-from bough.core.redact import Redactor
-from bough.core.usage import calls_on_path
-from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd import worker as absurd_worker
-from bough.engines.absurd.claim import AbsurdClient, Claim, ClaimedConnections, ConnectionHandle
-from bough.engines.absurd.engine import TASK, Agent
-from bough.engines.absurd.step import Checkpoint, ClaimedLog, checkpoint
-from bough.engines.absurd.task_queue import TaskQueue
-from bough.engines.absurd.task_store import TaskStore
-from bough.engines.absurd.worker import LeaseRenewer, Worker
-from bough.log.runtime import real_runtime
-from bough.log.workspace import Workspace
-from bough.models.model import Request
-from bough.models.prices import Rates
-from bough.server.context import ServerAgent as Driving
-from bough.stores.conformance.writer import read_everything
-from bough.stores.postgres.pool import Pool
-from bough.stores.postgres.statement import Statement, run_statement
-from bough.stores.postgres.store import PostgresStore
-from bough.stores.postgres.url import Address
+from oakleaf.agent.call_status import is_awaited_by_worker
+from oakleaf.core.drafts import ExtraFact
+from oakleaf.core.fit import measure
+from oakleaf.core.redact import Redactor
+from oakleaf.core.usage import calls_on_path
+from oakleaf.engines.absurd import schema as absurd_schema
+from oakleaf.engines.absurd import worker as absurd_worker
+from oakleaf.engines.absurd.claim import AbsurdClient, Claim, ClaimedConnections, ConnectionHandle
+from oakleaf.engines.absurd.engine import TASK, Agent
+from oakleaf.engines.absurd.step import Checkpoint, ClaimedLog, checkpoint
+from oakleaf.engines.absurd.task_queue import TaskQueue
+from oakleaf.engines.absurd.task_store import TaskStore
+from oakleaf.engines.absurd.worker import LeaseRenewer, Worker
+from oakleaf.log.runtime import real_runtime
+from oakleaf.log.workspace import Workspace
+from oakleaf.models.model import Request
+from oakleaf.models.prices import Rates
+from oakleaf.server.context import ServerAgent as Driving
+from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.stores.postgres.pool import Pool
+from oakleaf.stores.postgres.statement import Statement, run_statement
+from oakleaf.stores.postgres.store import PostgresStore
+from oakleaf.stores.postgres.url import Address
 from support.absurd_queue import AbsurdQueue
 from support.paths import ROOT
 from support.postgres import APP, Database, DatabaseHost
@@ -96,9 +96,9 @@ def queue_as_client(queue: AbsurdQueue, session: Session, text: str) -> None:
     """Put an input of its owner into the session's inbox, as a login of the client role."""
     row = session.row
     with psycopg.connect(queue.database.client_url) as client:
-        settings = "select set_config('bough.space', %s, true), set_config('bough.owner', %s, true)"
+        settings = "select set_config('oakleaf.space', %s, true), set_config('oakleaf.owner', %s, true)"
         client.execute(settings, (row.space, row.owner))
-        statement = "insert into bough.public_input (session_id, text) values (%s, %s)"
+        statement = "insert into oakleaf.public_input (session_id, text) values (%s, %s)"
         client.execute(statement, (row.session_id, text))
 
 
@@ -125,14 +125,14 @@ def connections(database: Database) -> int:
     return int(rows[0][0])
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look(n: int, ctx: ToolContext) -> str:
     """Looks."""
     ctx.update(**{f"seen_{n}": True})
     return f"saw {n}"
 
 
-@bough.tool(effect="unsafe", approval=True)
+@oakleaf.tool(effect="unsafe", approval=True)
 def pay(n: int) -> str:
     """Pays."""
     return f"paid {n}"
@@ -149,10 +149,10 @@ def looking(*numbers: int) -> Any:
     return assistant("Looking.", *(ToolCall(f"c{n}", "look", {"n": n}) for n in numbers))
 
 
-def delegating(depth: int = 1) -> bough.Tool:
+def delegating(depth: int = 1) -> oakleaf.Tool:
     """Has a child pay, or have a child of its own do it."""
 
-    @bough.tool(effect="idempotent")
+    @oakleaf.tool(effect="idempotent")
     async def delegate(n: int, ctx: ToolContext) -> str:
         name = "pay" if depth == 1 else "delegate"
         model = by_step(assistant(ToolCall("c", name, {"n": n})), f"done at {depth}")
@@ -324,7 +324,7 @@ class TestSending:
         ) as refused:
             session.send("two", engine="absurd", queue=queue.name)
         assert (
-            f"bough run --resume {session.session_id} --queue --engine absurd TEXT"
+            f"oakleaf run --resume {session.session_id} --queue --engine absurd TEXT"
             in refused.value.command_text
         )
         session.enqueue("two", engine="absurd", queue=queue.name)
@@ -418,7 +418,7 @@ class TestSending:
     ) -> None:
         """The client's role knows no queue: what it put into the inbox was never answered, and lay there in clear."""
         phrase = "correct horse battery staple"
-        with bough.open(queue.database.url, space="acme", owner="ann") as store:
+        with oakleaf.open(queue.database.url, space="acme", owner="ann") as store:
             mine, other = store.start("client's"), store.start("nobody's")
             for session in (mine, other):
                 for text in (f"my word is {phrase}", "and more"):
@@ -438,7 +438,7 @@ class TestSending:
             assert (mine.row.owner, store.backend.inbox(mine.session_id), mine.verify()) == ("ann", [], [])
             assert [len(store.backend.inbox(one.session_id)) for one in (other, copied)] == [2, 1]
             assert queue.database.run(f"select count(*) from absurd.t_{queue.name}") == [(2,)]
-        queue.database.run("delete from bough.inbox")
+        queue.database.run("delete from oakleaf.inbox")
 
     def test_a_worker_whose_connection_breaks_while_it_takes_the_input_of_a_client_works_on(
         self, queue: AbsurdQueue
@@ -452,7 +452,7 @@ class TestSending:
             assert not worker.stopping.is_set()
 
     def test_a_session_of_an_owner_is_run_as_that_owners(self, queue: AbsurdQueue) -> None:
-        with bough.open(queue.database.url, space="acme", owner="ann") as store:
+        with oakleaf.open(queue.database.url, space="acme", owner="ann") as store:
             session = store.start("a")
             session.send("hello", engine="absurd", queue=queue.name)
             with queue.working(Agent("a", by_step("Yes."))):
@@ -464,11 +464,11 @@ class TestSteps:
     def test_a_step_compacts_once_and_a_window_that_a_server_reported_is_known_to_the_next_worker(
         self, queue: AbsurdQueue
     ) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def read(n: int) -> str:
             return f"{n} word " * 2_000
 
-        def reading(n: int) -> bough.Message:
+        def reading(n: int) -> oakleaf.Message:
             return assistant(ToolCall(f"c{n}", "read", {"n": n}))
 
         overflow = errors.ContextOverflow("m", "too long", 4_000)
@@ -498,7 +498,7 @@ class TestSteps:
     def test_a_turn_that_a_tool_ends_has_a_public_closing_answer_in_the_commit_of_its_step(
         self, queue: AbsurdQueue
     ) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def hang_up(n: int, ctx: ToolContext) -> str:
             ctx.ends_turn = True
             return "bye"
@@ -533,7 +533,7 @@ class TestSteps:
     def test_a_checkpoint_of_a_long_session_stays_under_one_kilobyte(self, queue: AbsurdQueue) -> None:
         """100 tools, 200,000 tokens: what others keep again in every step."""
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def fetch(n: int) -> str:
             """Fetches a page of about 2,000 tokens."""
             return f"page {n} " + "lorem ipsum dolor sit amet " * 300
@@ -617,7 +617,7 @@ class TestSteps:
             with pytest.raises(errors.SessionRunning):
                 other.set(prompt="x")
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         def look(n: int) -> str:
             """Looks."""
             elsewhere()
@@ -638,7 +638,7 @@ class TestSteps:
         assert (session.state, session.verify()) == ({"noted": True}, [])
 
     def test_a_child_runs_under_its_parents_claim(self, queue: AbsurdQueue) -> None:
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(task: str, ctx: ToolContext) -> str:
             """Has a child do it."""
             return await ctx.task(
@@ -708,7 +708,7 @@ class TestApproval:
     ) -> None:
         paid: list[int] = []
 
-        @bough.tool
+        @oakleaf.tool
         def charge(n: int) -> str:
             """Charges."""
             paid.append(n)
@@ -774,13 +774,13 @@ class TestApproval:
     ) -> None:
         key, runs = "AKIA" + "A1B2" * 4, []
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         def save(text: str) -> str:
             """Saves."""
             runs.append(text)
             return "saved"
 
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def send(text: str) -> str:
             """Sends."""
             runs.append(text)
@@ -822,7 +822,7 @@ class TestApproval:
         )
 
     def test_a_cancel_of_a_task_that_sleeps_reaches_the_child_that_waits(self, queue: AbsurdQueue) -> None:
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(n: int, ctx: ToolContext) -> str:
             model = by_step(assistant(ToolCall("c", "pay", {"n": n})), "done")
             return await ctx.task("pay", models=[model], tools=[pay])
@@ -862,7 +862,7 @@ class TestApproval:
         model = by_step(paying, "Paid.")
         with queue.working(Agent("a", model, [pay])):
             wait_until(lambda: queue.task()[0] == "sleeping")
-        with bough.open(database.url) as elsewhere:
+        with oakleaf.open(database.url) as elsewhere:
             copied = queue.store.copy(session.session_id, elsewhere)
             copied.approve(copied.open_tool_calls[0])
             copied.resume_sync(model=model, tools=[pay])
@@ -873,7 +873,7 @@ class TestApproval:
 class TestImports:
     def taken_in(self, queue: AbsurdQueue, prepare: Callable[[Session], object]) -> Session:
         bundle = io.BytesIO()
-        with bough.open("memory:") as elsewhere:
+        with oakleaf.open("memory:") as elsewhere:
             session = elsewhere.start("a")
             prepare(session)
             session.export(bundle)
@@ -944,7 +944,7 @@ class TestCancel:
     def test_a_cancelled_tool_has_a_result_that_says_so(self, queue: AbsurdQueue) -> None:
         began = threading.Event()
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         async def wait() -> str:
             """Waits."""
             began.set()
@@ -1028,7 +1028,7 @@ class TestClaim:
         for _ in range(2):  # the first claim call sweeps
             queue.database.run(f"select absurd.claim_task('{queue.name}', 'other', 30, 1)")
         with pytest.raises(errors.ClaimLost, match="the worker that has it now continues"):
-            log.append([bough_draft("late")])
+            log.append([oakleaf_draft("late")])
         with pytest.raises(errors.ClaimLost):
             log.store.lease(log.session_id, "me", 2**50, 1)
         session = queue.store.session(log.session_id)
@@ -1062,7 +1062,7 @@ class TestClaim:
         claim, log = claimed
         claim.end()
         with pytest.raises(errors.ClaimLost):
-            log.append([bough_draft("late")])
+            log.append([oakleaf_draft("late")])
         assert queue.store.session(log.session_id).leaf.seq == 1
 
     def test_a_step_whose_transaction_fails_leaves_neither_entries_nor_checkpoint(
@@ -1070,16 +1070,16 @@ class TestClaim:
     ) -> None:
         _, log = claimed
         log.replay()
-        ends = checkpoint(log.path().entries, [bough_draft("one")], ())
+        ends = checkpoint(log.path().entries, [oakleaf_draft("one")], ())
         queue.database.run(
             f"alter table absurd.c_{queue.name} add constraint none check (checkpoint_name = '') not valid"
         )
         with pytest.raises(errors.StoreError), log.step_end(ends):
-            log.append([bough_draft("one")])
+            log.append([oakleaf_draft("one")])
         queue.database.run(f"alter table absurd.c_{queue.name} drop constraint none")
         assert log.store.session(log.session_id).leaf.seq == 1
         with log.step_end(ends):
-            log.append([bough_draft("one")])
+            log.append([oakleaf_draft("one")])
         assert [state["to_message_number"] for state in queue.checkpoints()] == [2]
 
     def test_a_broken_line_is_opened_again_and_the_step_keeps_its_number(
@@ -1090,8 +1090,8 @@ class TestClaim:
         with claim.connections.pinned() as connection:
             pid = connection.info.backend_pid
         queue.database.run(f"select pg_terminate_backend({pid})")
-        with log.step_end(checkpoint(log.path().entries, [bough_draft("one")], ())):
-            log.append([bough_draft("one")])
+        with log.step_end(checkpoint(log.path().entries, [oakleaf_draft("one")], ())):
+            log.append([oakleaf_draft("one")])
         with claim.connections.pinned() as connection:
             assert connection.info.backend_pid != pid
         query = f"select checkpoint_name from absurd.c_{queue.name}"
@@ -1103,17 +1103,19 @@ class TestClaim:
     ) -> None:
         _, log = claimed
         queue.database.run("""
-            create sequence bough.rows_written; grant usage on bough.rows_written to bough_service;
-            create function bough.kill_once() returns trigger language plpgsql as $$
+            create sequence oakleaf.rows_written; grant usage on oakleaf.rows_written to oakleaf_service;
+            create function oakleaf.kill_once() returns trigger language plpgsql as $$
             begin
-                if nextval('bough.rows_written') = 9 then perform pg_terminate_backend(pg_backend_pid()); end if;
+                if nextval('oakleaf.rows_written') = 9 then perform pg_terminate_backend(pg_backend_pid()); end if;
                 return new;
             end $$;
-            create trigger kill_once before insert on bough.entry for each row execute function bough.kill_once()""")
+            create trigger kill_once before insert on oakleaf.entry for each row execute function oakleaf.kill_once()""")
         try:
-            log.append([bough_draft(f"part {n}") for n in range(30)])
+            log.append([oakleaf_draft(f"part {n}") for n in range(30)])
         finally:
-            queue.database.run("drop function bough.kill_once() cascade; drop sequence bough.rows_written")
+            queue.database.run(
+                "drop function oakleaf.kill_once() cascade; drop sequence oakleaf.rows_written"
+            )
         assert log.leaf.seq == 31
         assert list(queue.store.verify()) == []
 
@@ -1126,7 +1128,7 @@ class TestClaim:
             cut_connections(queue.database)
             log.record("noted")  # on a new connection, which has it
             with psycopg.connect(queue.database.owner_url) as other, ThreadPoolExecutor(1) as pool:
-                other.execute("update bough.session set title = 'renamed'")
+                other.execute("update oakleaf.session set title = 'renamed'")
                 write = pool.submit(log.record, "noted")
                 wait_until(lambda: queue.database.run("select 1 from pg_locks where not granted"))
                 other.commit()
@@ -1156,7 +1158,7 @@ class TestClaim:
 
         assert is_known()
         log.record("noted", data={"places": (1, 2), "name": "ü"})
-        log.append([bough_draft("one")], facts=[ExtraFact("calls_started", {"seq": 2, "indexes": [0]})])
+        log.append([oakleaf_draft("one")], facts=[ExtraFact("calls_started", {"seq": 2, "indexes": [0]})])
         assert is_known()
         other.title("Another's word")
         assert len(log.store.journal(log.session_id)) == len(other.journal()) - 1, (
@@ -1172,14 +1174,14 @@ class TestClaim:
         _, log = claimed
         log.replay()
         queue.store.session(log.session_id).append([assistant("me first")])
-        ends = checkpoint(log.path().entries, [bough_draft("one")], ())
+        ends = checkpoint(log.path().entries, [oakleaf_draft("one")], ())
         with pytest.raises(errors.StaleLeaf), log.step_end(ends):
-            log.append([bough_draft("one")])
+            log.append([oakleaf_draft("one")])
         assert queue.checkpoints() == []
 
 
-def bough_draft(text: str) -> Any:
-    from bough.core.drafts import Draft
+def oakleaf_draft(text: str) -> Any:
+    from oakleaf.core.drafts import Draft
 
     return Draft(assistant(text))
 
@@ -1188,7 +1190,7 @@ class TestWorker:
     def test_a_slow_task_does_not_hold_up_others(self, queue: AbsurdQueue) -> None:
         gate = threading.Event()
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def wait() -> str:
             """Waits."""
             gate.wait(60)
@@ -1213,11 +1215,11 @@ class TestWorker:
         session = queue.store.start("reader")
         session.send("hello", engine="absurd", queue=queue.name)
         model = by_step(assistant("Wait.", ToolCall("w", "echo", {"text": "from there"})), "Read.")
-        with queue.working(Agent("reader", model, [bough.mcp(command)])):
+        with queue.working(Agent("reader", model, [oakleaf.mcp(command)])):
             wait_until(answered(session, "Read."))
         result = session.path()[-2].message
         assert result is not None
-        assert result.results[0].content == (bough.Text("from there"),)
+        assert result.results[0].content == (oakleaf.Text("from there"),)
 
     def test_many_slots_that_wait_need_few_connections_and_keep_their_leases(
         self, queue: AbsurdQueue
@@ -1226,7 +1228,7 @@ class TestWorker:
         slots, lease, most = 80, 2, 3
         meeting = threading.Barrier(slots + 1)
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         def meet() -> str:
             """Waits for all the others."""
             meeting.wait(60)
@@ -1253,7 +1255,7 @@ class TestWorker:
         """A worker of 500 slots asked 500 times, one after the other; under load the last ones lost their leases."""
         begun, gate = threading.Barrier(7), threading.Event()
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         def hold() -> str:
             """Waits."""
             begun.wait(20)
@@ -1291,7 +1293,7 @@ class TestWorker:
     def test_a_lease_is_kept_while_every_connection_for_reading_is_in_use(self, queue: AbsurdQueue) -> None:
         begun, gate = threading.Event(), threading.Event()
 
-        @bough.tool(effect="unsafe")
+        @oakleaf.tool(effect="unsafe")
         def hold() -> str:
             """Waits."""
             begun.set()
@@ -1325,7 +1327,7 @@ class TestWorker:
 
     def test_slots_that_cannot_claim_ask_as_one_and_say_why_in_a_line(self, queue: AbsurdQueue) -> None:
         lines: list[str] = []
-        queue.database.run(f"revoke update on absurd.r_{queue.name} from bough_service")
+        queue.database.run(f"revoke update on absurd.r_{queue.name} from oakleaf_service")
         with queue.working(Agent("a", by_step("Yes.")), concurrency=40, report=lines.append):
             began = time.monotonic()
             wait_until(lambda: len(lines) >= 6)
@@ -1374,7 +1376,7 @@ class TestWorker:
         """Not even when the tool that held it up comes back."""
         gate, began = threading.Event(), threading.Event()
 
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         def wait() -> str:
             """Waits."""
             began.set()
@@ -1417,7 +1419,7 @@ class TestWorker:
         with queue.working(Agent("a", by_step("Yes."))):
             wait_until(lambda: session.row.status == "failed")
         assert "has no agent 'stranger'" in (session.row.error or "")
-        assert "bough worker --agents" in (session.row.error or "")
+        assert "oakleaf worker --agents" in (session.row.error or "")
         with queue.working(Agent("stranger", by_step("Yes."))):
             wait_until(answered(session, "Yes."))
 
@@ -1577,17 +1579,17 @@ class TestLongQueue:
 
 class TestBadInput:
     def test_the_engine_needs_postgresql(self) -> None:
-        session = bough.open("memory:").start("a")
-        with pytest.raises(errors.PostgresRequired, match="bough copy --all --to URL"):
+        session = oakleaf.open("memory:").start("a")
+        with pytest.raises(errors.PostgresRequired, match="oakleaf copy --all --to URL"):
             session.send("hello", engine="absurd")
         assert session.path() == []
 
     def test_a_missing_schema_or_queue_says_what_to_run(self, database: Database, queue: AbsurdQueue) -> None:
-        with bough.open(database.url) as bare:
+        with oakleaf.open(database.url) as bare:
             session = bare.start("a")
             with pytest.raises(
                 errors.EngineNotInstalled,
-                match=r"has no schema of Absurd yet; run bough .* migrate --engine absurd",
+                match=r"has no schema of Absurd yet; run oakleaf .* migrate --engine absurd",
             ):
                 session.send("hello", engine="absurd")
             assert session.refresh().leaf.seq == 0
@@ -1609,12 +1611,12 @@ class TestBadInput:
         )
         with pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
             absurd_schema.install(database.owner_url)
-        with bough.open(database.url) as store, pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
+        with oakleaf.open(database.url) as store, pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
             store.start("a").send("hello", engine="absurd")
         database.run(
             "create or replace function absurd.get_schema_version() returns text language sql as $$ select '0.4.0' $$"
         )
-        with bough.open(database.url) as store, pytest.raises(errors.EngineNotInstalled, match=r"0\.4\.0"):
+        with oakleaf.open(database.url) as store, pytest.raises(errors.EngineNotInstalled, match=r"0\.4\.0"):
             store.start("a").send("hello", engine="absurd")
 
     def test_the_schema_is_the_owners_to_make(self, database: Database) -> None:
@@ -1631,7 +1633,7 @@ class TestBadInput:
                     client.execute(query)  # type: ignore[call-overload]
 
     def test_there_are_two_engines(self) -> None:
-        session = bough.open("memory:").start("a")
+        session = oakleaf.open("memory:").start("a")
         with pytest.raises(errors.InvalidArgument, match='"local" or "absurd"'):
             session.send("hello", engine="celery", model="x")  # type: ignore[call-overload]
 
@@ -1640,5 +1642,5 @@ class TestBadInput:
             queue.store.start("a").resume(engine="absurd", queue=queue.name)
 
 
-def _names_tools(entry: bough.Entry) -> bool:
-    return isinstance(entry.payload, bough.Settings) and entry.payload.tool_definitions is not None
+def _names_tools(entry: oakleaf.Entry) -> bool:
+    return isinstance(entry.payload, oakleaf.Settings) and entry.payload.tool_definitions is not None

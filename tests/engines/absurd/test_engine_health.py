@@ -1,4 +1,4 @@
-"""What `bough doctor` says of queues and workers, and what a wrong set-up of the engine is told."""
+"""What `oakleaf doctor` says of queues and workers, and what a wrong set-up of the engine is told."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import ScriptedModel, errors
-from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd.engine import Agent
-from bough.engines.absurd.health import queue_statuses
-from bough.engines.absurd.queue import DEFAULT_QUEUE
-from bough.engines.absurd.worker import Worker
-from bough.server.metrics import Metrics
+import oakleaf
+from oakleaf import ScriptedModel, errors
+from oakleaf.engines.absurd import schema as absurd_schema
+from oakleaf.engines.absurd.engine import Agent
+from oakleaf.engines.absurd.health import queue_statuses
+from oakleaf.engines.absurd.queue import DEFAULT_QUEUE
+from oakleaf.engines.absurd.worker import Worker
+from oakleaf.server.metrics import Metrics
 from support.absurd_queue import AbsurdQueue
 from support.postgres import Database, DatabaseHost
 from support.processes import wait_until
 from support.server import LocalServer
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def queue(installed: Database) -> Iterator[AbsurdQueue]:
     queue = AbsurdQueue(installed)
     yield queue
     queue.close()
-    installed.run("delete from absurd.bough_worker")
+    installed.run("delete from absurd.oakleaf_worker")
     installed.run(f"select absurd.drop_queue('{queue.name}')")
     installed.empty()
 
@@ -47,7 +47,7 @@ def doctor(queue: AbsurdQueue) -> tuple[int, list[Any]]:
 def add_worker(queue: AbsurdQueue, name: str, seconds_ago: int) -> None:
     last_seen = f"now() - interval '{seconds_ago} s'"
     queue.database.run(
-        f"insert into absurd.bough_worker values ('{queue.name}', '{name}', {last_seen}, {last_seen}, 30, 4, '{{a}}')"
+        f"insert into absurd.oakleaf_worker values ('{queue.name}', '{name}', {last_seen}, {last_seen}, 30, 4, '{{a}}')"
     )
 
 
@@ -68,7 +68,7 @@ class TestDoctor:
             [problem] = [finding for finding in findings if finding["level"] == "problem"]
             assert code == 1
             assert problem["message"].startswith(f"{lost.session_id} has an input that waits for a worker")
-            assert problem["fix"].startswith(f"bough run --engine absurd --resume {lost.session_id}")
+            assert problem["fix"].startswith(f"oakleaf run --engine absurd --resume {lost.session_id}")
             queue.store.restore(in_the_trash.session_id)
             named = [one["sessions"] for one in doctor(queue)[1] if one["level"] == "problem"]
             assert sorted(named) == sorted([[lost.session_id], [in_the_trash.session_id]])
@@ -91,7 +91,7 @@ class TestDoctor:
         assert (
             problem["message"] == f"queue '{queue.name}': 1 task waiting, the first for 5 min, and no worker"
         )
-        assert problem["fix"] == f"bough worker --queue {queue.name} --agents FILE.py"
+        assert problem["fix"] == f"oakleaf worker --queue {queue.name} --agents FILE.py"
         text = command("doctor", store=queue.database.url)
         assert (text.code, problem["message"] in text.out, problem["fix"] in text.out) == (1, True, True)
         add_worker(queue, "host:1", seconds_ago=5)
@@ -155,12 +155,12 @@ class TestDoctor:
             may_answer.set()
             wait_until(queue.is_done)
         queue.database.run(
-            f"update bough.session set status = 'running', holder = 'absurd:{queue.name}:t1#x', lease_until = 1"
+            f"update oakleaf.session set status = 'running', holder = 'absurd:{queue.name}:t1#x', lease_until = 1"
         )
         code, findings = doctor(queue)
         assert code == 1
         (problem,) = [finding for finding in findings if session.session_id in finding["message"]]
-        assert f"bough run --engine absurd:{queue.name} --resume {session.session_id}" in problem["fix"]
+        assert f"oakleaf run --engine absurd:{queue.name} --resume {session.session_id}" in problem["fix"]
         command("doctor", "--fix", "--yes", store=queue.database.url)
         assert queue.store.session(session.session_id).row.status == "running"
 
@@ -174,9 +174,9 @@ class TestDoctor:
         assert code == 1
         assert f"{session.session_id} failed: " in problem["message"]
         assert "no key" in problem["message"]
-        assert f"bough resume {session.session_id}" in problem["fix"]
+        assert f"oakleaf resume {session.session_id}" in problem["fix"]
         day = 86_400 * 1_000_000
-        queue.database.run(f"update bough.session set updated_at = updated_at - {2 * day}")
+        queue.database.run(f"update oakleaf.session set updated_at = updated_at - {2 * day}")
         code, findings = doctor(queue)
         assert code == 0
         assert "1 session failed" in [finding["message"] for finding in findings]
@@ -193,13 +193,13 @@ class TestDoctor:
         self, queue: AbsurdQueue
     ) -> None:
         """A dump restored without its roles leaves it so; doctor, the home page and metrics failed."""
-        queue.database.run("revoke usage on schema absurd from bough_service")
+        queue.database.run("revoke usage on schema absurd from oakleaf_service")
         try:
             code, findings = doctor(queue)
             assert code == 1
             (problem,) = [finding for finding in findings if finding["level"] == "problem"]
             assert "may not use the schema absurd" in problem["message"]
-            assert problem["fix"].startswith("bough --store URL migrate --engine absurd")
+            assert problem["fix"].startswith("oakleaf --store URL migrate --engine absurd")
             assert queue_statuses(queue.store.backend) == []  # type: ignore[arg-type]
             for refused in (
                 lambda: Worker(queue.database.url, [], queue=queue.name),
@@ -207,7 +207,7 @@ class TestDoctor:
             ):
                 with pytest.raises(errors.MissingPermission, match="migrate --engine absurd") as raised:
                     refused()
-                assert "grant bough_service" not in str(raised.value)
+                assert "grant oakleaf_service" not in str(raised.value)
         finally:
             absurd_schema.install(queue.database.owner_url, queue.name)
         assert doctor(queue)[0] == 0
@@ -223,7 +223,7 @@ class TestDoctor:
     def test_a_login_that_is_no_service_is_told_so_before_it_is_told_of_the_engine(
         self, queue: AbsurdQueue
     ) -> None:
-        with pytest.raises(errors.MissingPermission, match="grant bough_service to bough_person"):
+        with pytest.raises(errors.MissingPermission, match="grant oakleaf_service to oakleaf_person"):
             Worker(queue.database.client_url, [], queue=queue.name)
 
 
@@ -249,12 +249,12 @@ class TestOverview:
             lines = server.client.get("/metrics").text.splitlines()
         values = dict(line.rsplit(" ", 1) for line in lines if f'{{queue="{queue.name}"}}' in line)
         names = ("waiting_tasks", "running_tasks", "workers", "worker_slots", "waiting_task_seconds")
-        *counts, seconds = (float(values[f'bough_{name}{{queue="{queue.name}"}}']) for name in names)
+        *counts, seconds = (float(values[f'oakleaf_{name}{{queue="{queue.name}"}}']) for name in names)
         assert counts == [1, 0, 1, 4]
         assert seconds > 299
 
     def test_other_stores_have_no_queues(self) -> None:
-        with bough.open("memory:") as store, LocalServer(store, metrics=Metrics()) as server:
+        with oakleaf.open("memory:") as store, LocalServer(store, metrics=Metrics()) as server:
             assert server.client.get("/api/overview").json()["queues"] == []
             assert "{queue=" not in server.client.get("/metrics").text
 
@@ -273,8 +273,8 @@ class TestRegistry:
 
 class TestSetUp:
     def test_the_queue_is_one_of_its_own(self, queue: AbsurdQueue) -> None:
-        assert absurd_schema.install(queue.database.owner_url).queue == DEFAULT_QUEUE == "bough"
-        assert queue.store.start("a").send("hello", engine="absurd").queue == "bough"
+        assert absurd_schema.install(queue.database.owner_url).queue == DEFAULT_QUEUE == "oakleaf"
+        assert queue.store.start("a").send("hello", engine="absurd").queue == "oakleaf"
 
     def test_a_newer_schema_is_not_answered_with_migrate(self, queue: AbsurdQueue) -> None:
         query = "create or replace function absurd.get_schema_version() returns text language sql as $$ select '{}'::text $$"
@@ -319,7 +319,7 @@ class TestSetUp:
     def test_a_server_that_is_not_there_is_said_by_a_worker(self, tmp_path: Any) -> None:
         agents = tmp_path / "agents.py"
         agents.write_text(
-            "import bough\nfrom bough.engines.absurd import Agent\na = Agent('a', bough.ScriptedModel(['Hi.']))"
+            "import oakleaf\nfrom oakleaf.engines.absurd import Agent\na = Agent('a', oakleaf.ScriptedModel(['Hi.']))"
         )
         done = command("worker", "--agents", agents, store="postgresql://me:hunter2@127.0.0.1:1/none")
         assert done.code == 1

@@ -14,21 +14,21 @@ from typing import Any
 import psycopg
 import pytest
 
-from bough import ScriptedModel
-from bough.engines.absurd import worker as absurd_worker
-from bough.engines.absurd.deaths import MAX_DEATHS, MAX_DEATHS_ALONE
-from bough.engines.absurd.engine import ATTEMPTS, Agent
+from oakleaf import ScriptedModel
+from oakleaf.engines.absurd import worker as absurd_worker
+from oakleaf.engines.absurd.deaths import MAX_DEATHS, MAX_DEATHS_ALONE
+from oakleaf.engines.absurd.engine import ATTEMPTS, Agent
 from support.absurd_queue import AbsurdQueue
 from support.postgres import Database, DatabaseHost
 from support.processes import wait_until
 
 AGENTS = """
 import os, signal, sys, time
-import bough
-from bough import ScriptedModel, ToolCall, assistant
-from bough.engines.absurd import Agent
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, assistant
+from oakleaf.engines.absurd import Agent
 
-@bough.tool(effect="idempotent")
+@oakleaf.tool(effect="idempotent")
 def die(how: str) -> str:
     '''End the process.'''
     print("printed by a tool")
@@ -36,7 +36,7 @@ def die(how: str) -> str:
         file.write(how + "\\n")
     os._exit(0) if how == "exit" else os.kill(os.getpid(), signal.SIGSEGV)
 
-@bough.tool(effect="idempotent")
+@oakleaf.tool(effect="idempotent")
 def linger() -> str:
     '''Wait until the first death, as a neighbour in the same process.'''
     deadline = time.monotonic() + 20
@@ -74,9 +74,9 @@ class Supervisor:
         agents = folder / "agents.py"
         agents.write_text(AGENTS)
         self.died, self.log, self.starts = folder / "died", folder / "log", 0
-        self._command = [sys.executable, "-m", "bough.cli.main", "worker", "--queue", queue.name]
+        self._command = [sys.executable, "-m", "oakleaf.cli.main", "worker", "--queue", queue.name]
         self._command += ["--agents", str(agents), "--concurrency", "3", "--lease", "2s", "--log", "json"]
-        self._environment = {**os.environ, "BOUGH_STORE": queue.database.url, "DIED": str(self.died)}
+        self._environment = {**os.environ, "OAKLEAF_STORE": queue.database.url, "DIED": str(self.died)}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 

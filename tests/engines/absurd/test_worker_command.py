@@ -16,17 +16,17 @@ import pytest
 from support import paths
 from support.postgres import Database, DatabaseHost
 from support.processes import wait_until
-from support.terminal import bough
+from support.terminal import oakleaf
 
 numbers = count(1)
 
 AGENTS = """
-import bough
-from bough import ScriptedModel, ToolCall, assistant
-from bough.engines.absurd import Agent
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, assistant
+from oakleaf.engines.absurd import Agent
 
 
-@bough.tool(approval=True)
+@oakleaf.tool(approval=True)
 def refund(order: int) -> str:
     '''Give the money back.'''
     return f"refunded {order}"
@@ -49,7 +49,7 @@ def installed(postgres: DatabaseHost) -> Database:
 @pytest.fixture
 def queue(installed: Database) -> str:
     name = f"c{next(numbers)}"
-    done = bough(
+    done = oakleaf(
         "migrate", "--engine", "absurd", "--queue", name, "--yes", "--json", store=installed.owner_url
     )
     assert done.json["queue"] == name
@@ -65,7 +65,7 @@ def agents(tmp_path: Path) -> Path:
 
 @contextmanager
 def worker(installed: Database, queue: str, agents: Path) -> Iterator[Path]:
-    command = [sys.executable, "-m", "bough.cli.main", "--store", installed.url, "worker", "--queue", queue]
+    command = [sys.executable, "-m", "oakleaf.cli.main", "--store", installed.url, "worker", "--queue", queue]
     options = ["--agents", str(agents), "--concurrency", "2", "--lease", "5s"]
     output_path = agents.parent / "said"
     with output_path.open("w") as file, subprocess.Popen([*command, *options], stderr=file) as process:
@@ -80,26 +80,28 @@ class TestWorker:
     def test_an_input_is_answered_by_a_worker_after_a_person_has_spoken(
         self, installed: Database, queue: str, agents: Path
     ) -> None:
-        result = bough(
+        result = oakleaf(
             "run", "--engine", f"absurd:{queue}", "--agent", "support", "Refund 41", store=installed.url
         )
         assert result.code == 0, result.err
         session_id = result.out.strip()
-        assert "bough tail -f" in result.err
+        assert "oakleaf tail -f" in result.err
         sleeping = f"select 1 from absurd.t_{queue} where state = 'sleeping'"
         with worker(installed, queue, agents) as output_path:
             wait_until(lambda: installed.run(sleeping))
-            hint = bough("show", session_id, store=installed.url).err
-            assert f"bough approve {session_id}, then its worker continues" in hint, "not bough resume here"
-            assert bough("approve", session_id, "--yes", store=installed.url).code == 0
-            wait_until(lambda: "Refunded." in bough("show", session_id, store=installed.url).out)
-            report = json.loads(bough("show", session_id, "--json", store=installed.url).out)
+            hint = oakleaf("show", session_id, store=installed.url).err
+            assert f"oakleaf approve {session_id}, then its worker continues" in hint, (
+                "not oakleaf resume here"
+            )
+            assert oakleaf("approve", session_id, "--yes", store=installed.url).code == 0
+            wait_until(lambda: "Refunded." in oakleaf("show", session_id, store=installed.url).out)
+            report = json.loads(oakleaf("show", session_id, "--json", store=installed.url).out)
             assert report["session"]["status"] == "completed"
-            more = bough(
+            more = oakleaf(
                 "run", "--engine", f"absurd:{queue}", "--resume", session_id, "Thanks", store=installed.url
             )
             assert more.code == 0, more.err
-            wait_until(lambda: "Welcome." in bough("show", session_id, store=installed.url).out)
+            wait_until(lambda: "Welcome." in oakleaf("show", session_id, store=installed.url).out)
         assert "runs tasks" in output_path.read_text()
         assert "stopping" in output_path.read_text()
 
@@ -107,10 +109,10 @@ class TestWorker:
         self, installed: Database, queue: str
     ) -> None:
         engine = ["--engine", f"absurd:{queue}"]
-        result = bough("run", *engine, "--agent", "support", "--json", "One", store=installed.url)
+        result = oakleaf("run", *engine, "--agent", "support", "--json", "One", store=installed.url)
         name = result.json["sent"]["session_id"]
-        assert bough("run", *engine, "--resume", name, "Two", store=installed.url).code == 3
-        assert bough("run", *engine, "--resume", name, "--queue", "Two", store=installed.url).code == 0
+        assert oakleaf("run", *engine, "--resume", name, "Two", store=installed.url).code == 3
+        assert oakleaf("run", *engine, "--resume", name, "--queue", "Two", store=installed.url).code == 0
         assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]
 
 
@@ -136,7 +138,7 @@ class TestBadInput:
         self, installed: Database, queue: str, agents: Path, line: list[str], words: str
     ) -> None:
         command = [str(agents) if word == "AGENTS" else word for word in line]
-        done = bough(*command, store=installed.url)
+        done = oakleaf(*command, store=installed.url)
         assert done.code in (1, 2), done.err
         assert words in done.err
         assert "runs tasks" not in done.err
@@ -144,22 +146,22 @@ class TestBadInput:
 
     @pytest.mark.parametrize("line", [["run", "--agent", "a", "hi"], ["migrate"]])
     def test_a_file_has_no_such_engine(self, tmp_path: Path, line: list[str]) -> None:
-        done = bough(*line, "--engine", "absurd", store=tmp_path / "s.db")
+        done = oakleaf(*line, "--engine", "absurd", store=tmp_path / "s.db")
         assert done.code == 2
         assert "needs PostgreSQL" in done.err
         assert not (tmp_path / "s.db").exists()
 
     def test_without_the_schema_it_says_what_to_run(self, migrated_database: Database) -> None:
-        done = bough("run", "--engine", "absurd", "--agent", "a", "hi", store=migrated_database.url)
+        done = oakleaf("run", "--engine", "absurd", "--agent", "a", "hi", store=migrated_database.url)
         assert done.code == 1
         assert "migrate --engine absurd" in done.err
 
     def test_one_command_sets_up_an_empty_database(self, postgres: DatabaseHost) -> None:
         url = postgres.url(postgres.create_database("absurd_empty"))
-        assert "migrate --engine absurd" in bough("worker", "--help").out
-        done = bough("migrate", "--engine", "absurd", "--yes", store=url)
+        assert "migrate --engine absurd" in oakleaf("worker", "--help").out
+        done = oakleaf("migrate", "--engine", "absurd", "--yes", store=url)
         assert done.code == 0, done.err
         assert "now has schema" in done.out
-        assert "queue 'bough' is ready" in done.out
-        queued = bough("run", "--engine", "absurd", "--agent", "support", "hi", store=url)
+        assert "queue 'oakleaf' is ready" in done.out
+        queued = oakleaf("run", "--engine", "absurd", "--agent", "support", "hi", store=url)
         assert queued.code == 0, queued.err

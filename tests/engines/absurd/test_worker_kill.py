@@ -17,23 +17,23 @@ from typing import Any
 import msgspec
 import pytest
 
-import bough
-from bough import Session, system
-from bough.core.usage import calls_on_path
-from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd.step import Checkpoint, checkpoint
-from bough.wire import PROVIDERS, find_provider
+import oakleaf
+from oakleaf import Session, system
+from oakleaf.core.usage import calls_on_path
+from oakleaf.engines.absurd import schema as absurd_schema
+from oakleaf.engines.absurd.step import Checkpoint, checkpoint
+from oakleaf.wire import PROVIDERS, find_provider
 from support import worker_agent
 from support.postgres import Database, DatabaseHost, PostgresServer
 from support.processes import end_workers
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 SESSIONS = 100 if SOAK else 10
 numbers = count(1)
 
 # From a server of its own that has loaded everything: this process has threads, and a fork of it could hang.
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["support.worker_agent", "bough.stores.postgres", "bough.models.prices"])
+context.set_forkserver_preload(["support.worker_agent", "oakleaf.stores.postgres", "oakleaf.models.prices"])
 
 
 class Desk:
@@ -43,7 +43,7 @@ class Desk:
         self.database, self.lines_path = database, folder / "lines"
         self.queue = f"k{next(numbers)}"
         absurd_schema.install(database.owner_url, self.queue)
-        self.store = bough.open(database.url)
+        self.store = oakleaf.open(database.url)
         self.workers: list[BaseProcess] = []
         self.kills = 0
         self.sessions: list[Session] = []
@@ -182,7 +182,7 @@ class TestKill:
         desk.check(*WHOLE)
 
     def test_three_workers_killed_at_random_finish_every_session(self, desk: Desk) -> None:
-        rng = random.Random(os.environ.get("BOUGH_SEED", "workers"))
+        rng = random.Random(os.environ.get("OAKLEAF_SEED", "workers"))
         desk.send(SESSIONS, *worker_agent.INPUTS)
         working = [desk.start(worker_agent.run_worker, 0, 4) for _ in range(3)]
         deadline = time.monotonic() + (60 if SOAK else 5)

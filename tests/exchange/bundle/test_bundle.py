@@ -21,8 +21,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Attachment,
     Leaf,
     ScriptedModel,
@@ -34,24 +34,25 @@ from bough import (
     tool_result,
     user,
 )
-from bough.agent.prompt_window import tree_message_limits
-from bough.core.redact import Redactor
-from bough.errors import (
-    BoughError,
+from oakleaf.agent.prompt_window import tree_message_limits
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import (
     IdConflict,
     InvalidArgument,
     InvalidBundle,
     NewerFormat,
     NotFound,
+    OakleafError,
+    PrereleaseFormat,
     StoreError,
     StoreFull,
 )
-from bough.exchange.bundle.write import BundleExportResult
-from bough.log.runtime import real_runtime
-from bough.store import Store
-from bough.stores.conformance.writer import read_everything
-from bough.stores.memory.store import MemoryStore
-from bough.stores.sqlite.store import SqliteStore
+from oakleaf.exchange.bundle.write import BundleExportResult
+from oakleaf.log.runtime import real_runtime
+from oakleaf.store import Store
+from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.sqlite.store import SqliteStore
 from support.paths import GOLDEN, SUPPORT
 from support.random_logs import SOAK
 from support.random_trees import Step, grow_tree, steps
@@ -114,7 +115,7 @@ def session(store: Store) -> Session:
     return session
 
 
-def assert_refused(store: Store, data: bytes, error: type[BoughError] = InvalidBundle) -> BoughError:
+def assert_refused(store: Store, data: bytes, error: type[OakleafError] = InvalidBundle) -> OakleafError:
     before = read_store(store)
     with pytest.raises(error) as excinfo:
         store.import_bundle(io.BytesIO(data))
@@ -186,7 +187,7 @@ class TestRoundTrip:
     ) -> None:
         source = store.start("a", [system("s")])
         for n in range(3):
-            limits = bough.Limits(max_messages=3)
+            limits = oakleaf.Limits(max_messages=3)
             source.send_sync(f"question {n}", model=ScriptedModel(["ok"]), limits=limits)
         fork = source.fork().fork()
         before = fork.explain("anthropic")
@@ -203,7 +204,7 @@ class TestRoundTrip:
 
     def test_a_message_limit_in_a_bundle_must_be_of_an_inherited_turn(self, store: Store) -> None:
         source = store.start("a", [system("s")])
-        source.send_sync("q", model=ScriptedModel(["ok"]), limits=bough.Limits(max_messages=3))
+        source.send_sync("q", model=ScriptedModel(["ok"]), limits=oakleaf.Limits(max_messages=3))
         lines = bundle(source.fork()).splitlines(keepends=True)
         (at,) = [n for n, line in enumerate(lines) if b'"line":"message_limit"' in line]
         there = Store(MemoryStore(), real_runtime())
@@ -253,17 +254,17 @@ class TestExport:
             assert any(b'"body":' + stored.entry.body in line for line in lines)
 
     def test_it_says_what_it_wrote(self, session: Session, tmp_path: Path) -> None:
-        done = session.export(tmp_path / "s.bough", blobs=True)
+        done = session.export(tmp_path / "s.oakleaf", blobs=True)
         assert isinstance(done, BundleExportResult)
         assert (done.counts.sessions, done.counts.blobs, done.omitted_blobs) == (2, 1, 0)
-        assert done.bytes == (tmp_path / "s.bough").stat().st_size
-        assert session.export(tmp_path / "s.bough").omitted_blobs == 1
-        assert session.export(tmp_path / "s.bough", children=False).counts.sessions == 1
+        assert done.bytes == (tmp_path / "s.oakleaf").stat().st_size
+        assert session.export(tmp_path / "s.oakleaf").omitted_blobs == 1
+        assert session.export(tmp_path / "s.oakleaf", children=False).counts.sessions == 1
 
     def test_it_is_readable_by_its_owner_only_and_replaces_what_was_there(
         self, session: Session, tmp_path: Path
     ) -> None:
-        place = tmp_path / "s.bough"
+        place = tmp_path / "s.oakleaf"
         place.write_bytes(b"old")
         session.export(place)
         assert place.stat().st_mode & 0o777 == 0o600
@@ -307,17 +308,17 @@ class TestExport:
         session = long(store)
         (tmp_path / "out").mkdir()
         with pytest.raises(KeyboardInterrupt):
-            session.export(tmp_path / "out" / "s.bough", progress=stop)
+            session.export(tmp_path / "out" / "s.oakleaf", progress=stop)
         assert list((tmp_path / "out").iterdir()) == []
 
     def test_a_full_disk_leaves_no_file_and_what_was_there_before(self, store: Store, tmp_path: Path) -> None:
         session = long(store)
         folder = tmp_path / "out"
         folder.mkdir()
-        (folder / "s.bough").write_bytes(b"old")
-        with pytest.raises(StoreFull, match=r"s\.bough"):
-            with_file_size_limit(100_000, lambda: session.export(folder / "s.bough"))
-        assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("s.bough", b"old")]
+        (folder / "s.oakleaf").write_bytes(b"old")
+        with pytest.raises(StoreFull, match=r"s\.oakleaf"):
+            with_file_size_limit(100_000, lambda: session.export(folder / "s.oakleaf"))
+        assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("s.oakleaf", b"old")]
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
     def test_a_full_disk_behind_a_file_is_told_too(self, store: Store) -> None:
@@ -326,7 +327,7 @@ class TestExport:
 
     def test_a_folder_that_is_not_there_is_told(self, session: Session, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="name another path"):
-            session.export(tmp_path / "none" / "s.bough")
+            session.export(tmp_path / "none" / "s.oakleaf")
 
     def test_a_damaged_session_is_not_exported(self, tmp_path: Path) -> None:
         import apsw
@@ -337,8 +338,8 @@ class TestExport:
             with apsw.Connection(str(tmp_path / "a.db")) as connection:
                 connection.execute("update entry set body = replace(cast(body as text), 'q', 'x')")
             with pytest.raises(StoreError, match="altered or reordered"):
-                session.export(tmp_path / "s.bough")
-        assert not (tmp_path / "s.bough").exists()
+                session.export(tmp_path / "s.oakleaf")
+        assert not (tmp_path / "s.oakleaf").exists()
 
 
 def long(store: Store, entries: int = 1_500) -> Session:
@@ -348,8 +349,8 @@ def long(store: Store, entries: int = 1_500) -> Session:
 
 
 DYING = """
-import os, sys, bough
-bough.open(sys.argv[1]).import_bundle(sys.argv[2], progress=lambda p: os._exit(9) if p.phase == "importing" and p.lines > 4000 else None)
+import os, sys, oakleaf
+oakleaf.open(sys.argv[1]).import_bundle(sys.argv[2], progress=lambda p: os._exit(9) if p.phase == "importing" and p.lines > 4000 else None)
 """
 
 
@@ -414,7 +415,7 @@ class TestImport:
             assert there.gc(grace=0) == 0  # they are tied to the entries that name them
 
     def test_from_a_path_a_file_and_a_pipe(self, session: Session, tmp_path: Path) -> None:
-        session.export(tmp_path / "s.bough")
+        session.export(tmp_path / "s.oakleaf")
         reading, writing = os.pipe()
 
         def feed() -> None:
@@ -423,8 +424,8 @@ class TestImport:
 
         feeder = threading.Thread(target=feed)
         feeder.start()
-        with os.fdopen(reading, "rb") as pipe, (tmp_path / "s.bough").open("rb") as file:
-            for source in (pipe, file, tmp_path / "s.bough", str(tmp_path / "s.bough")):
+        with os.fdopen(reading, "rb") as pipe, (tmp_path / "s.oakleaf").open("rb") as file:
+            for source in (pipe, file, tmp_path / "s.oakleaf", str(tmp_path / "s.oakleaf")):
                 there = Store(MemoryStore(), real_runtime())
                 assert there.import_bundle(source).session_id == session.session_id
         feeder.join()
@@ -438,7 +439,7 @@ class TestImport:
                 [message for n in range(200) for message in (user(f"{name} {n}"), assistant("\0"))]
             )
             session.send_sync(
-                name or "q", model=bough.ScriptedModel(["yes"]), limits=bough.Limits(turns=1_000)
+                name or "q", model=oakleaf.ScriptedModel(["yes"]), limits=oakleaf.Limits(turns=1_000)
             )
         session.append([user("w" * 9_000_000), assistant("wide")])
         session.append([user("and on"), assistant("narrow")])
@@ -472,14 +473,14 @@ class TestImport:
 
     def test_a_process_that_dies_while_it_takes_in_leaves_nothing(self, tmp_path: Path) -> None:
         with Store(SqliteStore(tmp_path / "a.db"), real_runtime()) as here:
-            long(here, 5_000).export(tmp_path / "s.bough")
+            long(here, 5_000).export(tmp_path / "s.oakleaf")
         died = subprocess.run(
-            [sys.executable, "-c", DYING, tmp_path / "b.db", tmp_path / "s.bough"], check=False
+            [sys.executable, "-c", DYING, tmp_path / "b.db", tmp_path / "s.oakleaf"], check=False
         )
         assert died.returncode == 9
         with Store(SqliteStore(tmp_path / "b.db"), real_runtime()) as there:
             assert read_store(there) == []
-            assert there.import_bundle(tmp_path / "s.bough").entries == 5_000
+            assert there.import_bundle(tmp_path / "s.oakleaf").entries == 5_000
 
     def test_of_two_at_once_one_takes_it_in(self, session: Session, tmp_path: Path) -> None:
         data, done = bundle(session, blobs=True), []
@@ -578,8 +579,8 @@ class TestDamage:
                 b"SQLite format 3\0" + bytes(4_000),
             ),
             *(
-                b'{"line":"bundle"}\n',
-                b'{"line":"bundle","format":"x"}\n',
+                b'{"line":"oakleaf"}\n',
+                b'{"line":"oakleaf","format":"x"}\n',
                 b'{"line":"session"}\n',
                 b"x" * 200_000,
             ),
@@ -588,6 +589,13 @@ class TestDamage:
     )
     def test_a_file_of_another_kind_is_refused_in_plain_words(self, store: Store, data: bytes) -> None:
         assert "cannot import" in str(assert_refused(store, data))
+
+    def test_a_bundle_of_the_former_name_is_refused_by_that_name(self, store: Store, tmp_path: Path) -> None:
+        path = tmp_path / "old.bundle"
+        path.write_bytes(b'{"line":"bundle","format":"1.0","session":"ses_000001"}\n')
+        with pytest.raises(PrereleaseFormat, match="written by Bough"):
+            store.import_bundle(path)
+        assert list(store.all_sessions()) == []
 
     @pytest.mark.parametrize(
         "value",
@@ -621,7 +629,7 @@ class TestDamage:
         assert_refused(Store(MemoryStore(), real_runtime()), with_valid_hash(lines))
 
     def test_inline_bytes_and_odd_kinds_are_refused(self, store: Store) -> None:
-        from bough.core.codec import chain_id
+        from oakleaf.core.codec import chain_id
 
         session = store.start("a", [system("s")])
         lines = bundle(session).splitlines(keepends=True)
@@ -637,7 +645,7 @@ class TestDamage:
 
     def test_a_file_that_is_not_there_or_text_is_refused(self, store: Store, tmp_path: Path) -> None:
         with pytest.raises(InvalidBundle, match="cannot be opened"):
-            store.import_bundle(tmp_path / "none.bough")
+            store.import_bundle(tmp_path / "none.oakleaf")
         with pytest.raises(InvalidBundle, match="text"):
             store.import_bundle(io.StringIO("x"))  # type: ignore[arg-type]
 
@@ -646,7 +654,7 @@ class TestDamage:
         assert "upgrade" in str(assert_refused(store, data, NewerFormat))
 
     def test_kinds_of_a_newer_minor_are_kept_whole(self, tmp_path: Path, store: Store) -> None:
-        from bough.core.codec import chain_id
+        from oakleaf.core.codec import chain_id
 
         session = store.start("a", [system("s")])
         lines = bundle(session).splitlines(keepends=True)
@@ -680,15 +688,15 @@ class TestRedacted:
         session.enqueue(f"later {secret}")
         here.start_task(session, "child", [user(secret)])
         here.runtime = session.log.runtime = _runtime_with(Redactor({"DOOR": secret}))
-        done = session.export(tmp_path / "r.bough", redact=True)
-        data = (tmp_path / "r.bough").read_bytes()
+        done = session.export(tmp_path / "r.oakleaf", redact=True)
+        data = (tmp_path / "r.oakleaf").read_bytes()
         assert secret.encode() not in data
         assert session.session_id.encode() not in data
         assert key.encode() not in data
         assert done.redactions["DOOR"] >= 9
         assert bundle(session, redact=True) == data
         there = Store(MemoryStore(), real_runtime())
-        report = there.import_bundle(tmp_path / "r.bough")
+        report = there.import_bundle(tmp_path / "r.oakleaf")
         assert report.redacted
         again = there.session(report.session_id)
         assert again.row.tags["redacted"] == "true"
@@ -799,7 +807,7 @@ class TestWeight:
         peak, size, *_ = run(HEAVY, "move", str(tmp_path)).split()
         assert int(size) > (1_000_000_000 if SOAK else 60_000_000)
         assert int(peak) < 40_000_000
-        assert filecmp.cmp(tmp_path / "s.bough", tmp_path / "t.bough", shallow=False)
+        assert filecmp.cmp(tmp_path / "s.oakleaf", tmp_path / "t.oakleaf", shallow=False)
 
 
 def run(script: Path, *arguments: str) -> str:
@@ -809,7 +817,7 @@ def run(script: Path, *arguments: str) -> str:
 
 
 class TestGolden:
-    @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.bough")))
+    @pytest.mark.parametrize("name", sorted(path.name for path in GOLDEN.glob("*.oakleaf")))
     def test_a_bundle_of_every_released_format_imports_for_ever(self, name: str, store: Store) -> None:
         data = (GOLDEN / name).read_bytes()
         report = store.import_bundle(GOLDEN / name)
@@ -818,19 +826,19 @@ class TestGolden:
         assert store.session(report.session_id).messages("anthropic")
 
     def test_there_are_some(self) -> None:
-        assert {"plain-1.0.bough", "tree-1.0.bough"} <= {path.name for path in GOLDEN.glob("*.bough")}
+        assert {"plain-1.0.oakleaf", "tree-1.0.oakleaf"} <= {path.name for path in GOLDEN.glob("*.oakleaf")}
 
 
 def test_an_open_call_has_the_same_key_wherever_it_moved(tmp_path: Path) -> None:
-    with bough.open(tmp_path / "a.db") as here, bough.open(tmp_path / "b.db") as there:
+    with oakleaf.open(tmp_path / "a.db") as here, oakleaf.open(tmp_path / "b.db") as there:
         for _ in range(3):
             there.start()  # so that the other store counts its branches differently
         session = here.start(session_id="ses_open")
         session.append([user("one"), assistant("1")])
         session.rewind(0)
         session.append([user("two"), assistant(ToolCall("c", "pay", {}))])
-        session.export(tmp_path / "x.bough")
-        there.import_bundle(tmp_path / "x.bough")
+        session.export(tmp_path / "x.oakleaf")
+        there.import_bundle(tmp_path / "x.oakleaf")
         moved = there.session("ses_open")
         assert moved.leaf.branch != session.leaf.branch
         (call,) = session.open_tool_calls
@@ -842,7 +850,7 @@ def test_a_bundle_carries_every_conversation_id_that_a_session_can_be_started_wi
     conversation_id: str,
 ) -> None:
     bundle = io.BytesIO()
-    with bough.open("memory:") as store, bough.open("memory:") as other:
+    with oakleaf.open("memory:") as store, oakleaf.open("memory:") as other:
         store.start(conversation_id=conversation_id).export(bundle)
         bundle.seek(0)
         other.import_bundle(bundle)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Attachment,
     Limits,
     Reasoning,
@@ -22,7 +22,7 @@ from bough import (
     system,
     user,
 )
-from bough.errors import InvalidBundle
+from oakleaf.errors import InvalidBundle
 from support.forged_bundles import Line, forge, lines_of, read_with_every_verb, written
 from support.random_logs import SOAK
 
@@ -30,7 +30,7 @@ from support.random_logs import SOAK
 @pytest.fixture(scope="module")
 def lines() -> list[Line]:
     """The bundle of a fork with a task, media, costs, compactions, labels, moves, settings, approvals and a queued input."""
-    store = bough.open("memory:")
+    store = oakleaf.open("memory:")
     workspace = Workspace(working_dir="/")
     start: dict[str, Any] = {"title": "Lost parcel", "state": {"n": 1}, "tags": {"a": "b"}, "spec": {"m": 1}}
     source = store.start("support", [system("You help.")], workspace=workspace, tool_names=["find"], **start)
@@ -53,7 +53,7 @@ def lines() -> list[Line]:
     session.set(limits={"turns": 40})
     session.send_sync("And now?", model=ScriptedModel(["ok"]), limits=Limits(max_messages=50))
 
-    @bough.tool(approval=True)
+    @oakleaf.tool(approval=True)
     def refund(order: int) -> str:
         return "done"
 
@@ -67,7 +67,7 @@ def lines() -> list[Line]:
 
 
 def test_the_bundle_itself_is_accepted_and_read(lines: list[Line]) -> None:
-    store = bough.open("memory:")
+    store = oakleaf.open("memory:")
     store.import_bundle(io.BytesIO(written(lines)))
     read_with_every_verb(store)
 
@@ -77,7 +77,7 @@ def test_what_import_accepts_every_verb_can_read(lines: list[Line], part: int) -
     """A forged label and forged usage were imported, and then drawing the tree or summing up raised."""
     accepted = 0
     for seed in range(part, 20_000 if SOAK else 50, 2):
-        store = bough.open("memory:")
+        store = oakleaf.open("memory:")
         try:
             store.import_bundle(io.BytesIO(forge(lines, Random(seed))))
         except InvalidBundle:
@@ -107,7 +107,7 @@ def test_a_fact_of_another_shape_is_refused_by_its_number(
     fact = next(line for line in forged if line["line"] == "fact" and line["kind"] == kind)
     fact["data"] = {**fact["data"], field: value}
     with pytest.raises(InvalidBundle, match=f"fact {fact['number']}"):
-        bough.open("memory:").import_bundle(io.BytesIO(written(forged)))
+        oakleaf.open("memory:").import_bundle(io.BytesIO(written(forged)))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_fact_that_lacks_what_verbs_read_is_refused_or_read(
     for n in numbers:
         forged = [dict(line) for line in lines]
         forged[n]["data"] = {name: value for name, value in lines[n]["data"].items() if name != field}
-        store = bough.open("memory:")
+        store = oakleaf.open("memory:")
         with suppress(InvalidBundle):
             store.import_bundle(io.BytesIO(written(forged)))
         read_with_every_verb(store)
@@ -134,7 +134,7 @@ def test_a_call_whose_answer_is_entry_0_is_refused(lines: list[Line]) -> None:
     call = next(line for line in forged if line["line"] == "call")
     call["call"] = {**call["call"], "answer_seq": 0}
     with pytest.raises(InvalidBundle):
-        bough.open("memory:").import_bundle(io.BytesIO(written(forged)))
+        oakleaf.open("memory:").import_bundle(io.BytesIO(written(forged)))
 
 
 @pytest.mark.parametrize(
@@ -145,4 +145,4 @@ def test_a_ledger_row_that_is_no_count_is_refused(lines: list[Line], field: str,
     call = next(line for line in forged if line["line"] == "call")
     call["call"] = {**call["call"], field: value}
     with pytest.raises(InvalidBundle):
-        bough.open("memory:").import_bundle(io.BytesIO(written(forged)))
+        oakleaf.open("memory:").import_bundle(io.BytesIO(written(forged)))

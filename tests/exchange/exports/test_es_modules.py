@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bough.exchange.exports.es_modules import join_modules
+from oakleaf.exchange.exports.es_modules import join_modules
 
 
 class TestModules:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import Session, Store, ToolCall, assistant, system, user
-from bough.core.drafts import Draft
-from bough.core.entries import Evidence
-from bough.core.messages import Reasoning
-from bough.core.redact import Redactor
+import oakleaf
+from oakleaf import Session, Store, ToolCall, assistant, system, user
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Evidence
+from oakleaf.core.messages import Reasoning
+from oakleaf.core.redact import Redactor
 
 WORD = "late-secret-2"
 EXPORTS: dict[str, Callable[..., str]] = {
@@ -32,7 +32,7 @@ each_export = pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
 @pytest.fixture(scope="module")
 def late() -> Session:
     """A session that has the word wherever text may stand, read by one who knows it as a secret."""
-    store = bough.open("memory:")
+    store = oakleaf.open("memory:")
     about: Any = {"title": WORD, "spec": {"id": "support", "hint": WORD}}
     session = store.start(f"a {WORD}", [system(WORD)], **about)
     session.set(prompt=WORD)
@@ -60,7 +60,7 @@ def test_what_became_known_as_a_secret_later_is_hidden_by_default(
 
 @each_export
 def test_evidence_is_nobodys_business(export: Callable[..., str]) -> None:
-    session = bough.open("memory:").start("support")
+    session = oakleaf.open("memory:").start("support")
     session.append([user("q")])
     evidence = Evidence("anthropic", {"0": {"signature": "CANARY"}})
     session.log.append([Draft(assistant(Reasoning("hm"), "a"), evidence=evidence)])

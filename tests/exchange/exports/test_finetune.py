@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-import bough
-from bough import Attachment, Evidence, Reasoning, Session, ToolCall, assistant, system, tool_result, user
-from bough.core.drafts import Draft
-from bough.core.entries import Entry
-from bough.core.redact import Redactor
-from bough.exchange.exports.finetune import Skipped, finetune
-from bough.exchange.exports.path_reader import redact_entries
-from bough.store import Store
-from bough.wire.openai_chat.rules import violations
+import oakleaf
+from oakleaf import Attachment, Evidence, Reasoning, Session, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Entry
+from oakleaf.core.redact import Redactor
+from oakleaf.exchange.exports.finetune import Skipped, finetune
+from oakleaf.exchange.exports.path_reader import redact_entries
+from oakleaf.store import Store
+from oakleaf.wire.openai_chat.rules import violations
 from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
 
@@ -63,7 +63,7 @@ class TestTheLine:
         }
 
     def test_tools_that_are_handed_in_are_defined(self, store: Store) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def lookup(order: int) -> str:
             """Find an order."""
             return str(order)

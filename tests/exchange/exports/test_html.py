@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-import bough
-from bough import user
-from bough.errors import InvalidArgument, PageTooLarge
-from bough.exchange.exports import html
+import oakleaf
+from oakleaf import user
+from oakleaf.errors import InvalidArgument, PageTooLarge
+from oakleaf.exchange.exports import html
 from support import sample_store
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread
 from support.sample_store import BUILD, CASE, HOSTILE, TASK, WAITING
-from support.terminal import bough as run
+from support.terminal import oakleaf as run
 
 __all__ = ["browser"]
 
@@ -39,7 +39,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def pages(store: Path) -> Path:
     """A folder with every session as it would be shared, and those of `whole-…` as they are."""
-    with bough.open(store) as sessions:
+    with oakleaf.open(store) as sessions:
         for name in (CASE, BUILD, HOSTILE, WAITING):
             sessions.session(name).html(store.with_name(f"{name}.html"))
             sessions.session(name).html(store.with_name(f"whole-{name}.html"), redact=False, blobs=True)
@@ -91,7 +91,7 @@ def embedded_bundle(page: bytes) -> bytes:
     )
 
 
-def export_bundle_and_page(session: bough.Session, **how: bool) -> tuple[bytes, bytes]:
+def export_bundle_and_page(session: oakleaf.Session, **how: bool) -> tuple[bytes, bytes]:
     """The bundle, and the page with one inside."""
     bundle, page = BytesIO(), BytesIO()
     session.export(bundle, **how)
@@ -102,7 +102,7 @@ def export_bundle_and_page(session: bough.Session, **how: bool) -> tuple[bytes, 
 class TestFile:
     @pytest.mark.parametrize("name", [CASE, BUILD, HOSTILE, WAITING])
     def test_the_bundle_inside_is_byte_for_byte_the_export(self, store: Path, name: str) -> None:
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             session = sessions.session(name)
             for how in (
                 {"redact": True},
@@ -114,9 +114,9 @@ class TestFile:
                 assert embedded_bundle(page) == bundle
 
     def test_it_is_redacted_unless_told_otherwise(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as sessions:
+        with oakleaf.open(tmp_path / "s.db") as sessions:
             sessions.start(session_id="ses_k", title=f"about {CANARY}").append([user(f"it is {CANARY}")])
-        with bough.open(tmp_path / "s.db", secrets={"KEY": CANARY}) as sessions:
+        with oakleaf.open(tmp_path / "s.db", secrets={"KEY": CANARY}) as sessions:
             session = sessions.session("ses_k")
             path = session.html(tmp_path / "shared.html")
             session.html(tmp_path / "whole.html", redact=False)
@@ -127,29 +127,29 @@ class TestFile:
         assert CANARY.encode() in embedded_bundle(whole)
 
     def test_any_store_takes_the_bundle_inside_in(self, store: Path, tmp_path: Path) -> None:
-        with bough.open(store) as sessions, bough.open(tmp_path / "there.db") as there:
+        with oakleaf.open(store) as sessions, oakleaf.open(tmp_path / "there.db") as there:
             bundle, page = export_bundle_and_page(sessions.session(BUILD), redact=False, blobs=True)
             report = there.import_bundle(BytesIO(embedded_bundle(page)))
             assert report.added == (BUILD, TASK)
             assert export_bundle_and_page(there.session(BUILD), redact=False, blobs=True) == (bundle, page)
 
     def test_the_same_session_gives_the_same_bytes(self, store: Path) -> None:
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             one = export_bundle_and_page(sessions.session(BUILD), redact=True)
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             assert export_bundle_and_page(sessions.session(BUILD), redact=True) == one
 
     def test_blobs_are_not_put_in_where_secrets_are_hidden(self, store: Path, tmp_path: Path) -> None:
-        with bough.open(store) as sessions, pytest.raises(InvalidArgument, match="cannot be searched"):
+        with oakleaf.open(store) as sessions, pytest.raises(InvalidArgument, match="cannot be searched"):
             sessions.session(BUILD).html(tmp_path / "x.html", blobs=True)
         assert list(tmp_path.iterdir()) == []
 
     def test_what_is_too_large_for_a_browser_is_refused_with_words(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as sessions:
+        with oakleaf.open(tmp_path / "s.db") as sessions:
             session = sessions.start()
             picture = sessions.put_blob(os.urandom(html.MAX_BUNDLE_BYTES * 4 // 5), "image/png", "large.png")
             session.append([user(picture)])
-            with pytest.raises(PageTooLarge, match="bough export --bundle"):
+            with pytest.raises(PageTooLarge, match="oakleaf export --bundle"):
                 session.html(tmp_path / "x.html", redact=False, blobs=True)
             assert not list(tmp_path.glob("*x.html*"))
             session.html(tmp_path / "x.html", redact=False)
@@ -194,9 +194,9 @@ class TestFile:
 
     def test_the_server_need_not_be_installed(self, store: Path, tmp_path: Path) -> None:
         code = (
-            "import sys, bough\n"
+            "import sys, oakleaf\n"
             "sys.modules['litestar'] = sys.modules['uvicorn'] = None\n"
-            f"bough.open({str(store)!r}).session({CASE!r}).html({str(tmp_path / 'x.html')!r})\n"
+            f"oakleaf.open({str(store)!r}).session({CASE!r}).html({str(tmp_path / 'x.html')!r})\n"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
         assert (tmp_path / "x.html").stat().st_size > 100_000
@@ -204,7 +204,7 @@ class TestFile:
 
 class TestVerb:
     def test_export_html_writes_a_page_that_is_redacted(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as sessions:
+        with oakleaf.open(tmp_path / "s.db") as sessions:
             sessions.start(session_id="ses_k").append([user(f"it is {CANARY}")])
         done = run("export", "ses_k", "--html", store=tmp_path / "s.db", home=tmp_path, MY_API_KEY=CANARY)
         assert done.code == 0, done.err
@@ -240,7 +240,7 @@ def open_page(viewer: ViewerPage, name: str, at: str = "") -> Page:
 class TestPage:
     def test_transcript_and_tree_show_without_a_network(self, viewer: ViewerPage) -> None:
         page = open_page(viewer, CASE)
-        expect(page).to_have_title("Order 41 · Bough")
+        expect(page).to_have_title("Order 41 · Oakleaf")
         expect(page.locator(".transcript")).to_contain_text("I have refunded 25 to your card.")
         expect(page.locator(".card-name", has_text="look_up")).to_be_visible()
         expect(page.locator(".tree-rows")).to_contain_text("Where is order 41?")
@@ -291,7 +291,7 @@ class TestPage:
         page.get_by_role("tab", name="Prompt").click()
         expect(page.locator(".prompt-message")).to_contain_text("Where is order 41?")
         expect(page.locator(".prompt-tools")).to_contain_text("look_up")
-        expect(open_page(viewer, CASE, "#/?at=1:1").locator(".error-text")).to_contain_text("bough import")
+        expect(open_page(viewer, CASE, "#/?at=1:1").locator(".error-text")).to_contain_text("oakleaf import")
 
     def test_a_branch_that_was_left_can_be_looked_at(self, viewer: ViewerPage) -> None:
         page = open_page(viewer, BUILD)
@@ -305,7 +305,7 @@ class TestPage:
     def test_a_fork_shows_what_it_stands_on_and_an_empty_session_that_it_is(
         self, viewer: ViewerPage, store: Path, pages: Path
     ) -> None:
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             [fork] = sessions.sessions(relation="fork").sessions
             sessions.session(fork.session_id).html(pages / "fork.html")
             sessions.start("nobody yet").html(pages / "empty.html")
@@ -361,12 +361,14 @@ class TestPage:
         expect(page.locator("dialog")).to_have_count(0)
 
     def test_what_waits_in_a_task_is_said_and_leads_there(self, viewer: ViewerPage, pages: Path) -> None:
-        calls = bough.assistant(bough.ToolCall("c1", "delegate_payment", {"amount": 40, "account": "ANN-7"}))
+        calls = oakleaf.assistant(
+            oakleaf.ToolCall("c1", "delegate_payment", {"amount": 40, "account": "ANN-7"})
+        )
 
         def export() -> None:
-            with bough.open("memory:") as sessions:
-                session = sessions.start("support", [bough.system("You help.")])
-                model = bough.ScriptedModel([calls])
+            with oakleaf.open("memory:") as sessions:
+                session = sessions.start("support", [oakleaf.system("You help.")])
+                model = oakleaf.ScriptedModel([calls])
                 session.send_sync("Pay Ann 40", model=model, tools=[sample_store.delegate_payment])
                 session.html(pages / "delegating.html")
                 session.approve(session.pending_approvals()[0])
@@ -386,7 +388,7 @@ class TestPage:
         page = open_page(viewer, BUILD)
         with page.expect_download() as saved:
             page.get_by_role("link", name="download bundle").click()
-        assert re.fullmatch(r"ses_\w+\.bough", saved.value.suggested_filename)
+        assert re.fullmatch(r"ses_\w+\.oakleaf", saved.value.suggested_filename)
         assert saved.value.path().read_bytes() == embedded_bundle((pages / f"{BUILD}.html").read_bytes())
 
     def test_hostile_text_is_read_and_runs_nothing(self, viewer: ViewerPage) -> None:

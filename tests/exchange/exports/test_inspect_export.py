@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Attachment,
     Reasoning,
     ScriptedModel,
@@ -20,11 +20,11 @@ from bough import (
     tool_result,
     user,
 )
-from bough.agent.prompt_window import prompt_context as context_given
-from bough.core.drafts import Draft
-from bough.core.usage import Price, Totals, Usage
-from bough.errors import ModelError
-from bough.store import Store
+from oakleaf.agent.prompt_window import prompt_context as context_given
+from oakleaf.core.drafts import Draft
+from oakleaf.core.usage import Price, Totals, Usage
+from oakleaf.errors import ModelError
+from oakleaf.store import Store
 from support.import_sources import store
 from support.random_logs import thorough_settings
 from support.random_sessions import sessions
@@ -181,10 +181,10 @@ class TestUsage:
         assert not any("usage" in event["output"] for event in events)
 
     def test_money_is_told_in_dollars(self) -> None:
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         log = session.log
         log.append([Draft(user("q"))])
-        call = bough.Call("c1", 0, 1, 2, 0, Usage(1, 1), model="m", price=Price(250_000_000, "v"))
+        call = oakleaf.Call("c1", 0, 1, 2, 0, Usage(1, 1), model="m", price=Price(250_000_000, "v"))
         log.append([Draft(assistant("a"))], calls=[call])
         assert read(session)["stats"]["model_usage"]["none/m"]["total_cost"] == 2.5
 
@@ -236,14 +236,14 @@ class TestEvents:
                 else f"answer {len(requests)}"
             )
 
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def look() -> str:
             """Looks."""
             return "lost"
 
         session = store.start("support", [system("You help.")])
         for text in ("one", "two", "three"):
-            limits = bough.Limits(max_messages=most)
+            limits = oakleaf.Limits(max_messages=most)
             session.send_sync(text, model=ScriptedModel(answer), tools=[look], limits=limits)
         assert [texts(messages) for messages in inputs(sample(session))] == requests
         assert (len(requests[-1]) == 8) == (most is None)
@@ -291,9 +291,9 @@ class TestEvents:
         assert texts(inputs(sample(session))[0]) == ["Be brief.", "q"]
 
 
-def _words(message: bough.Message) -> str:
+def _words(message: oakleaf.Message) -> str:
     pieces = [piece for result in message.results for piece in result.content]
-    return message.text or "".join(piece.text for piece in pieces if isinstance(piece, bough.Text))
+    return message.text or "".join(piece.text for piece in pieces if isinstance(piece, oakleaf.Text))
 
 
 class TestTools:
@@ -311,7 +311,7 @@ class TestTools:
     def test_the_outcome_of_a_call_is_told(
         self, how: dict[str, Any], type_: str | None, outcome: str | None
     ) -> None:
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         session.append([user("q"), assistant(ToolCall("c", "pay", {"n": 1})), tool_result("c", "r", **how)])
         (event,) = events(session, "tool")
         message = sample(session)["messages"][-1]
@@ -332,7 +332,7 @@ class TestTools:
         session = store.start()
         session.append([user("q"), assistant(ToolCall("c", "pay"), ToolCall("c", "look"))])
         results = tool_result("c", "1").parts + tool_result("c", "2").parts
-        session.append([bough.Message("tool", results)])
+        session.append([oakleaf.Message("tool", results)])
         first, second = sample(session)["messages"][-2:]
         assert (first["function"], first["content"]) == ("pay", "1")
         assert (second["function"], second["content"]) == ("look", "2")
@@ -364,7 +364,7 @@ class TestContent:
         ]
 
     def test_ten_megabytes_and_hostile_text_go_through(self) -> None:
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         session.append([user("x" * 10_000_000), assistant('nul \0 "quote" \u2028')])
         asks, answers = texts(sample(session)["messages"])
         assert (len(asks), answers) == (10_000_000, 'nul \0 "quote" \u2028')

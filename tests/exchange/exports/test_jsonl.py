@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from bough import Session, ToolCall, assistant, system, tool_result, user
-from bough.core.codec import encode
-from bough.core.entries import Entry, Unknown
-from bough.core.redact import Redactor
-from bough.errors import InvalidArgument
-from bough.exchange.exports.jsonl import entry_lines, event_lines
-from bough.exchange.exports.path_reader import redact_entries
-from bough.store import Store
+from oakleaf import Session, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.codec import encode
+from oakleaf.core.entries import Entry, Unknown
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import InvalidArgument
+from oakleaf.exchange.exports.jsonl import entry_lines, event_lines
+from oakleaf.exchange.exports.path_reader import redact_entries
+from oakleaf.store import Store
 from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
 

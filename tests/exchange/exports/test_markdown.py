@@ -13,8 +13,8 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from msgspec.structs import replace
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Attachment,
     BranchSummary,
     Evidence,
@@ -29,17 +29,17 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.drafts import Draft
-from bough.core.entries import Compaction, Entry, Note, Settings, Unknown
-from bough.core.messages import Outcome
-from bough.core.redact import Redactor
-from bough.core.usage import Totals
-from bough.errors import InvalidArgument
-from bough.exchange.exports.escape import code, cut, fence, quote
-from bough.exchange.exports.markdown import OUTCOMES, markdown
-from bough.exchange.exports.path_reader import redact_entries
-from bough.store import Store
-from bough.stores.base import SessionRow
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Compaction, Entry, Note, Settings, Unknown
+from oakleaf.core.messages import Outcome
+from oakleaf.core.redact import Redactor
+from oakleaf.core.usage import Totals
+from oakleaf.errors import InvalidArgument
+from oakleaf.exchange.exports.escape import code, cut, fence, quote
+from oakleaf.exchange.exports.markdown import OUTCOMES, markdown
+from oakleaf.exchange.exports.path_reader import redact_entries
+from oakleaf.store import Store
+from oakleaf.stores.base import SessionRow
 from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
 
@@ -144,7 +144,7 @@ class TestWhatIsTold:
         text = render(session)
         assert "What the branch left at 6 had found\n\n> It led nowhere." in text
         assert 'Model: `m2`\n\nTools allowed: `t`\n\n```json\n{"turns":3}\n```\n\nPrompt:\n\n> New.' in text
-        session.checkout(bough.Leaf(session.branches()[0].branch, 6))
+        session.checkout(oakleaf.Leaf(session.branches()[0].branch, 6))
         text = render(session)
         assert "Summary of what lies before 3\n\n> They asked." in text
         assert "The summary at 5 is cancelled" in text
@@ -249,11 +249,11 @@ class TestContentIsInert:
 
 def _everywhere(one: str, two: str, three: str) -> list[Entry]:
     """A path with a stranger's text wherever there is room for one."""
-    handle = bough.Media("h", one, 3, two)
+    handle = oakleaf.Media("h", one, 3, two)
     calls = (ToolCall("c", one, {two: three}), ToolCall("d", two, malformed=three))
     results = (
-        bough.ToolResult("d", (Text(one), handle)),
-        bough.ToolResult("c", (Text(two), Text(three)), error=True),
+        oakleaf.ToolResult("d", (Text(one), handle)),
+        oakleaf.ToolResult("c", (Text(two), Text(three)), error=True),
     )
     return path_of(
         system(one),

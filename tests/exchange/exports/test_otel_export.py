@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import bough
-from bough import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, tool_result, user
-from bough.core.drafts import Draft
-from bough.core.usage import Totals, Usage
-from bough.errors import ModelError
-from bough.exchange.exports.otel.otlp import MOST_SPANS
-from bough.store import Store
+import oakleaf
+from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, tool_result, user
+from oakleaf.core.drafts import Draft
+from oakleaf.core.usage import Totals, Usage
+from oakleaf.errors import ModelError
+from oakleaf.exchange.exports.otel.otlp import MOST_SPANS
+from oakleaf.store import Store
 from support.import_sources import store
 from support.random_logs import thorough_settings
 from support.random_sessions import sessions
@@ -135,7 +135,7 @@ class TestTrace:
         bundle = io.BytesIO()
         session.export(bundle)
         bundle.seek(0)
-        other = bough.open("memory:")
+        other = oakleaf.open("memory:")
         for _ in range(3):
             other.start()
         other.import_bundle(bundle)
@@ -220,7 +220,7 @@ class TestModelCalls:
         assert "gen_ai.usage.input_tokens" not in chat["attributes"]
 
     def test_our_loop_tells_its_calls(self, store: Store) -> None:
-        @bough.tool(effect="read")
+        @oakleaf.tool(effect="read")
         def look() -> str:
             """Looks."""
             return "lost"
@@ -252,11 +252,11 @@ class TestToolCalls:
         ],
     )
     def test_the_outcome_is_told(self, how: dict[str, Any], outcome: str, error: str | None) -> None:
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         session.append([user("q"), assistant(ToolCall("c", "pay")), tool_result("c", "r", **how)])
         pay = span_named(spans(session.spans()), "execute_tool pay")
         assert pay["attributes"]["gen_ai.tool.call.id"] == "c"
-        assert pay["attributes"]["bough.outcome"] == outcome
+        assert pay["attributes"]["oakleaf.outcome"] == outcome
         assert pay["attributes"].get("error.type") == error
         assert pay["status"].get("code") == (None if error is None else 2)
 
@@ -264,7 +264,7 @@ class TestToolCalls:
         session = store.start()
         session.append([user("q"), assistant(ToolCall("c", "pay"))])
         pay = span_named(spans(session.spans()), "execute_tool pay")
-        assert (pay["attributes"]["bough.outcome"], pay["status"]) == ("open", {})
+        assert (pay["attributes"]["oakleaf.outcome"], pay["status"]) == ("open", {})
 
     def test_of_two_calls_of_the_same_id_each_has_its_own_span(self, store: Store) -> None:
         session = store.start()
@@ -276,7 +276,7 @@ class TestToolCalls:
         assert span_named(trace, "execute_tool look")["status"]["code"] == 2
 
     def test_one_that_waited_for_a_person_begins_when_it_was_allowed(self, store: Store) -> None:
-        @bough.tool(approval=True)
+        @oakleaf.tool(approval=True)
         def pay() -> str:
             """Pays."""
             return "paid"
@@ -284,7 +284,9 @@ class TestToolCalls:
         session = store.start()
         model = ScriptedModel([assistant(ToolCall("c", "pay")), "done"])
         session.send_sync("q", model=model, tools=[pay])
-        assert span_named(spans(session.spans()), "execute_tool pay")["attributes"]["bough.outcome"] == "open"
+        assert (
+            span_named(spans(session.spans()), "execute_tool pay")["attributes"]["oakleaf.outcome"] == "open"
+        )
         session.approve(session.open_tool_calls[0])
         session.resume_sync(model=model, tools=[pay])
         start, end = times(span_named(spans(session.spans()), "execute_tool pay"))
@@ -322,7 +324,7 @@ class TestTurns:
 
 class TestTasks:
     def test_a_task_hangs_below_the_call_that_started_it_under_its_own_id(self, store: Store) -> None:
-        @bough.tool(effect="idempotent")
+        @oakleaf.tool(effect="idempotent")
         async def delegate(ctx: ToolContext) -> str:
             """Has a child do it."""
             return await ctx.task("do it", models=[ScriptedModel(["done"])], tools=[])
@@ -335,7 +337,7 @@ class TestTasks:
         assert is_valid_trace(trace)
         (task,) = children_of(trace, span_named(trace, "execute_tool delegate"))
         assert task["attributes"]["gen_ai.conversation.id"] == child.session_id
-        assert task["attributes"]["bough.relation"] == "task"
+        assert task["attributes"]["oakleaf.relation"] == "task"
         assert tokens(trace) == token_totals(session.usage("tree"))
         alone = spans(session.spans(children=False))
         assert tokens(alone) == token_totals(session.usage())
@@ -352,7 +354,7 @@ class TestTasks:
         )
 
     def test_tasks_nested_deeper_than_python_calls_are_told(self) -> None:
-        store = bough.open("memory:")
+        store = oakleaf.open("memory:")
         session = top = store.start()
         for _ in range(400):
             session = store.start_task(session)
@@ -393,9 +395,9 @@ class TestContent:
 
     def test_evidence_and_details_are_never_told(self, store: Store) -> None:
         session = store.start()
-        proof = bough.Evidence("anthropic", {"0": {"signature": "SIG-1"}})
+        proof = oakleaf.Evidence("anthropic", {"0": {"signature": "SIG-1"}})
         session.log.append([Draft(user("q"))])
-        session.log.append([Draft(assistant(bough.Reasoning("hm"), "a"), evidence=proof)])
+        session.log.append([Draft(assistant(oakleaf.Reasoning("hm"), "a"), evidence=proof)])
         session.note({"mine": "NOTE-1"})
         text = "".join(session.spans(content=True, redact=False))
         assert "hm" in text
@@ -403,7 +405,7 @@ class TestContent:
         assert "NOTE-1" not in text
 
     def test_ten_megabytes_and_hostile_text_go_through(self) -> None:
-        session = bough.open("memory:").start()
+        session = oakleaf.open("memory:").start()
         session.append([user("x" * 10_000_000), assistant('nul \0 "quote" \u2028')])
         trace = spans(session.spans(content=True))
         assert is_valid_trace(trace)

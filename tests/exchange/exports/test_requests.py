@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-import bough
-from bough import assistant, system, user
-from bough.core.context import build_context
-from bough.core.tree import Leaf
-from bough.exchange.exports.requests import Requests, SizeBudget, requests
-from bough.session import Session
-from bough.wire import find_provider
+import oakleaf
+from oakleaf import assistant, system, user
+from oakleaf.core.context import build_context
+from oakleaf.core.tree import Leaf
+from oakleaf.exchange.exports.requests import Requests, SizeBudget, requests
+from oakleaf.session import Session
+from oakleaf.wire import find_provider
 from support import sample_store
 from support.sample_store import BUILD, CASE, TASK
 
@@ -49,7 +49,7 @@ class TestRequests:
     def test_a_copy_holds_the_request_behind_every_answer_of_every_branch(
         self, store: Path, name: str
     ) -> None:
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             session = sessions.session(name)
             requests = export_requests(session)[name]
             numbers = sorted(branch.branch for branch in session.branches())
@@ -71,24 +71,24 @@ class TestRequests:
             contexts.append(find_provider("anthropic").project(request.context, lambda _: None))
             return "ok"
 
-        with bough.open("memory:") as sessions:
+        with oakleaf.open("memory:") as sessions:
             sessions.start()  # so that this session's branches have other numbers in a bundle
             session = sessions.start(seeds=[system("You help.")])
             for n in range(4):
-                limits = bough.Limits(max_messages=2 * n + 1 if n < 3 else 3)
-                session.send_sync(f"question {n}", model=bough.ScriptedModel(answer), limits=limits)
+                limits = oakleaf.Limits(max_messages=2 * n + 1 if n < 3 else 3)
+                session.send_sync(f"question {n}", model=oakleaf.ScriptedModel(answer), limits=limits)
             requests = export_requests(session)[session.session_id]
         assert [len(request["messages"]) for request in contexts] == [1, 3, 5, 3]
         assert list(full_requests(requests).values()) == contexts
 
     def test_tasks_have_their_own(self, store: Path) -> None:
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             requests = export_requests(sessions.session(BUILD))
         assert set(requests) == {BUILD, TASK}
         assert "Review dates.py" in str(full_requests(requests[TASK]))
 
     def test_messages_are_kept_once(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as sessions:
+        with oakleaf.open(tmp_path / "s.db") as sessions:
             session = sessions.start("a", [system("You help.")])
             for n in range(50):
                 session.append([user(f"question {n} " + "x" * 1_000), assistant(f"answer {n}")])
@@ -97,17 +97,17 @@ class TestRequests:
 
     def test_what_is_redacted_in_the_bundle_is_redacted_in_them(self, tmp_path: Path) -> None:
         secret = "a-secret-of-the-shop-41"
-        with bough.open(tmp_path / "s.db") as sessions:
+        with oakleaf.open(tmp_path / "s.db") as sessions:
             session = sessions.start("a", [system("You help.")])
             session.append([user(f"the key is {secret}"), assistant("I see.")])
-        with bough.open(tmp_path / "s.db", secrets=[secret]) as sessions:
+        with oakleaf.open(tmp_path / "s.db", secrets=[secret]) as sessions:
             requests = export_requests(sessions.session(session.session_id), redact=True)
         text = msgspec.json.encode(requests).decode()
         assert secret not in text
         assert "the key is" in text
 
     def test_the_newest_have_room_first_and_the_others_are_counted(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "s.db") as sessions:
+        with oakleaf.open(tmp_path / "s.db") as sessions:
             session = sessions.start("a")
             for n in range(6):
                 session.append([user(f"question {n}"), assistant(f"answer {n}")])

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-import bough
-from bough import (
+import oakleaf
+from oakleaf import (
     Attachment,
     Evidence,
     Limits,
@@ -28,16 +28,16 @@ from bough import (
     tool_result,
     user,
 )
-from bough.core.drafts import Draft
-from bough.core.entries import Entry
-from bough.core.redact import Redactor
-from bough.exchange.exports.path_reader import redact_entries
-from bough.exchange.exports.workflow import neutral, workflow, workflow_id
-from bough.exchange.exports.yaml import to_yaml
-from bough.log.workspace import Workspace
-from bough.store import Store
-from bough.stores.base import SessionRow
-from bough.stores.sqlite.store import SqliteStore
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Entry
+from oakleaf.core.redact import Redactor
+from oakleaf.exchange.exports.path_reader import redact_entries
+from oakleaf.exchange.exports.workflow import neutral, workflow, workflow_id
+from oakleaf.exchange.exports.yaml import to_yaml
+from oakleaf.log.workspace import Workspace
+from oakleaf.store import Store
+from oakleaf.stores.base import SessionRow
+from oakleaf.stores.sqlite.store import SqliteStore
 from support.import_sources import store
 from support.random_logs import TEXTS, paths, thorough_settings
 from support.runtime import deterministic_runtime
@@ -302,11 +302,11 @@ class TestWhatStaysOut:
         self, tmp_path: Path
     ) -> None:
         place = tmp_path / "agent.db"
-        with bough.open(place, secrets={"DOOR": "open-sesame-1"}) as store:
+        with oakleaf.open(place, secrets={"DOOR": "open-sesame-1"}) as store:
             session = store.start("support", spec={"id": "support", "hint": "late-secret-2"})
             session.append([user("open-sesame-1 and late-secret-2"), assistant("ok")])
             assert turns(session)[0]["prompt_template"] == "[redacted DOOR] and late-secret-2"
-        with bough.open(place, secrets={"LATE": "late-secret-2"}) as store:
+        with oakleaf.open(place, secrets={"LATE": "late-secret-2"}) as store:
             again = store.session(session.session_id)
             assert "late-secret-2" not in again.workflow()
             assert "late-secret-2" in again.workflow(redact=False)
@@ -341,8 +341,8 @@ class TestInterpolation:
 
 SCRIPT = """
 import sys
-from bough.store import Store
-from bough.stores.sqlite import SqliteStore
+from oakleaf.store import Store
+from oakleaf.stores.sqlite import SqliteStore
 with Store(SqliteStore(sys.argv[1])) as store:
     sys.stdout.buffer.write(store.session(sys.argv[2]).workflow().encode())
 """

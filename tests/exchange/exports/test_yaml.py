@@ -9,7 +9,7 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from bough.exchange.exports.yaml import to_yaml
+from oakleaf.exchange.exports.yaml import to_yaml
 from support.random_logs import thorough_settings
 
 HOSTILE = [

@@ -6,9 +6,9 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from bough.core.entries import Compaction
-from bough.core.messages import Media, ToolCall
-from bough.store import Store
+from oakleaf.core.entries import Compaction
+from oakleaf.core.messages import Media, ToolCall
+from oakleaf.store import Store
 from support.import_sources import (
     Record,
     entries_of,

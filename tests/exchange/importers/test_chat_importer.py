@@ -8,8 +8,8 @@ from pathlib import Path
 
 from hypothesis import given
 
-from bough.core.messages import Media, ToolCall
-from bough.store import Store
+from oakleaf.core.messages import Media, ToolCall
+from oakleaf.store import Store
 from support.import_sources import (
     Record,
     assert_survived,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from bough.core.messages import Media, Reasoning, Text, ToolCall
-from bough.errors import InvalidSource
-from bough.store import Store
+from oakleaf.core.messages import Media, Reasoning, Text, ToolCall
+from oakleaf.errors import InvalidSource
+from oakleaf.store import Store
 from support.import_sources import entries_of, import_all, import_one, memory_store, message_texts, store
 from support.tool_sources import Record, chatgpt, stored_counts, stored_messages
 from support.tool_sources.chatgpt import SAMPLE, conversation, node, text

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bough.core.entries import Note
-from bough.core.messages import Reasoning, Text, ToolCall
-from bough.store import Store
+from oakleaf.core.entries import Note
+from oakleaf.core.messages import Reasoning, Text, ToolCall
+from oakleaf.store import Store
 from support.import_sources import entries_of, import_all, import_one, memory_store, message_texts, store
 from support.tool_sources import claude_ai, stored_counts
 from support.tool_sources.claude_ai import ROOT, SAMPLE, message, text

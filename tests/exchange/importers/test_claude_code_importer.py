@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import BoughError, Media, ProviderBlock, Reasoning, Session, Text, ToolCall, Usage, wire
-from bough.core.entries import Compaction, Settings
-from bough.core.messages import Message
-from bough.errors import InvalidSource
-from bough.exchange.importers.ingest import ToolImportResult
-from bough.formats import jsonl
-from bough.store import Store
+import oakleaf
+from oakleaf import Media, OakleafError, ProviderBlock, Reasoning, Session, Text, ToolCall, Usage, wire
+from oakleaf.core.entries import Compaction, Settings
+from oakleaf.core.messages import Message
+from oakleaf.errors import InvalidSource
+from oakleaf.exchange.importers.ingest import ToolImportResult
+from oakleaf.formats import jsonl
+from oakleaf.store import Store
 from support.claude_transcripts import (
     PICTURE,
     USAGE,
@@ -29,14 +29,14 @@ from support.claude_transcripts import (
     thinking,
     tool_use,
 )
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 NAME = "claude-code"
 
 
 def import_sound(place: Path, store: Store | None = None) -> tuple[Session, ToolImportResult]:
     """The one session of a place, sound and fit for every provider."""
-    sessions = store or bough.open("memory:")
+    sessions = store or oakleaf.open("memory:")
     (report,) = sessions.import_from(NAME, str(place))
     assert report.error is None
     session = sessions.session(report.session_id)
@@ -141,7 +141,7 @@ class TestAnswer:
         assert alone.usage().calls == 4  # nobody else counts them
         for transcript in (source, fork):
             transcript.write(tmp_path / "both" / f"{transcript.session_id}.jsonl")
-        with bough.open("memory:") as store:
+        with oakleaf.open("memory:") as store:
             assert len(list(store.import_from(NAME, str(tmp_path / "both")))) == 2
             assert sorted(row.totals.calls for row in store.all_sessions()) == [1, 3]
 
@@ -554,7 +554,7 @@ class TestAgain:
         assert len(session.branches()) == 1
 
     def test_an_answer_that_is_being_written_waits_until_it_is_complete(self, tmp_path: Path) -> None:
-        sessions = bough.open("memory:")
+        sessions = oakleaf.open("memory:")
         transcript = shop_transcript()
         whole = list(transcript.lines)
         unfinished = []
@@ -608,7 +608,7 @@ class TestAgain:
             assert len(grown.branches()) == 1
 
     def test_a_title_that_changed_is_changed_unless_it_was_given_here(self, tmp_path: Path) -> None:
-        sessions = bough.open("memory:")
+        sessions = oakleaf.open("memory:")
         transcript = shop_transcript()
         for title in ("Fixing the shop", "Shop, again"):
             transcript.detached_line("ai-title", aiTitle=title)
@@ -627,7 +627,7 @@ class TestAgain:
         transcript.answer(text("ok"))
         transcript.user("another way", parent="u-1")
         whole, place = list(transcript.lines), tmp_path / "s.jsonl"
-        sessions = bough.open("memory:")
+        sessions = oakleaf.open("memory:")
         for many in (cut, len(whole)):
             transcript.lines = whole[:many]
             grown, _ = import_sound(transcript.write(place), sessions)
@@ -636,7 +636,7 @@ class TestAgain:
         assert grown.usage("path") == once.usage("path")
 
     def test_a_branch_and_a_sub_agent_that_came_since_grow_too(self, tmp_path: Path) -> None:
-        sessions = bough.open("memory:")
+        sessions = oakleaf.open("memory:")
         transcript = shop_transcript()
         place = transcript.write(tmp_path / f"{transcript.session_id}.jsonl")
         import_sound(tmp_path, sessions)
@@ -663,16 +663,16 @@ class TestSource:
         transcript.detached_line("summary", summary="Of another session", leafUuid="elsewhere")
         transcript.detached_line("file-history-snapshot")
         place = transcript.write(tmp_path / "titles.jsonl")
-        assert [one.source for one in bough.open("memory:").import_from(NAME, str(tmp_path))] == ["s"]
-        (report,) = bough.open("memory:").import_from(NAME, str(place))
+        assert [one.source for one in oakleaf.open("memory:").import_from(NAME, str(tmp_path))] == ["s"]
+        (report,) = oakleaf.open("memory:").import_from(NAME, str(place))
         assert report.error is not None
 
     def test_without_a_place_its_own_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
-        with pytest.raises(BoughError, match=r"nothing is at ~/\.claude/projects"):
-            list(bough.open("memory:").import_from(NAME))
+        with pytest.raises(OakleafError, match=r"nothing is at ~/\.claude/projects"):
+            list(oakleaf.open("memory:").import_from(NAME))
         shop_transcript().write(tmp_path / ".claude" / "projects" / "-home-ann" / "s.jsonl")
-        assert [one.session_id for one in bough.open("memory:").import_from(NAME)] == ["claude-code-s"]
+        assert [one.session_id for one in oakleaf.open("memory:").import_from(NAME)] == ["claude-code-s"]
 
     def test_the_command_says_what_would_be_taken_and_what_lost(self, tmp_path: Path) -> None:
         shop_transcript().write(tmp_path / "source" / "s.jsonl")
@@ -704,7 +704,7 @@ ODD: list[Any] = [
 
 
 def import_hostile(place: Path) -> list[ToolImportResult]:
-    sessions = bough.open("memory:")
+    sessions = oakleaf.open("memory:")
     reports = list(sessions.import_from(NAME, str(place)))
     for report in reports:
         for name in report.added:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bough.core.entries import Compaction, Note
-from bough.core.messages import Reasoning, Text
-from bough.store import Store
+from oakleaf.core.entries import Compaction, Note
+from oakleaf.core.messages import Reasoning, Text
+from oakleaf.store import Store
 from support.import_sources import entries_of, import_all, import_one, store
 from support.tool_sources import cline, roo_code
 from support.tool_sources.cline import SAMPLE, SESSION, TASK

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bough.core.entries import Compaction, Note, Settings
-from bough.core.messages import Media, Reasoning, Text, ToolCall
-from bough.store import Store
+from oakleaf.core.entries import Compaction, Note, Settings
+from oakleaf.core.messages import Media, Reasoning, Text, ToolCall
+from oakleaf.store import Store
 from support.import_sources import (
     Record,
     entries_of,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bough.core.entries import Compaction
-from bough.store import Store
+from oakleaf.core.entries import Compaction
+from oakleaf.store import Store
 from support.import_sources import entries_of, import_one, store
 from support.tool_sources import droid
 from support.tool_sources.droid import SAMPLE

@@ -6,9 +6,9 @@ import json
 import os
 from pathlib import Path
 
-from bough.core.entries import Compaction
-from bough.core.messages import Reasoning, Text, ToolCall
-from bough.store import Store
+from oakleaf.core.entries import Compaction
+from oakleaf.core.messages import Reasoning, Text, ToolCall
+from oakleaf.store import Store
 from support.import_sources import (
     assert_sound,
     entries_of,

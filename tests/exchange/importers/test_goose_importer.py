@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bough.core.entries import Compaction
-from bough.core.messages import Reasoning, Text
-from bough.store import Store
+from oakleaf.core.entries import Compaction
+from oakleaf.core.messages import Reasoning, Text
+from oakleaf.store import Store
 from support.import_sources import entries_of, import_all, import_one, memory_store, store
 from support.tool_sources import goose, stored_counts
 from support.tool_sources.goose import SAMPLE, SESSION

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import bough
-from bough.errors import BoughError
+import oakleaf
+from oakleaf.errors import OakleafError
 from support import tool_sources
 from support.forged_bundles import read_with_every_verb
 from support.import_sources import (
@@ -52,7 +52,7 @@ class TestASource:
     ) -> None:
         place = source.write(tmp_path / "in", with_secrets(source.sample))
         path = tmp_path / "s.db"
-        with bough.open(path, secrets={"TOKEN": SECRETS[0]}, synchronous="normal") as store:
+        with oakleaf.open(path, secrets={"TOKEN": SECRETS[0]}, synchronous="normal") as store:
             reports = list(store.import_from(source.tool, str(place)))
             assert [report.error for report in reports] == [None] * len(reports)
             assert list(store.verify()) == []
@@ -119,7 +119,7 @@ class TestASource:
         for seed in range(3_000 // len(SOURCES) if SOAK else 3):
             place = source.write(tmp_path / str(seed), mangle(source.sample, Random(seed)))
             with memory_store() as store:
-                with suppress(BoughError):  # refused, with a reason
+                with suppress(OakleafError):  # refused, with a reason
                     imported += sum(not report.error for report in store.import_from(source.tool, str(place)))
                 read_with_every_verb(store)
         assert imported

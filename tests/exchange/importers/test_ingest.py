@@ -8,30 +8,30 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from bough.core.entries import BranchSummary, Compaction, Note, Settings
-from bough.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
-from bough.core.redact import Redactor
-from bough.core.tool_definitions import ToolSpec
-from bough.core.tree import Leaf
-from bough.core.usage import Usage
-from bough.errors import InvalidSource, UnknownImporter
-from bough.exchange.importers import IMPORTERS
-from bough.exchange.importers.ingest import (
+from oakleaf.core.entries import BranchSummary, Compaction, Note, Settings
+from oakleaf.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.redact import Redactor
+from oakleaf.core.tool_definitions import ToolSpec
+from oakleaf.core.tree import Leaf
+from oakleaf.core.usage import Usage
+from oakleaf.errors import InvalidSource, UnknownImporter
+from oakleaf.exchange.importers import IMPORTERS
+from oakleaf.exchange.importers.ingest import (
     MASKED,
     NO_RESULT,
     ToolImportResult,
     import_session,
     preview_session,
 )
-from bough.formats.json_values import parse_time
-from bough.formats.records import MAX_EXAMPLE, START, EntryRecord, LossReport, SessionRecord
-from bough.log.imports import is_foreign
-from bough.store import Store
-from bough.stores.memory.store import MemoryStore
-from bough.stores.postgres.store import PostgresStore
+from oakleaf.formats.json_values import parse_time
+from oakleaf.formats.records import MAX_EXAMPLE, START, EntryRecord, LossReport, SessionRecord
+from oakleaf.log.imports import is_foreign
+from oakleaf.store import Store
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.postgres.store import PostgresStore
 from support.import_sources import assert_sound, entries_of, memory_store, message_texts, write_jsonl
 from support.runtime import deterministic_runtime
-from support.terminal import bough
+from support.terminal import oakleaf
 
 BASE = 1_770_000_000_000_000
 CALL = assistant("I look.", ToolCall("c", "look", {"order": 41}))
@@ -117,14 +117,14 @@ class TestTakingIn:
         assert [loss.count for loss in report.losses.values()] == [1]
 
     def test_a_secret_is_hidden_as_everywhere(self) -> None:
-        from bough import open as open_store
+        from oakleaf import open as open_store
 
         with open_store("memory:", secrets=["correct horse battery"]) as store:
             import_record(store, session_record(user("it is correct horse battery")))
             assert "horse" not in message_texts(store.session("chat-one"))[-1]
 
     def test_what_was_masked_is_in_the_report(self) -> None:
-        from bough import open as open_store
+        from oakleaf import open as open_store
 
         key = "sk-ant-" + "a" * 30
         with open_store("memory:", secrets=["correct horse battery"]) as store:
@@ -548,7 +548,7 @@ def logs(tmp_path: Path) -> Path:
 
 class TestTheCommand:
     def test_takes_in_a_folder_and_says_what_was_lost(self, logs: Path, tmp_path: Path) -> None:
-        done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
+        done = oakleaf("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         assert done.code == 1, done.err
         assert "chat-broken  failed: it contains no messages" in done.out
         assert [line.split("  ")[0] for line in done.out.splitlines()] == [
@@ -560,12 +560,12 @@ class TestTheCommand:
         assert "lost 1 × an item of unknown kind, kept as a note" in done.err
 
     def test_again_takes_in_nothing(self, logs: Path, tmp_path: Path) -> None:
-        bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
-        done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
+        oakleaf("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
+        done = oakleaf("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         assert "0 sessions imported, 0 updated, 2 imported before, 0 entries" in done.err
 
     def test_dry_tells_and_writes_nothing(self, logs: Path, tmp_path: Path) -> None:
-        done = bough("import", "--from", "chat", str(logs), "--dry-run", "--json", store=tmp_path / "s.db")
+        done = oakleaf("import", "--from", "chat", str(logs), "--dry-run", "--json", store=tmp_path / "s.db")
         assert (done.code, done.json["dry_run"], len(done.json["imported"])) == (1, True, 3)
         assert not (tmp_path / "s.db").exists()
 
@@ -598,23 +598,23 @@ class TestTheCommand:
         transcript.user("more")
         transcript.answer({"type": "text", "text": "half"}, stop=None)
         transcript.write(tmp_path / "in" / "s.jsonl")
-        done = bough("import", "--from", "claude-code", str(tmp_path / "in"), store=tmp_path / "s.db")
+        done = oakleaf("import", "--from", "claude-code", str(tmp_path / "in"), store=tmp_path / "s.db")
         assert "(being written)" in done.out
         assert "1 answer still being written; import again to add it" in done.err
         assert "not in the source: system prompt (1 session), tool definitions (1 session)" in done.err
-        listed = bough("ls", store=tmp_path / "s.db").out
+        listed = oakleaf("ls", store=tmp_path / "s.db").out
         assert "claude-sonnet-4-5" in listed
         assert "Fixing the shop (⇣ claude-code)" in listed
 
-    def test_with_an_option_of_bough_itself_says_where_it_belongs(self, tmp_path: Path) -> None:
+    def test_with_an_option_of_oakleaf_itself_says_where_it_belongs(self, tmp_path: Path) -> None:
         """It was answered with: Did you mean --json?"""
-        done = bough("import", "--store", "x.db", "--from", "chat", "x", store=tmp_path / "s.db")
+        done = oakleaf("import", "--store", "x.db", "--from", "chat", "x", store=tmp_path / "s.db")
         assert done.code == 2
-        assert "--store belongs before the command: bough --store VALUE import …" in done.err
+        assert "--store belongs before the command: oakleaf --store VALUE import …" in done.err
         assert "mean" not in done.err
 
     def test_as_json_tells_each_session(self, logs: Path, tmp_path: Path) -> None:
-        done = bough("import", "--from", "chat", str(logs / "two.jsonl"), "--json", store=tmp_path / "s.db")
+        done = oakleaf("import", "--from", "chat", str(logs / "two.jsonl"), "--json", store=tmp_path / "s.db")
         (one,) = json.loads(done.out)["imported"]
         assert (one["session_id"], one["entries"], one["added"]) == ("chat-two", 3, ["chat-two"])
         assert sum(loss["count"] for loss in one["losses"].values()) == 1
@@ -622,21 +622,21 @@ class TestTheCommand:
     def test_refused_for_one_ends_with_1_and_the_others_are_taken_in(
         self, logs: Path, tmp_path: Path
     ) -> None:
-        bough("import", "--from", "chat", str(logs / "one.jsonl"), store=tmp_path / "s.db")
+        oakleaf("import", "--from", "chat", str(logs / "one.jsonl"), store=tmp_path / "s.db")
         write_jsonl(logs / "one.jsonl", [{"role": "user", "content": "Quite another"}])
-        done = bough("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
+        done = oakleaf("import", "--from", "chat", str(logs), store=tmp_path / "s.db")
         assert done.code == 1
         assert "failed: session id 'chat-one' belongs to other content" in done.out
         assert "--new-id" in done.out
         assert "1 session imported" in done.err
 
     def test_of_nothing_ends_with_an_error_and_makes_no_store(self, tmp_path: Path) -> None:
-        done = bough("import", "--from", "chat", str(tmp_path / "gone"), store=tmp_path / "s.db")
+        done = oakleaf("import", "--from", "chat", str(tmp_path / "gone"), store=tmp_path / "s.db")
         assert done.code == 1
         assert "there is no such file or folder" in done.err
 
     def test_shows_no_escape_sequence_of_a_title(self, tmp_path: Path) -> None:
         chat = {"messages": [{"role": "user", "content": "a"}], "title": "red \x1b[31m"}
         path = write_jsonl(tmp_path / "one.jsonl", [chat])
-        done = bough("import", "--from", "chat", str(path), store=tmp_path / "s.db")
+        done = oakleaf("import", "--from", "chat", str(path), store=tmp_path / "s.db")
         assert "\x1b" not in done.out

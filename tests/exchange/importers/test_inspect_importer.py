@@ -1,4 +1,4 @@
-"""Logs of Inspect: what `bough export --inspect` writes is read back, and so are Inspect's own logs."""
+"""Logs of Inspect: what `oakleaf export --inspect` writes is read back, and so are Inspect's own logs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import Phase, given, settings
 
-from bough import ToolCall, assistant, system
-from bough.core.entries import Compaction
-from bough.core.usage import Usage
-from bough.errors import InvalidSource
-from bough.session import Session
-from bough.store import Store
+from oakleaf import ToolCall, assistant, system
+from oakleaf.core.entries import Compaction
+from oakleaf.core.usage import Usage
+from oakleaf.errors import InvalidSource
+from oakleaf.session import Session
+from oakleaf.store import Store
 from support.import_sources import entries_of, import_all, import_one, memory_store, store
 from support.random_sessions import sessions
 from support.tool_sources import inspect_log, stored_counts
@@ -24,7 +24,7 @@ from support.tool_sources.inspect_log import SAMPLE
 
 __all__ = ["store"]
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 
 
 def chats(session: Session) -> list[Any]:

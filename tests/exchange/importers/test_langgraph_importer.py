@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from bough.core.entries import Note
-from bough.core.messages import Media, Reasoning, Text, ToolCall
-from bough.store import Store
+from oakleaf.core.entries import Note
+from oakleaf.core.messages import Media, Reasoning, Text, ToolCall
+from oakleaf.store import Store
 from support.import_sources import (
     Record,
     entries_of,

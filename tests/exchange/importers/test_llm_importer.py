@@ -12,10 +12,10 @@ import apsw
 import pytest
 from hypothesis import given
 
-from bough.core.entries import Settings
-from bough.core.messages import Media, Reasoning, Text, ToolCall
-from bough.errors import InvalidSource
-from bough.store import Store
+from oakleaf.core.entries import Settings
+from oakleaf.core.messages import Media, Reasoning, Text, ToolCall
+from oakleaf.errors import InvalidSource
+from oakleaf.store import Store
 from support.import_sources import (
     Record,
     assert_sound,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from bough.core.messages import Text, ToolCall
-from bough.store import Store
+from oakleaf.core.messages import Text, ToolCall
+from oakleaf.store import Store
 from support.import_sources import (
     Record,
     entries_of,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-from bough.core.entries import Compaction, Note
-from bough.core.messages import Media, Reasoning, Text
-from bough.store import Store
+from oakleaf.core.entries import Compaction, Note
+from oakleaf.core.messages import Media, Reasoning, Text
+from oakleaf.store import Store
 from support.import_sources import entries_of, import_all, import_one, memory_store, store
 from support.tool_sources import opencode, stored_counts
 from support.tool_sources.opencode import SAMPLE, A

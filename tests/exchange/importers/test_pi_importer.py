@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bough.core.entries import BranchSummary, Compaction, Note, Settings
-from bough.core.messages import Media, Reasoning, Text, ToolCall
-from bough.store import Store
+from oakleaf.core.entries import BranchSummary, Compaction, Note, Settings
+from oakleaf.core.messages import Media, Reasoning, Text, ToolCall
+from oakleaf.store import Store
 from support.import_sources import (
     Record,
     entries_of,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bough.core.entries import Compaction
-from bough.core.messages import Reasoning, Text, ToolCall
-from bough.store import Store
+from oakleaf.core.entries import Compaction
+from oakleaf.core.messages import Reasoning, Text, ToolCall
+from oakleaf.store import Store
 from support.import_sources import entries_of, import_one, message_texts, store
 from support.tool_sources import qwen_code
 from support.tool_sources.qwen_code import SAMPLE, SESSION

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bough.core.messages import ToolCall, assistant
-from bough.errors import BoughError, InvalidSource
-from bough.store import Store
+from oakleaf.core.messages import ToolCall, assistant
+from oakleaf.errors import InvalidSource, OakleafError
+from oakleaf.store import Store
 from support.import_sources import (
     Record,
     assert_survived,
@@ -144,7 +144,7 @@ class TestTheServer:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "redis.exceptions", None)
-        with memory_store() as store, pytest.raises(InvalidSource, match=r"pip install 'bough\[redis\]'"):
+        with memory_store() as store, pytest.raises(InvalidSource, match=r"pip install 'oakleaf\[redis\]'"):
             import_all(store, "redis", "redis://127.0.0.1:1")
 
     @given(mangled_records(MESSAGES))
@@ -178,7 +178,7 @@ class TestTheServer:
         )
     )
     def test_that_speaks_otherwise_is_refused_with_a_reason(self, answers: list[bytes]) -> None:
-        with run_server_answering(b"".join(answers)) as url, memory_store() as store, suppress(BoughError):
+        with run_server_answering(b"".join(answers)) as url, memory_store() as store, suppress(OakleafError):
             assert import_all(store, "redis", url) == []
 
 

@@ -13,10 +13,10 @@ from pkgutil import iter_modules
 import apsw
 import pytest
 
-from bough.errors import InvalidArgument, InvalidSource
-from bough.exchange.importers.watch import Watch, WatchedFolder
-from bough.formats.source_files import LIMIT_VARIABLE, LINK_OUT
-from bough.store import Store
+from oakleaf.errors import InvalidArgument, InvalidSource
+from oakleaf.exchange.importers.watch import Watch, WatchedFolder
+from oakleaf.formats.source_files import LIMIT_VARIABLE, LINK_OUT
+from oakleaf.store import Store
 from support import tool_sources
 from support.import_sources import import_all, import_one, memory_store, message_texts, store
 from support.tool_sources import ToolSource, chatgpt, stored_messages
@@ -199,7 +199,7 @@ class TestALimit:
     def test_of_an_archive_holds_for_the_number_of_its_files(
         self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("bough.formats.archives.MAX_MEMBERS", 10)
+        monkeypatch.setattr("oakleaf.formats.archives.MAX_MEMBERS", 10)
         with zipfile.ZipFile(tmp_path / "many.zip", "w") as archive:
             for number in range(11):
                 archive.writestr(f"conversations-{number}.json", "[]")

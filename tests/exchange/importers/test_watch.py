@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from bough import open as bough_open
-from bough.exchange.importers.inotify import ChangeSignal
-from bough.exchange.importers.watch import SourceChange, Watch, WatchedFolder, source_of
-from bough.store import Store
-from bough.stores.postgres import connections as postgres_connections
-from bough.stores.sqlite.store import SqliteStore
+from oakleaf import open as oakleaf_open
+from oakleaf.exchange.importers.inotify import ChangeSignal
+from oakleaf.exchange.importers.watch import SourceChange, Watch, WatchedFolder, source_of
+from oakleaf.store import Store
+from oakleaf.stores.postgres import connections as postgres_connections
+from oakleaf.stores.sqlite.store import SqliteStore
 from support.import_sources import (
     SECRETS,
     assert_masked,
@@ -31,7 +31,7 @@ from support.import_sources import (
     write_jsonl,
 )
 from support.postgres import Database
-from support.terminal import BOUGH, bough
+from support.terminal import OAKLEAF, oakleaf
 from support.tool_sources import (
     ToolSource,
     claude_ai,
@@ -143,7 +143,7 @@ class TestAScan:
         clock = Clock()
         for name in ("a", "b", "c"):
             (root / f"{name}.jsonl").write_text('{"role": "user", "content": "hi"}\n')
-        with bough_open(database.url) as away:
+        with oakleaf_open(database.url) as away:
             watch = Watch(away.backend, away.runtime, [WatchedFolder("chat", root)], clock=clock)
             with database.outage():
                 (change,) = watch.scan()
@@ -176,7 +176,7 @@ class TestAScan:
 class TestSeveralWatches:
     def test_of_one_folder_lose_nothing_to_each_other(self, root: Path) -> None:
         """Both read the new lines; the slower one was told that the session had moved, and did not try again."""
-        with bough_open(root.parent / "agent.db") as store, memory_store() as whole:
+        with oakleaf_open(root.parent / "agent.db") as store, memory_store() as whole:
             folders = [WatchedFolder("copilot-cli", root)]
             watches = [Watch(store.backend, store.runtime, folders) for _ in range(3)]
             errors: list[str | None] = []
@@ -212,14 +212,14 @@ class TestWhatWasRead:
         """A file that was complete was never read again, so its end was missing for good."""
         folders, state = [WatchedFolder("copilot-cli", root)], root.parent / "state/watch.json"
         copilot_cli.write(root, SAMPLE[:6])
-        with bough_open(root.parent / "now.db") as store:
+        with oakleaf_open(root.parent / "now.db") as store:
             list(Watch(store.backend, store.runtime, folders, state).scan())
             assert isinstance(store.backend, SqliteStore)
             store.backend.backup(root.parent / "backup.db")
             copilot_cli.write(root, SAMPLE)
             list(Watch(store.backend, store.runtime, folders, state).scan())
             complete = stored_counts(store)
-        with bough_open(root.parent / "backup.db") as restored:
+        with oakleaf_open(root.parent / "backup.db") as restored:
             list(Watch(restored.backend, restored.runtime, folders, state).scan())
             assert stored_counts(restored) == complete
 
@@ -293,14 +293,14 @@ class TestTheSignal:
 
 
 class Follower:
-    """A real `bough import --watch --json`, and the lines it has printed."""
+    """A real `oakleaf import --watch --json`, and the lines it has printed."""
 
     def __init__(self, tmp_path: Path, *arguments: str) -> None:
         self.output = tmp_path / "watch.out"
         env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [*BOUGH, "--store", str(tmp_path / "s.db"), "import", "--watch", "--json", *arguments],
+                [*OAKLEAF, "--store", str(tmp_path / "s.db"), "import", "--watch", "--json", *arguments],
                 stdout=output,
                 stderr=subprocess.PIPE,
                 env=env,
@@ -351,7 +351,7 @@ class TestTheCommand:
         follower.wait_until(lambda: sum(line["entries"] for line in follower.lines()) >= 16)
         assert follower.end(signal.SIGINT) == 0
         assert {line["tool"] for line in follower.lines()} == {"copilot-cli"}
-        from bough import open as open_store
+        from oakleaf import open as open_store
 
         with open_store(str(tmp_path / "s.db")) as stored:
             assert stored_counts(stored) == expected
@@ -366,7 +366,7 @@ class TestTheCommand:
             (): "no tool has sessions",
         }
         for arguments, reason in cases.items():
-            result = bough(
+            result = oakleaf(
                 "import", "--watch", *arguments, home=tmp_path, store=tmp_path / "s.db", HOME=str(tmp_path)
             )
             assert (result.code, reason in result.err) == (2, True), result.err
@@ -383,7 +383,7 @@ class TestSecrets:
             for file in (root.parent / "whole").rglob("*.jsonl")
         }
         reports: list[SourceChange] = []
-        with bough_open(path, secrets={"TOKEN": SECRETS[0]}) as store:
+        with oakleaf_open(path, secrets={"TOKEN": SECRETS[0]}) as store:
             watch = Watch(
                 store.backend, store.runtime, [WatchedFolder(source.tool, root)], root.parent / "s.db-state"
             )

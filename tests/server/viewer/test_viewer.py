@@ -8,7 +8,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect
 
-import bough
+import oakleaf
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.claude_transcripts import shop_transcript
 from support.processes import wait_until
@@ -19,7 +19,7 @@ __all__ = ["browser", "server", "store", "viewer"]
 
 
 def place_of(store: Path, session_id: str, seq: int) -> str:
-    with bough.open(store) as sessions:
+    with oakleaf.open(store) as sessions:
         entry = sessions.session(session_id).path()[seq - 1]
         return f"{entry.branch}:{entry.seq}"
 
@@ -43,7 +43,7 @@ def test_a_link_that_was_cut_within_a_letter_says_that_there_is_no_such_session(
 
 def test_a_session_whose_id_has_a_dot_opens_at_its_address(browser: Browser, tmp_path: Path) -> None:
     """Those of LangGraph's subgraphs have one; it was taken for the name of a file."""
-    with bough.open(tmp_path / "agent.db") as sessions:
+    with oakleaf.open(tmp_path / "agent.db") as sessions:
         sessions.start(session_id="ses_1.sub", title="A subgraph")
     with ServerProcess(tmp_path / "agent.db") as process:
         viewer = ViewerPage(browser, process.url)
@@ -61,8 +61,8 @@ def test_the_reason_of_a_failure_stays_within_its_pane(browser: Browser, tmp_pat
         raise RuntimeError(reason)
 
     def fill() -> None:
-        with bough.open(tmp_path / "agent.db") as sessions, suppress(RuntimeError):
-            sessions.start(session_id="ses_failed").send_sync("Go", model=bough.ScriptedModel(fail))
+        with oakleaf.open(tmp_path / "agent.db") as sessions, suppress(RuntimeError):
+            sessions.start(session_id="ses_failed").send_sync("Go", model=oakleaf.ScriptedModel(fail))
 
     run_in_thread(fill)
     with ServerProcess(tmp_path / "agent.db") as process:
@@ -127,7 +127,9 @@ class TestSessions:
         viewer = ViewerPage(browser, server.url)
         page = viewer.open("/s/ses_nowhere")
         expect(page.locator(".error-text")).to_contain_text("ses_nowhere")
-        expect(page.get_by_text("bough ls lists the sessions")).to_have_text("bough ls lists the sessions")
+        expect(page.get_by_text("oakleaf ls lists the sessions")).to_have_text(
+            "oakleaf ls lists the sessions"
+        )
         viewer.close()
 
 
@@ -138,7 +140,7 @@ class TestWelcome:
             page = viewer.open("/")
             steps = page.locator(".steps")
             expect(steps.locator("h2").first).to_have_text("Import your Claude Code sessions")
-            expect(steps).to_contain_text("bough demo --open")
+            expect(steps).to_contain_text("oakleaf demo --open")
             button = steps.get_by_role("button", name="Import", exact=True)
             button.click()
             expect(steps.get_by_role("status")).to_contain_text(
@@ -169,7 +171,7 @@ class TestHome:
         expect(toggle).to_be_hidden()  # the page has no list
         page.get_by_role("link", name="Home").click()
         expect(page.locator(".session-rows .day")).to_have_text(["Today"])
-        expect(page.locator(".hint")).to_contain_text("bough import --from claude-code")
+        expect(page.locator(".hint")).to_contain_text("oakleaf import --from claude-code")
         page.locator(".hint").get_by_role("button", name="Dismiss").click()
         page.reload()
         expect(tiles.first).to_be_visible()
@@ -290,7 +292,7 @@ class TestTranscript:
         assert actions["y"] >= transcript["y"]
 
     def test_no_tools_are_called_none(self, browser: Browser, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "agent.db") as store:
+        with oakleaf.open(tmp_path / "agent.db") as store:
             session = store.start()
             session.set(tools=[])
         with ServerProcess(tmp_path / "agent.db") as process:
@@ -457,7 +459,7 @@ class TestInspector:
         page.get_by_role("tab", name="JSON").click()
         expect(panel.locator(".json").first).to_contain_text("tool_call")
         page.get_by_role("tab", name="Entry", exact=True).click()
-        expect(panel).to_contain_text(re.compile(rf"bough fork {CASE}@\d+:6"))
+        expect(panel).to_contain_text(re.compile(rf"oakleaf fork {CASE}@\d+:6"))
 
 
 class TestSearch:
@@ -520,7 +522,7 @@ class TestUsagePage:
 
 class TestDiff:
     def test_of_a_replay_stands_at_the_first_divergence(self, viewer: ViewerPage, store: Path) -> None:
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             replay = next(row.session_id for row in sessions.all_sessions(relation="replay"))
         page = viewer.open(f"/diff?a={CASE}&b={replay}")
         rows = page.locator(".diff-row")

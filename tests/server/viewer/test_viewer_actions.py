@@ -13,8 +13,8 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-import bough
-from bough.session import Session
+import oakleaf
+from oakleaf.session import Session
 from support import sample_store
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.sample_store import delegate_payment, look_up, refund, strict_support_model
@@ -66,8 +66,8 @@ class ServedStore:
     def make(self, title: str, turns: int = 2) -> str:
         """A support case of so many turns."""
 
-        def start(store: bough.Store) -> str:
-            session = store.start("support", [bough.system(sample_store.PROMPT)], title=title)
+        def start(store: oakleaf.Store) -> str:
+            session = store.start("support", [oakleaf.system(sample_store.PROMPT)], title=title)
             for text in ("Where is order 41?", "When will I have the money?", "Thank you!")[:turns]:
                 session.send_sync(text, model=sample_store.support_model(), tools=[look_up, refund])
             return session.session_id
@@ -76,18 +76,20 @@ class ServedStore:
 
     def make_delegating(self, title: str) -> str:
         """A case whose colleague, a task of it, waits for a person."""
-        calls = bough.assistant(bough.ToolCall("c1", "delegate_payment", {"amount": 40, "account": "ANN-7"}))
+        calls = oakleaf.assistant(
+            oakleaf.ToolCall("c1", "delegate_payment", {"amount": 40, "account": "ANN-7"})
+        )
 
-        def start(store: bough.Store) -> str:
-            session = store.start("support", [bough.system(sample_store.PROMPT)], title=title)
-            session.send_sync("Pay Ann 40", model=bough.ScriptedModel([calls]), tools=[delegate_payment])
+        def start(store: oakleaf.Store) -> str:
+            session = store.start("support", [oakleaf.system(sample_store.PROMPT)], title=title)
+            session.send_sync("Pay Ann 40", model=oakleaf.ScriptedModel([calls]), tools=[delegate_payment])
             return session.session_id
 
         return self.read(start)
 
-    def read(self, look: Callable[[bough.Store], str]) -> str:
+    def read(self, look: Callable[[oakleaf.Store], str]) -> str:
         def open_and_look() -> str:
-            with bough.open(self.path) as store:
+            with oakleaf.open(self.path) as store:
                 return look(store)
 
         return run_in_thread(open_and_look)
@@ -177,7 +179,7 @@ class TestList:
     def test_pages_come_as_one_scrolls_each_session_once(
         self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:
-        def fill(store: bough.Store) -> str:
+        def fill(store: oakleaf.Store) -> str:
             for n in range(130):
                 store.start("many", title=f"Session {n:03d}")
             return ""
@@ -290,7 +292,7 @@ class TestMoving:
         session_id = served_store.read(lambda store: store.start(title="Nothing yet").session_id)
         page = viewer.open(f"/s/{session_id}")
         expect(page.locator(".transcript")).to_contain_text("No entries yet")
-        served_store.of(session_id, lambda session: session.append([bough.user("Where is order 41?")]))
+        served_store.of(session_id, lambda session: session.append([oakleaf.user("Where is order 41?")]))
         expect(page.locator("article.entry")).to_have_count(1)
         expect(page.locator(".transcript")).not_to_contain_text("No entries yet")
         expect(page.locator(".state-bar")).to_contain_text("Unfinished")  # nobody knows who writes it
@@ -445,12 +447,12 @@ class TestRunning:
     def test_what_an_import_left_open_is_shown_and_asked_about(
         self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:
-        def take_in(store: bough.Store) -> str:
+        def take_in(store: oakleaf.Store) -> str:
             bundle = io.BytesIO()
-            with bough.open("memory:") as elsewhere:
+            with oakleaf.open("memory:") as elsewhere:
                 theirs = elsewhere.start("support", title="Theirs")
                 theirs.append(
-                    [bough.user("q"), bough.assistant(bough.ToolCall("c1", "refund", {"order": 7}))]
+                    [oakleaf.user("q"), oakleaf.assistant(oakleaf.ToolCall("c1", "refund", {"order": 7}))]
                 )
                 theirs.export(bundle)
             bundle.seek(0)
@@ -479,29 +481,29 @@ class TestRunning:
     def test_waiting_for_a_person_is_not_running(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         """The card and the turn counted ten minutes of waiting as work of the tool, and a denied call as failed."""
 
-        def wait_and_pay(store: bough.Store) -> str:
+        def wait_and_pay(store: oakleaf.Store) -> str:
             clock = Clock()
             store.runtime = replace(store.runtime, now=lambda: clock.at)
 
-            @bough.tool(approval=True)
+            @oakleaf.tool(approval=True)
             def pay(amount: int) -> str:
                 clock.advance(seconds=4)
                 return f"paid {amount}"
 
-            def answer(_: object) -> bough.Message | str:
+            def answer(_: object) -> oakleaf.Message | str:
                 clock.advance(seconds=2)
                 return next(answers)
 
-            @bough.tool
+            @oakleaf.tool
             def look() -> str:
                 clock.advance(seconds=3)
                 return "seen"
 
-            calls = [bough.ToolCall(f"c{n}", "pay", {"amount": n}) for n in (1, 2)]
+            calls = [oakleaf.ToolCall(f"c{n}", "pay", {"amount": n}) for n in (1, 2)]
             answers = iter(
-                [bough.assistant("Paying both.", *calls, bough.ToolCall("c3", "look")), "One was paid."]
+                [oakleaf.assistant("Paying both.", *calls, oakleaf.ToolCall("c3", "look")), "One was paid."]
             )
-            model = bough.ScriptedModel(answer)
+            model = oakleaf.ScriptedModel(answer)
             session = store.start("support", title="Waits")
             session.send_sync("Pay both", model=model, tools=[pay, look])
             first, second = session.pending_approvals()
@@ -608,7 +610,7 @@ class TestRunning:
         session_id = served_store.make("Left alone", 0)
 
         def leave(session: Session) -> None:
-            session.append([bough.user("Is anybody there?")])
+            session.append([oakleaf.user("Is anybody there?")])
             now = session.log.runtime.now()
             session.log.store.lease(session_id, "elsewhere:1#1", now - 1, now - 2)
 
@@ -658,12 +660,12 @@ class TestClicks:
         session_id = served_store.make("It went wrong", 1)
 
         def fail(session: Session) -> None:
-            call = bough.ToolCall("f1", "shell", {"command": "make"})
+            call = oakleaf.ToolCall("f1", "shell", {"command": "make"})
             lines = "\n".join(f"line {n}" for n in range(50))
-            session.append([bough.user("Build it"), bough.assistant(call)])
-            session.append([bough.tool_result("f1", f"{lines}\nmake: no rule for 'all'", error=True)])
-            session.append([bough.assistant("I cannot build it.")])
-            broken = bough.ScriptedModel(lambda request: 1 / 0)  # type: ignore[arg-type,return-value]
+            session.append([oakleaf.user("Build it"), oakleaf.assistant(call)])
+            session.append([oakleaf.tool_result("f1", f"{lines}\nmake: no rule for 'all'", error=True)])
+            session.append([oakleaf.assistant("I cannot build it.")])
+            broken = oakleaf.ScriptedModel(lambda request: 1 / 0)  # type: ignore[arg-type,return-value]
             with suppress(ZeroDivisionError):
                 session.send_sync("Again", model=broken)
 
@@ -701,7 +703,7 @@ class TestClicks:
         for label, name, content in (
             ("Web page", f"{session_id}.html", "<!doctype html>"),
             ("Markdown", f"{session_id}.md", "# Share me"),
-            ("Bundle", f"{session_id}.bough", ""),
+            ("Bundle", f"{session_id}.oakleaf", ""),
         ):
             clicks = Clicks(page)
             with page.expect_download() as download:

@@ -10,9 +10,9 @@ import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, expect
 
-import bough
-from bough import ScriptedModel
-from bough.lab.report_page import report_html, session_summaries
+import oakleaf
+from oakleaf import ScriptedModel
+from oakleaf.lab.report_page import report_html, session_summaries
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.lab_record import write_run
 from support.lab_sessions import answer, noisy, record_sessions
@@ -27,7 +27,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("lab") / "agent.db"
 
     def fill() -> None:
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             record_sessions(store, 2, turns=1)
             changed = noisy(1, tool_changed=1.0, name="new")
             lab = store.lab("agent:support", baseline_model=noisy(1, tool_changed=0), model=changed)
@@ -46,7 +46,7 @@ def server(store: Path) -> Iterator[ServerProcess]:
 
 def run_ids(store: Path) -> tuple[str, str]:
     """Return the run of 500 sessions and the real one."""
-    with bough.open(store) as sessions:
+    with oakleaf.open(store) as sessions:
         large, real = (row.session_id for row in sessions.lab_runs())
         return large, real
 
@@ -63,7 +63,7 @@ class TestRuns:
 class TestRun:
     def test_500_sessions_are_sorted_filtered_and_opened(self, viewer: ViewerPage, store: Path) -> None:
         run_id = run_ids(store)[0]
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             rows = session_summaries(sessions.lab_report(run_id))
         page = viewer.open(f"/lab/{run_id}")
         session_rows = page.locator(".lab-session")
@@ -103,7 +103,7 @@ class TestRun:
 
     def test_calls_without_a_price_are_not_free(self, browser: Browser, tmp_path: Path) -> None:
         def fill() -> str:
-            with bough.open(tmp_path / "agent.db") as store:
+            with oakleaf.open(tmp_path / "agent.db") as store:
                 record_sessions(store, 1, turns=1)
                 unpriced = ScriptedModel(answer, model="unpriced")
                 return store.lab("agent:support", baseline_model=unpriced).run_sync().run_id
@@ -152,7 +152,7 @@ class TestRun:
 
 def test_one_file_shows_the_same_and_asks_for_nothing(browser: Browser, store: Path, tmp_path: Path) -> None:
     run_id = run_ids(store)[0]
-    with bough.open(store) as sessions:
+    with oakleaf.open(store) as sessions:
         (tmp_path / "lab.html").write_bytes(b"".join(report_html(sessions.lab_report(run_id), None)))
     file = ViewerPage(browser, tmp_path.as_uri())
     file.page.goto(f"{tmp_path.as_uri()}/lab.html")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import APIResponse, Browser, Page, Route, expect
 
-import bough
-from bough import assistant
-from bough.server.context import ServerAgent
+import oakleaf
+from oakleaf import assistant
+from oakleaf.server.context import ServerAgent
 from support import sample_store
 from support.browser import NetworkProxy, ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.processes import wait_until
@@ -21,7 +21,7 @@ from support.server import LocalServer, ManualModel
 
 __all__ = ["browser", "viewer"]
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 
 
 @pytest.fixture
@@ -32,10 +32,10 @@ def prompter() -> ManualModel:
 @pytest.fixture
 def server(tmp_path: Path, prompter: ManualModel) -> Iterator[LocalServer]:
     with (
-        bough.open(tmp_path / "agent.db") as store,
+        oakleaf.open(tmp_path / "agent.db") as store,
         LocalServer(store, ServerAgent(models=(prompter,))) as local_server,
     ):
-        store.start("talker", [bough.system("You talk.")], session_id="ses_talk", title="Talk")
+        store.start("talker", [oakleaf.system("You talk.")], session_id="ses_talk", title="Talk")
         yield local_server
 
 
@@ -156,7 +156,7 @@ class TestStreaming:
         expect(page.locator(".composer-note")).not_to_contain_text("in the trash")
         server.sessions.session("ses_talk").title("A chat")
         expect(page.locator("h1")).to_have_text("A chat")
-        expect(page).to_have_title("A chat · Bough")
+        expect(page).to_have_title("A chat · Oakleaf")
         expect(page.locator(".session-row .ellipsis").first).to_have_text("A chat", timeout=3_000)
         server.sessions.session("ses_talk").tag(team="blue")
         expect(page.locator(".head-facts")).to_contain_text("team=blue")
@@ -196,8 +196,8 @@ class TestStreaming:
         store = server.sessions.backend
 
         def elsewhere() -> None:
-            with bough.open(store.url) as other:  # type: ignore[attr-defined]
-                other.session("ses_talk").append([bough.user("From afar"), assistant("I am *here*.")])
+            with oakleaf.open(store.url) as other:  # type: ignore[attr-defined]
+                other.session("ses_talk").append([oakleaf.user("From afar"), assistant("I am *here*.")])
 
         run_in_thread(elsewhere)
         expect(page.locator("article.entry em", has_text="here")).to_be_visible()
@@ -211,7 +211,7 @@ class TestStreaming:
         for tab in tabs[1:]:
             tab.goto(f"{viewer.url}/s/ses_talk")
             expect(tab.locator("article.entry")).to_have_count(1)
-        server.sessions.session("ses_talk").append([bough.user("To all of you")])
+        server.sessions.session("ses_talk").append([oakleaf.user("To all of you")])
         for tab in tabs:
             expect(tab.locator("article.entry", has_text="To all of you")).to_be_visible()
 
@@ -227,7 +227,7 @@ class TestStreaming:
         viewer.page.route(re.compile(r"/api/sessions/ses_talk$"), hold_first)
         page = viewer.open("/s/ses_talk")
         expect(page.locator("article.entry")).to_have_count(1)
-        server.sessions.session("ses_talk").append([bough.user("While you load")])
+        server.sessions.session("ses_talk").append([oakleaf.user("While you load")])
         held[0].continue_()
         expect(page.locator("article.entry", has_text="While you load")).to_be_visible(timeout=10_000)
 
@@ -236,7 +236,7 @@ class TestStreaming:
     ) -> None:
         """It was added to the path that the one being read then replaced."""
         session = server.sessions.session("ses_talk")
-        session.append([bough.user("One")])
+        session.append([oakleaf.user("One")])
         page = viewer.open("/s/ses_talk")
         expect(page.locator("article.entry", has_text="One")).to_be_visible()
         held: list[tuple[Route, APIResponse]] = []
@@ -261,14 +261,14 @@ class TestStreaming:
             _set_visibility(page, state)
             if state == "hidden":
                 wait_until(lambda: not server.context.live._watchers)
-                server.sessions.session("ses_talk").append([bough.user("While you were away")])
+                server.sessions.session("ses_talk").append([oakleaf.user("While you were away")])
             expect(page.locator("article.entry")).to_have_count(texts)
 
     def test_the_first_message_of_a_fork_is_on_its_trunk(
         self, viewer: ViewerPage, server: LocalServer, prompter: ManualModel
     ) -> None:
         session = server.sessions.session("ses_talk")
-        session.append([bough.user("Hello"), assistant("Good day.")])
+        session.append([oakleaf.user("Hello"), assistant("Good day.")])
         page = viewer.open(f"/s/{session.fork(title='Other').session_id}")
         expect(page.locator(".responder")).to_have_text("prompter will answerwithout tools")
         send(page, "And then?")
@@ -310,12 +310,12 @@ class TestStreaming:
     ) -> None:
         session = server.sessions.session("ses_talk")
         for n in range(40):
-            session.append([bough.user(f"Question {n}"), assistant(f"Answer {n}. " + "words " * 60)])
+            session.append([oakleaf.user(f"Question {n}"), assistant(f"Answer {n}. " + "words " * 60)])
         page = viewer.open("/s/ses_talk?at=21")
         row = page.locator("article.selected")
         expect(row).to_contain_text("Answer 9.")
         before = row.bounding_box()
-        session.append([bough.user("Show later messages"), assistant("Later still")])
+        session.append([oakleaf.user("Show later messages"), assistant("Later still")])
         expect(page.locator(".session-head")).to_contain_text("41 turns")
         assert row.bounding_box() == before
 
@@ -332,7 +332,7 @@ class TestLongSession:
     def test_opens_anywhere_without_loading_what_lies_between(
         self, browser: Browser, long_store: Path
     ) -> None:
-        with bough.open(long_store) as store:
+        with oakleaf.open(long_store) as store:
             session = store.session("ses_huge")
             end, middle = session.leaf.seq, session.leaf.seq // 2
             [entry] = session.log.store.path("ses_huge", first=middle, last=middle).entries

@@ -213,7 +213,7 @@ class TestToolViews:
 
 
 def test_the_page_is_one_script_and_one_style_and_nothing_from_elsewhere() -> None:
-    from bough.server.routes.viewer_files import ViewerFiles
+    from oakleaf.server.routes.viewer_files import ViewerFiles
 
     files = ViewerFiles.read().files
     index = files["index.html"].data.decode()

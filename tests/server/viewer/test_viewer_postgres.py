@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import expect
 
-import bough
-from bough.server.context import ServerAgent
-from bough.store import Store
+import oakleaf
+from oakleaf.server.context import ServerAgent
+from oakleaf.store import Store
 from support import sample_store
 from support.browser import ViewerPage, browser, run_in_thread, viewer
 from support.postgres import Database, DatabaseHost
@@ -24,7 +24,7 @@ __all__ = ["browser", "viewer"]
 def store(postgres: DatabaseHost) -> Iterator[Store]:
     """A database of its own: those of other tests are emptied."""
     url = run_in_thread(lambda: sample_store.fill(Database(postgres, "viewer").url))
-    with bough.open(url) as sessions:
+    with oakleaf.open(url) as sessions:
         yield sessions
 
 

@@ -10,7 +10,7 @@ import pytest
 from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, Page, expect
 
-import bough
+import oakleaf
 from support import sample_store
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.sample_store import BUILD, CASE, HOSTILE, WAITING
@@ -23,7 +23,7 @@ class TestHostile:
     def test_text_is_only_ever_text_and_no_link_leads_to_a_script(
         self, viewer: ViewerPage, store: Path
     ) -> None:
-        with bough.open(store) as sessions:
+        with oakleaf.open(store) as sessions:
             length = len(sessions.session(HOSTILE).path())
         page = viewer.open(f"/s/{HOSTILE}?at=2")
         page.keyboard.press("t")
@@ -155,10 +155,10 @@ class TestTokens:
 
     def test_a_client_sees_what_is_public_and_speaks(self, browser: Browser, tmp_path: Path) -> None:
         def fill() -> None:
-            with bough.open(tmp_path / "agent.db") as store:
+            with oakleaf.open(tmp_path / "agent.db") as store:
                 for owner in ("ann", "bob"):
                     session = store.start(
-                        "support", [bough.system("Secret prompt")], owner=owner, title=f"Of {owner}"
+                        "support", [oakleaf.system("Secret prompt")], owner=owner, title=f"Of {owner}"
                     )
                     model = sample_store.support_model()
                     session.send_sync(

@@ -10,9 +10,9 @@ import apsw
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-import bough
-from bough import assistant, user
-from bough.store import Store
+import oakleaf
+from oakleaf import assistant, user
+from oakleaf.store import Store
 from support import sample_store
 from support.browser import ViewerPage, browser, run_in_thread, viewer
 from support.sample_store import BUILD
@@ -24,7 +24,7 @@ __all__ = ["browser", "viewer"]
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
     place = run_in_thread(lambda: sample_store.fill(tmp_path / "agent.db"))
-    with bough.open(place, synchronous="normal") as sessions:
+    with oakleaf.open(place, synchronous="normal") as sessions:
         yield sessions
 
 

@@ -9,11 +9,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import bough
-from bough import ScriptedModel, assistant, user
-from bough.engines.absurd import schema as absurd_schema
-from bough.engines.absurd.engine import Agent
-from bough.engines.absurd.worker import Worker
+import oakleaf
+from oakleaf import ScriptedModel, assistant, user
+from oakleaf.engines.absurd import schema as absurd_schema
+from oakleaf.engines.absurd.engine import Agent
+from oakleaf.engines.absurd.worker import Worker
 from support.pgbouncer import PgBouncer, pgbouncer_path
 from support.postgres import APP, CLIENT, Database, DatabaseHost
 from support.processes import wait_until
@@ -57,7 +57,7 @@ def test_tenants_that_share_its_connections_never_see_each_other(url: str, optio
 
     def live(tenant: int) -> list[str]:
         texts: list[str] = []
-        with bough.open(url, space=f"space {tenant}") as store:
+        with oakleaf.open(url, space=f"space {tenant}") as store:
             for number in range(10):
                 session = store.start(title=f"{tenant}.{number}")
                 session.append([user(f"from {tenant}"), assistant("yes")])
@@ -78,7 +78,7 @@ def test_a_worker_and_its_clients_share_its_connections(url: str, database: Data
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        with bough.open(plain) as store:
+        with oakleaf.open(plain) as store:
             sessions = [store.start("a") for _ in range(6)]
             for session in sessions:
                 session.send("hello", engine="absurd", queue="pooled")
@@ -98,7 +98,7 @@ def test_calls_go_on_soon_after_the_server_behind_it_has_restarted() -> None:
     database = Database(host)
     bouncer = PgBouncer(server.folder, (APP, CLIENT)).wait(database.name, APP)
     try:
-        with bough.open(bouncer.url(database.name, APP)) as store, ThreadPoolExecutor(8) as pool:
+        with oakleaf.open(bouncer.url(database.name, APP)) as store, ThreadPoolExecutor(8) as pool:
             sessions = [store.start() for _ in range(8)]
             server.stop()
             calls = [pool.submit(session.append, [user("while it was away")]) for session in sessions]

@@ -20,27 +20,27 @@ import psycopg
 import pytest
 from msgspec.structs import replace
 
-import bough
-from bough import StaleLeaf, Store, ToolCall, Usage, assistant, errors, system, user
-from bough.core.drafts import Blob, Draft
-from bough.core.tree import Leaf
-from bough.engines.absurd.schema import install
-from bough.log.doctor import session_health
-from bough.stores.base import Change, NewSession
-from bough.stores.conformance.writer import SessionWriter
-from bough.stores.postgres import connections as postgres_connections
-from bough.stores.postgres import pool as postgres_pool
-from bough.stores.postgres import schema as postgres_schema
-from bough.stores.postgres.rights import CLIENT, SERVICE
-from bough.stores.postgres.store import PostgresStore
-from bough.stores.postgres.url import Address
+import oakleaf
 from conftest import SOAK, PostgresStoreCache
+from oakleaf import StaleLeaf, Store, ToolCall, Usage, assistant, errors, system, user
+from oakleaf.core.drafts import Blob, Draft
+from oakleaf.core.tree import Leaf
+from oakleaf.engines.absurd.schema import install
+from oakleaf.log.doctor import session_health
+from oakleaf.stores.base import Change, NewSession
+from oakleaf.stores.conformance.writer import SessionWriter
+from oakleaf.stores.postgres import connections as postgres_connections
+from oakleaf.stores.postgres import pool as postgres_pool
+from oakleaf.stores.postgres import schema as postgres_schema
+from oakleaf.stores.postgres.rights import CLIENT, SERVICE
+from oakleaf.stores.postgres.store import PostgresStore
+from oakleaf.stores.postgres.url import Address
 from support.pgbouncer import pgbouncer_path
 from support.postgres import APP, Database, DatabaseHost, PostgresServer
 from support.postgres_proxy import PostgresProxy
 from support.processes import wait_until
 from support.store_contract import PostgresConformance
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
 PERVERSE = ("enable_nestloop", "enable_indexscan", "enable_indexonlyscan", "enable_bitmapscan")
 CRASHING = ("fsync=off", "synchronous_commit=on")
@@ -96,11 +96,11 @@ if SOAK or pgbouncer_path() is None:  # else test_pgbouncer.py runs the contract
 
 @pytest.fixture
 def store(database: Database, wire: PostgresProxy) -> Iterator[Store]:
-    with bough.open(wire.url(database.name, APP)) as opened_store:
+    with oakleaf.open(wire.url(database.name, APP)) as opened_store:
         yield opened_store
 
 
-def texts(session: bough.Session) -> list[str]:
+def texts(session: oakleaf.Session) -> list[str]:
     return [entry.message.text for entry in session.path() if entry.message]
 
 
@@ -182,7 +182,7 @@ class TestALostConnection:
         self, store: Store, wire: PostgresProxy, has_answer: bool, database: Database
     ) -> None:
         session = store.start()
-        with bough.open(database.url) as elsewhere:
+        with oakleaf.open(database.url) as elsewhere:
             runner = elsewhere.session(session.session_id)
 
             def take() -> None:
@@ -219,7 +219,7 @@ class TestALostConnection:
     def test_what_is_taken_in_is_there_or_refused(
         self, store: Store, wire: PostgresProxy, has_answer: bool
     ) -> None:
-        with bough.open("memory:") as elsewhere:
+        with oakleaf.open("memory:") as elsewhere:
             other = elsewhere.start(session_id="ses_moved")
             other.append([user("1"), assistant("2")])
             other.export(bundle := io.BytesIO())
@@ -251,7 +251,7 @@ def test_what_was_written_is_not_denied_because_somebody_took_over_since(
     session = store.start()
     fence = store.backend.lease(session.session_id, "me", until=2**50, at=1)
     wire.lose_answer(b"mine")
-    wire.on_loss = lambda: database.run("update bough.session set fence = fence + 1, holder = 'other'")
+    wire.on_loss = lambda: database.run("update oakleaf.session set fence = fence + 1, holder = 'other'")
     done = session.log.append([Draft(user("mine"))], fence=fence)
     assert (wire.loss_count, done.leaf.seq, texts(session)) == (1, 1, ["mine"])
     with pytest.raises(errors.Fenced):
@@ -299,7 +299,7 @@ def database_waits(database: Database, query: str) -> int:
 
 class TestManyWriters:
     def test_of_two_writers_at_one_leaf_exactly_one_wins(self, database: Database) -> None:
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             session = store.start()
             for n in range(30):
                 handles = [store.session(session.session_id) for _ in range(2)]
@@ -311,22 +311,22 @@ class TestManyWriters:
             assert list(store.verify()) == []
 
     def test_sixteen_threads_write_sixteen_sessions(self, database: Database) -> None:
-        with bough.open(database.url) as store, ThreadPoolExecutor(16) as pool:
+        with oakleaf.open(database.url) as store, ThreadPoolExecutor(16) as pool:
             names = [f"writer {n}" for n in range(16)]
             ids = list(pool.map(lambda name: write_all(store, 8, name), names))
             for session_id, name in zip(ids, names, strict=True):
                 check_all(store, session_id, 8, name)
 
     def test_a_conversation_is_started_once_by_many_who_ask_for_it(self, database: Database) -> None:
-        with bough.open(database.url) as store, ThreadPoolExecutor(8) as pool:
+        with oakleaf.open(database.url) as store, ThreadPoolExecutor(8) as pool:
             names = list(pool.map(lambda _: store.latest_or_start("con_1").session_id, range(24)))
             assert len(set(names)) == 1
 
     def test_sessions_that_use_one_blob_do_not_write_it_again(self, database: Database) -> None:
         """Each new session uses the blob of its tools; with an update of its row they waited for each other's disk."""
-        version = "select xmin::text, at from bough.blob"
-        picture = user("see", bough.Attachment(b"\x89PNG", "image/png"))
-        with bough.open(database.url) as store:
+        version = "select xmin::text, at from oakleaf.blob"
+        picture = user("see", oakleaf.Attachment(b"\x89PNG", "image/png"))
+        with oakleaf.open(database.url) as store:
             store.start("a").append([picture])
             before = database.run(version)
             store.start("a", [picture]).append([picture])
@@ -344,7 +344,7 @@ class TestManyWriters:
             while not is_over.wait(0.15):
                 database.run(CUT)
 
-        with bough.open(database.url) as store, ThreadPoolExecutor(7) as pool:
+        with oakleaf.open(database.url) as store, ThreadPoolExecutor(7) as pool:
             cutting = pool.submit(cut)
             names = [f"writer {n}" for n in range(6)]
             ids = list(pool.map(lambda name: write_all(store, 15, name), names))
@@ -355,18 +355,18 @@ class TestManyWriters:
 
     def test_an_append_that_the_server_ends_in_a_deadlock_runs_again(self, database: Database) -> None:
         """As beside a migration, which locks the tables in another order."""
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             session = store.start()
             with psycopg.connect(database.owner_url) as other, ThreadPoolExecutor(2) as pool:
                 other.execute(
                     "set local deadlock_timeout = '60s'"
                 )  # so that the append is the one that is ended
-                other.execute("lock table bough.journal in access exclusive mode")
+                other.execute("lock table oakleaf.journal in access exclusive mode")
                 append = pool.submit(session.append, [user("once")])
                 waits = "select count(*) from pg_locks join pg_database on database = pg_database.oid where datname = %s and not granted"
                 while not database_waits(database, waits):
                     time.sleep(0.01)
-                other.execute("lock table bough.session in access exclusive mode")
+                other.execute("lock table oakleaf.session in access exclusive mode")
                 other.commit()
                 append.result(timeout=60)
             assert texts(session) == ["once"]
@@ -376,10 +376,10 @@ class TestManyWriters:
         self, database: Database, isolation: str
     ) -> None:
         url = f"{database.url}&options=-c%20default_transaction_isolation%3D{isolation}"
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = store.start()
             with psycopg.connect(database.owner_url) as other, ThreadPoolExecutor(1) as pool:
-                other.execute("update bough.session set title = 'renamed'")
+                other.execute("update oakleaf.session set title = 'renamed'")
                 append = pool.submit(session.append, [user("once")])
                 wait_until(lambda: database.run("select 1 from pg_locks where not granted"))
                 other.commit()
@@ -388,7 +388,7 @@ class TestManyWriters:
             assert session.row.title == "renamed"
 
     def test_a_fork_and_a_purge_of_its_source_do_not_cross(self, database: Database) -> None:
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             for _ in range(12):
                 source = store.start()
                 source.append([user("1"), assistant("2")])
@@ -403,7 +403,7 @@ class TestManyWriters:
             assert list(store.verify()) == []
 
 
-def _try(session: bough.Session, barrier: threading.Barrier, text: str) -> str:
+def _try(session: oakleaf.Session, barrier: threading.Barrier, text: str) -> str:
     barrier.wait()
     try:
         session.append([user(text)])
@@ -412,7 +412,7 @@ def _try(session: bough.Session, barrier: threading.Barrier, text: str) -> str:
     return "written"
 
 
-def _fork(session: bough.Session, barrier: threading.Barrier) -> bough.Session | None:
+def _fork(session: oakleaf.Session, barrier: threading.Barrier) -> oakleaf.Session | None:
     barrier.wait()
     try:
         return session.fork(at=2)
@@ -442,7 +442,7 @@ def test_a_server_stopped_in_mid_commit_loses_and_doubles_nothing(crashing: Data
     server, done = crashing.host.server, threading.Semaphore(0)
     assert server is not None
     names = [f"writer {n}" for n in range(4)]
-    with bough.open(crashing.url) as store, ThreadPoolExecutor(4) as pool:
+    with oakleaf.open(crashing.url) as store, ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(write_all, store, 25, name, done.release) for name in names]
         for wait_for in (10, 30):
             for _ in range(wait_for):
@@ -457,16 +457,16 @@ def test_a_server_stopped_in_mid_commit_loses_and_doubles_nothing(crashing: Data
 
 BROKEN = """
 import logging, sys
-import psycopg, bough
+import psycopg, oakleaf
 owner, url, cut = sys.argv[1:4]
 if sys.argv[4:]:
     logging.basicConfig(format="%(name)s: %(message)s")
-with bough.open(url) as store:
+with oakleaf.open(url) as store:
     session = store.start()
     for text in ("1", "2"):
         with psycopg.connect(owner, autocommit=True) as admin:
             admin.execute(cut)
-        session.append([bough.user(text)])
+        session.append([oakleaf.user(text)])
     assert len(session.path()) == 2
 """
 
@@ -479,24 +479,24 @@ def test_a_broken_connection_is_told_in_the_log_and_nowhere_else(database: Datab
     assert (done.returncode, done.stdout) == (0, "")
     lines = done.stderr.splitlines()
     assert len(lines) == 2 * has_log
-    assert all(line.startswith("bough.postgres: ") and "a connection broke" in line for line in lines)
+    assert all(line.startswith("oakleaf.postgres: ") and "a connection broke" in line for line in lines)
 
 
 INTERRUPTED = """
 import random, signal, sys
-import bough
+import oakleaf
 def interrupt(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGALRM, interrupt)
 random.seed(7)
-store = bough.open(sys.argv[1])
+store = oakleaf.open(sys.argv[1])
 for n in range(400):
     try:
         try:
             # Again after a second: the callback of a weak reference swallows an interrupt.
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.008), 1)
             while True:
-                store.start().append([bough.user("x")])
+                store.start().append([oakleaf.user("x")])
                 store.sessions(limit=1)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -506,7 +506,7 @@ connection = store.backend._connections._connection
 with connection(), connection():
     pass
 for _ in range(4):
-    store.start().append([bough.user("x")])
+    store.start().append([oakleaf.user("x")])
 assert list(store.verify()) == []
 store.close()
 print("sound")
@@ -521,14 +521,14 @@ class TestConnections:
 
     def test_whoever_comes_alone_has_always_the_same_one(self, database: Database) -> None:
         """The server process that has the plans; two used in turns made each append dearer."""
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             for _ in range(5):
                 store.start()
             assert _connections(database, 1) == 1
 
     def test_there_are_never_more_than_the_address_allows(self, database: Database) -> None:
         with (
-            bough.open(f"{database.url}&connections=3") as store,
+            oakleaf.open(f"{database.url}&connections=3") as store,
             ThreadPoolExecutor(12) as pool,
             store.backend._connections._connection(),
         ):
@@ -541,7 +541,7 @@ class TestConnections:
     ) -> None:
         monkeypatch.setattr(postgres_connections, "SERVER_TIMEOUT_SECONDS", 0.05)
         with (
-            bough.open(f"{database.url}&connections=1") as store,
+            oakleaf.open(f"{database.url}&connections=1") as store,
             store.backend._connections._connection(),
             pytest.raises(
                 errors.StoreError, match=r"all 1 connections .* in use for 0 s; .*\?connections=N$"
@@ -552,7 +552,7 @@ class TestConnections:
     def test_one_that_is_old_or_long_unused_is_closed(
         self, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             connection = store.backend._connections._connection
             with connection(), connection(), connection():
                 assert _connections(database, 3) == 3
@@ -581,7 +581,7 @@ class TestConnections:
             raise TimeoutError
 
         before = signal.signal(signal.SIGALRM, out_of_time)
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             connections = store.backend._connections
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             began = time.monotonic()
@@ -595,7 +595,7 @@ class TestConnections:
             store.start()
 
     def test_closing_leaves_none_behind(self, database: Database) -> None:
-        store = bough.open(database.url)
+        store = oakleaf.open(database.url)
         with store.backend._connections._connection():
             store.sessions()
             store.close()
@@ -614,7 +614,7 @@ def _connections(database: Database, expected: int) -> int:
 def test_a_forked_process_opens_connections_of_its_own(database: Database) -> None:
     import os
 
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         session = store.start()
         session.append([user("parent")])
         child = os.fork()
@@ -635,20 +635,20 @@ def test_a_forked_process_opens_connections_of_its_own(database: Database) -> No
 
 
 def test_bodies_are_the_bytes_that_were_hashed(database: Database) -> None:
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         session = store.start()
         session.append([user("nul \0 and ü"), assistant(ToolCall("c", "t", {"z": 1, "a": [1.5]}))])
-        bodies = [bytes(body) for (body,) in database.run("select body from bough.entry order by seq")]
+        bodies = [bytes(body) for (body,) in database.run("select body from oakleaf.entry order by seq")]
         assert bodies == [stored.entry.body for stored in store.backend.entries(session.session_id)]
 
 
 def test_people_read_each_active_message_once_in_psql(database: Database) -> None:
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         session = store.start()
         session.append([user("1"), assistant("2")])
         session.rewind(1)
         session.append([assistant("other \0 2")])
-        rows = database.run("select seq, role, text from bough.active_message order by seq")
+        rows = database.run("select seq, role, text from oakleaf.active_message order by seq")
         assert rows == [(1, "user", "1"), (2, "assistant", "other \ufffd 2")]
 
 
@@ -656,7 +656,7 @@ def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(datab
     if database.host.server is None:
         pytest.skip("wants the files of the server")
     hidden_word = "canary-5e81"
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         survivor = store.start(title="kept")
         survivor.append([user("kept-77ab")])
         session = store.start(
@@ -678,7 +678,7 @@ def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(datab
 def test_who_may_not_rewrite_the_tables_is_told_so(database: Database) -> None:
     """PostgreSQL skips such a table with a warning: the caller thought that every byte was gone."""
     for url in (database.url, database.client_url):
-        with pytest.raises(errors.MissingPermission, match="the schema bough belongs to"):
+        with pytest.raises(errors.MissingPermission, match="the schema oakleaf belongs to"):
             postgres_schema.scrub(url)
 
 
@@ -693,8 +693,8 @@ def _holding(folder: Any, word: str) -> list[str]:
 # -- wrong set-ups -----------------------------------------------------------------------------------
 
 NEXT = """
-alter table bough.session add column mood text not null default 'calm';
-create index session_by_mood on bough.session (space, mood);
+alter table oakleaf.session add column mood text not null default 'calm';
+create index session_by_mood on oakleaf.session (space, mood);
 """
 
 
@@ -711,12 +711,12 @@ def next_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 def _columns(database: Database) -> list[Any]:
     query = "select table_name, column_name, data_type, is_nullable from information_schema.columns"
-    indexes = "select indexname, indexdef from pg_indexes where schemaname = 'bough' order by 1"
-    return [database.run(f"{query} where table_schema = 'bough' order by 1, 2"), database.run(indexes)]
+    indexes = "select indexname, indexdef from pg_indexes where schemaname = 'oakleaf' order by 1"
+    return [database.run(f"{query} where table_schema = 'oakleaf' order by 1, 2"), database.run(indexes)]
 
 
 def _policies(database: Database) -> list[Any]:
-    query = "select tablename, policyname, roles, cmd, qual, with_check from pg_policies where schemaname = 'bough'"
+    query = "select tablename, policyname, roles, cmd, qual, with_check from pg_policies where schemaname = 'oakleaf'"
     return sorted(database.run(query), key=str)
 
 
@@ -724,23 +724,23 @@ class TestOpening:
     def test_a_database_without_a_schema_says_what_to_run(self, postgres: DatabaseHost) -> None:
         bare = postgres.create_database("bare")
         with pytest.raises(
-            errors.MigrationNeeded, match="no Bough schema yet; run bough --store URL migrate"
+            errors.MigrationNeeded, match="no Oakleaf schema yet; run oakleaf --store URL migrate"
         ):
-            bough.open(postgres.url(bare))
+            oakleaf.open(postgres.url(bare))
 
     def test_an_older_one_says_what_to_run_and_migrate_brings_it_up(
         self, postgres: DatabaseHost, tmp_path: Path, request: pytest.FixtureRequest
     ) -> None:
         """Also policies of its own version, which every migration writes again."""
         database = Database(postgres, "older")
-        running = bough.open(database.url)
+        running = oakleaf.open(database.url)
         session = running.start(title="kept")
-        old = "space = nullif(current_setting('bough.space', true), '')"
-        database.run(f"alter policy service on bough.session using ({old}) with check ({old})")
+        old = "space = nullif(current_setting('oakleaf.space', true), '')"
+        database.run(f"alter policy service on oakleaf.session using ({old}) with check ({old})")
         version = request.getfixturevalue("next_version")
-        message = f"has schema {version - 1}, this Bough needs {version}; run bough --store URL migrate"
+        message = f"has schema {version - 1}, this Oakleaf needs {version}; run oakleaf --store URL migrate"
         with pytest.raises(errors.MigrationNeeded, match=message):
-            bough.open(database.url)
+            oakleaf.open(database.url)
         done = postgres_schema.migrate(database.owner_url)
         assert done == postgres_schema.MigrationResult(version - 1, version)
         assert postgres_schema.migrate(database.owner_url).before == version
@@ -749,7 +749,7 @@ class TestOpening:
         assert _columns(database) == _columns(fresh)
         session.append([user("from a program of the version before")])
         running.close()
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             assert store.session(session.session_id).row.title == "kept"
             assert store.session(session.session_id).verify() == []
             store.start(title="new").append([user("from one of this")])
@@ -758,25 +758,26 @@ class TestOpening:
         self, postgres: DatabaseHost, next_version: int, tmp_path: Path
     ) -> None:
         database = Database(postgres, "failing")
-        database.run("drop index bough.session_by_mood; alter table bough.session drop column mood")
-        database.run(f"delete from bough.migration where version = {next_version}")
+        database.run("drop index oakleaf.session_by_mood; alter table oakleaf.session drop column mood")
+        database.run(f"delete from oakleaf.migration where version = {next_version}")
         before = _columns(database)
         (tmp_path / "next.sql").write_text(f"{NEXT}; select 1 / 0")
         with pytest.raises(errors.StoreError, match="division by zero; nothing was changed"):
             postgres_schema.migrate(database.owner_url)
         assert _columns(database) == before
 
-    def test_one_from_before_the_first_release_is_refused_with_the_way_out(
+    def test_a_database_of_the_former_name_is_refused_until_its_schema_is_gone(
         self, postgres: DatabaseHost
     ) -> None:
         database = Database(postgres, "prerelease")
-        database.run("alter sequence bough.session_number rename to session_no")
-        database.run("insert into bough.migration (version) values (7)")
-        for use in (bough.open, postgres_schema.migrate):
-            with pytest.raises(
-                errors.PrereleaseFormat, match="bough export REFERENCE -o FILE with the version that wrote it"
-            ):
+        database.run("alter schema oakleaf rename to bough")
+        for use in (oakleaf.open, postgres_schema.migrate):
+            with pytest.raises(errors.PrereleaseFormat, match=r"written by Bough.*nothing was changed"):
                 use(database.owner_url)
+        database.run("alter schema bough rename to archive")
+        postgres_schema.migrate(database.owner_url)
+        with oakleaf.open(database.url) as store:
+            assert list(store.all_sessions()) == []
 
     def test_what_migrate_writes_changes_only_with_its_version(self) -> None:
         """A database in use hears of it by nothing else. Changed: a version more in MIGRATIONS, and its line here."""
@@ -789,7 +790,7 @@ class TestOpening:
     def test_a_migration_by_another_role_keeps_the_owner_or_is_refused(self, postgres: DatabaseHost) -> None:
         """Its policies named the role that ran it: the next look found every table empty, and nothing said why."""
         database = Database(postgres, "owned")
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             session = store.start(owner="ann")
             session.append([user("hello")])
         before = _policies(database)
@@ -798,10 +799,10 @@ class TestOpening:
         database.run("create role somebody login createrole password 'somebody'")
         postgres_schema.migrate(postgres.url(database.name, "other_admin"))
         assert _policies(database) == before
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             assert len(store.search("hello").hits) == 1
         with pytest.raises(
-            errors.MissingPermission, match=r"the schema bough belongs to .*; connect as that role"
+            errors.MissingPermission, match=r"the schema oakleaf belongs to .*; connect as that role"
         ):
             postgres_schema.migrate(postgres.url(database.name, "somebody"))
         assert _policies(database) == before
@@ -814,24 +815,24 @@ class TestOpening:
         for name in ("leaver", "second_leaver"):
             database.run(f"drop role if exists {name}")
             database.run(f"create role {name} login")
-            database.run(f"select bough.bind('{name}', 'default', 'ann')")
-        ((number,),) = database.run("select role::oid::bigint from bough.login order by role limit 1")
+            database.run(f"select oakleaf.bind('{name}', 'default', 'ann')")
+        ((number,),) = database.run("select role::oid::bigint from oakleaf.login order by role limit 1")
         database.run("drop owned by leaver, second_leaver; drop role leaver, second_leaver")
-        database.run(f"select bough.unbind({number}::oid::regrole)")
-        assert len(database.run("select role from bough.login")) == 1
+        database.run(f"select oakleaf.unbind({number}::oid::regrole)")
+        assert len(database.run("select role from oakleaf.login")) == 1
         postgres_schema.migrate(database.owner_url)
-        assert database.run("select role from bough.login") == []
+        assert database.run("select role from oakleaf.login") == []
 
     @pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
     def test_a_database_that_cannot_hold_every_text_is_refused(
         self, postgres: DatabaseHost, encoding: str
     ) -> None:
-        name = f"bough_{encoding.lower()}_{os.getpid()}"
+        name = f"oakleaf_{encoding.lower()}_{os.getpid()}"
         with postgres.admin() as admin:
             admin.execute(f"drop database if exists {name}")  # type: ignore[arg-type]
             admin.execute(f"create database {name} encoding '{encoding}' locale 'C' template template0")  # type: ignore[arg-type]
         try:
-            for use in (postgres_schema.migrate, bough.open):
+            for use in (postgres_schema.migrate, oakleaf.open):
                 with pytest.raises(
                     errors.StoreError, match=f"has the encoding {encoding}.*createdb --encoding=UTF8"
                 ):
@@ -842,30 +843,30 @@ class TestOpening:
 
     def test_a_newer_schema_and_one_without_a_version_are_refused(self, postgres: DatabaseHost) -> None:
         database = Database(postgres, "versions")
-        database.run("insert into bough.migration values (99)")
+        database.run("insert into oakleaf.migration values (99)")
         with pytest.raises(errors.NewerFormat, match="has format 99"):
-            bough.open(database.url)
+            oakleaf.open(database.url)
         with pytest.raises(errors.NewerFormat):
             postgres_schema.migrate(database.owner_url)
-        database.run("delete from bough.migration")
+        database.run("delete from oakleaf.migration")
         with pytest.raises(errors.MigrationNeeded, match="migrate"):
-            bough.open(database.url)
+            oakleaf.open(database.url)
 
     def test_a_role_without_rights_is_told_what_to_grant(self, database: Database) -> None:
-        with pytest.raises(errors.MissingPermission, match="grant bough_service to bough_person"):
-            bough.open(database.client_url)
+        with pytest.raises(errors.MissingPermission, match="grant oakleaf_service to oakleaf_person"):
+            oakleaf.open(database.client_url)
         with pytest.raises(errors.MissingPermission, match="create a schema"):
             postgres_schema.migrate(database.host.url(database.host.create_database("theirs"), APP))
 
     def test_a_wrong_address_is_told_without_its_password(self) -> None:
         with pytest.raises(errors.ServerUnreachable) as excinfo:
-            bough.open("postgresql://ann:s3cret@localhost:1/none?connect_timeout=2&sslpassword=hush")
+            oakleaf.open("postgresql://ann:s3cret@localhost:1/none?connect_timeout=2&sslpassword=hush")
         assert "s3cret" not in str(excinfo.value)
         assert "hush" not in str(excinfo.value)
         assert "ann@localhost:1/none" in str(excinfo.value)
 
     @pytest.mark.parametrize(
-        "enter", [bough.open, postgres_schema.migrate, install], ids=["open", "migrate", "install"]
+        "enter", [oakleaf.open, postgres_schema.migrate, install], ids=["open", "migrate", "install"]
     )
     def test_a_refused_connection_says_what_to_do(
         self, database: Database, enter: Callable[[str], Any]
@@ -896,7 +897,7 @@ class TestOpening:
         database.run("drop role if exists limited")
         database.run("create role limited login password 'limited' connection limit 0")
         with pytest.raises(errors.ServerUnreachable, match="use fewer connections"):
-            bough.open(postgres.url(database.name, "limited"))
+            oakleaf.open(postgres.url(database.name, "limited"))
 
     def test_a_wrong_password_is_told_as_such(self, postgres: DatabaseHost, database: Database) -> None:
         if postgres.server is None:
@@ -913,7 +914,7 @@ class TestOpening:
                 deadline = time.monotonic() + 10
                 while True:  # the server reads its rules in its own time
                     with pytest.raises(errors.StoreError) as excinfo:
-                        bough.open(wrong)
+                        oakleaf.open(wrong)
                     if isinstance(excinfo.value, errors.ServerUnreachable):
                         break
                     assert time.monotonic() < deadline
@@ -925,9 +926,9 @@ class TestOpening:
 
     def test_a_server_that_only_reads_is_not_called_a_file(self, database: Database) -> None:
         read_only = "&options=-c%20default_transaction_read_only%3Don"
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             name = store.start().session_id
-        with bough.open(database.url + read_only) as store:
+        with oakleaf.open(database.url + read_only) as store:
             for write in (
                 lambda: store.session(name).append([user("x")]),
                 store.start,
@@ -942,7 +943,7 @@ class TestOpening:
         role = f"alter role {APP} in database {database.name}"
         database.run(f"{role} set default_transaction_read_only = on")
         try:
-            store = bough.open(database.url)
+            store = oakleaf.open(database.url)
         finally:
             database.run(f"{role} reset default_transaction_read_only")
         with store:
@@ -951,7 +952,7 @@ class TestOpening:
             store.start().append([user("to the primary")])
 
     def test_a_statement_that_the_server_ends_says_which_setting_does_it(self, database: Database) -> None:
-        with bough.open(database.url + "&options=-c%20statement_timeout%3D200") as store:
+        with oakleaf.open(database.url + "&options=-c%20statement_timeout%3D200") as store:
             assert isinstance(store.backend, PostgresStore)
             with pytest.raises(errors.StoreError, match="statement_timeout of the role"):
                 store.backend.connections.query("select pg_sleep(5)")
@@ -971,24 +972,24 @@ class TestOpening:
         assert postgres_schema.migrate(url + timeouts).after == version
 
     def test_a_newer_schema_is_not_called_a_file(self, database: Database) -> None:
-        database.run("insert into bough.migration (version) values (99)")
+        database.run("insert into oakleaf.migration (version) values (99)")
         try:
             for enter in (
-                lambda: bough.open(database.url),
+                lambda: oakleaf.open(database.url),
                 lambda: postgres_schema.migrate(database.owner_url),
             ):
                 with pytest.raises(errors.NewerFormat, match="nothing was changed") as excinfo:
                     enter()
                 assert "file" not in str(excinfo.value)
         finally:
-            database.run("delete from bough.migration where version = 99")
+            database.run("delete from oakleaf.migration where version = 99")
 
     def test_what_is_handled_is_not_printed(self, database: Database) -> None:
         """psycopg warns of a pipeline that broke, and Python prints a warning that nobody handles."""
         code = (
-            "import bough, logging, sys; store = bough.open(sys.argv[1]); "
+            "import oakleaf, logging, sys; store = oakleaf.open(sys.argv[1]); "
             "logging.getLogger('psycopg').warning('error ignored terminating Pipeline'); "
-            "logging.getLogger('bough.postgres').warning('a connection broke')"
+            "logging.getLogger('oakleaf.postgres').warning('a connection broke')"
         )
         done = subprocess.run(
             [sys.executable, "-c", code, database.url], capture_output=True, text=True, check=True
@@ -1003,8 +1004,8 @@ class TestOpening:
         for name in ("goes_away", "stays"):
             database.run(f"drop role if exists {name}")
             database.run(f"create role {name} login")
-            database.run(f"select bough.bind('{name}', 'default', 'ann')")
-        with bough.open(database.url) as store:
+            database.run(f"select oakleaf.bind('{name}', 'default', 'ann')")
+        with oakleaf.open(database.url) as store:
             assert store.backend.lost_logins() == []
             database.run("drop owned by goes_away; drop role goes_away")
             assert store.backend.lost_logins() == [("goes_away", "ann")]
@@ -1015,18 +1016,18 @@ class TestOpening:
                 if finding.level == "problem"
             ]
             assert "'goes_away' was bound to the owner 'ann'" in problems[0].message
-            assert "select bough.bind('goes_away', 'default', 'ann')" in str(problems[0].fix)
-        with bough.open(database.url, space="other") as store:
+            assert "select oakleaf.bind('goes_away', 'default', 'ann')" in str(problems[0].fix)
+        with oakleaf.open(database.url, space="other") as store:
             assert store.backend.lost_logins() == []
         database.run("create role goes_away login")
-        database.run("select bough.bind('goes_away', 'default', 'ann')")
-        with bough.open(database.url) as store:
+        database.run("select oakleaf.bind('goes_away', 'default', 'ann')")
+        with oakleaf.open(database.url) as store:
             assert store.backend.lost_logins() == []
             database.run(
-                "drop owned by goes_away; drop role goes_away; select bough.forget_login('goes_away')"
+                "drop owned by goes_away; drop role goes_away; select oakleaf.forget_login('goes_away')"
             )
             assert store.backend.lost_logins() == []
-        database.run("select bough.unbind('stays'); drop role stays")
+        database.run("select oakleaf.unbind('stays'); drop role stays")
 
     def test_doctor_names_statements_about_a_lost_login_that_run_as_printed(
         self, postgres: DatabaseHost
@@ -1034,7 +1035,7 @@ class TestOpening:
         database = Database(postgres, "quoted")
         role = '"Ann O\'Hara"'
         database.run(f"create role {role} login")
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
 
             def printed() -> tuple[str, str]:
                 [(_, fix)] = [
@@ -1044,7 +1045,7 @@ class TestOpening:
                 return bind, forget
 
             with psycopg.connect(database.owner_url, autocommit=True) as owner:
-                owner.execute("select bough.bind(%s, 'default', %s)", (role, "ann o'hara"))
+                owner.execute("select oakleaf.bind(%s, 'default', %s)", (role, "ann o'hara"))
             database.run(f"drop owned by {role}; drop role {role}")
             bind, _ = printed()
             database.run(f"create role {role} login; {bind}")
@@ -1084,7 +1085,7 @@ class TestOpening:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         with pytest.raises(errors.InvalidArgument, match="postgresql://USER@HOST/DATABASE") as excinfo:
-            bough.open(text)
+            oakleaf.open(text)
         assert "hunter2" not in str(excinfo.value)
         for line in (["ls"], ["run", "hello"], ["doctor"], ["migrate", "--yes"]):
             done = command(*line, store=text)
@@ -1096,14 +1097,14 @@ class TestOpening:
         self, database: Database, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("PGCLIENTENCODING", "LATIN1")
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             session = store.start(title="東京")
             session.append([user("Straße nach 東京")])
             assert store.session(session.session_id).row.title == "東京"
             assert [hit.session_id for hit in store.search("straße").hits] == [session.session_id]
 
     def test_a_closed_store_says_so(self, database: Database) -> None:
-        store = bough.open(database.url)
+        store = oakleaf.open(database.url)
         session = store.start()
         store.close()
         store.close()
@@ -1128,31 +1129,31 @@ class TestOpening:
         postgres_schema.migrate(url, service="shop_service", client="shop_client")
         with psycopg.connect(postgres.url(name), autocommit=True) as admin:
             admin.execute("create role shop_app login password 'shop_app' in role shop_service")
-        with bough.open(postgres.url(name, "shop_app")) as store:
+        with oakleaf.open(postgres.url(name, "shop_app")) as store:
             session = store.start()
             session.append([user("hello there")])
             assert texts(session) == ["hello there"]
             assert len(store.search("hello").hits) == 1
         with psycopg.connect(postgres.url(name, "shop_owner"), autocommit=True) as owner:
-            assert owner.execute("select count(*) from bough.entry").fetchone() == (0,)  # it is bound, too
+            assert owner.execute("select count(*) from oakleaf.entry").fetchone() == (0,)  # it is bound, too
         with pytest.raises(errors.MissingPermission, match="row level security hides every session from it"):
-            bough.open(url)
+            oakleaf.open(url)
         with pytest.raises(errors.InvalidArgument):
             postgres_schema.migrate(url, service="x'; drop", client="c")
 
 
 def test_a_branch_whose_session_was_removed_is_reported(database: Database) -> None:
     """The policies show a branch only to a statement that is bound to its space."""
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         kept, removed = store.start(), store.start()
         for session in (kept, removed):
             session.append([user("x")])
         fork = kept.fork()
         assert store.backend.lost_branches() == []
         database.run(f"""
-            delete from bough.session_detail using bough.session
+            delete from oakleaf.session_detail using oakleaf.session
             where number = session_number and id = '{removed.session_id}';
-            delete from bough.session where id = '{removed.session_id}'
+            delete from oakleaf.session where id = '{removed.session_id}'
         """)
         assert store.backend.lost_branches() == [removed.leaf.branch]
         assert fork.verify() == []
@@ -1160,7 +1161,7 @@ def test_a_branch_whose_session_was_removed_is_reported(database: Database) -> N
 
 def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Database) -> None:
     """The identity rides in the statement: no begin, no commit, nothing left in the connection."""
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         session = store.start()
         for n in range(8):
             session.append([user(str(n))])
@@ -1169,7 +1170,7 @@ def test_an_append_is_one_statement_and_leaves_no_transaction_open(database: Dat
             session.append([user(str(n))])
         assert _transactions(database) - before <= 25
         with store.backend._connections._connection() as connection:
-            row = connection.execute("select current_setting('bough.space', true)").fetchone()
+            row = connection.execute("select current_setting('oakleaf.space', true)").fetchone()
         assert row in [("",), (None,)]
 
 
@@ -1218,7 +1219,7 @@ def test_a_rewind_is_two_round_trips_and_a_fork_three(store: Store, wire: Postgr
 
 def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Database) -> None:
     """The branch may still be there, for another fork stands on the beginning of it."""
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         source = store.start()
         source.append([user("1"), assistant("2"), user("3"), assistant("4")])
         other = source.fork(2)
@@ -1229,8 +1230,8 @@ def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Data
         for blobs in ((), (Blob(sha256(b"picture").hexdigest(), "image/png", b"picture"),)):
             with pytest.raises(errors.InvalidPosition):
                 store.backend.create(NewSession(late, "late", blobs=blobs, fork_point=leaf))
-        database.run("delete from bough.lock")
-        with pytest.raises(errors.StoreError, match=r"bough\.lock lacks rows .* run: bough migrate"):
+        database.run("delete from oakleaf.lock")
+        with pytest.raises(errors.StoreError, match=r"oakleaf\.lock lacks rows .* run: oakleaf migrate"):
             other.fork(2)
         postgres_schema.migrate(database.owner_url)
         assert texts(other.fork(2)) == texts(other) == ["1", "2"]
@@ -1240,12 +1241,12 @@ def test_a_fork_is_refused_where_what_it_would_stand_on_is_purged(database: Data
 def test_a_session_is_found_by_its_id_however_many_its_space_has(database: Database) -> None:
     """PostgreSQL once took a bare setting in a policy for empty, and read every session of the space instead."""
     many = 2_000
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         session = store.start()
         database.run(f"""
-            insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
-                'number', nextval('bough.session_number'), 'id', 'ses_copy' || n))).*
-            from bough.session cross join generate_series(1, {many}) as n""")
+            insert into oakleaf.session select (jsonb_populate_record(session, jsonb_build_object(
+                'number', nextval('oakleaf.session_number'), 'id', 'ses_copy' || n))).*
+            from oakleaf.session cross join generate_series(1, {many}) as n""")
         before = _sessions_read(database)
         for n in range(8):  # past the plans that are made for single values
             session.append([user(str(n)), assistant("yes")])
@@ -1260,9 +1261,7 @@ def test_a_session_is_found_by_its_id_however_many_its_space_has(database: Datab
 
 
 def _sessions_read(database: Database) -> int:
-    query = (
-        "select idx_tup_fetch + seq_tup_read from pg_stat_user_tables where relid = 'bough.session'::regclass"
-    )
+    query = "select idx_tup_fetch + seq_tup_read from pg_stat_user_tables where relid = 'oakleaf.session'::regclass"
     return int(database.run(query)[0][0])
 
 
@@ -1279,12 +1278,12 @@ def test_what_goes_with_a_purge_is_told_in_the_order_of_every_store(database: Da
         store.delete(root.session_id)
         return [names.index(name) for name in store.purge(root.session_id, with_forks=True).sessions]
 
-    with bough.open(database.url) as store, bough.open("memory:") as other:
+    with oakleaf.open(database.url) as store, oakleaf.open("memory:") as other:
         assert listed_seqs(store) == listed_seqs(other)
 
 
 def test_a_store_that_saw_a_branch_grow_notices_that_another_moved_back(database: Database) -> None:
-    with bough.open(database.url) as one, bough.open(database.url) as other:
+    with oakleaf.open(database.url) as one, oakleaf.open(database.url) as other:
         session = one.start()
         for n in range(3):
             session.append([user(str(n)), assistant("yes")])
@@ -1304,7 +1303,7 @@ def _transactions(database: Database) -> int:
 
 
 def test_a_change_too_large_for_one_statement_is_written_all_the_same(database: Database) -> None:
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         session = store.start()
         session.append([user(str(n)) for n in range(60)])
         assert texts(session) == [str(n) for n in range(60)]

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from bough.stores.postgres.schema import migrate
+from oakleaf.stores.postgres.schema import migrate
 from support.attacked_database import (
     ABSENT,
     CROWD,
@@ -58,7 +58,7 @@ from support.postgres_attacks import (
 
 HIDDEN = (FOREIGN, ELSEWHERE, TASK, REPLAY, TRASHED)
 HEX = re.compile(r"x((?:[0-9a-f]{2}){8,})")
-PERSON = "bough_ann"
+PERSON = "oakleaf_ann"
 
 
 @pytest.fixture(scope="module", params=["superuser", "ordinary"])
@@ -108,31 +108,33 @@ class TestReading:
     def test_the_hidden_words_are_there(self, attacked: AttackedDatabase) -> None:
         """Else nothing below would prove anything."""
         content = "".join(
-            str(attacked.run(f"select x::text from bough.{name} x")) for name in attacked.relations("r")
+            str(attacked.run(f"select x::text from oakleaf.{name} x")) for name in attacked.relations("r")
         )
         content += "".join(bytes.fromhex(match).decode("utf-8", "replace") for match in HEX.findall(content))
         assert [place for place, word in SECRETS.items() if word not in content] == []
-        stats = str(attacked.run("select * from pg_stats where schemaname = 'bough'"))
+        stats = str(attacked.run("select * from pg_stats where schemaname = 'oakleaf'"))
         assert SECRET_PATTERN.search(stats)
 
     def test_the_client_reads_its_own(self, attacked: AttackedDatabase) -> None:
-        text = "".join(attacked.client.attempt("own", f"table bough.{view}").text for view in VIEWS)
+        text = "".join(attacked.client.attempt("own", f"table oakleaf.{view}").text for view in VIEWS)
         assert all(word in text for word in (*PUBLIC_TEXTS, OWN, "Order 41"))
         assert not SECRET_PATTERN.search(text)
 
     def test_no_relation_behind_the_views_is_read_in_any_way(
         self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
-        behind = [f"bough.{name}" for name in attacked.relations("rvS") if name not in VIEWS]
+        behind = [f"oakleaf.{name}" for name in attacked.relations("rvS") if name not in VIEWS]
         behind += [f"pg_toast.{name}" for (name,) in attacked.run(TOAST)]
         attacks = [read.format(name) for name in behind for read in READS]
-        attacks += [f"table bough.{name}" for name in attacked.relations("i")]  # the parser refuses them all
+        attacks += [
+            f"table oakleaf.{name}" for name in attacked.relations("i")
+        ]  # the parser refuses them all
         assert successes(attacked.client, "relation read", attacks) == []
 
     def test_no_column_behind_the_views_is_read(self, attacked: AttackedDatabase) -> None:
         behind = [(name, column) for name in attacked.relations("rv") for column in attacked.columns(name)]
         attacks = [
-            read.format(f"bough.{name}", column)
+            read.format(f"oakleaf.{name}", column)
             for name, column in behind
             if name not in VIEWS
             for read in COLUMN_READS
@@ -142,9 +144,9 @@ class TestReading:
     def test_the_views_tell_nothing_internal_however_they_are_read(
         self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
-        attacks = [read.format(f"bough.{view}") for view in VIEWS for read in READS]
+        attacks = [read.format(f"oakleaf.{view}") for view in VIEWS for read in READS]
         attacks += [
-            "select schema_to_xml('bough', true, false, '')",
+            "select schema_to_xml('oakleaf', true, false, '')",
             "select database_to_xml(true, false, '')",
         ]
         assert leaks(attacked.client, "view read", attacks) == []
@@ -158,21 +160,22 @@ class TestReading:
     def test_another_spaces_service_is_told_nothing(
         self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
-        names = [f"bough.{name}" for name in attacked.relations("rv")]
+        names = [f"oakleaf.{name}" for name in attacked.relations("rv")]
         attacks = [read.format(name) for name in names for read in READS]
         attacks += [f"select * from {name}" for (name,) in attacked.run(CATALOGS)]
         attacks += [
-            read.format(f"bough.{name}", column)
+            read.format(f"oakleaf.{name}", column)
             for name in attacked.relations("r")
             for column in attacked.columns(name)
             for read in COLUMN_READS
         ]
         attacks += [
-            f"select * from bough.match_words('{word}'::tsquery, 0, 1::bigint << 62, 99)" for word in SEARCHES
+            f"select * from oakleaf.match_words('{word}'::tsquery, 0, 1::bigint << 62, 99)"
+            for word in SEARCHES
         ]
         assert leaks(attacked.stranger, "other service", attacks) == []
         for table in attacked.relations("r"):
-            result = attacked.stranger.attempt("other service", f"select from bough.{table}")
+            result = attacked.stranger.attempt("other service", f"select from oakleaf.{table}")
             assert not result.rows or table in ("migration", "lock")
 
     def test_a_function_with_hostile_arguments_finds_ones_own_or_nothing(
@@ -181,10 +184,10 @@ class TestReading:
         attacks = [
             call.format(argument)
             for argument in ARGUMENTS
-            for call in ("select * from bough.own_messages({})", "select * from bough.own_facts({}, 0)")
+            for call in ("select * from oakleaf.own_messages({})", "select * from oakleaf.own_facts({}, 0)")
         ]
         attacks += [
-            f"select * from bough.own_facts('{OWN}', {after})" for after in ("null", "-1", "9e18::bigint")
+            f"select * from oakleaf.own_facts('{OWN}', {after})" for after in ("null", "-1", "9e18::bigint")
         ]
         assert leaks(attacked.client, "function", attacks) == []
         for attack in attacks[2:]:
@@ -223,7 +226,7 @@ class TestOracles:
     def test_the_counters_of_a_transaction_count_nobody_elses_rows(self, attacked: AttackedDatabase) -> None:
         counted, tables = {}, len(attacked.client.attempt("oracle", ROWS_READ).rows)
         for name in (FOREIGN, ELSEWHERE, ABSENT):
-            reads = f"select * from bough.own_messages('{name}'); table bough.public_session"
+            reads = f"select * from oakleaf.own_messages('{name}'); table oakleaf.public_session"
             # In one transaction: what was counted before may be reported between two.
             rows = attacked.client.attempt("oracle", f"{ROWS_READ}; {reads}; {ROWS_READ}").rows
             pairs = zip(rows[:tables], rows[-tables:], strict=True)
@@ -233,11 +236,11 @@ class TestOracles:
 
     def test_a_predicate_of_ones_own_sees_ones_own_rows_only(self, attacked: AttackedDatabase) -> None:
         attacks = [
-            f"{LEAK} {predicate.format(f'bough.{view}')}" for view in VIEWS for predicate in PREDICATES
+            f"{LEAK} {predicate.format(f'oakleaf.{view}')}" for view in VIEWS for predicate in PREDICATES
         ]
         assert leaks(attacked.client, "predicate", attacks) == []
         result = attacked.client.attempt(
-            "predicate", f"{LEAK} select * from bough.public_session x where pg_temp.leak(x)"
+            "predicate", f"{LEAK} select * from oakleaf.public_session x where pg_temp.leak(x)"
         )
         assert len(result.rows) == len([notice for notice in result.notices if "saw" in notice]) == 1
 
@@ -248,7 +251,7 @@ class TestOracles:
         for attack in (REUSED_ID.format(FOREIGN), *CLASHES):
             result = attacked.stranger.attempt("clash", attack)
             assert result.error is not None or attack.startswith(
-                ("update", "delete", "insert into bough.inbox")
+                ("update", "delete", "insert into oakleaf.inbox")
             )
             assert is_silent(AttackResult(result.rows, None, result.notices)), result.text
             assert "Key (" not in result.text
@@ -256,10 +259,10 @@ class TestOracles:
 
 class TestChanging:
     def test_nothing_of_ours_is_changed_or_made(self, attacked: AttackedDatabase, unchanged: None) -> None:
-        names = [f"bough.{name}" for name in attacked.relations("rvS")]
+        names = [f"oakleaf.{name}" for name in attacked.relations("rvS")]
         attacks = [change.format(name) for name in names for change in CHANGES]
         attacks += [
-            f"update bough.{name} set {column} = {column}"
+            f"update oakleaf.{name} set {column} = {column}"
             for name in attacked.relations("rv")
             for column in attacked.columns(name)
         ]
@@ -269,7 +272,7 @@ class TestChanging:
             assert is_silent(attacked.client.attempt("change", attempt, commits=True))
 
     def test_no_lock_is_taken_that_others_would_wait_for(self, attacked: AttackedDatabase) -> None:
-        names = [f"bough.{name}" for name in attacked.relations("rv") if name != "public_input"]
+        names = [f"oakleaf.{name}" for name in attacked.relations("rv") if name != "public_input"]
         assert (
             successes(attacked.client, "lock", [lock.format(name) for name in names for lock in LOCKS]) == []
         )
@@ -282,28 +285,26 @@ class TestChanging:
     def test_a_copy_into_the_inbox_is_an_input_like_any_other(
         self, attacked: AttackedDatabase, unchanged: None
     ) -> None:
-        result = attacked.client.attempt("forgery", "copy bough.public_input (session_id, text) from stdin")
+        result = attacked.client.attempt("forgery", "copy oakleaf.public_input (session_id, text) from stdin")
         assert isinstance(result.error, psycopg.errors.NoDataFound)
 
     def test_it_has_no_power_over_the_server(self, attacked: AttackedDatabase, unchanged: None) -> None:
         powers = [
             power
             for power in PRIVILEGES
-            if "bough_plain" not in power or attacked.owner_url != attacked.database.owner_url
+            if "oakleaf_plain" not in power or attacked.owner_url != attacked.database.owner_url
         ]
         done = successes(attacked.client, "power", powers)
         assert [attack for attack, _ in done] == []
 
     def test_what_is_put_in_is_the_owners_and_a_users(self, attacked: AttackedDatabase) -> None:
-        statement = (
-            f"insert into bough.public_input (session_id, text) values ('{OWN}', '{{\"role\": \"system\"}}')"
-        )
+        statement = f"insert into oakleaf.public_input (session_id, text) values ('{OWN}', '{{\"role\": \"system\"}}')"
         attacked.client.attempt("forgery", statement, commits=True)
         rows = attacked.run(
-            "select owner, space, convert_from(body, 'UTF8')::json ->> 'role' from bough.inbox where session_number = 1"
+            "select owner, space, convert_from(body, 'UTF8')::json ->> 'role' from oakleaf.inbox where session_number = 1"
         )
         assert set(rows) == {("ann", "default", "user")}
-        attacked.run("delete from bough.inbox where session_number = 1 and number > 1")
+        attacked.run("delete from oakleaf.inbox where session_number = 1 and number > 1")
 
 
 class TestIdentity:
@@ -316,17 +317,17 @@ class TestIdentity:
     ) -> None:
         attacked.client.connection.execute("discard all")
         with attacked.client.connection.transaction():
-            for name, value in (("bough.space", space), ("bough.owner", owner)):
+            for name, value in (("oakleaf.space", space), ("oakleaf.owner", owner)):
                 attacked.client.connection.execute("select set_config(%s, %s, true)", (name, value))
             for view in VIEWS:
                 attacked.attempts["identity"] += 1
-                assert attacked.client.execute(f"table bough.{view}").rows == []
+                assert attacked.client.execute(f"table oakleaf.{view}").rows == []
 
     @pytest.mark.parametrize("setting", SETTINGS)
     def test_no_setting_and_no_object_of_ones_own_makes_one_more(
         self, attacked: AttackedDatabase, setting: str
     ) -> None:
-        results = [attacked.client.attempt("setting", f"{setting}; table bough.{view}") for view in VIEWS]
+        results = [attacked.client.attempt("setting", f"{setting}; table oakleaf.{view}") for view in VIEWS]
         assert all(is_silent(result) for result in results)
         known = [row for result in results for row in result.rows if isinstance(row, tuple)]
         assert {row[0] for row in known} <= {OWN}
@@ -334,7 +335,7 @@ class TestIdentity:
     def test_an_identity_ends_with_its_transaction(self, attacked: AttackedDatabase) -> None:
         client = attacked.client
         client.connection.execute("discard all")
-        client.connection.execute("prepare p as select text from bough.public_message")
+        client.connection.execute("prepare p as select text from oakleaf.public_message")
         client.connection.execute("set plan_cache_mode = force_generic_plan")
         for ending in ("commit", "rollback", "select 1 / 0"):
             client.connection.execute("begin")
@@ -343,7 +344,7 @@ class TestIdentity:
             assert len(client.execute("execute p").rows) == 2
             client.execute(ending)
             client.execute("rollback")
-            for view in ("execute p", *(f"table bough.{view}" for view in VIEWS)):
+            for view in ("execute p", *(f"table oakleaf.{view}" for view in VIEWS)):
                 attacked.attempts["identity"] += 1
                 assert client.execute(view).rows == []
         client.connection.execute("begin")
@@ -355,40 +356,44 @@ class TestIdentity:
         client.connection.execute(IDENTITY.replace("true", "false"))
         assert len(client.execute("execute p").rows) == 2
         client.connection.execute("discard all")
-        assert client.execute("table bough.public_message").rows == []
+        assert client.execute("table oakleaf.public_message").rows == []
 
     def test_a_bound_login_is_its_owner_whatever_it_sets(
         self, attacked: AttackedDatabase, person: str
     ) -> None:
-        attacked.run(f"select bough.bind('{person}', 'default', 'ann')")
+        attacked.run(f"select oakleaf.bind('{person}', 'default', 'ann')")
         url = attacked.database.host.url(attacked.database.name, person)
         for space, owner in (("default", "bob"), ("other", "ann"), ("", ""), ("default", "ann")):
             ann = Attacker(url, attacked.attempts, space, owner)
-            results = [ann.attempt("bound", f"{setting}; table bough.public_message") for setting in SETTINGS]
+            results = [
+                ann.attempt("bound", f"{setting}; table oakleaf.public_message") for setting in SETTINGS
+            ]
             assert all(is_silent(one) for one in results)
-            assert ann.attempt("bound", "select text from bough.public_message").rows == [
+            assert ann.attempt("bound", "select text from oakleaf.public_message").rows == [
                 (PUBLIC_TEXTS[0],),
                 (PUBLIC_TEXTS[1],),
             ]
             assert successes(ann, "bound", PRIVILEGES[4:]) == []
             assert (
-                successes(ann, "bound", [f"set role {name}" for name in ("bough_client", "bough_service")])
+                successes(
+                    ann, "bound", [f"set role {name}" for name in ("oakleaf_client", "oakleaf_service")]
+                )
                 == []
             )
-            forged = f"insert into bough.public_input (session_id, text) values ('{FOREIGN}', 'x')"
+            forged = f"insert into oakleaf.public_input (session_id, text) values ('{FOREIGN}', 'x')"
             assert successes(ann, "bound", [forged]) == []
             ann.close()
-        attacked.run(f"select bough.unbind('{person}')")
+        attacked.run(f"select oakleaf.unbind('{person}')")
         ann = Attacker(url, attacked.attempts)
-        assert successes(ann, "bound", [f"table bough.{view}" for view in VIEWS]) == []
+        assert successes(ann, "bound", [f"table oakleaf.{view}" for view in VIEWS]) == []
         ann.close()
 
     def test_migrating_again_keeps_who_is_bound(self, attacked: AttackedDatabase, person: str) -> None:
-        attacked.run(f"select bough.bind('{person}', 'default', 'ann')")
+        attacked.run(f"select oakleaf.bind('{person}', 'default', 'ann')")
         migrate(attacked.owner_url)
         ann = Attacker(
             attacked.database.host.url(attacked.database.name, person), attacked.attempts, owner="bob"
         )
-        assert ann.attempt("bound", "select session_id from bough.public_session").rows == [(OWN,)]
+        assert ann.attempt("bound", "select session_id from oakleaf.public_session").rows == [(OWN,)]
         ann.close()
-        attacked.run(f"select bough.unbind('{person}')")
+        attacked.run(f"select oakleaf.unbind('{person}')")

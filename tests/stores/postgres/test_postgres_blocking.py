@@ -8,13 +8,13 @@ from typing import Any
 import psycopg
 import pytest
 
-import bough
-from bough import assistant, errors, user
-from bough.stores.postgres import commit as postgres_commit
-from bough.stores.postgres import connections as postgres_connections
-from bough.stores.postgres import create as postgres_create
-from bough.stores.postgres import schema as postgres_schema
-from bough.stores.postgres.schema import LOCK, migrate
+import oakleaf
+from oakleaf import assistant, errors, user
+from oakleaf.stores.postgres import commit as postgres_commit
+from oakleaf.stores.postgres import connections as postgres_connections
+from oakleaf.stores.postgres import create as postgres_create
+from oakleaf.stores.postgres import schema as postgres_schema
+from oakleaf.stores.postgres.schema import LOCK, migrate
 from support.postgres import Database
 from support.postgres_attacks import IDENTITY
 
@@ -37,7 +37,7 @@ class TestDenial:
         ]
         client.execute(f"select {', '.join(f'pg_advisory_lock({key})' for key in keys)}")
         migrate(database.owner_url)
-        with bough.open(database.url) as sessions:
+        with oakleaf.open(database.url) as sessions:
             conversation = sessions.latest_or_start("conversation")
             conversation.append([user("q"), assistant("a")])
             fork = conversation.fork()
@@ -48,10 +48,10 @@ class TestDenial:
         client.execute("discard all")
 
     def test_an_input_that_is_not_committed_stops_no_step(self, database: Database, client: Client) -> None:
-        with bough.open(database.url) as sessions, client.transaction():
+        with oakleaf.open(database.url) as sessions, client.transaction():
             mine = sessions.start(owner="ann")
             client.execute(IDENTITY)
-            statement = "insert into bough.public_input (session_id, text) values (%s, 'x')"
+            statement = "insert into oakleaf.public_input (session_id, text) values (%s, 'x')"
             client.execute(statement, (mine.session_id,))
             mine.append([user("q"), assistant("a")])
             sessions.backend.release(mine.session_id, sessions.backend.lease(mine.session_id, "h", 9, 1))
@@ -63,10 +63,10 @@ class TestDenial:
     ) -> None:
         short = postgres_connections.IDENTITY.replace("30s", "100ms")
         monkeypatch.setattr(postgres_connections, "IDENTITY", short)
-        with bough.open(database.url) as sessions, client.transaction():
+        with oakleaf.open(database.url) as sessions, client.transaction():
             mine = sessions.start(owner="ann")
             client.execute(IDENTITY)
-            statement = "insert into bough.public_input (session_id, text) values (%s, 'x')"
+            statement = "insert into oakleaf.public_input (session_id, text) values (%s, 'x')"
             client.execute(statement, (mine.session_id,))
             with pytest.raises(errors.StoreError, match="held a lock"):
                 mine.enqueue("the service's own")
@@ -94,14 +94,14 @@ class TestDenial:
         )
         for cached in (postgres_commit.statement, postgres_create.statement):
             cached.cache_clear()
-        with bough.open(database.url) as store:
+        with oakleaf.open(database.url) as store:
             session = store.start(session_id="ses_held")
             session.append([user("q"), assistant("a")])
             with psycopg.connect(database.host.url(database.name)) as other:
-                other.execute("select from bough.session where id = 'ses_held' for update")
+                other.execute("select from oakleaf.session where id = 'ses_held' for update")
                 other.execute(
-                    "insert into bough.session select (jsonb_populate_record(session, "
-                    "jsonb_build_object('number', 999, 'id', 'ses_new'))).* from bough.session where id = 'ses_held'"
+                    "insert into oakleaf.session select (jsonb_populate_record(session, "
+                    "jsonb_build_object('number', 999, 'id', 'ses_new'))).* from oakleaf.session where id = 'ses_held'"
                 )
                 with pytest.raises(
                     errors.StoreError, match=r"another client held a lock .* nothing was written, try again"
@@ -117,14 +117,14 @@ class TestDenial:
     ) -> None:
         monkeypatch.setattr(postgres_schema, "LOCK_TIMEOUT", "100ms")
         with client.transaction():
-            client.execute("table bough.public_message")
+            client.execute("table oakleaf.public_message")
             with pytest.raises(errors.StoreError, match="nothing was changed"):
                 migrate(database.owner_url)
 
     def test_nothing_is_notified_that_could_be_overheard(self, database: Database, client: Client) -> None:
-        for channel in ("bough", "default", "ann", "session", "entry", "journal", "ses_1"):
+        for channel in ("oakleaf", "default", "ann", "session", "entry", "journal", "ses_1"):
             client.execute(f'listen "{channel}"')
-        with bough.open(database.url) as sessions:
+        with oakleaf.open(database.url) as sessions:
             sessions.start(session_id="ses_1", owner="bob").append([user("q"), assistant("a")])
         assert list(client.notifies(timeout=0.1)) == []
         client.execute("discard all")

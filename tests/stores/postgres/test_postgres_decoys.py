@@ -9,20 +9,20 @@ from types import SimpleNamespace
 import psycopg
 import pytest
 
-import bough
-from bough import ScriptedModel, ToolCall, Usage, assistant, errors, user
-from bough.engines.absurd.claim import AbsurdClient, Claim, ConnectionHandle
-from bough.engines.absurd.deaths import TaskDeaths
-from bough.engines.absurd.engine import Agent
-from bough.engines.absurd.health import engine_health
-from bough.engines.absurd.queue import queue_tables
-from bough.engines.absurd.schema import install
-from bough.engines.absurd.task_queue import TaskQueue
-from bough.engines.absurd.worker import LeaseRenewer, OnlyRunClient, Worker
-from bough.log.doctor import session_health
-from bough.stores.base import SessionQuery
-from bough.stores.postgres.schema import migrate, scrub
-from bough.stores.postgres.store import PostgresStore
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, Usage, assistant, errors, user
+from oakleaf.engines.absurd.claim import AbsurdClient, Claim, ConnectionHandle
+from oakleaf.engines.absurd.deaths import TaskDeaths
+from oakleaf.engines.absurd.engine import Agent
+from oakleaf.engines.absurd.health import engine_health
+from oakleaf.engines.absurd.queue import queue_tables
+from oakleaf.engines.absurd.schema import install
+from oakleaf.engines.absurd.task_queue import TaskQueue
+from oakleaf.engines.absurd.worker import LeaseRenewer, OnlyRunClient, Worker
+from oakleaf.log.doctor import session_health
+from oakleaf.stores.base import SessionQuery
+from oakleaf.stores.postgres.schema import migrate, scrub
+from oakleaf.stores.postgres.store import PostgresStore
 from support.absurd_queue import AbsurdQueue
 from support.decoys import plant
 from support.postgres import EMPTY, Database, DatabaseHost
@@ -34,7 +34,7 @@ from support.store_contract import PostgresConformance
 def planted(postgres: DatabaseHost) -> Database:
     """A database as before PostgreSQL 15: everybody may create in public, and a client did before the first migration."""
     database = Database(postgres, "decoys")
-    database.run("drop schema bough cascade; grant create on schema public to public")
+    database.run("drop schema oakleaf cascade; grant create on schema public to public")
     assert plant(database.client_url) > 10_000
     migrate(database.owner_url)
     return database
@@ -48,7 +48,7 @@ def url(planted: Database) -> str:
     return planted.url
 
 
-@bough.tool(effect="read")
+@oakleaf.tool(effect="read")
 def look() -> str:
     return "seen"
 
@@ -64,14 +64,16 @@ class TestWhatAClientPlanted:
             psycopg.connect(planted.url) as service,
             pytest.raises(psycopg.errors.InsufficientPrivilege, match="decoy"),
         ):
-            service.execute("select 1 from bough.lock where number = 1::bigint & 1")
+            service.execute("select 1 from oakleaf.lock where number = 1::bigint & 1")
         with pytest.raises(psycopg.errors.RaiseException, match="a decoy ran as postgres"):
             planted.run("select hashtextextended('x', 1)")
 
     def test_it_never_runs_in_the_life_of_a_session(self, planted: Database, url: str) -> None:
-        with bough.open(url) as store:
+        with oakleaf.open(url) as store:
             session = store.start(session_id="ses_a", owner="ann", tags={"k": "v"}, title="a title")
-            with session.turn(user("look", bough.Attachment(b"picture", "image/png")), key="mail-1") as turn:
+            with session.turn(
+                user("look", oakleaf.Attachment(b"picture", "image/png")), key="mail-1"
+            ) as turn:
                 turn.answer(assistant(ToolCall("c1", "look", {})), usage=Usage(7, 7), provider="p", model="m")
                 turn.result("c1", "seen")
                 turn.answer(assistant("done"))

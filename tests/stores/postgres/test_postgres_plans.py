@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-import bough
-from bough.stores.base import SessionQuery
+import oakleaf
+from oakleaf.stores.base import SessionQuery
 from support.filled_store import READS, write_rare_sessions, write_sessions, write_small_space
 from support.postgres import Database, DatabaseHost
 
@@ -24,42 +24,42 @@ TABLES = (
 # Copies what the store itself wrote, under other numbers: 4,000 sessions in a second.
 COPY = """
 create temp table step as select n * 1000 as step from generate_series(1, {copies}) as n;
-insert into bough.session select (jsonb_populate_record(session, jsonb_build_object(
-    'number', number + step, 'id', id || '_' || step, 'branch', branch + step))).* from bough.session, step where number <= {most};
-insert into bough.session_detail select session_number + step, space, spec, policy, workspace, state
-    from bough.session_detail, step where session_number <= {most};
-insert into bough.branch select id + step, space, session_number + step, parent + step, parent_seq
-    from bough.branch, step where id <= {most};
-insert into bough.entry select (jsonb_populate_record(entry, jsonb_build_object('branch', branch + step.step))).*
-    from bough.entry, step where branch <= {most};
-insert into bough.usage select (jsonb_populate_record(usage, jsonb_build_object('session_number', session_number + step, 'branch', branch + step))).*
-    from bough.usage, step where session_number <= {most};
-insert into bough.journal select (jsonb_populate_record(journal, jsonb_build_object('session_number', session_number + step))).*
-    from bough.journal, step where session_number <= {most};
-insert into bough.search select id + (step::bigint << 32), space, session_number + step, at, words
-    from bough.search, step where session_number <= {most};
-insert into bough.search_progress select session_number + step, space, facts, title from bough.search_progress, step where session_number <= {most};
+insert into oakleaf.session select (jsonb_populate_record(session, jsonb_build_object(
+    'number', number + step, 'id', id || '_' || step, 'branch', branch + step))).* from oakleaf.session, step where number <= {most};
+insert into oakleaf.session_detail select session_number + step, space, spec, policy, workspace, state
+    from oakleaf.session_detail, step where session_number <= {most};
+insert into oakleaf.branch select id + step, space, session_number + step, parent + step, parent_seq
+    from oakleaf.branch, step where id <= {most};
+insert into oakleaf.entry select (jsonb_populate_record(entry, jsonb_build_object('branch', branch + step.step))).*
+    from oakleaf.entry, step where branch <= {most};
+insert into oakleaf.usage select (jsonb_populate_record(usage, jsonb_build_object('session_number', session_number + step, 'branch', branch + step))).*
+    from oakleaf.usage, step where session_number <= {most};
+insert into oakleaf.journal select (jsonb_populate_record(journal, jsonb_build_object('session_number', session_number + step))).*
+    from oakleaf.journal, step where session_number <= {most};
+insert into oakleaf.search select id + (step::bigint << 32), space, session_number + step, at, words
+    from oakleaf.search, step where session_number <= {most};
+insert into oakleaf.search_progress select session_number + step, space, facts, title from oakleaf.search_progress, step where session_number <= {most};
 """
 LONG_JOURNAL = """
-insert into bough.journal (session_number, number, space, kind, at)
-select number, 1000 + n, space, 'appended', 0 from bough.session, generate_series(1, 4000) as n where id = 'ses_rare'
+insert into oakleaf.journal (session_number, number, space, kind, at)
+select number, 1000 + n, space, 'appended', 0 from oakleaf.session, generate_series(1, 4000) as n where id = 'ses_rare'
 """
 LONG_LEDGER = """
-insert into bough.usage (session_number, number, space, call_id, branch, after_seq, answer_seq, failed, at)
+insert into oakleaf.usage (session_number, number, space, call_id, branch, after_seq, answer_seq, failed, at)
 select number, 1 + n, space, 'call-' || n, branch, 2 * n - 1, 2 * n, false, 0
-from bough.session, generate_series(1, 4000) as n where id = 'ses_rare'
+from oakleaf.session, generate_series(1, 4000) as n where id = 'ses_rare'
 """
 
 
 @pytest.fixture(scope="module")
 def filled(postgres: DatabaseHost) -> Database:
     database = Database(postgres, "plans")  # to which no other test has a connection
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         write_sessions(store)
-    ((most,),) = database.run("select max(id) from bough.branch")
+    ((most,),) = database.run("select max(id) from oakleaf.branch")
     database.run(COPY.format(copies=COPIES, most=most))
-    database.run("select setval('bough.session_number', 1000000), setval('bough.branch_id', 1000000)")
-    with bough.open(database.url) as store:
+    database.run("select setval('oakleaf.session_number', 1000000), setval('oakleaf.branch_id', 1000000)")
+    with oakleaf.open(database.url) as store:
         write_rare_sessions(store)
     database.run(LONG_JOURNAL)
     database.run(LONG_LEDGER)
@@ -72,7 +72,7 @@ def rows_read(database: Database) -> dict[str, int]:
     names = ", ".join(f"'{name}'" for name in TABLES)
     rows = database.run(
         "select relname, seq_tup_read + coalesce(idx_tup_fetch, 0) from pg_stat_all_tables "
-        f"where schemaname = 'bough' and relname in ({names})"
+        f"where schemaname = 'oakleaf' and relname in ({names})"
     )
     return {name: int(count) for name, count in rows}
 
@@ -81,11 +81,11 @@ def rows_read(database: Database) -> dict[str, int]:
 def test_nothing_reads_more_than_it_returns(name: str, filled: Database) -> None:
     space, work = READS[name]
     before = rows_read(filled)
-    with bough.open(filled.url, space=space) as store:
+    with oakleaf.open(filled.url, space=space) as store:
         work(store)
     deadline = time.monotonic() + 10  # the server reports what a connection read when it ends
     while filled.run(
-        f"select 1 from pg_stat_activity where usename = 'bough_app' and datname = '{filled.name}'"
+        f"select 1 from pg_stat_activity where usename = 'oakleaf_app' and datname = '{filled.name}'"
     ):
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -108,7 +108,7 @@ def test_nothing_reads_more_than_it_returns(name: str, filled: Database) -> None
 def test_a_list_is_planned_once_for_a_connection(query: SessionQuery, filled: Database) -> None:
     """Planning takes as long as reading a page. PostgreSQL makes five plans for the values before it decides."""
     for space in ("default", "small"):
-        with bough.open(filled.url, space=space) as store:
+        with oakleaf.open(filled.url, space=space) as store:
             for _ in range(16):
                 store.backend.sessions(query)
             plans = store.backend.connections.query(  # type: ignore[attr-defined]

@@ -13,10 +13,10 @@ from typing import Any
 import psycopg
 import pytest
 
-import bough
-from bough import Store, assistant, errors, user
-from bough.stores.postgres import connections
-from bough.stores.postgres.store import PostgresStore
+import oakleaf
+from oakleaf import Store, assistant, errors, user
+from oakleaf.stores.postgres import connections
+from oakleaf.stores.postgres.store import PostgresStore
 from support.postgres import APP, Database, DatabaseHost, PostgresServer
 from support.processes import wait_until
 
@@ -69,19 +69,19 @@ def primary() -> Iterator[Primary]:
 
 @pytest.fixture
 def store(primary: Primary) -> Iterator[Store]:
-    with bough.open(primary.url) as opened:
+    with oakleaf.open(primary.url) as opened:
         yield opened
 
 
 @pytest.fixture
-def session(store: Store) -> bough.Session:
+def session(store: Store) -> oakleaf.Session:
     session = store.start()
     session.append([user("1"), assistant("2")])
     session.append([user("3")], key="mail-1")
     return session
 
 
-Write = Callable[[Store, bough.Session], object]
+Write = Callable[[Store, oakleaf.Session], object]
 WRITES: dict[str, Write] = {
     "start": lambda store, session: store.start(title="new"),
     "start of a known id": lambda store, session: store.start(session_id=session.session_id),
@@ -98,7 +98,7 @@ WRITES: dict[str, Write] = {
 @pytest.mark.parametrize("end", ["pg_cancel_backend", "pg_terminate_backend"])
 @pytest.mark.parametrize("write", WRITES.values(), ids=list(WRITES))
 def test_what_no_standby_has_is_not_acknowledged(
-    primary: Primary, store: Store, session: bough.Session, write: Write, end: str
+    primary: Primary, store: Store, session: oakleaf.Session, write: Write, end: str
 ) -> None:
     """PostgreSQL commits locally, then waits. Whoever ends the wait makes it a commit that may be lost with the primary."""
     check_not_acknowledged(primary, lambda: write(store, session), end)
@@ -126,7 +126,7 @@ def test_a_change_that_the_server_has_not_ended_is_not_denied(
 ) -> None:
     """The client is cut off, and the server holds the session's lock until a standby answers."""
     monkeypatch.setattr(connections, "IDENTITY", connections.IDENTITY.replace("30s", "200ms"))
-    with bough.open(primary.url) as store, ThreadPoolExecutor(1) as pool:
+    with oakleaf.open(primary.url) as store, ThreadPoolExecutor(1) as pool:
         session = store.start()
         with primary.required("absent"):
             done = pool.submit(session.append, [user("1")])
@@ -149,7 +149,7 @@ def cut_off(store: Store) -> None:
 def test_a_role_that_wants_no_warnings_gets_this_one(primary: Primary) -> None:
     primary.run(f"alter role {APP} set client_min_messages = error")
     try:
-        with bough.open(primary.url) as store:
+        with oakleaf.open(primary.url) as store:
             session = store.start()
             check_not_acknowledged(primary, lambda: session.enqueue("later"))
             check_not_acknowledged(primary, lambda: session.append([user("1")]))
@@ -162,7 +162,7 @@ def test_what_was_acknowledged_survives_a_failover(primary: Primary) -> None:
     assert server is not None
     standby = PostgresServer(SETTINGS, primary=server)
     standby.start()
-    with bough.open(primary.url) as store, ThreadPoolExecutor(4) as pool:
+    with oakleaf.open(primary.url) as store, ThreadPoolExecutor(4) as pool:
         session, other = store.start(session_id="ses_survives"), store.start()
         for each in (session, other):
             each.append([user("1")])
@@ -183,7 +183,7 @@ def test_what_was_acknowledged_survives_a_failover(primary: Primary) -> None:
             assert (queued.result(30), appended.result(30).repeated) == (1, False)
             server.stop(SIGQUIT)
             standby.promote()
-            with bough.open(standby.url(primary.name, APP)) as promoted:
+            with oakleaf.open(standby.url(primary.name, APP)) as promoted:
                 assert {row.session_id for row in promoted.sessions().sessions} >= ids
                 assert len(promoted.backend.inbox("ses_survives")) == 1
                 assert promoted.session(other.session_id).append([assistant("2")], key="mail-1").repeated

@@ -9,10 +9,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-import bough
-from bough import assistant, user
-from bough.log.doctor import session_health
-from bough.stores.postgres.schema import migrate
+import oakleaf
+from oakleaf import assistant, user
+from oakleaf.log.doctor import session_health
+from oakleaf.stores.postgres.schema import migrate
 from support.postgres import APP, CLIENT, Database, DatabaseHost, PostgresServer, binaries
 
 
@@ -28,8 +28,8 @@ def test_a_dump_restored_without_its_roles_is_whole_after_migrate_and_doctor_nam
     postgres: DatabaseHost, database: Database, other_cluster: PostgresServer, tmp_path: Path
 ) -> None:
     database.run("drop role if exists reader")
-    database.run("create role reader login; select bough.bind('reader', 'default', 'ann')")
-    with bough.open(database.url) as store:
+    database.run("create role reader login; select oakleaf.bind('reader', 'default', 'ann')")
+    with oakleaf.open(database.url) as store:
         session = store.start("support", owner="ann", tags={"team": "north"}, title="lost parcel")
         session.append([user("Where is the parcel?"), assistant("In the harbour.")])
         fork = session.fork(1)
@@ -46,13 +46,13 @@ def test_a_dump_restored_without_its_roles_is_whole_after_migrate_and_doctor_nam
         [binaries() / "pg_restore", "-d", target, dump], capture_output=True, text=True, check=False
     )
     assert (
-        'role "bough_service" does not exist' in restored.stderr
+        'role "oakleaf_service" does not exist' in restored.stderr
     )  # it goes on, and migrate makes what is missing
     migrate(target)
     with psycopg.connect(target, autocommit=True) as admin:
-        admin.execute(f"create role {APP} login in role bough_service")  # type: ignore[arg-type]
+        admin.execute(f"create role {APP} login in role oakleaf_service")  # type: ignore[arg-type]
 
-    with bough.open(other_cluster.url("agents", APP)) as store:
+    with oakleaf.open(other_cluster.url("agents", APP)) as store:
         assert list(store.verify()) == []
         assert [entry.entry_id for entry in store.session(fork.session_id).path()] == expected
         assert store.search("harbour").hits
@@ -61,20 +61,20 @@ def test_a_dump_restored_without_its_roles_is_whole_after_migrate_and_doctor_nam
         assert [one.message.split(" was bound")[0] for one in problems] == ["the login 'reader'"]
         with psycopg.connect(target, autocommit=True) as admin:
             admin.execute("create role reader login")
-            admin.execute("select bough.bind('reader', 'default', 'ann')")
+            admin.execute("select oakleaf.bind('reader', 'default', 'ann')")
         assert store.backend.lost_logins() == []
     with psycopg.connect(other_cluster.url("agents", "reader")) as reader:
         rows = reader.execute(
-            "select text from bough.public_message where session_id = %s", (session.session_id,)
+            "select text from oakleaf.public_message where session_id = %s", (session.session_id,)
         )
         assert [text for (text,) in rows] == ["Where is the parcel?", "In the harbour."]
-    database.run("select bough.unbind('reader'); drop role reader")
+    database.run("select oakleaf.unbind('reader'); drop role reader")
 
 
 def test_a_dump_restored_as_another_owner_is_whole_after_migrate(
     postgres: DatabaseHost, database: Database, tmp_path: Path
 ) -> None:
-    with bough.open(database.url) as store:
+    with oakleaf.open(database.url) as store:
         session = store.start("support", owner="ann")
         session.append([user("Where is the parcel?"), assistant("In the harbour.")])
         assert store.search("harbour").hits
@@ -91,12 +91,12 @@ def test_a_dump_restored_as_another_owner_is_whole_after_migrate(
     done = migrate(postgres.url(name, "heir"))
     assert done.before == done.after
 
-    with bough.open(postgres.url(name, APP)) as store:
+    with oakleaf.open(postgres.url(name, APP)) as store:
         assert list(store.verify()) == []
         assert store.search("harbour").hits
     with psycopg.connect(postgres.url(name, CLIENT)) as client:
         client.execute(
-            "select set_config('bough.space', 'default', true), set_config('bough.owner', 'ann', true)"
+            "select set_config('oakleaf.space', 'default', true), set_config('oakleaf.owner', 'ann', true)"
         )
-        rows = client.execute("select text from bough.public_message")
+        rows = client.execute("select text from oakleaf.public_message")
         assert [text for (text,) in rows] == ["Where is the parcel?", "In the harbour."]

@@ -8,15 +8,15 @@ from typing import Any
 import psycopg
 import pytest
 
-import bough
-from bough import Evidence, Store, ToolCall, assistant, errors, system, tool_result, user
-from bough.core.drafts import Draft
-from bough.core.messages import Reasoning, Text
-from bough.engines.absurd.schema import install
-from bough.stores.postgres.health import rights_health
-from bough.stores.postgres.rights import RightsDifferences, compare_rights
-from bough.stores.postgres.schema import SAFE_PATH, migrate
-from bough.stores.postgres.store import PostgresStore
+import oakleaf
+from oakleaf import Evidence, Store, ToolCall, assistant, errors, system, tool_result, user
+from oakleaf.core.drafts import Draft
+from oakleaf.core.messages import Reasoning, Text
+from oakleaf.engines.absurd.schema import install
+from oakleaf.stores.postgres.health import rights_health
+from oakleaf.stores.postgres.rights import RightsDifferences, compare_rights
+from oakleaf.stores.postgres.schema import SAFE_PATH, migrate
+from oakleaf.stores.postgres.store import PostgresStore
 from support.paths import ROOT
 from support.postgres import TABLES, Database, DatabaseHost
 
@@ -28,12 +28,12 @@ REFUSED = (psycopg.errors.InsufficientPrivilege, psycopg.errors.ObjectNotInPrere
 
 @pytest.fixture
 def store(database: Database) -> Iterator[Store]:
-    with bough.open(database.url) as opened_store:
+    with oakleaf.open(database.url) as opened_store:
         yield opened_store
 
 
 @pytest.fixture
-def session(store: Store) -> bough.Session:
+def session(store: Store) -> oakleaf.Session:
     """Ann's, with something to hide in every place that can."""
     new_session = store.start(
         seeds=[system("seed-secret")],
@@ -55,7 +55,7 @@ def ask(
 ) -> list[Any]:
     """As the client role, in a transaction with that identity."""
     with psycopg.connect(database.client_url) as connection:
-        for name, value in (("bough.space", space), ("bough.owner", owner)):
+        for name, value in (("oakleaf.space", space), ("oakleaf.owner", owner)):
             if value is not None:
                 connection.execute("select set_config(%s, %s, true)", (name, value))
         rows = connection.execute(query)  # type: ignore[arg-type]
@@ -64,158 +64,160 @@ def ask(
 
 class TestTheClient:
     def test_it_reads_the_inputs_and_final_answers_of_its_owner(
-        self, database: Database, session: bough.Session
+        self, database: Database, session: oakleaf.Session
     ) -> None:
-        messages = ask(database, "select seq, role, text from bough.public_message where text is not null")
+        messages = ask(database, "select seq, role, text from oakleaf.public_message where text is not null")
         assert [row[1:] for row in messages] == [("user", "Where is it?"), ("assistant", "On its way.")]
-        sessions = ask(database, "select session_id, title from bough.public_session")
+        sessions = ask(database, "select session_id, title from oakleaf.public_session")
         assert sessions == [(session.session_id, "Order 41")]
-        one = ask(database, f"select text from bough.own_messages('{session.session_id}')")
+        one = ask(database, f"select text from oakleaf.own_messages('{session.session_id}')")
         assert one == [("Where is it?",), ("On its way.",)]
 
     def test_the_statements_that_the_page_shows_work(
-        self, database: Database, session: bough.Session
+        self, database: Database, session: oakleaf.Session
     ) -> None:
         page = (ROOT / "docs/scale.md").read_text().split("### What a client sees")[1]
         shown = page.split("```sql\n")[1].split("```")[0].replace("ses_…", session.session_id)
         with psycopg.connect(database.client_url, autocommit=True) as connection:
             for statement in shown.replace("'shop'", "'default'").split(";\n")[:-1]:
                 connection.execute(statement)  # type: ignore[arg-type]
-        assert ask(database, "select text from bough.public_input") == [("Where is order 41?",)]
+        assert ask(database, "select text from oakleaf.public_input") == [("Where is order 41?",)]
 
     def test_nothing_internal_is_in_anything_it_reads(
-        self, database: Database, session: bough.Session
+        self, database: Database, session: oakleaf.Session
     ) -> None:
-        everything = "".join(str(ask(database, f"select * from bough.{view}")) for view in VIEWS)
+        everything = "".join(str(ask(database, f"select * from oakleaf.{view}")) for view in VIEWS)
         assert "On its way." in everything
         assert not [word for word in SECRETS if word in everything]
 
     def test_without_an_identity_or_with_half_of_one_it_sees_nothing(
-        self, database: Database, session: bough.Session
+        self, database: Database, session: oakleaf.Session
     ) -> None:
         for owner, space in ((None, None), ("ann", None), (None, "default"), ("", ""), ("bob", "default")):
             for view in VIEWS:
-                assert ask(database, f"select * from bough.{view}", owner, space) == []
+                assert ask(database, f"select * from oakleaf.{view}", owner, space) == []
 
-    def test_its_numbers_have_no_gap(self, database: Database, session: bough.Session) -> None:
-        facts = ask(database, "select number, kind from bough.public_fact order by number")
+    def test_its_numbers_have_no_gap(self, database: Database, session: oakleaf.Session) -> None:
+        facts = ask(database, "select number, kind from oakleaf.public_fact order by number")
         assert [n for n, _ in facts] == list(range(1, session.row.facts + 1))
         assert {kind for _, kind in facts} == {None, "turn_started", "turn_ended"}
 
     def test_no_table_sequence_or_function_behind_the_views_is_open_to_it(
-        self, database: Database, session: bough.Session
+        self, database: Database, session: oakleaf.Session
     ) -> None:
         attacks = [
-            *(f"select * from bough.{table}" for table in (*TABLES, "migration", "active_message")),
-            *(f"select count(*) from bough.{table}" for table in TABLES),
-            *(f"insert into bough.{table} default values" for table in TABLES),
-            *(f"delete from bough.{table}" for table in TABLES),
-            "update bough.session set branch = 1",
-            "select nextval('bough.session_number')",
-            "select last_value from bough.branch_id",
-            "select * from bough.match_words('x'::tsquery, 0, 9, 9)",
-            "select bough.queue_input()",
-            "update bough.public_message set text = 'x'",
-            "delete from bough.public_session",
-            "update bough.public_input set text = 'x'",
-            "create table bough.mine (x int)",
-            "create function bough.mine() returns int language sql as 'select 1'",
-            "set role bough_service",
-            "set session authorization bough_app",
-            "alter table bough.entry disable row level security",
+            *(f"select * from oakleaf.{table}" for table in (*TABLES, "migration", "active_message")),
+            *(f"select count(*) from oakleaf.{table}" for table in TABLES),
+            *(f"insert into oakleaf.{table} default values" for table in TABLES),
+            *(f"delete from oakleaf.{table}" for table in TABLES),
+            "update oakleaf.session set branch = 1",
+            "select nextval('oakleaf.session_number')",
+            "select last_value from oakleaf.branch_id",
+            "select * from oakleaf.match_words('x'::tsquery, 0, 9, 9)",
+            "select oakleaf.queue_input()",
+            "update oakleaf.public_message set text = 'x'",
+            "delete from oakleaf.public_session",
+            "update oakleaf.public_input set text = 'x'",
+            "create table oakleaf.mine (x int)",
+            "create function oakleaf.mine() returns int language sql as 'select 1'",
+            "set role oakleaf_service",
+            "set session authorization oakleaf_app",
+            "alter table oakleaf.entry disable row level security",
         ]
         for attack in attacks:
             with pytest.raises(REFUSED):
                 ask(database, attack)
 
     def test_a_plan_tells_nothing_of_what_it_may_not_see(
-        self, database: Database, session: bough.Session
+        self, database: Database, session: oakleaf.Session
     ) -> None:
         for view in VIEWS:
-            plan = str(ask(database, f"explain (analyze, verbose) select * from bough.{view}"))
+            plan = str(ask(database, f"explain (analyze, verbose) select * from oakleaf.{view}"))
             assert "Removed" not in plan
             assert not [
-                table for table in ("bough.entry", "bough.session ", "bough.journal") if table in plan
+                table for table in ("oakleaf.entry", "oakleaf.session ", "oakleaf.journal") if table in plan
             ]
 
     def test_a_type_of_its_own_does_not_take_the_place_of_ours(
-        self, database: Database, session: bough.Session
+        self, database: Database, session: oakleaf.Session
     ) -> None:
         """What a function of the owner's calls `json` must not be what a client calls so."""
         with psycopg.connect(database.client_url) as connection:
-            connection.execute("select set_config('bough.space', 'default', true)")
-            connection.execute("select set_config('bough.owner', 'ann', true)")
+            connection.execute("select set_config('oakleaf.space', 'default', true)")
+            connection.execute("select set_config('oakleaf.owner', 'ann', true)")
             connection.execute("create domain pg_temp.json as text check (1 / 0 = 1)")
             connection.execute("create temp table session (id text)")
-            rows = connection.execute("select text from bough.public_message").fetchall()
+            rows = connection.execute("select text from oakleaf.public_message").fetchall()
         assert rows == [("Where is it?",), ("On its way.",)]
 
     def test_a_replay_has_no_public(self, database: Database, store: Store) -> None:
         store.start(owner="ann", relation="replay", parent_session="ses_x")
-        assert ask(database, "select * from bough.public_session") == []
+        assert ask(database, "select * from oakleaf.public_session") == []
 
 
 class TestItsInput:
     def test_it_waits_in_the_inbox_as_a_users_message(
-        self, database: Database, store: Store, session: bough.Session
+        self, database: Database, store: Store, session: oakleaf.Session
     ) -> None:
         for text in ("and now?", 'it\'s "q" \\ ü'):
             with psycopg.connect(database.client_url) as connection:
-                connection.execute("select set_config('bough.space', 'default', true)")
-                connection.execute("select set_config('bough.owner', 'ann', true)")
+                connection.execute("select set_config('oakleaf.space', 'default', true)")
+                connection.execute("select set_config('oakleaf.owner', 'ann', true)")
                 connection.execute(
-                    "insert into bough.public_input (session_id, text) values (%s, %s)",
+                    "insert into oakleaf.public_input (session_id, text) values (%s, %s)",
                     (session.session_id, text),
                 )
         waiting = store.backend.inbox(session.session_id)
         assert [queued.number for queued in waiting] == [1, 2]
         assert waiting[0].body == b'{"role" : "user", "parts" : [{"type" : "text", "text" : "and now?"}]}'
-        assert ask(database, "select text from bough.public_input order by number")[1] == ('it\'s "q" \\ ü',)
+        assert ask(database, "select text from oakleaf.public_input order by number")[1] == (
+            'it\'s "q" \\ ü',
+        )
         assert session.enqueue("the service's own") == 3
 
     @pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
     def test_beside_another_in_a_repeatable_transaction_it_fails_and_may_be_tried_again(
-        self, database: Database, store: Store, session: bough.Session, isolation: str
+        self, database: Database, store: Store, session: oakleaf.Session, isolation: str
     ) -> None:
         """It counted from what its snapshot showed and tried the same number for ever."""
-        insert = f"insert into bough.public_input (session_id, text) values ('{session.session_id}', 'x')"
+        insert = f"insert into oakleaf.public_input (session_id, text) values ('{session.session_id}', 'x')"
         with psycopg.connect(database.client_url, autocommit=True) as connection:
             connection.execute("set statement_timeout = '20s'")
             connection.execute(f"begin isolation level {isolation}")  # type: ignore[arg-type]
             connection.execute(
-                "select set_config('bough.space', 'default', true), set_config('bough.owner', 'ann', true)"
+                "select set_config('oakleaf.space', 'default', true), set_config('oakleaf.owner', 'ann', true)"
             )
-            connection.execute("select count(*) from bough.public_session")  # takes the snapshot
+            connection.execute("select count(*) from oakleaf.public_session")  # takes the snapshot
             ask(database, insert)
             with pytest.raises(psycopg.errors.SerializationFailure, match="try again"):
                 connection.execute(insert)  # type: ignore[arg-type]
         assert len(store.backend.inbox(session.session_id)) == 1
 
     def test_what_it_cannot_say_is_refused_alike_for_foreign_and_absent(
-        self, database: Database, store: Store, session: bough.Session
+        self, database: Database, store: Store, session: oakleaf.Session
     ) -> None:
         foreign = store.start(owner="bob").session_id
         answers = set()
         for name in (foreign, "ses_absent", ""):
             with pytest.raises(psycopg.errors.NoDataFound) as error:
-                ask(database, f"insert into bough.public_input (session_id, text) values ('{name}', 'x')")
+                ask(database, f"insert into oakleaf.public_input (session_id, text) values ('{name}', 'x')")
             answers.add(str(error.value))
         assert len(answers) == 1
         for owner, space in ((None, None), ("bob", "default"), ("ann", "other")):
             with pytest.raises(psycopg.errors.NoDataFound):
                 ask(
                     database,
-                    f"insert into bough.public_input (session_id, text) values ('{session.session_id}', 'x')",
+                    f"insert into oakleaf.public_input (session_id, text) values ('{session.session_id}', 'x')",
                     owner,
                     space,
                 )
         for columns, values in (("session_id, text, number", "'x', 'y', 1"), ("session_id, at", "'x', 1")):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                ask(database, f"insert into bough.public_input ({columns}) values ({values})")
+                ask(database, f"insert into oakleaf.public_input ({columns}) values ({values})")
         with pytest.raises(psycopg.errors.CheckViolation):
             ask(
                 database,
-                f"insert into bough.public_input (session_id, text) values ('{session.session_id}', '')",
+                f"insert into oakleaf.public_input (session_id, text) values ('{session.session_id}', '')",
             )
         assert store.backend.inbox(foreign) == store.backend.inbox(session.session_id) == []
 
@@ -226,40 +228,40 @@ class TestTheService:
     def _run(self, database: Database, query: str, space: str | None = "default") -> list[Any]:
         with psycopg.connect(database.url) as connection:
             if space is not None:
-                connection.execute("select set_config('bough.space', %s, true)", (space,))
+                connection.execute("select set_config('oakleaf.space', %s, true)", (space,))
             rows = connection.execute(query)  # type: ignore[arg-type]
             return rows.fetchall() if rows.description else []
 
     def test_it_sees_its_space_and_nothing_without_one(
-        self, database: Database, store: Store, session: bough.Session
+        self, database: Database, store: Store, session: oakleaf.Session
     ) -> None:
-        with session.turn(user("x", bough.Attachment(b"bytes", "image/png"))) as turn:
-            turn.answer(assistant("seen"), usage=bough.Usage(1, 1))
+        with session.turn(user("x", oakleaf.Attachment(b"bytes", "image/png"))) as turn:
+            turn.answer(assistant("seen"), usage=oakleaf.Usage(1, 1))
         session.enqueue("waits")
         store.search("order")
         for table in TABLES:
-            query = f"select count(*) from bough.{table}"
+            query = f"select count(*) from oakleaf.{table}"
             query = query.replace("count(*)", "count(id)") if table == "search" else query
             assert self._run(database, query, "other") == self._run(database, query, None) == [(0,)]
             if table != "draft":
                 assert self._run(database, query)[0][0] > 0, table
 
     def test_it_writes_into_no_other_space(
-        self, database: Database, store: Store, session: bough.Session
+        self, database: Database, store: Store, session: oakleaf.Session
     ) -> None:
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
             self._run(
                 database,
-                "insert into bough.entry select 99, 1, 'other', null, 1, 1, null, 'user', false, null, null, "
+                "insert into oakleaf.entry select 99, 1, 'other', null, 1, 1, null, 'user', false, null, null, "
                 "'x'::bytea, 1, null, '{}'::bytea",
             )
         with pytest.raises(psycopg.errors.InsufficientPrivilege, match="row-level security"):
-            self._run(database, "update bough.session set space = 'other'")
+            self._run(database, "update oakleaf.session set space = 'other'")
 
-    def test_an_entry_and_a_fact_never_change(self, database: Database, session: bough.Session) -> None:
+    def test_an_entry_and_a_fact_never_change(self, database: Database, session: oakleaf.Session) -> None:
         for table, column in (("entry", "body"), ("journal", "data")):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                self._run(database, f"update bough.{table} set {column} = null")
+                self._run(database, f"update oakleaf.{table} set {column} = null")
 
 
 class TestWhatTheDatabaseSays:
@@ -267,7 +269,7 @@ class TestWhatTheDatabaseSays:
 
     def test_every_table_has_policies_and_they_are_forced(self, database: Database) -> None:
         open_ones = database.run(
-            "select relname from pg_class x where relnamespace = 'bough'::regnamespace and relkind in ('r', 'p', 'f', 'm') "
+            "select relname from pg_class x where relnamespace = 'oakleaf'::regnamespace and relkind in ('r', 'p', 'f', 'm') "
             "and not (relrowsecurity and relforcerowsecurity and exists (select from pg_policy where polrelid = x.oid))"
         )
         assert open_ones == []
@@ -275,11 +277,11 @@ class TestWhatTheDatabaseSays:
     def test_no_policy_is_for_everybody_or_for_clients(self, database: Database) -> None:
         owner = psycopg.conninfo.conninfo_to_dict(database.owner_url)["user"]
         policies = database.run("select roles, qual from pg_policies where qual <> 'false'")
-        assert {role for roles, _ in policies for role in roles} == {"bough_service", owner}
+        assert {role for roles, _ in policies for role in roles} == {"oakleaf_service", owner}
 
     def test_the_client_has_these_rights_and_no_others(self, database: Database) -> None:
-        query = "select relname from pg_class where relnamespace = 'bough'::regnamespace and {} order by 1"
-        role = "'bough_client', oid"
+        query = "select relname from pg_class where relnamespace = 'oakleaf'::regnamespace and {} order by 1"
+        role = "'oakleaf_client', oid"
         read = database.run(query.format(f"has_any_column_privilege({role}, 'select') and relkind <> 'S'"))
         assert [name for (name,) in read] == sorted(VIEWS)
         written = "relkind <> 'S' and (has_any_column_privilege({0}, 'insert, update') or has_table_privilege({0}, 'delete, truncate, trigger'))"
@@ -287,16 +289,16 @@ class TestWhatTheDatabaseSays:
         used = f"case when relkind = 'S' then has_sequence_privilege({role}, 'usage, select, update') end"
         assert database.run(query.format(used)) == []
         called = database.run(
-            "select proname from pg_proc where pronamespace = 'bough'::regnamespace "
-            "and has_function_privilege('bough_client', oid, 'execute') order by 1"
+            "select proname from pg_proc where pronamespace = 'oakleaf'::regnamespace "
+            "and has_function_privilege('oakleaf_client', oid, 'execute') order by 1"
         )
         assert [name for (name,) in called] == ["own_facts", "own_inputs", "own_messages", "own_sessions"]
 
     def test_no_other_schema_is_open_to_the_client(self, database: Database) -> None:
         rows = database.run(
-            "select nspname from pg_namespace where nspname !~ '^pg_' and has_schema_privilege('bough_client', oid, 'create') "
-            "or nspname not in ('bough', 'public', 'information_schema', 'pg_catalog') and nspname !~ '^pg_t' "
-            "and has_schema_privilege('bough_client', oid, 'usage')"
+            "select nspname from pg_namespace where nspname !~ '^pg_' and has_schema_privilege('oakleaf_client', oid, 'create') "
+            "or nspname not in ('oakleaf', 'public', 'information_schema', 'pg_catalog') and nspname !~ '^pg_t' "
+            "and has_schema_privilege('oakleaf_client', oid, 'usage')"
         )
         assert rows == []
 
@@ -304,7 +306,7 @@ class TestWhatTheDatabaseSays:
         self, database: Database
     ) -> None:
         rows = database.run(
-            "select proconfig from pg_proc where pronamespace = 'bough'::regnamespace and prosecdef"
+            "select proconfig from pg_proc where pronamespace = 'oakleaf'::regnamespace and prosecdef"
         )
         safe = (
             "search_path=pg_catalog, pg_temp",
@@ -317,11 +319,11 @@ class TestWhatTheDatabaseSays:
 def generous(postgres: DatabaseHost) -> Iterator[Database]:
     """A database whose administrator lets everybody and both roles do everything with whatever the owner creates."""
     database = Database(postgres, "generous")
-    roles = "public, bough_client, bough_service"
+    roles = "public, oakleaf_client, oakleaf_service"
     kinds = ("tables", "sequences", "functions", "schemas")
     for kind in kinds:
         database.run(f"alter default privileges grant all on {kind} to {roles}")
-    database.run("drop schema bough cascade")
+    database.run("drop schema oakleaf cascade")
     migrate(database.owner_url)
     yield database
     for kind in kinds:
@@ -339,8 +341,8 @@ class TestWhatAnAdministratorGranted:
     def test_migrate_takes_back_what_is_granted_by_default(self, generous: Database) -> None:
         install(generous.owner_url)
         assert rights(generous) == RightsDifferences()
-        ask(generous, "select * from bough.public_session")
-        for forbidden in ("bough.session", "absurd.t_bough", "absurd.queues"):
+        ask(generous, "select * from oakleaf.public_session")
+        for forbidden in ("oakleaf.session", "absurd.t_oakleaf", "absurd.queues"):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 ask(generous, f"select * from {forbidden}")
 
@@ -350,66 +352,66 @@ class TestWhatAnAdministratorGranted:
             (
                 "grant select on {} to public",
                 "revoke all on {} from public",
-                "public select on table bough.session",
+                "public select on table oakleaf.session",
             ),
             (
-                "grant insert (title) on {} to bough_client",
-                "revoke insert (title) on {} from bough_client",
-                "bough_client insert (title) on table bough.session",
+                "grant insert (title) on {} to oakleaf_client",
+                "revoke insert (title) on {} from oakleaf_client",
+                "oakleaf_client insert (title) on table oakleaf.session",
             ),
             (
-                "grant execute on function bough.bind to public",
-                "revoke all on function bough.bind from public",
-                "public execute on function bough.bind(regrole,text,text)",
+                "grant execute on function oakleaf.bind to public",
+                "revoke all on function oakleaf.bind from public",
+                "public execute on function oakleaf.bind(regrole,text,text)",
             ),
             (
-                "grant usage on sequence bough.branch_id to bough_client",
-                "revoke all on sequence bough.branch_id from bough_client",
-                "bough_client usage on sequence bough.branch_id",
+                "grant usage on sequence oakleaf.branch_id to oakleaf_client",
+                "revoke all on sequence oakleaf.branch_id from oakleaf_client",
+                "oakleaf_client usage on sequence oakleaf.branch_id",
             ),
             (
-                "grant create on schema bough to bough_client",
-                "revoke create on schema bough from bough_client",
-                "bough_client create on schema bough",
+                "grant create on schema oakleaf to oakleaf_client",
+                "revoke create on schema oakleaf from oakleaf_client",
+                "oakleaf_client create on schema oakleaf",
             ),
             (
-                "grant bough_service to bough_client",
-                "revoke bough_service from bough_client",
-                "bough_client is a member of bough_service",
+                "grant oakleaf_service to oakleaf_client",
+                "revoke oakleaf_service from oakleaf_client",
+                "oakleaf_client is a member of oakleaf_service",
             ),
             (
-                "grant pg_read_all_data to bough_client",
-                "revoke pg_read_all_data from bough_client",
-                "bough_client is a member of pg_read_all_data",
+                "grant pg_read_all_data to oakleaf_client",
+                "revoke pg_read_all_data from oakleaf_client",
+                "oakleaf_client is a member of pg_read_all_data",
             ),
             (
-                "alter role bough_client bypassrls",
-                "alter role bough_client nobypassrls",
-                "bough_client bypasses row level security",
+                "alter role oakleaf_client bypassrls",
+                "alter role oakleaf_client nobypassrls",
+                "oakleaf_client bypasses row level security",
             ),
         ],
     )
     def test_a_right_too_many_is_named_and_the_store_not_opened(
         self, database: Database, grant: str, revoke: str, named: str
     ) -> None:
-        database.run(grant.format("bough.session"))
+        database.run(grant.format("oakleaf.session"))
         try:
             with pytest.raises(errors.UnsafeRights, match="nothing was done") as raised:
-                bough.open(database.url)
+                oakleaf.open(database.url)
             assert raised.value.rights == (named,)
             if "role" not in grant and "on " in grant:
                 assert migrate(database.owner_url).warnings == ()
-                bough.open(database.url).close()
+                oakleaf.open(database.url).close()
             else:
                 assert named in migrate(database.owner_url).warnings
         finally:
-            database.run(revoke.format("bough.session"))
+            database.run(revoke.format("oakleaf.session"))
 
     def test_a_trigger_of_a_client_runs_neither_as_the_service_nor_as_who_migrates(
         self, database: Database
     ) -> None:
         """With all rights on a table comes that of creating triggers there."""
-        database.run("grant trigger on bough.migration, bough.session to bough_client")
+        database.run("grant trigger on oakleaf.migration, oakleaf.session to oakleaf_client")
         database.run("create schema if not exists theirs; grant all on schema theirs to public")
         with psycopg.connect(database.client_url) as client:
             client.execute(
@@ -418,48 +420,48 @@ class TestWhatAnAdministratorGranted:
             )
             for table in ("migration", "session"):
                 client.execute(
-                    f"create trigger mine before insert on bough.{table} execute function theirs.mine()"
+                    f"create trigger mine before insert on oakleaf.{table} execute function theirs.mine()"
                 )  # type: ignore[arg-type]
         try:
-            for use in (lambda: bough.open(database.url), lambda: migrate(database.owner_url)):
+            for use in (lambda: oakleaf.open(database.url), lambda: migrate(database.owner_url)):
                 with pytest.raises(
-                    errors.UnsafeRights, match=r"'mine' on bough\.session runs a function of bough_person"
+                    errors.UnsafeRights, match=r"'mine' on oakleaf\.session runs a function of oakleaf_person"
                 ):
                     use()
         finally:
             database.run(
-                "drop schema theirs cascade; revoke trigger on bough.migration, bough.session from bough_client"
+                "drop schema theirs cascade; revoke trigger on oakleaf.migration, oakleaf.session from oakleaf_client"
             )
 
     def test_a_right_that_the_service_lacks_is_named(self, database: Database) -> None:
-        database.run("revoke insert on bough.journal from bough_service")
+        database.run("revoke insert on oakleaf.journal from oakleaf_service")
         try:
             with pytest.raises(
-                errors.MissingPermission, match=r"bough_service insert on table bough\.journal"
+                errors.MissingPermission, match=r"oakleaf_service insert on table oakleaf\.journal"
             ):
-                bough.open(database.url)
+                oakleaf.open(database.url)
             assert migrate(database.owner_url).warnings == ()
         finally:
-            database.run("grant insert on bough.journal to bough_service")
+            database.run("grant insert on oakleaf.journal to oakleaf_service")
 
     def test_what_doctor_says(self, database: Database) -> None:
         database.run(
-            "grant update on bough.entry to bough_service; grant create on schema public to bough_client"
+            "grant update on oakleaf.entry to oakleaf_service; grant create on schema public to oakleaf_client"
         )
         try:
-            with bough.open(database.url) as store:
+            with oakleaf.open(database.url) as store:
                 assert isinstance(store.backend, PostgresStore)
                 findings = {finding.message: finding.level for finding in rights_health(store.backend)}
             assert findings == {
-                "a right too many: bough_service update on table bough.entry": "warning",
-                "bough_client may create in the schema 'public', which is in the search path; "
-                "Bough calls nothing there, other programs may": "warning",
+                "a right too many: oakleaf_service update on table oakleaf.entry": "warning",
+                "oakleaf_client may create in the schema 'public', which is in the search path; "
+                "Oakleaf calls nothing there, other programs may": "warning",
             }
             (warning,) = migrate(database.owner_url).warnings
-            assert warning == "bough_client may create in the schema 'public', which is in the search path"
+            assert warning == "oakleaf_client may create in the schema 'public', which is in the search path"
         finally:
-            database.run("revoke create on schema public from bough_client")
-        with bough.open(database.url) as store:
+            database.run("revoke create on schema public from oakleaf_client")
+        with oakleaf.open(database.url) as store:
             assert isinstance(store.backend, PostgresStore)
             assert rights_health(store.backend) == []
 
@@ -471,15 +473,15 @@ class TestWhatAnAdministratorGranted:
         try:
             assert rights(database) == RightsDifferences()
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                ask(database, "select * from bough.public_session")
+                ask(database, "select * from oakleaf.public_session")
             assert migrate(database.owner_url).warnings == (), "it keeps the role that it has"
         finally:
-            migrate(database.owner_url, client="bough_client")
+            migrate(database.owner_url, client="oakleaf_client")
             database.run("drop role other_client")
-        ask(database, "select * from bough.public_session")
+        ask(database, "select * from oakleaf.public_session")
 
 
 def test_tool_results_are_internal_and_so_are_their_calls(database: Database, store: Store) -> None:
     session = store.start(owner="ann")
     session.append([user("q"), assistant(ToolCall("c", "t", {})), tool_result("c", "r")])
-    assert ask(database, "select role from bough.public_message") == [("user",)]
+    assert ask(database, "select role from oakleaf.public_message") == [("user",)]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from bough.store import Store
-from bough.stores.postgres.store import PostgresStore
+from oakleaf.store import Store
+from oakleaf.stores.postgres.store import PostgresStore
 from support.postgres import APP, Database
 from support.runtime import deterministic_runtime
 from tests.stores.test_state_machine import SOAK, Machine

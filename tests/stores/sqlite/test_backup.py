@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-import bough
-from bough import system, user
-from bough.errors import NotAStore, StoreError
+import oakleaf
+from oakleaf import system, user
+from oakleaf.errors import NotAStore, StoreError
 
 
 @pytest.fixture
@@ -20,16 +20,16 @@ def place(tmp_path: Path) -> Path:
     return tmp_path / "a.db"
 
 
-def back_up(store: bough.Store, to: Any, **options: Any) -> None:
+def back_up(store: oakleaf.Store, to: Any, **options: Any) -> None:
     store.backend.backup(to, **options)  # type: ignore[attr-defined]
 
 
 def test_a_backup_is_whole_while_others_write(place: Path) -> None:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start("a", [system("s")])
         back_up(store, place.parent / "copy.db")
         session.append([user("after the backup")])
-    with bough.open(place.parent / "copy.db") as copy:
+    with oakleaf.open(place.parent / "copy.db") as copy:
         assert list(copy.verify()) == []
         assert len(copy.session(session.session_id).path()) == 1
     assert (place.parent / "copy.db").stat().st_mode & 0o777 == 0o600
@@ -38,7 +38,7 @@ def test_a_backup_is_whole_while_others_write(place: Path) -> None:
 def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -> None:
     folder = place.parent / "taken"
     folder.mkdir()
-    with bough.open(place) as store, pytest.raises(NotAStore, match="it is a directory"):
+    with oakleaf.open(place) as store, pytest.raises(NotAStore, match="it is a directory"):
         back_up(store, folder)
     assert list(place.parent.glob("*.part*")) == []
 
@@ -46,10 +46,10 @@ def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -
 def test_a_backup_onto_an_earlier_one_whose_log_was_left_is_whole(place: Path) -> None:
     """The earlier backup was opened and written by a process that was killed: its log holds pages of another file."""
     copy = place.with_name("copy.db")
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start(seeds=[user("first")])
         back_up(store, copy)
-        with bough.open(copy) as earlier:
+        with oakleaf.open(copy) as earlier:
             for _ in range(20):
                 earlier.start(seeds=[user("only in the copy " * 50)])
             for suffix in ("", "-wal"):
@@ -59,7 +59,7 @@ def test_a_backup_onto_an_earlier_one_whose_log_was_left_is_whole(place: Path) -
         session.append([user("second")])
         back_up(store, copy)
     assert not Path(f"{copy}-wal").exists()
-    with bough.open(copy) as restored:
+    with oakleaf.open(copy) as restored:
         assert list(restored.verify()) == []
         assert [row.session_id for row in restored.all_sessions()] == [session.session_id]
         assert len(restored.session(session.session_id).path()) == 2
@@ -67,13 +67,13 @@ def test_a_backup_onto_an_earlier_one_whose_log_was_left_is_whole(place: Path) -
 
 def test_a_log_without_its_file_does_not_join_the_backup(place: Path) -> None:
     copy = place.with_name("copy.db")
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         store.start(seeds=[user("first")])
         shutil.copy(f"{place}-wal", f"{copy}-wal")
         store.start(seeds=[user("second")])
         back_up(store, copy)
         assert not Path(f"{copy}-wal").exists()
-    with bough.open(copy) as restored:
+    with oakleaf.open(copy) as restored:
         assert len(list(restored.all_sessions())) == 2
 
 
@@ -91,7 +91,7 @@ def test_a_backup_is_synced_with_its_folder_before_it_is_acknowledged(
         steps.append("rename")
         real_replace(source, to)
 
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         store.start()
         monkeypatch.setattr(os, "fsync", sync)
         monkeypatch.setattr(os, "replace", replace)
@@ -102,7 +102,7 @@ def test_a_backup_is_synced_with_its_folder_before_it_is_acknowledged(
 @pytest.mark.attack
 def test_a_backup_onto_a_store_that_is_open_is_refused(place: Path) -> None:
     other = place.with_name("other.db")
-    with bough.open(place) as store, bough.open(other) as live:
+    with oakleaf.open(place) as store, oakleaf.open(other) as live:
         store.start()
         live.start()
         for target in (other, place):
@@ -114,7 +114,7 @@ def test_a_backup_onto_a_store_that_is_open_is_refused(place: Path) -> None:
 
 def test_of_two_backups_to_one_name_at_once_one_is_refused(place: Path) -> None:
     copy = place.with_name("copy.db")
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         store.start()
         refused: list[BaseException] = []
 
@@ -132,7 +132,7 @@ def test_of_two_backups_to_one_name_at_once_one_is_refused(place: Path) -> None:
         back_up(store, copy, progress=at_progress)
     assert refused
     assert "another backup to" in str(refused[0])
-    with bough.open(copy) as restored:
+    with oakleaf.open(copy) as restored:
         assert list(restored.verify()) == []
 
 
@@ -140,16 +140,16 @@ def test_the_part_of_a_killed_backup_is_overwritten(place: Path) -> None:
     copy = place.with_name("copy.db")
     Path(f"{copy}.part").write_bytes(b"left " * 10_000)
     Path(f"{copy}.part-journal").write_bytes(b"left")
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         store.start()
         back_up(store, copy)
-    with bough.open(copy) as restored:
+    with oakleaf.open(copy) as restored:
         assert list(restored.verify()) == []
     assert list(place.parent.glob("*.part*")) == []
 
 
 def test_a_backup_to_a_folder_that_does_not_exist_is_refused_in_words(place: Path) -> None:
-    with bough.open(place) as store, pytest.raises(NotAStore, match=r"the folder .*nowhere does not exist"):
+    with oakleaf.open(place) as store, pytest.raises(NotAStore, match=r"the folder .*nowhere does not exist"):
         back_up(store, place.parent / "nowhere" / "copy.db")
 
 
@@ -157,7 +157,7 @@ def test_an_error_of_the_callers_progress_is_the_callers(place: Path) -> None:
     def fail(done: int, total: int) -> None:
         raise BrokenPipeError
 
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         store.start()
         with pytest.raises(BrokenPipeError):
             back_up(store, place.with_name("copy.db"), progress=fail)

@@ -20,13 +20,13 @@ from typing import Any
 import apsw
 import pytest
 
-import bough
-from bough import StaleLeaf, Store, Usage, assistant, errors, user
-from bough.stores.base import Change
-from bough.stores.sqlite import connections, group_commit
-from bough.stores.sqlite.group_commit import Group, Ticket
+import oakleaf
+from oakleaf import StaleLeaf, Store, Usage, assistant, errors, user
+from oakleaf.stores.base import Change
+from oakleaf.stores.sqlite import connections, group_commit
+from oakleaf.stores.sqlite.group_commit import Group, Ticket
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 ROUNDS = 400 if SOAK else 40
 spawn = multiprocessing.get_context("spawn")
 
@@ -41,7 +41,7 @@ def texts(store: Store, session_id: str) -> list[str]:
 
 def compete(path: str, session_id: str, name: str, pipe: Connection) -> None:
     """For each go: append once behind the leaf both saw; tell whether it was written."""
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         session = store.session(session_id)
         pipe.send("ready")
         while (message := pipe.recv()) is not None:
@@ -57,12 +57,12 @@ def compete(path: str, session_id: str, name: str, pipe: Connection) -> None:
 
 
 def append_many(path: str, name: str, threads: int, each: int, pipe: Connection) -> None:
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         sessions = [store.start(title=f"{name}.{n}") for n in range(threads)]
         pipe.send("ready")
         pipe.recv()
 
-        def grow(session: bough.Session) -> None:
+        def grow(session: oakleaf.Session) -> None:
             for n in range(each):
                 with session.turn(f"input {n}") as turn:
                     turn.answer(assistant(f"answer {n}"), usage=Usage(1, 2))
@@ -75,7 +75,7 @@ def append_many(path: str, name: str, threads: int, each: int, pipe: Connection)
 def open_at_once(folder: str, name: str, pipe: Connection) -> None:
     pipe.send("ready")
     while (n := pipe.recv()) is not None:
-        with bough.open(f"{folder}/{n}.db") as store:
+        with oakleaf.open(f"{folder}/{n}.db") as store:
             pipe.send(store.start(title=name).session_id)
 
 
@@ -120,7 +120,7 @@ class Crew:
 class TestProcesses:
     def test_of_two_writers_behind_one_leaf_one_wins_and_the_other_is_told(self, tmp_path: Path) -> None:
         path = str(tmp_path / "a.db")
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session_id = store.start().session_id
             with Crew(compete, [(path, session_id, name) for name in ("one", "two")]) as crew:
                 for n in range(ROUNDS):
@@ -140,7 +140,7 @@ class TestProcesses:
             crew.tell("go")
             counts = dict(pair for pairs in crew.hear() for pair in pairs)
         assert len(counts) == processes * threads
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             assert list(store.verify()) == []
             for session_id, leaf in counts.items():
                 session = store.session(session_id)
@@ -155,13 +155,13 @@ class TestProcesses:
             for n in range(ROUNDS // 2):
                 crew.tell(n)
                 identities = set(crew.hear())
-                with bough.open(tmp_path / f"{n}.db") as store:
+                with oakleaf.open(tmp_path / f"{n}.db") as store:
                     assert {row.session_id for row in store.all_sessions()} == identities
                     assert {row.title for row in store.all_sessions()} == set(names)
             crew.tell(None)
 
     def test_one_key_sent_by_two_processes_is_written_once(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store, bough.open(tmp_path / "a.db") as other:
+        with oakleaf.open(tmp_path / "a.db") as store, oakleaf.open(tmp_path / "a.db") as other:
             session = store.start()
             late = other.session(session.session_id)
             first = session.append([user("once")], key="k")
@@ -173,12 +173,12 @@ class TestProcesses:
     def test_tags_set_by_two_handles_are_both_kept(self, tmp_path: Path) -> None:
         """Reading the tags, merging and writing them back must be one step, or one of them is lost."""
         path = tmp_path / "a.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session_id = store.start().session_id
             barrier = threading.Barrier(4)
 
             def tag(name: str) -> None:
-                with bough.open(path) as own:
+                with oakleaf.open(path) as own:
                     session = own.session(session_id)
                     for n in range(10):
                         barrier.wait()
@@ -196,7 +196,7 @@ class TestProcesses:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    with bough.open("memory:" if request.param == "memory" else tmp_path / "a.db") as opened:
+    with oakleaf.open("memory:" if request.param == "memory" else tmp_path / "a.db") as opened:
         yield opened
 
 
@@ -236,7 +236,7 @@ class TestThreads:
         for reader in readers:
             reader.start()
         for n in range(1, 80):
-            session.append([user("a"), assistant("b"), bough.Note(state={"n": n})])
+            session.append([user("a"), assistant("b"), oakleaf.Note(state={"n": n})])
         stop.set()
         for reader in readers:
             reader.join()
@@ -270,7 +270,7 @@ class TestThreads:
 
     def test_a_store_closed_under_its_writers_answers_with_errors_of_ours(self, tmp_path: Path) -> None:
         for n in range(20 if SOAK else 4):
-            store = bough.open(tmp_path / f"{n}.db")
+            store = oakleaf.open(tmp_path / f"{n}.db")
             sessions = [store.start() for _ in range(4)]
             raised: list[BaseException] = []
             acknowledged = [0] * 4
@@ -295,7 +295,7 @@ class TestThreads:
             for thread in threads:
                 thread.join(20)
             assert [type(error) for error in raised if not isinstance(error, errors.StoreError)] == []
-            with bough.open(tmp_path / f"{n}.db") as again:
+            with oakleaf.open(tmp_path / f"{n}.db") as again:
                 numbers = [again.session(session.session_id).leaf.seq for session in sessions]
                 assert all(have >= had for have, had in zip(numbers, acknowledged, strict=True))
 
@@ -342,19 +342,19 @@ class WriterGate:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Any:
-    with bough.open(tmp_path / "a.db") as store:
+    with oakleaf.open(tmp_path / "a.db") as store:
         yield WriterGate(store)
 
 
-def raw(session: bough.Session, **odd: Any) -> object:
+def raw(session: oakleaf.Session, **odd: Any) -> object:
     """A change that the log would have refused, handed to the store behind its back."""
     change = Change(**{"session_id": session.session_id, "key": "k", "at": 1, "kind": "odd", **odd})
     return session.log.store.commit(change)
 
 
-BAD: dict[str, Callable[[bough.Session], object]] = {
-    "stale leaf": lambda s: s.append([user("x")], after=bough.Leaf(s.leaf.branch, 0)),
-    "missing blob": lambda s: s.append([user(bough.Media("0" * 64, "image/png", 1))]),
+BAD: dict[str, Callable[[oakleaf.Session], object]] = {
+    "stale leaf": lambda s: s.append([user("x")], after=oakleaf.Leaf(s.leaf.branch, 0)),
+    "missing blob": lambda s: s.append([user(oakleaf.Media("0" * 64, "image/png", 1))]),
     "surrogate in a key": lambda s: raw(s, key="\ud800"),
     "surrogate in an error": lambda s: raw(s, columns={"error": "\ud800"}),
     "number too great": lambda s: raw(s, columns={"context_window": 1 << 70}),
@@ -405,7 +405,7 @@ class TestGroupCommit:
 
     def test_an_import_beside_a_writer_that_fails_half_done_is_whole(self, gate: WriterGate) -> None:
         """An import reads its source once: run again it would find the source empty, and report success."""
-        source = bough.open("memory:")
+        source = oakleaf.open("memory:")
         names = [source.start(session_id=f"ses_{n}", seeds=[user("a")]).session_id for n in range(3)]
         connections = gate.store.backend._connections  # type: ignore[attr-defined]
 
@@ -623,8 +623,8 @@ class TestGroup:
 
 INTERRUPTED = """
 import os, random, signal, sys, threading, time
-import bough
-from bough import errors, user
+import oakleaf
+from oakleaf import errors, user
 
 
 def interrupt(*_):
@@ -640,13 +640,13 @@ def grow(n):
     while not stop.is_set():
         try:
             session.append([user("x")])
-        except errors.BoughError:  # the interrupted leader took its ticket along
+        except errors.OakleafError:  # the interrupted leader took its ticket along
             session.refresh()
         session.path(last=1)
         turns[n] += 1
 
 
-store, stop, turns = bough.open(sys.argv[1]), threading.Event(), [0, 0, 0]
+store, stop, turns = oakleaf.open(sys.argv[1]), threading.Event(), [0, 0, 0]
 threads = [threading.Thread(target=grow, args=(n,), daemon=True) for n in range(3)]
 for thread in threads:
     thread.start()
@@ -675,7 +675,7 @@ while any(now == then for now, then in zip(turns, before)):
 stop.set()
 for thread in threads:
     thread.join()
-with bough.open(sys.argv[1]) as other:
+with oakleaf.open(sys.argv[1]) as other:
     other.start().append([user("x")])
     assert list(other.verify()) == []
 store.close()
@@ -700,7 +700,7 @@ class TestInterrupts:
             assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
 
     def test_a_kept_error_keeps_no_statement_of_the_writer(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             session = store.start()
             stale = store.session(session.session_id)
             session.append([user("a")])
@@ -756,12 +756,12 @@ def in_child(work: Callable[[], object]) -> Callable[[], None]:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() here")
 class TestFork:
     def test_child_and_parent_both_write(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             sessions = [store.start() for _ in range(2)]
             for session in sessions:
                 session.append([user("before")])
 
-            def grow(session: bough.Session) -> None:
+            def grow(session: oakleaf.Session) -> None:
                 for n in range(30):
                     session.append([user(str(n))])
 
@@ -777,13 +777,13 @@ class TestFork:
         """The child's SQLite believes it holds the locks it inherited. It holds none, so a parent that closes
         takes itself for the last one and removes the log the child goes on writing to."""
         path = tmp_path / "a.db"
-        store = bough.open(path)
+        store = oakleaf.open(path)
         session_id = store.start().session_id
         from_child, to_parent = os.pipe()
         from_parent, to_child = os.pipe()
 
         def child() -> None:
-            own = store if how == "the handle it inherited" else bough.open(path)
+            own = store if how == "the handle it inherited" else oakleaf.open(path)
             session = own.session(session_id)
             session.append([user("before the parent closed")])
             os.write(to_parent, b".")
@@ -798,13 +798,13 @@ class TestFork:
         wait()
         for pipe in (from_child, to_parent, from_parent, to_child):
             os.close(pipe)
-        with bough.open(path) as again:
+        with oakleaf.open(path) as again:
             expected = ["before the parent closed", *(f"after {n}" for n in range(5))]
             assert texts(again, session_id) == expected
             assert list(again.verify()) == []
 
     def test_a_child_that_ends_leaves_the_parents_log_alone(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             session = store.start()
             for n in range(10):
 
@@ -814,16 +814,16 @@ class TestFork:
 
                 in_child(child)()
                 session.append([user(str(n))])
-            with bough.open(tmp_path / "a.db") as other:
+            with oakleaf.open(tmp_path / "a.db") as other:
                 assert texts(other, session.session_id) == [str(n) for n in range(10)]
 
     def test_fork_while_other_threads_write(self, tmp_path: Path) -> None:
         """No lock that a thread held at that moment may hang the child, and nothing the parent wrote is hurt."""
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             sessions = [store.start() for _ in range(4)]
             stop = threading.Event()
 
-            def grow(session: bough.Session) -> None:
+            def grow(session: oakleaf.Session) -> None:
                 while not stop.is_set():
                     session.append([user("parent")])
 
@@ -846,7 +846,7 @@ class TestFork:
     def test_fork_while_other_threads_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """It waited for a moment at which none read, which need not come, and forked all the same in the end."""
         monkeypatch.setattr(connections, "PAUSE_SECONDS", 600.0)  # a fork that needs it does not come back
-        with bough.open(tmp_path / "a.db") as store, bough.open(tmp_path / "b.db") as other:
+        with oakleaf.open(tmp_path / "a.db") as store, oakleaf.open(tmp_path / "b.db") as other:
             sessions = [store.start(), other.start()]
             for session in sessions:
                 session.append([user("x")])
@@ -884,7 +884,7 @@ class TestFork:
             assert list(store.verify()) == list(other.verify()) == []
 
     def test_a_handle_that_another_thread_used_works_in_the_child(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             session = store.start()
             in_use, done = threading.Event(), threading.Event()
 
@@ -905,7 +905,7 @@ class TestFork:
 
     def test_a_turn_in_the_child_is_held_by_the_child(self, tmp_path: Path) -> None:
         """Held under the parent's name a turn would seem to run on after its child died."""
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             session = store.start()
 
             def child() -> None:
@@ -920,7 +920,7 @@ class TestFork:
 
     def test_multiprocessing_with_fork(self, tmp_path: Path) -> None:
         fork = multiprocessing.get_context("fork")
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             sessions = [store.start() for _ in range(3)]
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DeprecationWarning)

@@ -21,15 +21,15 @@ from typing import Any
 import apsw
 import pytest
 
-import bough
-from bough import Store, assistant, errors, system, tool_result, user
-from bough.core.entries import Unknown
-from bough.core.turns import Rest
+import oakleaf
+from oakleaf import Store, assistant, errors, system, tool_result, user
+from oakleaf.core.entries import Unknown
+from oakleaf.core.turns import Rest
 from support.crash_writer import digest, entry_text
 from support.paths import SUPPORT
-from support.terminal import bough as command
+from support.terminal import oakleaf as command
 
-SOAK = os.environ.get("BOUGH_SOAK") == "1"
+SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 KILLS = 400 if SOAK else 14
 CUTS = 400 if SOAK else 24
 PAGE = 2048  # of a new store
@@ -103,7 +103,7 @@ class ExpectedSessions:
                 self.known[line["session"]] = line
                 pending.pop(line["session"], None)
             births += line["t"] in ("forks", "starts")
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             assert list(store.verify()) == []
             more = self._compare(store, pending, births)
         assert integrity(path) == "ok"
@@ -132,7 +132,7 @@ class ExpectedSessions:
 
 class TestKill:
     def test_nothing_acknowledged_is_lost_and_nothing_half_written_is_seen(self, tmp_path: Path) -> None:
-        rng = random.Random(os.environ.get("BOUGH_SEED", "kill"))
+        rng = random.Random(os.environ.get("OAKLEAF_SEED", "kill"))
         commits = more = resumed = batches = 0
         for kill in range(KILLS):
             if kill % 25 == 0:  # a new file now and then: checking all of it takes longer as it grows
@@ -154,7 +154,7 @@ class TestKill:
         path = tmp_path / "killed.db"
         for seed in range(9):
             write_commits(path, seed, 7)
-            with bough.open(path) as store:
+            with oakleaf.open(path) as store:
                 rows = [
                     row for row in store.all_sessions() if not isinstance(_next(store, row.session_id), Rest)
                 ]
@@ -201,7 +201,7 @@ class TestWal:
     @staticmethod
     def count_kept_commits(path: Path, did: Lines) -> int:
         """How many of the acknowledged commits are there; fails unless it is the first so many."""
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             assert list(store.verify()) == []
             summaries = {row.session_id: read_summary(store, row.session_id) for row in store.all_sessions()}
         assert integrity(path) == "ok"
@@ -260,7 +260,7 @@ class TestCheckpoint:
         """Killed while pages are copied, the main file is torn and the log is the truth: whoever looks at the
         file alone, even only to see whose it is, takes a healthy store for a damaged one."""
         path = tmp_path / "a.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             purged, session = store.start(), store.start()
             for n in range(6):
                 purged.append([user("y" * 9_000)])
@@ -280,7 +280,7 @@ class TestCheckpoint:
             copy = tmp_path / f"torn-{number}.db"
             copy.write_bytes(torn)
             Path(f"{copy}-wal").write_bytes(wal)
-            with bough.open(copy) as store:
+            with oakleaf.open(copy) as store:
                 reloaded = store.session(session.session_id)
                 assert [entry.seq for entry in reloaded.path()] == list(range(1, 7))
                 assert reloaded.verify() == []
@@ -306,7 +306,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 class TestFullDisk:
     def test_a_full_disk_keeps_nothing_of_the_change_and_everything_before(self, small_disk: Path) -> None:
-        store = bough.open(small_disk / "a.db")
+        store = oakleaf.open(small_disk / "a.db")
         session = store.start(seeds=[system("s")])
         refused = _fill(session)
         assert isinstance(refused, errors.StoreFull)
@@ -321,14 +321,14 @@ class TestFullDisk:
         assert session.leaf.seq == leaf.seq + 1
         assert list(store.verify()) == []
         store.close()
-        with bough.open(small_disk / "a.db") as store:
+        with oakleaf.open(small_disk / "a.db") as store:
             assert len(store.session(session.session_id).path()) == len(texts) + 1
 
     @pytest.mark.parametrize("free_bytes", [0, 40_000, 400_000])
     def test_a_backup_that_finds_no_room_leaves_nothing_behind(
         self, small_disk: Path, tmp_path: Path, free_bytes: int
     ) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             store.start().append([user("x" * 900_000)])
             _ballast(small_disk)
             os.truncate(small_disk / "ballast", (small_disk / "ballast").stat().st_size - free_bytes)
@@ -341,27 +341,27 @@ class TestFullDisk:
         assert os.listdir(small_disk) == ["copy.db"]
 
     def test_a_full_disk_says_so_when_a_store_is_opened(self, small_disk: Path) -> None:
-        with bough.open(small_disk / "a.db") as store:
+        with oakleaf.open(small_disk / "a.db") as store:
             session_id = store.start(title="kept").session_id
         _ballast(small_disk)
         for name in ("a.db", "new.db"):
-            with pytest.raises(errors.StoreError), bough.open(small_disk / name) as store:
+            with pytest.raises(errors.StoreError), oakleaf.open(small_disk / name) as store:
                 store.start()
         (small_disk / "ballast").unlink()
-        with bough.open(small_disk / "a.db") as store:
+        with oakleaf.open(small_disk / "a.db") as store:
             assert store.session(session_id).row.title == "kept"
             store.start()
             assert list(store.verify()) == []
-        with bough.open(small_disk / "new.db") as store:
+        with oakleaf.open(small_disk / "new.db") as store:
             store.start()
 
     def test_what_lies_on_a_full_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
         place = small_disk / "a.db"
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             store.start(session_id="ses_one", title="kept", seeds=[system("s")])
             store.search("s")
         _ballast(small_disk)
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             assert [entry.message.text for entry in store.session("ses_one").path()] == ["s"]
             assert list(store.verify()) == []
             assert len(store.search("s").hits) == 1
@@ -374,7 +374,7 @@ class TestFullDisk:
 
     def test_what_lies_on_a_read_only_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
         place = small_disk / "a.db"
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             store.start(session_id="ses_one", title="kept", seeds=[system("s")])
             store.search("s")
         subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
@@ -382,11 +382,11 @@ class TestFullDisk:
         changed = command("title", "ses_one", "new", store=place)
         assert (changed.code, "cannot be written" in changed.err) == (1, True)
         with pytest.raises(errors.StoreReadOnly):
-            bough.open(small_disk / "new.db")
+            oakleaf.open(small_disk / "new.db")
 
     def test_a_search_that_cannot_index_finds_what_is_indexed_and_says_so(self, small_disk: Path) -> None:
         place = small_disk / "a.db"
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             store.start(session_id="ses_one", seeds=[system("early")])
             store.search("early")
             store.start(session_id="ses_two", seeds=[system("late")])
@@ -397,7 +397,7 @@ class TestFullDisk:
             assert "1 session cannot be indexed now" in message
 
     def test_purge_on_a_full_disk_purges_or_says_why_not(self, small_disk: Path) -> None:
-        with bough.open(small_disk / "a.db") as store:
+        with oakleaf.open(small_disk / "a.db") as store:
             session = store.start()
             _fill(session)
             before = len(session.path())
@@ -412,9 +412,9 @@ class TestFullDisk:
     def test_a_file_that_may_not_grow_is_refused_and_nothing_is_kept(self, tmp_path: Path) -> None:
         """RLIMIT_FSIZE: the disk has room, this process may not use it."""
         code = """
-            import resource, sys, bough
-            from bough import user, errors
-            store = bough.open(sys.argv[1]); session = store.start()
+            import resource, sys, oakleaf
+            from oakleaf import user, errors
+            store = oakleaf.open(sys.argv[1]); session = store.start()
             session.append([user("before")])
             resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
             try:
@@ -433,7 +433,7 @@ class TestFullDisk:
         """
         words = run(code, tmp_path / "a.db").split()
         assert words[0] in ("StoreFull", "StoreError")
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             assert len(store.session(words[2]).path()) == int(words[1])
 
 
@@ -450,7 +450,7 @@ def _has_room(disk: Path) -> bool:
     return room.f_bavail * room.f_bsize > 100_000
 
 
-def _fill(session: bough.Session) -> Exception | None:
+def _fill(session: oakleaf.Session) -> Exception | None:
     """Append until the disk refuses; the ballast leaves some room first, so that the WAL grows into it."""
     disk = Path(session.log.store.url).parent
     with open(disk / "ballast", "wb", buffering=0) as file:
@@ -458,7 +458,7 @@ def _fill(session: bough.Session) -> Exception | None:
     for n in range(200):
         try:
             session.append([user(f"{n} " + "x" * 30_000)])
-        except errors.BoughError as error:
+        except errors.OakleafError as error:
             return error
     return None
 
@@ -494,7 +494,7 @@ def every_verb_reads(place: Path, aside: Path) -> None:
         ("tree", "ses_one"),
         ("usage",),
         ("search", "kept"),
-        ("export", "ses_one", "-o", aside / "out.bough"),
+        ("export", "ses_one", "-o", aside / "out.oakleaf"),
         ("backup", aside / "copy.db"),
         ("verify",),
     )
@@ -515,23 +515,23 @@ def store_file(tmp_path: Path) -> Path:
     """A store with one session, closed."""
     path = tmp_path / "made" / "a.db"
     path.parent.mkdir()
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         session = store.start(session_id="ses_one", seeds=[system("s")])
         session.append([user("kept")])
     return path
 
 
 AS_NOBODY = """
-    import os, sys, tempfile, bough
-    from bough import errors, user
-    with tempfile.TemporaryDirectory() as folder, bough.open(folder + "/load.db") as store:
+    import os, sys, tempfile, oakleaf
+    from oakleaf import errors, user
+    with tempfile.TemporaryDirectory() as folder, oakleaf.open(folder + "/load.db") as store:
         list(store.verify()); store.start().append([user("everything is imported now")])
     if os.geteuid() == 0:
         os.setgroups([]); os.setgid(65534); os.setuid(65534)
     try:
-        with bough.open(sys.argv[1]) as store:
+        with oakleaf.open(sys.argv[1]) as store:
             store.session("ses_one").append([user("more")])
-    except errors.BoughError as error:
+    except errors.OakleafError as error:
         print(type(error).__name__)
     else:
         print("written")
@@ -539,10 +539,10 @@ AS_NOBODY = """
 
 
 AS_SOMEBODY = """
-    import os, sys, tempfile, bough
-    from bough import errors, user
-    from bough.stores.sqlite.public_reader import PublicReader
-    with tempfile.TemporaryDirectory() as folder, bough.open(folder + "/load.db") as store:
+    import os, sys, tempfile, oakleaf
+    from oakleaf import errors, user
+    from oakleaf.stores.sqlite.public_reader import PublicReader
+    with tempfile.TemporaryDirectory() as folder, oakleaf.open(folder + "/load.db") as store:
         list(store.verify()); store.start().append([user("everything is imported now")])
     def all_text(store):
         return " ".join(entry.message.text for entry in store.session("ses_one").path())
@@ -552,25 +552,25 @@ AS_SOMEBODY = """
 """
 READ_AS_NOBODY = f"""{AS_SOMEBODY}
     lay_down_rights()
-    with bough.open(sys.argv[1]) as store:
+    with oakleaf.open(sys.argv[1]) as store:
         print(all_text(store))
         assert list(store.verify()) == []
         PublicReader(sys.argv[1], owner="nobody").sessions()
         try:
             store.session("ses_one").append([user("more")])
-        except errors.BoughError as error:
+        except errors.OakleafError as error:
             print(type(error).__name__)
 """
 WHY_AS_NOBODY = f"""{AS_SOMEBODY}
     lay_down_rights()
     try:
-        bough.open(sys.argv[1])
+        oakleaf.open(sys.argv[1])
     except errors.StoreError as error:
         print(error)
 """
 WATCH_AS_NOBODY = f"""{AS_SOMEBODY}
     lay_down_rights()
-    store, public = bough.open(sys.argv[1]), PublicReader(sys.argv[1], owner="ann")
+    store, public = oakleaf.open(sys.argv[1]), PublicReader(sys.argv[1], owner="ann")
     query = "select count(*) from public_message"
     print(all_text(store), next(public.query(query))[0], flush=True)
     sys.stdin.readline()
@@ -591,7 +591,7 @@ WATCH_AS_NOBODY = f"""{AS_SOMEBODY}
 """
 TORN_AS_NOBODY = f"""{AS_SOMEBODY}
     lay_down_rights()
-    store, public = bough.open(sys.argv[1]), PublicReader(sys.argv[1], owner="ann")
+    store, public = oakleaf.open(sys.argv[1]), PublicReader(sys.argv[1], owner="ann")
     rows = public.query("select * from public_message")
     next(rows)
     try:
@@ -608,7 +608,7 @@ TORN_AS_NOBODY = f"""{AS_SOMEBODY}
         print("was written during the read" if "was written during" in str(error) else error)
 """
 LOOK_AS_NOBODY = f"""{AS_SOMEBODY}
-    from bough.stores.sqlite.readonly import readonly_snapshot
+    from oakleaf.stores.sqlite.readonly import readonly_snapshot
     lay_down_rights()
     print("looking", flush=True)
     os.set_blocking(0, False)
@@ -627,10 +627,10 @@ class TestRights:
     @pytest.fixture
     def open_made(self) -> Iterator[Path]:
         """A store in a folder that everybody may reach."""
-        folder = Path(tempfile.mkdtemp(prefix="bough-rights-"))
+        folder = Path(tempfile.mkdtemp(prefix="oakleaf-rights-"))
         folder.chmod(0o777)
         path = folder / "a.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             store.start(session_id="ses_one", owner="ann").append([user("kept")])
         for file in folder.iterdir():
             file.chmod(0o666)
@@ -663,7 +663,7 @@ class TestRights:
     def test_a_store_somebody_else_is_writing_can_be_read_where_nothing_may_be_written(
         self, open_made: Path
     ) -> None:
-        with bough.open(open_made) as store:
+        with oakleaf.open(open_made) as store:
             store.session("ses_one").append([user("in the log")])
             for file in open_made.parent.iterdir():
                 file.chmod(0o644)
@@ -674,7 +674,7 @@ class TestRights:
 
     def test_a_log_that_cannot_be_read_where_it_lies_is_never_left_out(self, open_made: Path) -> None:
         """A copy of a store with its -wal, on a disk nothing can be written to: without the log it would be old."""
-        with bough.open(open_made) as store:
+        with oakleaf.open(open_made) as store:
             store.session("ses_one").append([user("in the log")])
             log = Path(f"{open_made}-wal").read_bytes()
         Path(f"{open_made}-wal").write_bytes(log)
@@ -686,7 +686,7 @@ class TestRights:
 
         def write(text: str) -> None:
             open_made.parent.chmod(0o777)
-            with bough.open(open_made) as store:
+            with oakleaf.open(open_made) as store:
                 store.session("ses_one").append([user(text)])
             open_made.parent.chmod(0o555)
 
@@ -705,7 +705,7 @@ class TestRights:
 
     def test_a_torn_read_is_not_taken_for_damage(self, open_made: Path) -> None:
         """Who checkpoints writes page by page, and somebody who stands still reads some of each."""
-        with bough.open(open_made) as store:
+        with oakleaf.open(open_made) as store:
             for n in range(40):
                 store.session("ses_one").append([user(f"{n}" * 3_000)])
         open_made.parent.chmod(0o555)
@@ -725,7 +725,7 @@ class TestRights:
         assert child.stdout is not None
         assert child.stdout.readline() == "looking\n"
         for n in range(150):
-            with bough.open(open_made) as store:
+            with oakleaf.open(open_made) as store:
                 store.session("ses_one").append([user(str(n))])
         assert child.communicate("\n")[0] == "[]\n"
 
@@ -738,7 +738,7 @@ class TestRights:
         assert run(AS_NOBODY, open_made) in ("StoreReadOnly\n", "StoreError\n")
 
     def test_the_file_is_the_owners_alone(self, store_file: Path) -> None:
-        with bough.open(store_file) as store:
+        with oakleaf.open(store_file) as store:
             store.start()
             for file in store_file.parent.iterdir():
                 assert stat.S_IMODE(file.stat().st_mode) == 0o600, file.name
@@ -753,7 +753,7 @@ class TestStrangeFiles:
     def test_a_directory_is_no_store(self, tmp_path: Path) -> None:
         before = beside(tmp_path)
         with pytest.raises(errors.NotAStore, match="directory"):
-            bough.open(tmp_path)
+            oakleaf.open(tmp_path)
         assert beside(tmp_path) == before
 
     def test_a_device_or_a_pipe_is_no_store(self, tmp_path: Path) -> None:
@@ -761,20 +761,20 @@ class TestStrangeFiles:
         for path in (Path("/dev/null"), tmp_path / "pipe"):
             before = set(path.parent.iterdir())
             with pytest.raises(errors.NotAStore, match="device or pipe"):
-                bough.open(path)
+                oakleaf.open(path)
             assert set(path.parent.iterdir()) == before
 
     def test_a_folder_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(errors.NotAStore, match="does not exist"):
-            bough.open(tmp_path / "no" / "a.db")
+            oakleaf.open(tmp_path / "no" / "a.db")
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("name", ["x" * 300, "nul\0.db", "lone \ud800 surrogate"])
     def test_a_name_no_file_can_have_is_refused_with_an_error_of_ours(
         self, name: str, tmp_path: Path
     ) -> None:
-        with pytest.raises(errors.BoughError):
-            bough.open(f"{tmp_path}/{name}")
+        with pytest.raises(errors.OakleafError):
+            oakleaf.open(f"{tmp_path}/{name}")
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
@@ -786,7 +786,7 @@ class TestStrangeFiles:
         path = tmp_path / "notes.txt"
         path.write_bytes(content)
         with pytest.raises((errors.NotAStore, errors.StoreDamaged)):
-            bough.open(path)
+            oakleaf.open(path)
         assert beside(path) == {"notes.txt": content}, "no file of ours is left beside it"
 
     @pytest.mark.parametrize("mode", ["delete", "wal"])
@@ -797,12 +797,12 @@ class TestStrangeFiles:
             other.execute("create table session (id text); insert into session values ('theirs')")
         before = beside(path)
         with pytest.raises(errors.NotAStore, match="another program"):
-            bough.open(path)
+            oakleaf.open(path)
         assert beside(path) == before
 
     def test_an_empty_file_becomes_a_store(self, tmp_path: Path) -> None:
         (tmp_path / "a.db").touch()
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             store.start()
             assert list(store.verify()) == []
 
@@ -810,14 +810,14 @@ class TestStrangeFiles:
         _execute(store_file, "pragma user_version = 2000")
         before = beside(store_file)
         with pytest.raises(errors.NewerFormat, match=r"2\.0"):
-            bough.open(store_file)
+            oakleaf.open(store_file)
         assert beside(store_file) == before
 
     def test_a_newer_minor_format_opens_and_keeps_unknown_kinds_whole(self, store_file: Path) -> None:
-        from bough.core.codec import chain_id
+        from oakleaf.core.codec import chain_id
 
         body = b'{"mood":"sunny","nested":{"z":1,"a":2}}'
-        with bough.open(store_file) as store:
+        with oakleaf.open(store_file) as store:
             session = store.session("ses_one")
             last, cursor = session.path()[-1], session.log.cursor
         entry_id = chain_id(last.entry_id, "weather", cursor.turn, cursor.step, body)
@@ -841,7 +841,7 @@ class TestStrangeFiles:
                 "select number << 32 | facts, 'appended', '~newer', ?, ?, ?, 0 from session",
                 (last.branch, last.seq + 1, last.seq + 1),
             )
-        with bough.open(store_file) as store:
+        with oakleaf.open(store_file) as store:
             session = store.session("ses_one")
             assert session.path()[-1].payload == Unknown("weather", body)
             assert session.verify() == []
@@ -860,12 +860,12 @@ class TestStrangeFiles:
         for page in range(1, len(whole) // PAGE):
             store_file.write_bytes(whole[: page * PAGE] + os.urandom(PAGE) + whole[(page + 1) * PAGE :])
             try:
-                with bough.open(store_file) as store:
+                with oakleaf.open(store_file) as store:
                     problems = list(store.verify())
                     session = store.session("ses_one")
                     session.append([user("more")])
                     messages.add("problem" if problems else "unseen")
-            except errors.BoughError as error:
+            except errors.OakleafError as error:
                 messages.add(type(error).__name__)
         assert "StoreDamaged" in messages
         assert messages <= {"StoreDamaged", "NotAStore", "NotFound", "StoreError", "problem", "unseen"}
@@ -874,9 +874,9 @@ class TestStrangeFiles:
         """Killed between the WAL pragma and the schema: a header without tables."""
         path = tmp_path / "a.db"
         _execute(path, "pragma journal_mode = wal")
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
-            session.append([user("x"), assistant("", bough.ToolCall("c", "t")), tool_result("c", "r")])
+            session.append([user("x"), assistant("", oakleaf.ToolCall("c", "t")), tool_result("c", "r")])
             assert list(store.verify()) == []
 
 

@@ -6,20 +6,20 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough import errors
-from support.terminal import bough as command
+import oakleaf
+from oakleaf import errors
+from support.terminal import oakleaf as command
 
 
 def test_the_error_says_what_to_install_and_no_file_is_made(tmp_path: Path) -> None:
     with pytest.raises(errors.EncryptionUnavailable, match="pip install apsw-sqlite3mc"):
-        bough.open(tmp_path / "agent.db", key="a key")
+        oakleaf.open(tmp_path / "agent.db", key="a key")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_is_written_in_the_open_instead(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a key\n")
-    with bough.open(tmp_path / "plain.db") as store:
+    with oakleaf.open(tmp_path / "plain.db") as store:
         store.start()
     words = ("copy", "--all", "--yes", "--to", "safe.db", "--to-key-file", "key")
     result = command(*words, home=tmp_path, store="plain.db")

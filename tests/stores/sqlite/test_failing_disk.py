@@ -15,9 +15,9 @@ from typing import Any
 import apsw
 import pytest
 
-import bough
-from bough import user
-from bough.errors import BoughError, StoreError
+import oakleaf
+from oakleaf import user
+from oakleaf.errors import OakleafError, StoreError
 
 
 class FailingDisk(apsw.VFS):
@@ -78,14 +78,14 @@ def disk() -> Iterator[FailingDisk]:
     disk.unregister()
 
 
-def use(store: bough.Store, folder: Path) -> list[BoughError]:
+def use(store: oakleaf.Store, folder: Path) -> list[OakleafError]:
     """Do what a store is for; return the errors, all of which must be ours."""
-    errors: list[BoughError] = []
+    errors: list[OakleafError] = []
 
     def attempt(work: Callable[[], object]) -> None:
         try:
             work()
-        except BoughError as error:
+        except OakleafError as error:
             errors.append(error)
 
     attempt(lambda: store.start(session_id="ses_used", seeds=[user("word")]))
@@ -99,7 +99,7 @@ def use(store: bough.Store, folder: Path) -> list[BoughError]:
     return errors
 
 
-def assert_works(store: bough.Store, folder: Path) -> None:
+def assert_works(store: oakleaf.Store, folder: Path) -> None:
     store.start(session_id="ses_after", seeds=[user("word")]).append([user("again")])
     assert len(store.session("ses_after").path()) == 2
     assert list(store.verify()) == []
@@ -118,13 +118,13 @@ def test_a_store_survives_the_failure_of_any_step(
         folder.mkdir()
         path = folder / "a.db"
         if step % 2:
-            bough.open(path).close()
+            oakleaf.open(path).close()
         disk.steps_left, disk.stays_broken, disk.error, disk.failures = step, stays_broken, error, 0
         try:
-            store = bough.open(path)
+            store = oakleaf.open(path)
         except StoreError:
             disk.steps_left = None
-            store = bough.open(path)
+            store = oakleaf.open(path)
         use(store, folder)
         assert disk.failures, "no step failed"
         disk.steps_left = None
@@ -136,10 +136,10 @@ def test_a_store_survives_the_failure_of_any_step(
 def test_a_file_that_sqlite_opened_read_only_in_silence_is_opened_again(
     disk: FailingDisk, tmp_path: Path, kind: int
 ) -> None:
-    with bough.open(tmp_path / "a.db") as other:
+    with oakleaf.open(tmp_path / "a.db") as other:
         other.start()
         disk.readonly_files = kind
-        store = bough.open(tmp_path / "a.db")
+        store = oakleaf.open(tmp_path / "a.db")
         with pytest.raises(StoreError):
             store.start()
         disk.readonly_files = 0
@@ -150,7 +150,7 @@ def test_a_file_that_sqlite_opened_read_only_in_silence_is_opened_again(
 def test_a_process_without_a_free_descriptor_says_so_and_recovers(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
-    store = bough.open(tmp_path / "a.db")
+    store = oakleaf.open(tmp_path / "a.db")
     fill: list[int] = []
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 16, hard))
@@ -158,7 +158,7 @@ def test_a_process_without_a_free_descriptor_says_so_and_recovers(tmp_path: Path
             while True:
                 fill.append(os.dup(0))
         with pytest.raises(StoreError, match="too many files are open; close what is not used, or raise"):
-            bough.open(tmp_path / "b.db")
+            oakleaf.open(tmp_path / "b.db")
         assert use(store, tmp_path)
     finally:
         for descriptor in fill:
@@ -171,7 +171,7 @@ def test_a_process_without_a_free_descriptor_says_so_and_recovers(tmp_path: Path
 def test_a_store_whose_folder_was_away_for_a_while_goes_on(tmp_path: Path) -> None:
     home, away = tmp_path / "home", tmp_path / "away"
     home.mkdir()
-    store = bough.open(home / "a.db")
+    store = oakleaf.open(home / "a.db")
     store.start()
     home.rename(away)
     assert use(store, tmp_path)

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-import bough
-from bough import Evidence, Reasoning, ToolCall, assistant, system, tool_result, user
-from bough.core.drafts import Draft
-from bough.errors import BoughError, NotAStore, NotFound
-from bough.stores.sqlite.public_reader import PublicReader
+import oakleaf
+from oakleaf import Evidence, Reasoning, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.drafts import Draft
+from oakleaf.errors import NotAStore, NotFound, OakleafError
+from oakleaf.stores.sqlite.public_reader import PublicReader
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     where = str(tmp_path_factory.mktemp("public") / "agent.db")
     for owner in ("ann", "bob", None):
-        with bough.open(where, owner=owner) as store:
+        with oakleaf.open(where, owner=owner) as store:
             session = store.start(
                 "support", [system(f"SECRET prompt of {owner}")], title=f"{owner}'s", state={"SECRET": 1}
             )
@@ -42,7 +42,7 @@ def test_the_public_sees_inputs_and_final_answers_of_its_own(place: str) -> None
 
 
 def test_a_foreign_session_is_not_found(place: str) -> None:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         foreign = [row.session_id for row in store.sessions().sessions if row.owner != "ann"]
     with PublicReader(place, owner="ann") as reader:
         assert len(foreign) == 2
@@ -113,7 +113,7 @@ ATTACKS = [
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_raw_sql_reaches_no_table_behind_the_views(place: str, attack: str) -> None:
     before = Path(place).read_bytes()
-    with PublicReader(place, owner="ann") as reader, pytest.raises(BoughError):
+    with PublicReader(place, owner="ann") as reader, pytest.raises(OakleafError):
         list(reader.query(attack))
     assert Path(place).read_bytes() == before
 
@@ -129,7 +129,7 @@ def test_no_query_over_the_views_shows_a_secret(place: str) -> None:
 
 
 def test_the_api_draws_the_same_line(place: str) -> None:
-    with bough.open(place, owner="ann") as store:
+    with oakleaf.open(place, owner="ann") as store:
         session = store.session(store.sessions().sessions[0].session_id)
         assert "SECRET" not in str([entry.message and entry.message.text for entry in session.transcript()])
         assert len(session.transcript()) == 2
@@ -148,7 +148,7 @@ def test_what_is_not_a_store_is_said_so(tmp_path: Path) -> None:
 def test_the_tasks_of_an_agent_are_not_the_publics(tmp_path: Path) -> None:
     """What a parent asks its child is tool traffic: a person who may see the parent may not see that."""
     where = str(tmp_path / "agent.db")
-    with bough.open(where, owner="ann") as store:
+    with oakleaf.open(where, owner="ann") as store:
         child = store.start_task(store.start("support"), "searcher", title="SECRET task")
         child.append([user("SECRET tool input"), assistant("SECRET tool output")])
         with PublicReader(where, space="default", owner="ann") as reader:

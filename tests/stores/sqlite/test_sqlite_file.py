@@ -10,11 +10,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-import bough
-from bough import ToolCall, assistant, system, tool_result, user
-from bough.errors import BoughError, NewerFormat, PrereleaseFormat, StoreDamaged
-from bough.stores.sqlite import file
-from bough.stores.sqlite.file import PRERELEASE_ID
+import oakleaf
+from oakleaf import ToolCall, assistant, system, tool_result, user
+from oakleaf.errors import NewerFormat, OakleafError, PrereleaseFormat, StoreDamaged
+from oakleaf.stores.sqlite import file
+from oakleaf.stores.sqlite.file import PRERELEASE_IDS
 from support.paths import GOLDEN
 
 
@@ -24,7 +24,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def test_the_view_gives_each_active_message_exactly_once(place: Path) -> None:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start("a", [system("s")])
         session.append(
             [user("q"), assistant("look", ToolCall("c", "t")), tool_result("c", "r"), assistant("a")]
@@ -58,7 +58,7 @@ def test_the_view_gives_each_active_message_exactly_once(place: Path) -> None:
 def test_a_migration_is_backed_up_applied_once_and_loses_nothing(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start("a", [system("kept")])
     monkeypatch.setattr(file, "FORMAT", file.FORMAT + 2)
     steps = []
@@ -80,14 +80,14 @@ def test_a_migration_is_backed_up_applied_once_and_loses_nothing(
         assert old.execute("pragma user_version").get == file.FORMAT - 2
         assert new.execute("pragma user_version").get == file.FORMAT
         assert [c.execute("select count(*) from entry").get for c in (old, new)] == [1, 1]
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         assert store.session(session.session_id).path()[0].message.text == "kept"
 
 
 def test_a_migration_that_fails_leaves_the_file_as_it_was(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bough.open(place).close()
+    oakleaf.open(place).close()
     monkeypatch.setattr(file, "FORMAT", file.FORMAT + 1)
 
     def migrate(connection: apsw.Connection) -> None:
@@ -102,28 +102,25 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(
 
 
 def test_a_newer_format_is_refused_politely_and_not_touched(place: Path) -> None:
-    bough.open(place).close()
+    oakleaf.open(place).close()
     with apsw.Connection(str(place)) as connection:
         connection.execute("pragma user_version = 2000")
     before = place.read_bytes()
-    with pytest.raises(NewerFormat, match=r"format 2\.0, this Bough reads up to 1\.0"):
-        bough.open(place)
+    with pytest.raises(NewerFormat, match=r"format 2\.0, this Oakleaf reads up to 1\.0"):
+        oakleaf.open(place)
     assert place.read_bytes() == before
 
 
-def test_a_file_from_before_the_first_release_is_refused_with_the_way_out_and_not_touched(
-    place: Path,
-) -> None:
+@pytest.mark.parametrize("application_id", PRERELEASE_IDS)
+def test_a_file_of_the_former_name_is_refused_and_not_touched(place: Path, application_id: int) -> None:
     with apsw.Connection(str(place)) as connection:
         connection.execute(
-            f"create table session (no integer primary key); pragma application_id = {PRERELEASE_ID}"
+            f"create table session (no integer primary key); pragma application_id = {application_id}"
         )
         connection.execute("pragma user_version = 1002")
     before = place.read_bytes()
-    with pytest.raises(
-        PrereleaseFormat, match="bough export REFERENCE -o FILE with the version that wrote it"
-    ):
-        bough.open(place)
+    with pytest.raises(PrereleaseFormat, match=r"written by Bough.*read it with the version that wrote it"):
+        oakleaf.open(place)
     assert place.read_bytes() == before
     assert list(place.parent.iterdir()) == [place]
 
@@ -131,10 +128,10 @@ def test_a_file_from_before_the_first_release_is_refused_with_the_way_out_and_no
 def _open(place: str, ready: object, out: object) -> None:
     ready.wait()  # type: ignore[attr-defined]
     try:
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             store.start("a")
         out.put("ok")  # type: ignore[attr-defined]
-    except BoughError as error:
+    except OakleafError as error:
         out.put(repr(error))  # type: ignore[attr-defined]
 
 
@@ -147,7 +144,7 @@ def test_two_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
     assert [out.get(timeout=60) for _ in workers] == ["ok"] * 4
     for worker in workers:
         worker.join()
-    with bough.open(tmp_path / "new.db") as store:
+    with oakleaf.open(tmp_path / "new.db") as store:
         assert len(store.sessions().sessions) == 4
 
 
@@ -161,7 +158,7 @@ def test_a_store_opened_by_a_relative_path_stays_one_when_the_process_changes_it
     if is_link:
         (home / "a.db").symlink_to(other / "real.db")
     monkeypatch.chdir(home)
-    store = bough.open("a.db")
+    store = oakleaf.open("a.db")
     session = store.start(seeds=[user("first")])
     monkeypatch.chdir(other)
     session.append([user("second")])
@@ -184,14 +181,14 @@ def test_a_store_opened_by_a_relative_path_stays_one_when_the_process_changes_it
 def test_every_column_of_the_schema_says_why_or_is_plain() -> None:
     """The schema file is documentation: a tour at its head and no table without a word of explanation."""
     text = (Path(file.__file__).parent / "schema.sql").read_text()
-    assert text.startswith("-- Bough's SQLite schema, format 1.0.")
+    assert text.startswith("-- Oakleaf's SQLite schema, format 1.0.")
     for table in ("session", "branch", "entry", "usage", "journal", "blob"):
         block = text.split(f"create table {table} (")[1].split(");")[0]
         assert block.count("--") >= 2, table
 
 
 def test_an_entry_that_cannot_be_read_is_named_as_damage(place: Path) -> None:
-    with bough.open(place) as store:
+    with oakleaf.open(place) as store:
         session = store.start("a", [system("s")])
         with apsw.Connection(str(place)) as connection:
             connection.execute("update entry set body = 'not json'")
@@ -211,13 +208,13 @@ class TestGolden:
     ) -> None:
         place = tmp_path / "old.db"
         place.write_bytes(gzip.decompress(golden_file.read_bytes()))
-        with bough.open(place) as store:
+        with oakleaf.open(place) as store:
             assert list(store.verify()) == []
             rows = list(store.all_sessions())
             assert sorted(str(row.relation) for row in rows) == ["None", "fork", "fork", "task"]
             leaf = next(store.session(row.session_id) for row in rows if row.title == "What if")
-            leaf.export(tmp_path / "again.bough", blobs=True)
-            assert (tmp_path / "again.bough").read_bytes() == (GOLDEN / "tree-1.0.bough").read_bytes()
+            leaf.export(tmp_path / "again.oakleaf", blobs=True)
+            assert (tmp_path / "again.oakleaf").read_bytes() == (GOLDEN / "tree-1.0.oakleaf").read_bytes()
             assert store.search("parcel").hits
-            leaf.append([bough.user("still here")])
+            leaf.append([oakleaf.user("still here")])
             assert leaf.verify() == []

@@ -10,8 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-import bough
-from bough.stores.sqlite.search_index import MERGED_PAGES, merge_segments, tenant_words
+import oakleaf
+from oakleaf.stores.sqlite.search_index import MERGED_PAGES, merge_segments, tenant_words
 from support.filled_store import READS, write_rare_sessions, write_sessions, write_small_space
 from support.statement_steps import Steps
 
@@ -49,7 +49,7 @@ select (number << 32) + 1 + n, 'call-' || n, branch, 2 * n - 1, 2 * n, 0, 0 from
 
 
 def fill(path: Path, copies: int) -> str:
-    with bough.open(path, synchronous="normal") as store:
+    with oakleaf.open(path, synchronous="normal") as store:
         write_sessions(store)
         connection = apsw.Connection(str(path))
         most = connection.execute("select max(id) from branch").get
@@ -84,7 +84,7 @@ def test_nothing_does_more_work_among_many_sessions(name: str, stores: tuple[str
     space, work = READS[name]
     counts = []
     for path in stores:
-        with bough.open(path, space=space) as store:
+        with oakleaf.open(path, space=space) as store:
             work(store)
         counts.append(steps.steps)
         steps.steps = 0

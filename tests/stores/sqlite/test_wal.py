@@ -8,9 +8,9 @@ from pathlib import Path
 
 import apsw
 
-import bough
-from bough import user
-from bough.stores.sqlite.wal import CHECKPOINT_FRAMES, MIN_EXTENSION
+import oakleaf
+from oakleaf import user
+from oakleaf.stores.sqlite.wal import CHECKPOINT_FRAMES, MIN_EXTENSION
 
 
 def size(path: Path) -> int:
@@ -18,7 +18,7 @@ def size(path: Path) -> int:
 
 
 def texts(path: Path, session_id: str) -> list[str]:
-    with bough.open(path) as store:
+    with oakleaf.open(path) as store:
         session = store.session(session_id)
         assert session.verify() == []
         return [entry.message.text for entry in session.path() if entry.message is not None]
@@ -27,7 +27,7 @@ def texts(path: Path, session_id: str) -> list[str]:
 class TestLayingOut:
     def test_a_commit_overwrites_and_does_not_lengthen_the_log(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
             lengths = []
             for number in range(100):
@@ -40,7 +40,7 @@ class TestLayingOut:
     def test_a_copy_of_a_store_in_use_holds_every_commit(self, tmp_path: Path) -> None:
         """As a crash leaves it: the zeros behind the last frame are no frames."""
         path, copy = tmp_path / "a.db", tmp_path / "copy.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
             numbers = []
             for number in range(40):
@@ -53,13 +53,13 @@ class TestLayingOut:
 
     def test_who_does_not_sync_lays_nothing_out(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
-        with bough.open(path, synchronous="normal") as store:
+        with oakleaf.open(path, synchronous="normal") as store:
             store.start().append([user("hello")])
             assert size(path) < MIN_EXTENSION
 
     def test_a_log_cut_to_nothing_is_laid_out_anew(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
             session.append([user("one")])
             other = apsw.Connection(str(path))
@@ -72,7 +72,7 @@ class TestLayingOut:
             assert len(session.path()) == 4
 
     def test_a_log_that_cannot_be_laid_out_is_written_all_the_same(self, tmp_path: Path) -> None:
-        with bough.open(tmp_path / "a.db") as store:
+        with oakleaf.open(tmp_path / "a.db") as store:
             connections = store.backend._connections  # type: ignore[attr-defined]
             connections._wal._path = str(tmp_path / "elsewhere" / "gone")
             session = store.start()
@@ -85,7 +85,7 @@ class TestFolding:
         """By our hook until it has its full length, then by SQLite; after it was cut to nothing as at first."""
         path = tmp_path / "a.db"
         full = CHECKPOINT_FRAMES * 2_072
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
             for _ in range(2):
                 for _ in range(CHECKPOINT_FRAMES // 2):
@@ -100,7 +100,7 @@ class TestFolding:
 
     def test_a_long_log_is_folded_into_the_store_and_begun_anew(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
             for number in range(CHECKPOINT_FRAMES // 8):
                 session.append([user(f"{number} " + "x" * 100_000)])
@@ -110,7 +110,7 @@ class TestFolding:
 
     def test_a_reader_that_holds_the_log_does_not_fail_a_commit(self, tmp_path: Path) -> None:
         path = tmp_path / "a.db"
-        with bough.open(path) as store:
+        with oakleaf.open(path) as store:
             session = store.start()
             reader = apsw.Connection(str(path))
             reader.execute("begin").fetchall()

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bough.core.codec import decode
-from bough.core.messages import Message
-from bough.core.usage import total
-from bough.store import Store
+from oakleaf.core.codec import decode
+from oakleaf.core.messages import Message
+from oakleaf.core.usage import total
+from oakleaf.store import Store
 
 Record = dict[str, Any]
 

@@ -1,1 +1,0 @@
-"""Tools: what a tool is, and the workspace tools that ship with Bough."""

@@ -1,1 +1,0 @@
-"""Tools of MCP servers: `bough.mcp(…)` names one, a run connects to it."""

@@ -1,0 +1,427 @@
+"""Run the tool calls of one answer: all that may run at once, each result durable as it arrives.
+
+A call whose task waits for a person has no result yet: what the person is asked is recorded, and the call runs
+again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from ..core.drafts import Blob, Draft
+from ..core.entries import PARTIAL, Effects
+from ..core.messages import Message, Outcome, ToolCall, assistant, tool_result
+from ..core.state import State
+from ..core.tool_definitions import ToolSet, ToolSpec, define_tools
+from ..core.turns import OpenCall
+from ..errors import Fenced, OakleafError, SessionTrashed, StaleLeaf
+from .call_status import CallPosition, CallStatus, read_call_status
+from .earlier_calls import effects_in_force, find_earlier_call, has_left_paths, reused_result
+from .events import Emit, Event, ignore
+from .import_plan import require_accepted
+from .tasks import TaskRunner, task_id
+from .tools.mcp.server import McpServer, load_connections, merge_tools
+from .tools.tool import (
+    EarlierCall,
+    Happened,
+    NeverHappened,
+    PendingApproval,
+    TaskNeedsApproval,
+    Tool,
+    ToolContext,
+    error_result,
+)
+from .writer import Record, Writer, cancel_all, run_uncancelled
+
+if TYPE_CHECKING:
+    from ..log.log import Log
+    from .tools.mcp.connection import Connections
+
+UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
+NO_TOOL = "There is no tool of this name."
+ABANDONED = "The turn was abandoned before this had a result. Whether it took effect is unknown."
+NOT_RUN = "The turn was abandoned before this was run."
+DENIED = "The user denied this call."
+HIDDEN = "Not run: its arguments were not stored as they were said, and the process that knew them has ended."
+HIDDEN_UNKNOWN = f"{UNKNOWN} Its arguments were not stored as they were said."
+CANNOT_WAIT = (
+    "has a task that needs an approval and cannot wait for it: resuming would run the tool again, which an unsafe "
+    'tool must not. The task was cancelled. Declare the tool @tool(effect="idempotent") if it may run again, or give '
+    "it a verify function that finds out what happened."
+)
+
+
+class CallInput(Struct, frozen=True):
+    """What a call runs with, as it is in the log when its batch starts."""
+
+    original: ToolCall | None
+    """The call with the arguments to run it with; None if they are not known any more."""
+    key: str
+    state: State
+
+
+def _session_key(log: Log) -> object:
+    """Return what names a session among all that one process may run, in any store and space."""
+    where = id(log.store) if log.store.url == "memory:" else log.store.url
+    return where, log.store.space, log.session_id
+
+
+class ToolRunner:
+    """Runs the tool calls of a run and appends their results."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        tools: Mapping[str, Tool],
+        tasks: TaskRunner,
+        servers: Sequence[McpServer] = (),
+        effects: Effects | None = None,
+    ) -> None:
+        self.writer, self.log = writer, writer.log
+        self.effects = effects
+        """What this run says about unsafe calls that a path which was left has made; None: as the path says."""
+        self.tools, self.tasks = tools, tasks
+        self._emit: Emit = ignore
+        self._servers = servers
+        self.connections: Connections | None = None
+        """The MCP servers, once they are connected. Closing them leaves them to the next run of the session, or ends them
+        with all processes that they started."""
+        self._tool_set: tuple[tuple[list[ToolSpec], set[str]], ToolSet] | None = None
+        """The tools that were in force last, and their definitions."""
+        self._has_left_paths: bool | None = None
+        self._blobs: dict[CallPosition, list[Blob]] = {}
+        """What the calls in flight store with their results."""
+
+    async def connect(self) -> list[Event]:
+        """Connect to the MCP servers and add their tools; return warnings about those that had ended since the last run."""
+        if not self._servers:
+            return []
+        # In a thread: the package takes a second to import.
+        connections = await asyncio.to_thread(load_connections)
+        self.connections = connections(self._servers, self.log.runtime.redactor, _session_key(self.log))
+        self.tools = merge_tools(self.tools, await self.connections.open())
+        about = {"code": "mcp_server_restarted", "session_id": self.log.session_id}
+        return [Event("session:warning", about | {"message": why}) for why in self.connections.restarts]
+
+    def allowed(self) -> Mapping[str, Tool]:
+        """Return the tools in force at this leaf: those of the run that the session names and its settings allow."""
+        names = self.writer.allowed_tools()
+        if names is None:
+            return self.tools
+        return {name: self.tools[name] for name in names if name in self.tools}
+
+    def tool_set(self) -> ToolSet | None:
+        """Return the definitions of the tools in force; None if there are no tools, and there were none before."""
+        specs = [tool.spec for tool in self.allowed().values()]
+        repeatable = self.repeatable_tools()
+        if not specs and self.writer.settings().tool_definitions is None:
+            return None
+        if self._tool_set is None or (specs, repeatable) != self._tool_set[0]:
+            definitions = define_tools(specs, self.log.runtime.redactor, repeatable)
+            self._tool_set = (specs, repeatable), definitions
+        return self._tool_set[1]
+
+    def repeatable_tools(self) -> set[str]:
+        """Return the names of the tools that declare that they may run again."""
+        return {name for name, tool in self.tools.items() if tool.effect != "unsafe"}
+
+    async def call_status(self) -> CallStatus:
+        """Return the status of the open calls, read from the journal unless this run knows it."""
+        status = self._own_status()
+        return await self.writer.run_blocking(read_call_status, self.log) if status is None else status
+
+    def _own_status(self) -> CallStatus | None:
+        """Return the status if there are no open calls, or all of them started with an answer of this run and none has
+        waited for a person since."""
+        open_calls, started = self.log.cursor.open_calls, self.writer.own_starts
+        if not open_calls:
+            return CallStatus()
+        is_own = open_calls[0].seq in self.writer.own_answers
+        if not is_own or any((call.seq, call.index) not in started for call in open_calls):
+            return None
+        return CallStatus(started, has_recorded_starts=True)
+
+    async def run(
+        self,
+        open_calls: Sequence[OpenCall],
+        started: frozenset[CallPosition],
+        status: CallStatus,
+        emit: Emit,
+    ) -> None:
+        self._emit = self.tasks.emit = emit
+        if status.needing_acceptance(open_calls, self.allowed()):
+            await self.writer.run_blocking(require_accepted, self.log, self.allowed(), inputs=False)
+        earlier = await self._find_earlier_calls(open_calls, status)
+        reused = await self._reuse_results(open_calls, earlier, emit) if earlier else set[CallPosition]()
+        open_calls = [call for call in open_calls if (call.seq, call.index) not in reused]
+        requested = status.needing_request(open_calls, self.tools)
+        for call in open_calls:
+            if call in requested or (call.seq, call.index) in earlier:
+                emit(await self._request_approval(call, earlier.get((call.seq, call.index))))
+        ready = [
+            call
+            for call in open_calls
+            if not status.is_waiting(call, self.tools) and (call.seq, call.index) not in earlier
+        ]
+        inputs = await self._read_inputs(ready)
+        running = [
+            asyncio.ensure_future(self._settle(call, each, (call.seq, call.index) in started, status))
+            for call, each in zip(ready, inputs, strict=True)
+        ]
+        stored: set[CallPosition] = set()
+        try:
+            for finished in asyncio.as_completed(running):
+                call, result = await finished
+                while self.tasks.warnings:
+                    emit(self.tasks.warnings.pop(0))
+                if isinstance(result, Message):
+                    stored.add((call.seq, call.index))
+                    emit(await self._store_result(call, result))
+                    continue
+                for approval in result:
+                    if approval not in status.task_approvals.get((call.seq, call.index), ()):
+                        emit(await self._store_approval(call, approval))
+        except asyncio.CancelledError:
+            await run_uncancelled(self._store_finished(running, stored))
+            raise
+        finally:
+            if not all(task.done() for task in running):
+                await run_uncancelled(cancel_all(running))
+
+    async def has_left_paths(self) -> bool:
+        """Whether unsafe calls may have been left behind on other paths; read once in a run."""
+        if self._has_left_paths is None:
+            self._has_left_paths = await self.writer.run_blocking(has_left_paths, self.log)
+        return self._has_left_paths
+
+    async def _find_earlier_calls(
+        self, open_calls: Sequence[OpenCall], status: CallStatus
+    ) -> dict[CallPosition, EarlierCall]:
+        """Return the same calls on paths that were left, for unsafe calls about which nobody has been asked yet."""
+        allowed, known = self.allowed(), status.decided | status.approval_requested
+        calls = [
+            call
+            for call in open_calls
+            if call.call.name in allowed and is_unsafe(allowed[call.call.name], call)
+            if (call.seq, call.index) not in known
+        ]
+        if not calls or not await self.has_left_paths():
+            return {}
+
+        def find() -> dict[CallPosition, EarlierCall]:
+            places = ((call, find_earlier_call(self.log, call.call)) for call in calls)
+            earlier = {(call.seq, call.index): found for call, found in places if found is not None}
+            return earlier if earlier and self._effects_in_force() != "repeat" else {}
+
+        return await self.writer.run_blocking(find)
+
+    def _effects_in_force(self) -> Effects:
+        return self.effects or effects_in_force(self.log)
+
+    async def _reuse_results(
+        self, open_calls: Sequence[OpenCall], earlier: Mapping[CallPosition, EarlierCall], emit: Emit
+    ) -> set[CallPosition]:
+        """Append the results that calls had on another path, if the path says so; return these calls."""
+        if await self.writer.run_blocking(self._effects_in_force) != "reuse":
+            return set()
+        reused: set[CallPosition] = set()
+        for call in open_calls:
+            found = earlier.get((call.seq, call.index))
+            message = None if found is None else reused_result(call.call, found)
+            if message is not None:
+                emit(await self._store_result(call, message))
+                reused.add((call.seq, call.index))
+        return reused
+
+    async def _request_approval(self, call: OpenCall, earlier: EarlierCall | None) -> Event:
+        """Record that a person is asked about a call, and about which earlier one, if that is why."""
+        data: dict[str, Any] = {"seq": call.seq, "index": call.index}
+        about = call_data(call)
+        if earlier is not None:
+            data["earlier"] = earlier.reference
+            about["earlier"] = earlier_data(earlier)
+        await self.writer.record(Record("approval_requested", data, only_at_leaf=True))
+        return Event("session:approval_requested", about, self.writer.journal_number)
+
+    async def _store_result(self, call: OpenCall, message: Message) -> Event:
+        """Append the result; one that cannot be stored becomes an error result, for the effect has happened."""
+        try:
+            blobs = tuple(self._blobs.pop((call.seq, call.index), ()))
+            appended = await self.writer.append(Draft(message, blobs=blobs))
+        except (Fenced, StaleLeaf, SessionTrashed):
+            raise
+        except OakleafError as error:
+            why = f"{call.call.name} returned a value that cannot be stored: {error}"
+            appended = await self.writer.append(Draft(error_result(call.call, why)))
+        stored = appended.payloads[0]
+        assert isinstance(stored, Message)
+        result = stored.results[0]
+        data = {
+            **call_data(call),
+            "content": msgspec.to_builtins(list(result.content)),
+            "error": result.error,
+            "outcome": result.outcome,
+        }
+        return Event("session:tool_result", data, self.writer.journal_number)
+
+    async def _store_approval(self, call: OpenCall, approval: PendingApproval) -> Event:
+        """Record what the call waits for: the session and the call that the person decides about."""
+        self.writer.own_answers.discard(call.seq)  # from now on as if an earlier process had started it
+        position = {"seq": call.seq, "index": call.index}
+        task_call = {"session": approval.session_id, "call": _call_key(approval)}
+        await self.writer.record(Record("task_waits", position | task_call, only_at_leaf=True))
+        data = {**call_data(approval), "session_id": approval.session_id, "task_of": _call_key(call)}
+        if approval.earlier is not None:
+            data["earlier"] = earlier_data(approval.earlier)
+        return Event("session:approval_requested", data, self.writer.journal_number)
+
+    async def _store_finished(
+        self, running: Sequence[asyncio.Future[Any]], stored: set[CallPosition]
+    ) -> None:
+        """After a cancellation: append the results of the calls that had finished."""
+        for task in running:
+            if task.done() and not task.cancelled() and task.exception() is None:
+                call, result = task.result()
+                if isinstance(result, Message) and (call.seq, call.index) not in stored:
+                    await self._store_result(call, result)
+
+    async def _settle(
+        self, call: OpenCall, call_input: CallInput, was_started: bool, status: CallStatus
+    ) -> tuple[OpenCall, Message | list[PendingApproval]]:
+        """Return the result of one call: run it, or find out what happened to it before a crash. Or return what its
+        tasks wait for."""
+        tool = self.allowed().get(call.call.name)
+        if tool is None and was_started and call.seq not in self.writer.own_answers:
+            return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+        if tool is None:
+            return call, error_result(call.call, NO_TOOL)
+        if (refusal := tool.refusal(call.call)) is not None:
+            return call, refusal
+        if (call.seq, call.index) in status.denied and not was_started:
+            return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
+        if call_input.original is None:
+            return call, hidden_result(call.call, may_have_run=was_started and tool.effect != "read")
+        is_repeated = was_started and call.seq not in self.writer.own_answers
+        context = ToolContext(
+            call_input.key,
+            self.log.session_id,
+            call_input.original,
+            call_input.state,
+            self.tasks.run,
+            is_repeated=is_repeated,
+        )
+        self._blobs[call.seq, call.index] = context.blobs
+        if is_repeated and tool.effect == "unsafe":
+            outcome = await tool.check_outcome(context)
+            if isinstance(outcome, Happened):
+                return call, tool.result(context, outcome.value)
+            if not isinstance(outcome, NeverHappened):
+                return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+        if not was_started:
+            # Not part of the answer's commit: it needed an approval, or another process made the answer.
+            await self.writer.record(Record("calls_started", {"seq": call.seq, "indexes": [call.index]}))
+            self._emit(Event("session:calls_started", {}, self.writer.journal_number))
+        return call, await self._run(tool, context)
+
+    async def _read_inputs(self, calls: Sequence[OpenCall]) -> list[CallInput]:
+        if self.log.is_call_input_known and not any(call.call.is_hidden for call in calls):
+            return [self._read_input(call) for call in calls]
+        return await self.writer.run_blocking(lambda: [self._read_input(call) for call in calls])
+
+    def _read_input(self, call: OpenCall) -> CallInput:
+        key = self.log.idempotency_key(call.seq, call.index)
+        return CallInput(self._original(call), key, self.log.state)
+
+    def _original(self, call: OpenCall) -> ToolCall | None:
+        """Return the call with the arguments to run it with; None if they are not known any more."""
+        return self.log.original_call(call)
+
+    async def _run(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
+        try:
+            return await tool.run(context)
+        except TaskNeedsApproval:
+            approvals = context.pending_approvals
+        if tool.effect != "unsafe" or tool.verify is not None:
+            return approvals
+        # Resuming would run it again from its beginning, and what it did before its task is not known.
+        children = [
+            await self.writer.run_blocking(task_id, self.log, key, self.log.batch_since)
+            for key in context.task_keys
+        ]
+        await self.tasks.cancel(children)
+        why = f"{tool.name} {CANNOT_WAIT}"
+        data = {"code": "cannot_wait", "message": why, "session_id": self.log.session_id}
+        call = {"call_id": context.call.id, "name": tool.name}
+        self.tasks.warnings.append(Event("session:warning", data | call))
+        return tool_result(context.call.id, why, error=True, outcome="interrupted")
+
+    async def close_abandoned_turn(self) -> None:
+        """Before a new input: close the calls and the answer in flight of a turn that broke off."""
+        status = await self.call_status()
+        results = [
+            Draft(tool_result(call.call.id, ABANDONED, error=True, outcome="unknown"))
+            if (call.seq, call.index) in status.started
+            else Draft(tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted"))
+            for call in self.log.cursor.open_calls
+        ]
+        if results:
+            await self.tasks.cancel(status.tasks)
+            await self.writer.append(*results, calls=[])
+        if self.log.cursor.turn:
+            text = await self.writer.run_blocking(self.log.partial_text)
+            if text is not None:
+                await self.writer.append(Draft(assistant(text), finish=PARTIAL))
+
+    def cancelled_result(self, call: OpenCall, started: frozenset[CallPosition]) -> Message:
+        """Return the result of a cancelled call. A thread cannot be stopped, so an unsafe tool may still take effect."""
+        if (call.seq, call.index) not in started:
+            return tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted")
+        tool = self.tools.get(call.call.name)
+        if tool is None or tool.effect == "unsafe":
+            why = "cancelled while it ran; whether it took effect is unknown"
+            return tool_result(call.call.id, why, error=True, outcome="unknown")
+        return tool_result(call.call.id, "cancelled while it ran", error=True, outcome="interrupted")
+
+
+def hidden_result(call: ToolCall, *, may_have_run: bool) -> Message:
+    """Return the result of a call that cannot be run because a secret in its arguments is known no more."""
+    outcome: Outcome = "unknown" if may_have_run else "interrupted"
+    text = HIDDEN_UNKNOWN if may_have_run else HIDDEN
+    hidden = f"{text} Hidden: {', '.join(dict.fromkeys(call.placeholders))}"
+    return tool_result(call.id, hidden, error=True, outcome=outcome)
+
+
+def _call_key(call: OpenCall) -> dict[str, Any]:
+    return {"seq": call.seq, "index": call.index, "call_id": call.call.id, "name": call.call.name}
+
+
+def is_unsafe(tool: Tool, call: OpenCall) -> bool:
+    """Whether the call would run, and must not without a decision if another path has made it."""
+    return tool.effect == "unsafe" and tool.refusal(call.call) is None
+
+
+def earlier_data(call: EarlierCall) -> dict[str, Any]:
+    """Return a call of another path as events contain it: where it is, and its result."""
+    result = call.result
+    known = {
+        "content": msgspec.to_builtins(list(result.content)) if result else [],
+        "error": result is not None and result.error,
+        "outcome": "unknown" if result is None else result.outcome,
+    }
+    return {
+        **call.reference,
+        "name": call.call.name,
+        "arguments": call.call.arguments,
+        "at": call.at,
+        **known,
+    }
+
+
+def call_data(call: OpenCall) -> dict[str, Any]:
+    """Return a call as events contain it."""
+    return {**_call_key(call), "arguments": call.call.arguments}

@@ -1,0 +1,1 @@
+"""Tools of MCP servers: `oakleaf.mcp(…)` names one, a run connects to it."""

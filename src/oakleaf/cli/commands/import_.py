@@ -1,0 +1,290 @@
+"""`oakleaf import` and `oakleaf copy`."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import click
+from msgspec import Struct, field
+
+from ...errors import IdConflict, StoreDamaged, StoreError
+from ...exchange.importers import IMPORTERS, read_sessions
+from ...exchange.importers.ingest import ToolImportResult, import_session, preview_session
+from ...formats.records import LossReport
+from ...models.servers import VARIABLE
+from ...store import Store
+from ..option_group import complete_file
+from ..reference import complete, resolve_stored_session
+from ..rendering.error_text import CommandError
+from ..rendering.output import (
+    confirm_plan,
+    echo,
+    json_option,
+    notify,
+    plural,
+    print_json,
+    progress_bar,
+    safe,
+    to_json_value,
+    yes_option,
+)
+from ..store_option import StoreLocation, pass_location
+from .import_watch import watch
+
+
+@click.command("import")
+@click.argument("files", nargs=-1, type=click.Path(allow_dash=True), metavar="[FILE]…")
+@click.option(
+    "--from",
+    "tool",
+    type=click.Choice(list(IMPORTERS)),
+    help=f"Import sessions of another tool. FILE defaults to its own location: {'; '.join(f'{t.name}: {t.source}' for t in IMPORTERS.values())}.",
+)
+@click.option(
+    "-n",
+    "--dry-run",
+    is_flag=True,
+    help="With --from: write nothing, report what would be added to the store and what would be lost.",
+)
+@click.option("--new-id", is_flag=True, help="Import under a new id, even if the session exists here.")
+@click.option(
+    "--watch",
+    "is_watch",
+    is_flag=True,
+    help="Follow the sessions of other tools as they grow, until Ctrl-C. FILE: the tools, or one tool and its path; default: every tool with sessions at its default location.",
+)
+@json_option
+@pass_location
+def import_(
+    location: StoreLocation,
+    files: tuple[str, ...],
+    tool: str | None,
+    dry_run: bool,
+    new_id: bool,
+    is_watch: bool,
+    is_json: bool,
+) -> int:
+    """Import a bundle, or the sessions of another tool.
+
+    A bundle is imported completely or not at all; importing it twice adds nothing. - reads a bundle from stdin. With
+    --from, FILE is a file or folder of that tool; it is only read, and what cannot be converted is reported.
+
+    \b
+    oakleaf import case.oakleaf
+    ssh host oakleaf export latest -o - | oakleaf import -
+    oakleaf import --from chat log.jsonl
+    oakleaf import --watch claude-code codex
+    """
+    if is_watch:
+        if dry_run or new_id:
+            raise CommandError("--watch cannot be combined with --dry-run or --new-id")
+        return watch(location, tool, files, is_json=is_json)
+    if tool is not None:
+        return import_from_tool(location, tool, files, new_id=new_id, is_dry=dry_run, is_json=is_json)
+    if dry_run:
+        raise CommandError("--dry-run needs --from TOOL; oakleaf show FILE shows what a bundle holds")
+    if not files:
+        raise CommandError("name a bundle file, or pass --from TOOL")
+    if files[0] in IMPORTERS and not Path(files[0]).exists():
+        raise CommandError(f"oakleaf import --from {shlex.join(files)} imports sessions of {files[0]}")
+    for name in files:  # before one of them is imported
+        if name != "-" and not Path(name).exists():
+            raise CommandError(f"{name}: no such file; oakleaf export REFERENCE -o FILE writes a bundle")
+    reports = []
+    for name in files:
+        source = sys.stdin.buffer if name == "-" else name
+        with progress_bar("import", unit="lines") as step:
+            report = location.import_bundle(
+                source, new_id=new_id, progress=lambda progress: step(progress.lines, None)
+            )
+        reports.append(report)
+        if not is_json:
+            existing = (
+                f", {plural(len(report.existing), 'session')} imported before" if report.existing else ""
+            )
+            missing = (
+                f"; {plural(report.missing_blobs, 'attachment')} missing" if report.missing_blobs else ""
+            )
+            notify(
+                f"{name}: {plural(len(report.added), 'session')}, {report.entries:,} entries{existing}{missing}"
+            )
+            _name_addresses(report.foreign_addresses)
+            echo(report.session_id)
+    if is_json:
+        print_json(imported=reports)
+    return 0
+
+
+def import_from_tool(
+    location: StoreLocation, tool: str, sources: Sequence[str], *, new_id: bool, is_dry: bool, is_json: bool
+) -> int:
+    """Import another tool's sessions; return 1 if one of them failed, else 0."""
+    store = location.open() if location.exists else location.open_memory()
+    import_one = preview_session if is_dry else import_session
+    reports: list[ToolImportResult] = []
+    with progress_bar("import", unit="sessions") as step:
+        for source in sources or (None,):
+            for record in read_sessions(tool, source):
+                if not is_dry and record.has_content and not location.exists:
+                    store = location.open_or_create()
+                reports.append(import_one(store.backend, store.runtime, record, new_id=new_id))
+                step(len(reports), None)
+    if is_json:
+        print_json(imported=reports, dry_run=is_dry)
+    else:
+        for result in reports:
+            echo(safe("  ".join([result.session_id, *_outcome(result)])))
+        for line in _summary_lines(reports, is_dry=is_dry):
+            notify(safe(line))
+        _name_addresses(sorted({address for result in reports for address in result.foreign_addresses}))
+    return int(any(result.error for result in reports))
+
+
+def _name_addresses(addresses: Sequence[str]) -> None:
+    if addresses:
+        notify(
+            safe(
+                f"  names models at {', '.join(addresses)}: they get neither a key nor the history unless you name such a "
+                f"model yourself, or list the address in {VARIABLE}"
+            )
+        )
+
+
+def _outcome(result: ToolImportResult) -> Iterator[str]:
+    if result.error is not None:
+        yield f"failed: {result.error}" + (f"; {result.command_hint}" if result.command_hint else "")
+    elif result.added:
+        yield f"{result.entries:,} entries"
+    else:
+        yield f"{result.entries:,} new entries" if result.entries else "imported before"
+    if result.unfinished:
+        yield "(being written)"
+    if result.title:
+        yield result.title
+
+
+def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iterator[str]:
+    losses = LossReport()
+    for result in reports:
+        losses.merge(LossReport(result.losses))
+    sessions = sum(len(result.added) for result in reports)
+    grown = sum(bool(result.entries) and not result.added for result in reports)
+    action = "would be imported" if is_dry else "imported"
+    unchanged = sum(not result.added and not result.entries and not result.error for result in reports)
+    yield (
+        f"{plural(sessions, 'session')} {action}, {grown} updated, {unchanged} imported before, "
+        f"{sum(result.entries for result in reports):,} entries"
+    )
+    unfinished = sum(result.unfinished for result in reports)
+    if unfinished:
+        yield f"  {plural(unfinished, 'answer')} still being written; import again to add {'it' if unfinished == 1 else 'them'}"
+    missing = Counter(name for result in reports if not result.error for name in result.missing)
+    if missing:
+        counts = (f"{name} ({plural(count, 'session')})" for name, count in missing.items())
+        yield f"  not in the source: {', '.join(counts)}"
+    for description, loss in losses.items():
+        examples = f" ({', '.join(loss.examples)})" if loss.examples else ""
+        yield f"  lost {loss.count:,} × {description}{examples}"
+
+
+@click.command()
+@click.argument("references", nargs=-1, metavar="[REFERENCE]…", shell_complete=complete)
+@click.option("--to", required=True, shell_complete=complete_file, metavar="URL", help="The other store.")
+@click.option(
+    "--to-key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="File with the other store's key, if that is or will be encrypted.",
+)
+@click.option("--to-space", metavar="SPACE", help="The other store's space. Default: the same.")
+@click.option("--all", "is_all", is_flag=True, help="Every session that is not in the trash.")
+@click.option("--new-id", is_flag=True, help="Copy under new ids.")
+@yes_option
+@json_option
+@pass_location
+def copy(
+    location: StoreLocation,
+    references: tuple[str, ...],
+    to: str,
+    to_key_file: Path | None,
+    to_space: str | None,
+    is_all: bool,
+    new_id: bool,
+    yes: bool,
+    is_json: bool,
+) -> int:
+    """Copy sessions to another store.
+
+    Tasks and attachments are included, and bundles exported from both stores have the same bytes. Sessions that exist
+    there are skipped.
+
+    \b
+    oakleaf copy latest --to other.db
+    oakleaf copy --all --to postgresql://host/agents
+    """
+    if is_all == bool(references):
+        raise CommandError("name the sessions to copy, or pass --all")
+    target = StoreLocation(to, to_space or location.space, location.owner)
+    target.register_key_file(to_key_file)
+    if is_all:
+        names = _all_names(location)
+        notify(f"{plural(len(names), 'session')} of {location.display_url} to {target.display_url}")
+        if not confirm_plan("Copy them?", yes=yes):
+            return 1
+    else:
+        names = [resolve_stored_session(location, reference).session_id for reference in references]
+    with contextlib.closing(target):
+        result = _copy(location.open(), names, target.open_or_create(), new_id=new_id)
+    if is_json:
+        print_json(**to_json_value(result))
+    else:
+        existed = f", {len(result.existing)} existed" if result.existing else ""
+        notify(f"{plural(len(result.copied), 'session')} copied{existed}")
+        for failure in result.failed:
+            notify(safe(f"not copied: {failure.session_id}: {failure.problem}"))
+    return 1 if result.failed else 0
+
+
+def _all_names(location: StoreLocation) -> list[str]:
+    """Return the sessions of a store, oldest first, so that the parent of a fork is there before the fork."""
+    try:
+        rows = location.open().all_sessions(limit=500)
+        return [row.session_id for row in rows if row.relation != "task"][::-1]
+    except StoreDamaged as error:  # its own hint is this command
+        raise StoreError(
+            f"{error.problem}, so that its sessions cannot be listed", "restore a backup"
+        ) from None
+
+
+class CopyFailure(Struct, frozen=True):
+    session_id: str
+    problem: str
+
+
+class CopyResult(Struct, frozen=True):
+    """The ids of the sessions that were written and of those that existed, and what could not be copied."""
+
+    copied: list[str] = field(default_factory=list)
+    existing: list[str] = field(default_factory=list)
+    failed: list[CopyFailure] = field(default_factory=list)
+
+
+def _copy(store: Store, names: Sequence[str], other: Store, *, new_id: bool) -> CopyResult:
+    """Copy the sessions; go on after one that is damaged, or that has other content in the other store."""
+    result = CopyResult()
+    with progress_bar("copy", unit="sessions") as step:
+        for done, name in enumerate(names, 1):
+            exists = not new_id and other.backend.find_session(name) is not None
+            try:
+                copy_id = store.copy(name, to=other, new_id=new_id).session_id
+                (result.existing if exists else result.copied).append(copy_id)
+            except StoreDamaged as error:
+                result.failed.append(CopyFailure(name, error.problem))
+            except IdConflict as error:
+                result.failed.append(CopyFailure(name, error.command_text))
+            step(done, len(names))
+    return result

@@ -1,0 +1,275 @@
+"""`oakleaf lab promote` and `oakleaf test`: write regression cases, and run them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from msgspec.structs import replace
+
+from ...core.usage import MICROCENTS_PER_DOLLAR
+from ...errors import ExitCode, ModelUnavailable
+from ...models.availability import available_models
+from ..agent_options import load_tools
+from ..config import model_option, model_options
+from ..option_group import complete_file
+from ..reference import required_reference, resolve
+from ..rendering.error_text import CommandError, print_error
+from ..rendering.output import (
+    echo,
+    force_option,
+    json_option,
+    notify,
+    plural,
+    print_json,
+    progress_bar,
+    safe,
+    to_json_value,
+)
+from ..store_option import StoreLocation, pass_location
+from ..text_argument import text_option
+
+if TYPE_CHECKING:
+    from ...lab.regression import RegressionReport
+
+
+def _dollars(ctx: click.Context, param: click.Parameter, value: float | None) -> int | None:
+    if value is not None and not isfinite(value):
+        raise click.BadParameter(f"{value} is not an amount; omit it for no limit")
+    return None if value is None else round(value * MICROCENTS_PER_DOLLAR)
+
+
+max_cost_option = click.option(
+    "--max-cost",
+    "max_cost_microcents",
+    type=click.FloatRange(min=0),
+    callback=_dollars,
+    metavar="DOLLARS",
+    help="Make no model call that could make the run cost more.",
+)
+
+
+@click.command()
+@required_reference
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--name", metavar="NAME", help="The name of the case. Default: the first words of its input.")
+@click.option(
+    "--says", multiple=True, metavar="TEXT", help="The answer must say this; /…/ is a regular expression."
+)
+@click.option("--never-says", multiple=True, metavar="TEXT", help="The turn must not say this.")
+@click.option("--never-calls", multiple=True, metavar="TOOL", help="The turn must not call this tool.")
+@click.option(
+    "--scorer",
+    "scorers",
+    multiple=True,
+    metavar="FILE.py:NAME[>=X]",
+    help="This function must return True for the turn, or a number within the limit.",
+)
+@click.option("--no-tools", is_flag=True, help="Do not expect the recorded tool calls.")
+@click.option("--redact/--no-redact", default=True, help="Mask secrets in the bundle. Default: yes.")
+@click.option("--blobs", is_flag=True, help="Include images and other attachments; needs --no-redact.")
+@force_option
+@click.option("--json", "is_json", is_flag=True, help="Print what was written as JSON.")
+@pass_location
+def promote(
+    location: StoreLocation,
+    reference: str,
+    folder: Path,
+    name: str | None,
+    says: tuple[str, ...],
+    never_says: tuple[str, ...],
+    never_calls: tuple[str, ...],
+    scorers: tuple[str, ...],
+    no_tools: bool,
+    redact: bool,
+    blobs: bool,
+    force: bool,
+    is_json: bool,
+) -> None:
+    """Write a recorded turn as a regression case: a bundle and what it must do.
+
+    REFERENCE@7 selects the turn that contains entry 7; without @ the case has every turn of the session. It expects the
+    recorded tool calls and what you name here, in a TOML file that you can edit. Run it with oakleaf test FOLDER or
+    pytest.
+
+    \b
+    oakleaf lab promote ses_3f@7 tests/regressions --says refunded
+    oakleaf lab promote latest tests/regressions --never-calls delete_account --no-tools
+    """
+    from ...lab.case_file import ExpectedCall, text_pattern
+
+    if blobs and redact:
+        raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
+    if name is not None and not _is_file_name(name):
+        raise CommandError(
+            f"--name {name}: a name has letters, digits, dots, dashes and underscores, and no folder"
+        )
+    try:
+        for text in (*says, *never_says):
+            text_pattern(text)
+        for call in never_calls:
+            ExpectedCall.parse(call)
+        scorers = tuple(_scorer_beside(scorer, folder) for scorer in scorers)
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    position = resolve(location, reference)
+    if not position.is_on_path:
+        raise CommandError(
+            f"{reference} is on another branch; fork it first: oakleaf fork {shlex.quote(reference)}"
+        )
+    written = position.session.promote(
+        folder,
+        at=position.seq,
+        name=name,
+        says=says,
+        never_says=never_says,
+        never_calls=never_calls,
+        scorers=scorers,
+        tools=not no_tools,
+        redact=redact,
+        blobs=blobs,
+        overwrite=force,
+    )
+    if is_json:
+        print_json(**to_json_value(written))
+        return
+    notify(f"{safe(written.case)}: {plural(written.turns, 'turn')}, bundle {written.bytes:,} bytes")
+    for secret, count in written.redactions.items():
+        notify(f"masked {count} × {safe(secret)}")
+    for unmet in written.unmet:
+        notify(f"not met by the recording: {safe(unmet)}")
+    if written.unmet:
+        notify(
+            "the case fails until another model or prompt meets it: oakleaf test FOLDER --model NAME --prompt @FILE"
+        )
+    else:
+        notify(f"run it with: oakleaf test {shlex.quote(safe(str(folder)))}")
+
+
+def _scorer_beside(text: str, folder: Path) -> str:
+    """Check a scorer, and return it with its file relative to the folder of the case."""
+    from ...lab.case_scorers import CaseScorer
+
+    scorer = CaseScorer.parse(text)
+    scorer.load(Path())
+    return str(replace(scorer, file=os.path.relpath(scorer.file, folder)))
+
+
+def _is_file_name(name: str) -> bool:
+    return name[:1].isalnum() and all(character.isalnum() or character in "._-" for character in name)
+
+
+@click.command()
+@click.argument("places", nargs=-1, required=True, metavar="DIR|CASE…", type=click.Path(path_type=Path))
+@model_option(
+    "--model",
+    "models",
+    multiple=True,
+    must_exist=True,
+    help="Ask this model; repeat it for a fallback chain. Default: the case's, else the recorded answers.",
+)
+@model_options
+@text_option("--prompt", help="Another system prompt.")
+@text_option("--prompt-patch", help="Text added to the system prompt.")
+@click.option(
+    "--tools",
+    "sources",
+    multiple=True,
+    shell_complete=complete_file,
+    metavar="FILE.py|MODULE",
+    help="The tools that the model is offered. Calls that were not recorded use their dry run.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=4,
+    show_default=True,
+    metavar="N",
+    help="How many cases run at once.",
+)
+@max_cost_option
+@json_option
+@click.option("-q", "--quiet", is_flag=True, help="Print only cases that did not pass.")
+def test(
+    places: tuple[Path, ...],
+    models: tuple[str, ...],
+    model_options: dict[str, Any],
+    prompt: str | None,
+    prompt_patch: str | None,
+    sources: tuple[str, ...],
+    workers: int,
+    max_cost_microcents: int | None,
+    is_json: bool,
+    quiet: bool,
+) -> int:
+    """Run regression cases: replay them and check what they expect.
+
+    Finds the *.case.toml files below DIR, as oakleaf lab promote writes them. Without --model and --prompt the recorded
+    answers are used: nothing is sent and nothing costs money, unless a case names a model or a judge. Tools never run
+    for real. A case that fails prints its difference from the recording. Exit code 0 all passed, 1 a case failed, 2 a
+    case cannot be run, 4 a model gave no answer or --max-cost is reached.
+
+    \b
+    oakleaf test tests/regressions
+    oakleaf test tests/regressions --model anthropic:MODEL --prompt @new_prompt.txt
+    """
+    from ...lab.budget import CostBudget
+    from ...lab.case_file import find_cases
+    from ...lab.regression import run_cases
+    from ...replay.replay import ReplayPlan
+
+    if missing := [place for place in places if not place.exists()]:
+        raise CommandError(
+            f"there is no file or folder {missing[0]}; oakleaf lab promote REFERENCE DIR writes cases"
+        )
+    cases = find_cases(places)
+    if not cases:
+        raise CommandError(
+            f"there is no *.case.toml below {', '.join(map(str, places))}; oakleaf lab promote REFERENCE DIR writes one"
+        )
+    try:
+        model = available_models(models) or None
+    except ModelUnavailable as unavailable:
+        print_error(unavailable.command_text)
+        return ExitCode.UNANSWERABLE
+    if max_cost_microcents is not None:
+        for each in model or ():
+            CostBudget(max_cost_microcents).check_price(each)
+    tools = load_tools(sources)
+    overrides = ReplayPlan(
+        model=model,
+        prompt=prompt,
+        prompt_patch=prompt_patch,
+        options=model_options or None,
+        tools=tools,
+        mode="dry" if tools else None,
+    )
+    with progress_bar("test", unit="cases") as step:
+        running = run_cases(
+            cases, overrides, workers=workers, max_cost_microcents=max_cost_microcents, progress=step
+        )
+        report = asyncio.run(running)
+    if is_json:
+        counts = {status: report.count(status) for status in ("passed", "failed", "incomplete", "invalid")}
+        print_json(**counts, cases=report.cases)
+        return report.exit_code
+    _print_report(report, quiet=quiet)
+    return report.exit_code
+
+
+def _print_report(report: RegressionReport, *, quiet: bool) -> None:
+    for result in report.cases:
+        if not quiet or result.status != "passed":
+            echo("\n".join(map(safe, result.lines())))
+    passed = report.count("passed")
+    words = [
+        f"{report.count(status)} {status}"
+        for status in ("failed", "incomplete", "invalid")
+        if report.count(status)
+    ]
+    notify(f"{plural(len(report.cases), 'case')}: {', '.join([f'{passed} passed', *words])}")

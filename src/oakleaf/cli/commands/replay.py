@@ -1,0 +1,241 @@
+"""`oakleaf replay` and `oakleaf diff`."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from ...errors import ExitCode, IdConflict, ModelUnavailable
+from ...exchange.bundle.write import atomic_file
+from ...models.availability import available_models
+from ...session import Session
+from ..agent_options import load_tools
+from ..config import model_option, model_options
+from ..mcp_option import load_servers
+from ..option_group import complete_file
+from ..reference import bundle_file, complete, reference, resolve
+from ..rendering.error_text import CommandError, check_target, print_error
+from ..rendering.output import (
+    echo,
+    encode_report,
+    force_option,
+    format_options,
+    notify,
+    progress_bar,
+    safe,
+    to_json_value,
+)
+from ..store_option import StoreLocation, pass_location
+from ..text_argument import text_option
+
+
+@click.command()
+@reference
+@model_option(
+    "--model",
+    "models",
+    multiple=True,
+    must_exist=True,
+    help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which is "
+    "called again if the prompt or an option differs.",
+)
+@model_options
+@text_option("--prompt", help="The system prompt of the replay.")
+@text_option("--prompt-patch", help="Text added to the system prompt.")
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Keep entries 1 to N. Default: only the seeds.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["strict", "recorded", "dry", "live"]),
+    help="strict: recorded answers and tool results. recorded: a new model, recorded tool results. dry: calls that were not "
+    "recorded use the tool's dry run. live: tools named with --live run.",
+)
+@click.option(
+    "--tools",
+    "sources",
+    multiple=True,
+    shell_complete=complete_file,
+    metavar="FILE.py|MODULE",
+    help="The tools, for dry and live.",
+)
+@click.option(
+    "--mcp",
+    "servers",
+    multiple=True,
+    metavar="[NAME=]COMMAND|URL|FILE.json",
+    help="MCP servers, for dry and live.",
+)
+@click.option(
+    "--mcp-trust", "trust", is_flag=True, help="Let a dry run call what MCP servers say is read only."
+)
+@click.option("--live", multiple=True, metavar="TOOL", help="Run this tool for real; repeatable.")
+@click.option(
+    "--on-miss",
+    type=click.Choice(["stop", "next", "continue"]),
+    default="stop",
+    show_default=True,
+    help="On a call that was not recorded: stop, skip to the next input, or tell the model and continue.",
+)
+@click.option(
+    "--effects",
+    type=click.Choice(["ask", "repeat", "reuse"]),
+    default="ask",
+    help="With --live: a call of an unsafe tool that was made before with the same arguments counts as not recorded, for "
+    "nobody can be asked; repeat runs it once more, reuse answers with the result it had.",
+)
+@click.option(
+    "--new-id", is_flag=True, help="With a bundle file: import it under new session and conversation ids."
+)
+@format_options(None, json="Print JSON.", markdown="Print Markdown.")
+@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@force_option
+@pass_location
+def replay(
+    location: StoreLocation,
+    /,
+    reference: str,
+    models: tuple[str, ...],
+    model_options: dict[str, Any],
+    sources: tuple[str, ...],
+    servers: tuple[str, ...],
+    trust: bool,
+    new_id: bool,
+    format_: str | None,
+    output: str | None,
+    force: bool,
+    **how: Any,
+) -> int:
+    """Run a session again without side effects, with another model or prompt.
+
+    The source does not change: a fork receives every recorded input and tools answer from the recording. The report
+    shows the first difference, then every turn's text, tools and cost. REFERENCE@4 means --from 4; a bundle file is
+    imported first. Exit code 0 same, 1 different, 4 unknown: a model gave no answer.
+
+    \b
+    oakleaf replay latest
+    oakleaf replay latest --prompt @stricter.txt -o temperature=0
+    oakleaf replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
+    oakleaf replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
+    """
+    if sources or servers or trust:
+        how["tools"] = [*load_tools(sources), *load_servers(servers, trust=trust)]
+    how |= {"options": model_options} if model_options else {}
+    try:
+        with open_report(output, force=force) as file:
+            session, seq = _source(location, reference, new_id=new_id)
+            how["start"] = seq if how["start"] is None else how["start"]
+            with progress_bar("replay", unit="turns") as step:
+                report = session.replay_sync(model=available_models(models) or None, progress=step, **how)
+            write_report(report_text(report, format_), file)
+    except ModelUnavailable as unavailable:
+        print_error(unavailable.command_text)
+        return ExitCode.UNANSWERABLE
+    notify(
+        f"compare again with: oakleaf diff {report.source} {report.replay}; show the replay with: oakleaf show {report.replay}"
+    )
+    if report.is_unanswered:
+        return ExitCode.UNANSWERABLE
+    return 0 if report.is_same else 1
+
+
+def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Session, int | None]:
+    """Return the session to replay. One from a bundle is imported, so that its replay is stored."""
+    bundle, seq = bundle_file(location, name)
+    if bundle is None:
+        if new_id:
+            raise CommandError(f"--new-id applies to a bundle file, and {name} is not one; omit it")
+        position = resolve(location, name)
+        if not position.is_on_path:
+            raise CommandError(
+                f"{name} is on another branch; fork it first: oakleaf fork {shlex.quote(name)}"
+            )
+        return position.session, position.seq
+    try:
+        session_id = location.import_bundle(bundle, new_id=new_id).session_id
+    except IdConflict as clash:
+        raise CommandError(
+            f"this store has another session {clash.session_id!r}; nothing was imported. Replay it under a new id: "
+            f"oakleaf replay {shlex.quote(str(bundle))} --new-id"
+        ) from None
+    return location.open().session(session_id), seq
+
+
+@click.command()
+@click.argument("a", shell_complete=complete)
+@click.argument("b", shell_complete=complete)
+@format_options(None, json="Print JSON.", markdown="Print Markdown.")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the comparison to this file.")
+@force_option
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; only set the exit code.")
+@pass_location
+def diff(
+    location: StoreLocation, a: str, b: str, format_: str | None, output: str | None, force: bool, quiet: bool
+) -> int:
+    """Compare two sessions or entries turn by turn.
+
+    A and B are references: sessions, entries (ses_3f@7), or bundle files. Exit code 0 same, 1 different, 4 unknown: one
+    of them is an incomplete replay.
+
+    \b
+    oakleaf diff ses_3f ses_9c
+    oakleaf diff latest@7 latest
+    """
+    if quiet and (format_ or output):
+        raise CommandError("-q prints nothing; omit it, or omit --json, --markdown and -o")
+    from ...replay.diff import diff as compare
+
+    with open_report(output, force=force) as file:
+        comparison = compare(resolve(location, a).session_at(), resolve(location, b).session_at())
+        if not quiet:
+            write_report(report_text(comparison, format_), file)
+    if comparison.incomplete is not None:
+        notify(f"a replay is incomplete: {safe(comparison.incomplete)}; replay again, then compare")
+        return ExitCode.UNANSWERABLE
+    return 0 if comparison.is_same else 1
+
+
+@contextmanager
+def open_report(output: str | None, *, force: bool) -> Iterator[BinaryIO | None]:
+    """Open the report's file, or None for stdout. Before the work: it may cost money, and the report must not be lost."""
+    if output is None:
+        yield None
+        return
+    check_target(Path(output), force=force)
+    with atomic_file(output) as file:
+        yield file
+
+
+def write_report(report: bytes | str, file: BinaryIO | None) -> None:
+    """Write a report, JSON as bytes, to the file or to stdout."""
+    if file is not None:
+        file.write((report.encode() if isinstance(report, str) else report) + b"\n")
+    elif isinstance(report, str):
+        echo("\n".join(map(_colour, safe(report).split("\n"))))
+    else:
+        echo(report)
+
+
+def report_text(report: Any, format_: str | None) -> bytes | str:
+    """Return a report as text, as Markdown, or with its derived values as JSON."""
+    if format_ == "json":
+        derived = {"same": report.is_same, "first_divergence": report.first_divergence}
+        return encode_report({**derived, **to_json_value(report)})
+    return report.markdown() if format_ == "markdown" else "\n".join(report.lines())
+
+
+_COLOURS = {"  expected ": "red", "  actual ": "green"}
+
+
+def _colour(line: str) -> str:
+    """Colour the expected and the actual line like a diff."""
+    return next((click.style(line, fg=_COLOURS[head]) for head in _COLOURS if line.startswith(head)), line)

@@ -1,0 +1,442 @@
+"""`oakleaf run`, `oakleaf resume`, `oakleaf cancel` and `oakleaf approve`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+import msgspec
+
+from ...agent.call_status import is_awaited_by_worker, read_call_status
+from ...agent.task_line import ancestors
+from ...agent.tools.tool import PendingApproval
+from ...core.usage import Totals, difference, format_cost, format_tokens
+from ...errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
+from ...log.lease import is_held
+from ...session import Session
+from ..agent_options import (
+    AgentOptions,
+    CommandAgent,
+    agent_for,
+    agent_options,
+    flags_for_open_calls,
+    require_tools,
+    start_options,
+    warn_missing_tools,
+)
+from ..imports import accept_import, accept_option, decided_elsewhere
+from ..reference import complete, required_reference
+from ..rendering.error_text import FAILURE, CommandError, print_error
+from ..rendering.left_behind import approval_details, earlier_text, notify_left_behind
+from ..rendering.output import (
+    confirm_plan,
+    dim,
+    echo,
+    encode_line,
+    is_terminal,
+    json_option,
+    notify,
+    print_json,
+    safe,
+    yes_option,
+)
+from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_text
+from ..run_source import Source, pick_session, resolve_runnable, source_options
+from ..store_option import StoreLocation, pass_location
+from ..text_argument import check_utf8, read_stdin, text_option
+from ..turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
+from .worker import engine_option, enqueue_run, parse_engine
+
+
+@click.command()
+@click.argument("text", required=False)
+@source_options
+@start_options
+@click.option(
+    "--queue",
+    is_flag=True,
+    help="If the session is running, or waits for approval, queue the input instead of failing.",
+)
+@click.option(
+    "--key", help="Send the input once, however often this runs; a repeat prints the recorded answer."
+)
+@click.option(
+    "--trigger", metavar="TYPE[:ID]", help="What caused the turn, recorded with it, such as email:17."
+)
+@text_option("--policy", metavar="JSON|@FILE", help="The policy of the turn, recorded with it.")
+@accept_option
+@engine_option
+@json_option
+@pass_location
+def run(
+    location: StoreLocation,
+    text: str | None,
+    source: Source,
+    options: AgentOptions,
+    queue: bool,
+    key: str | None,
+    trigger: str | None,
+    policy: str | None,
+    accept_imported: bool,
+    engine: str,
+    is_json: bool,
+) -> int:
+    """Send one input to an agent and print its answer.
+
+    TEXT is read from stdin if it is - or, for a new session, if stdin is not a terminal. With --resume, --copy or
+    --overwrite and no TEXT, the open turn continues. The answer goes to stdout, everything else to stderr; --json
+    prints each event as one line. Exit code: 0 answered, 1 failed, stopped by a limit or waiting for approval,
+    3 busy, 130 cancelled.
+
+    \b
+    oakleaf run "Where is order 41?" --model anthropic:MODEL --tools shop.py
+    git diff | oakleaf run - --system "Review this." --model openai:MODEL
+    oakleaf run "And order 42?" --resume latest
+    oakleaf run "$(cat mail-17.txt)" --resume ses_3f --key mail-17
+    oakleaf run "Try again, politely." --overwrite latest --from-point 7
+    """
+    content = _content(text, is_new=source.reference is None)
+    absurd_queue = parse_engine(engine)
+    if key is not None and (content is None or (source.resume_from or options.conversation) is None):
+        raise CommandError("--key needs TEXT, and the session it is unique in: --resume or --conversation")
+    about = _about(trigger, policy)
+    if about and content is None:
+        raise CommandError("--trigger and --policy belong to an input; add TEXT")
+    if absurd_queue is not None:
+        return enqueue_run(
+            location,
+            source,
+            options,
+            content,
+            absurd_queue,
+            queue_if_busy=queue,
+            key=key,
+            accept_imported=accept_imported,
+            about=about,
+            is_json=is_json,
+        )
+    session, agent = source.session(location, options)
+    if accept_imported:
+        session.accept_imported()
+    if content is None and not _has_work(session):
+        return _end_without_run(session, is_json=is_json)
+    try:
+        return _run(location, session, agent, content, is_json=is_json, key=key, about=about)
+    except (SessionRunning, ApprovalPending):
+        if not queue or content is None or key is not None or agent.model_options or options.effects:
+            raise
+    number = session.enqueue(content)
+    notify(
+        f"queued as number {number}; the process that runs {session.session_id} answers it next, else oakleaf resume does"
+    )
+    return 0
+
+
+@click.command()
+@click.argument("reference", required=False, shell_complete=complete)
+@agent_options
+@click.option("--rollback", is_flag=True, help="Abandon the open turn instead; oakleaf redo undoes that.")
+@click.option("--take-over", is_flag=True, help="End the run that holds the session: its process is gone.")
+@click.option(
+    "--keep-partial",
+    is_flag=True,
+    help="End the turn with the part of its answer that was shown before it broke off.",
+)
+@accept_option
+@json_option
+@pass_location
+def resume(
+    location: StoreLocation,
+    reference: str | None,
+    options: AgentOptions,
+    rollback: bool,
+    take_over: bool,
+    keep_partial: bool,
+    accept_imported: bool,
+    is_json: bool,
+) -> int:
+    """Continue a turn that was interrupted: after a crash, a failure or an approval.
+
+    Finished steps do not run again. A tool call that was running is repeated only if its effect allows it; for an
+    unsafe one its verify function decides, or else its outcome stays unknown. An answer that broke off is kept, marked
+    as interrupted, and the model is asked again.
+
+    If the process that ran it died on this machine, you can resume at once; otherwise half a minute after its last sign
+    of life. --take-over does not wait; if the other run is still alive, it writes nothing more.
+
+    What an import left open, calls with an effect and queued inputs, is listed and asked about once; without a terminal
+    --accept-imported accepts it. An approval that was given elsewhere does not count here.
+
+    Without a REFERENCE you pick one of the sessions whose turn is open.
+
+    \b
+    oakleaf resume latest --tools shop.py
+    oakleaf resume latest --tools shop.py --take-over
+    oakleaf resume latest --rollback
+    """
+    session = (
+        pick_session(location, "oakleaf resume", is_open=True)
+        if reference is None
+        else resolve_runnable(location, reference)
+    )
+    if session is None:
+        return 0
+    if take_over and session.row.holder is not None:
+        session.interrupt()
+    if rollback:
+        turn, previous_leaf = session.log.cursor.turn, session.rollback()
+        notify(
+            "there is no open turn"
+            if previous_leaf is None
+            else f"turn {turn} abandoned; oakleaf redo {session.session_id} brings it back"
+        )
+        notify_left_behind(session)
+        return _end_without_run(session, is_json=is_json)
+    if keep_partial:
+        text = session.keep_partial()
+        notify(
+            f"no answer of {session.session_id} broke off; oakleaf resume {session.session_id} continues its turn, if one is open"
+            if text is None
+            else "the turn ends with what was shown of its answer, marked as interrupted"
+        )
+        return _end_without_run(session, is_json=is_json)
+    if not _has_work(session):
+        return _end_without_run(session, is_json=is_json)
+    if accept_imported:
+        session.accept_imported()
+    return _run(location, session, agent_for(options, session), None, is_json=is_json)
+
+
+@click.command()
+@required_reference
+@click.option(
+    "--wait",
+    "seconds",
+    type=click.FloatRange(min=0),
+    default=10.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to wait until the turn has ended.",
+)
+@json_option
+@pass_location
+def cancel(location: StoreLocation, reference: str, seconds: float, is_json: bool) -> int:
+    """Cancel the turn of a session, wherever it runs: in this or another process, a server or a worker.
+
+    Aborts its model call, its tools and their tasks. Text that was shown and results stay, and the session accepts the
+    next input. If its process died, the turn is closed here. Exit codes: 0 cancelled, 1 no turn is open, 3 the process
+    has not confirmed in time; the request stays and takes effect when the turn is resumed.
+
+    \b
+    oakleaf cancel latest
+    oakleaf cancel latest --wait 0
+    """
+    session = resolve_runnable(location, reference)
+    session.refresh()
+    turn = session.log.cursor.turn
+    holder = session.row.holder
+    is_requested, deadline = session.cancel(), time.monotonic() + seconds
+    while (has_turn := _is_open(session, turn)) and is_requested and time.monotonic() < deadline:
+        if holder is not None and not is_held(session.row, session.log.runtime):
+            holder = None
+            session.cancel()  # the user's own loop left the turn open, or its process died: close it here
+        else:
+            time.sleep(0.1)
+    is_cancelled = is_requested and not has_turn
+    if is_json:
+        print_json(
+            session_id=session.session_id,
+            turn=turn or None,
+            requested=is_requested,
+            cancelled=is_cancelled,
+            status=session.row.status,
+        )
+    if not is_requested:
+        notify(f"{session.session_id} has no open turn; nothing to cancel")
+        return FAILURE
+    if not is_cancelled:
+        notify(
+            f"the process that runs {session.session_id} has not confirmed; it cancels turn {turn} when it sees the request, "
+            f"or oakleaf resume {session.session_id} --take-over ends it"
+        )
+        return ExitCode.LOCKED
+    notify(f"turn {turn} of {session.session_id} is cancelled")
+    return 0
+
+
+def _is_open(session: Session, turn: int) -> bool:
+    session.refresh()
+    return bool(turn) and session.log.cursor.turn == turn
+
+
+@click.command()
+@required_reference
+@click.option("--deny", is_flag=True, help="Deny the calls; the model is told.")
+@click.option("--call", "number", type=click.IntRange(min=1), metavar="N", help="Only the Nth waiting call.")
+@yes_option
+@json_option
+@pass_location
+def approve(
+    location: StoreLocation, reference: str, deny: bool, number: int | None, yes: bool, is_json: bool
+) -> int:
+    """Approve or deny tool calls that wait for approval.
+
+    Lists the waiting calls and asks before it allows them; without a terminal pass --yes. An approval is saved, applies
+    to one call only, and the call runs once. A call that waits because a path which was left has made it already is
+    listed with the result it had there. oakleaf resume continues the turn.
+    """
+    session = resolve_runnable(location, reference)
+    waiting = session.pending_approvals()
+    if number is not None and number > len(waiting):
+        raise CommandError(f"there is no call {number}; {len(waiting)} wait for approval")
+    calls = waiting if number is None else [waiting[number - 1]]
+    if is_json:
+        print_json(session_id=session.session_id, waiting=waiting)
+    else:
+        for n, call in enumerate(waiting, 1):
+            where = (
+                "" if call.session_id == session.session_id else f"  (called by its task {call.session_id})"
+            )
+            echo(f"{n}. {approval_details(call)}{where}{decided_elsewhere(call)}")
+    in_trash = read_call_status(session.log).trashed_tasks
+    for task in dict.fromkeys(in_trash.values()):
+        print_error(TaskTrashed(session.session_id, task).command_text)
+    if not calls:
+        notify(f"no call of {session.session_id} waits for approval")
+        return FAILURE if in_trash else 0
+    if is_json and not (yes or deny):
+        return 0
+    question = "Allow this call?" if len(calls) == 1 else f"Allow these {len(calls)} calls?"
+    if not deny and not confirm_plan(question, yes=yes):
+        return FAILURE
+    for call in calls:
+        session.approve(call, allow=not deny)
+    notify(f"{'denied' if deny else 'allowed'}; {_continue_hint(session)}")
+    return 0
+
+
+def _continue_hint(session: Session) -> str:
+    """Say how to continue: a task continues with the session that started it."""
+    top = [session.log, *ancestors(session.log)][-1]
+    if is_awaited_by_worker(top):  # the approval wakes it
+        return "its worker continues"
+    return f"continue with: oakleaf resume {top.session_id}{flags_for_open_calls(Session(top))}"
+
+
+def _content(text: str | None, *, is_new: bool) -> str | None:
+    """Return the input from the argument or stdin. Only a new session requires one."""
+    if text == "-" or (text is None and is_new and not sys.stdin.isatty()):
+        text = read_stdin().strip("\n")
+    if text is not None and not text.strip():
+        raise CommandError("the input is empty; pass some text, or pipe it in")
+    if text is None and is_new:
+        raise CommandError(
+            'nothing to send; use oakleaf run "TEXT", or pipe it in. For a conversation use oakleaf chat'
+        )
+    return None if text is None else check_utf8(text, "the input")
+
+
+def _has_work(session: Session) -> bool:
+    """Return whether a turn is open, or an input is queued; if not, say so."""
+    name = session.session_id
+    if session.log.cursor.turn or session.log.store.inbox(name, 1):
+        return True
+    notify(f"{name} has no open turn; continue with: oakleaf run --resume {name} TEXT")
+    return False
+
+
+def _about(trigger: str | None, policy: str | None) -> dict[str, Any]:
+    """Return what the options say of the turn; a policy that is no JSON object is refused."""
+    about: dict[str, Any] = {}
+    if trigger is not None:
+        kind, _, number = trigger.partition(":")
+        about["trigger"] = {"type": kind, **({"id": number} if number else {})}
+    if policy is not None:
+        try:
+            about["policy"] = msgspec.json.decode(policy, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise CommandError(f"--policy is not a JSON object: {error}") from None
+    return about
+
+
+def _run(
+    location: StoreLocation,
+    session: Session,
+    agent: CommandAgent,
+    content: str | None,
+    *,
+    is_json: bool,
+    key: str | None = None,
+    about: dict[str, Any] | None = None,
+) -> int:
+    tools = agent.tools(session)
+    if content is None:
+        require_tools(session, tools)
+    warn_missing_tools(session, tools)
+    before = session.row.totals
+    watcher = JsonWatcher(session) if is_json else PlainWatcher(session)
+    with Driver(location) as driver:
+        ask, accept = (_ask, accept_import) if is_terminal() else (None, None)
+        end = run_turn(
+            driver, session, agent, content, watcher, ask, accept, one_shot=True, key=key, about=about
+        )
+        spent = difference(session.row.totals, before)
+        if is_json:
+            _print_json_end(session, end, spent)
+        else:
+            _print_end(session, agent, end, spent)
+        code = CANCELLED_CODE if end.reason == "cancelled" else 0 if end.is_fine else FAILURE
+        return driver.exit(code)
+
+
+def _ask(call: PendingApproval) -> bool | None:
+    notify(approval_details(call) + decided_elsewhere(call))
+    try:
+        return click.confirm("Allow it?", default=False, err=True)
+    except click.Abort:
+        notify()
+        return None
+
+
+def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Totals) -> None:
+    """Print how it ended, how to continue, and what it cost."""
+    name = session.session_id
+    resume = f"oakleaf resume {name}{agent.flags(session)}"
+    if end.error is not None:
+        notify(f"{click.style('oakleaf:', fg='red')} {safe(end.error['command_message'])}")
+    if end.waiting:
+        for call in end.waiting:
+            notify(f"waiting for approval: {call_text(call.call)}{decided_elsewhere(call)}")
+            if call.earlier is not None:
+                notify(f"  made before: {earlier_text(call.earlier)}")
+        notify(f"continue with: oakleaf approve {name}, then {resume}")
+    elif end.reason == "cancelled":
+        notify(f"cancelled; everything so far is saved. Continue with: oakleaf run --resume {name} TEXT")
+    elif end.error is not None and session.log.cursor.turn and not end.is_limit:
+        notify(f"the input is saved; continue with: {resume}")
+    notify(dim(f"{name} · {format_tokens(spent)} · {format_cost(spent)}"))
+
+
+def _end_without_run(session: Session, *, is_json: bool) -> int:
+    """Exit though nothing was run; a program that reads the lines gets the last one all the same."""
+    if is_json:
+        _print_json_end(session, None, Totals())
+    return 0
+
+
+def _print_json_end(session: Session, end: TurnEnd | None, spent: Totals) -> None:
+    last = session.path(last=1)
+    message = last[-1].message if last else None
+    has_answer = message is not None and message.role == "assistant" and not message.calls
+    result = {
+        "type": "run",
+        "session_id": session.session_id,
+        "stop_reason": None if end is None else end.reason,
+        "error": None if end is None else end.error,
+        "answer": message.text if has_answer and message is not None and end is not None else None,
+        "waiting": () if end is None else end.waiting,
+        "usage": spent,
+    }
+    echo(encode_line(result))

@@ -1,0 +1,233 @@
+"""`oakleaf serve`: the API and the viewer over HTTP."""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from errno import EADDRNOTAVAIL
+from socket import gaierror
+from typing import TYPE_CHECKING
+
+import click
+from msgspec.structs import replace
+
+from ...core.time_text import parse_duration
+from ...models.availability import available_models
+from ...store import Store
+from ...store import open as open_store
+from ..agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
+from ..config import model_option
+from ..json_log import log_format_option, start_log
+from ..mcp_option import connect_once
+from ..rendering.error_text import CommandError, needs_extra
+from ..rendering.output import echo, is_terminal
+from ..store_option import StoreLocation, pass_location
+
+if TYPE_CHECKING:
+    from ...server.context import ServerAgent
+
+PORT = 8377
+
+
+def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    clients = {}
+    for pair in pairs:
+        owner, equals, token = pair.partition("=")
+        if not (owner and equals and token):
+            raise click.BadParameter("write OWNER=TOKEN", param=parameter)
+        clients[owner] = token
+    return clients
+
+
+@click.command()
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; anything but loopback needs --token.",
+)
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    default=PORT,
+    show_default=True,
+    help="0 picks a free port.",
+)
+@click.option(
+    "--open/--no-open",
+    "opens",
+    default=None,
+    help="Open the viewer in a browser. Default: only at a terminal.",
+)
+@click.option("--page", default="/", metavar="PATH", help="Page to open, such as /s/ses_3f or /diff?a=…&b=….")
+@click.option(
+    "--token", metavar="SECRET", envvar="OAKLEAF_TOKEN", help="Grants access to everything in the space."
+)
+@click.option(
+    "--client-token",
+    "clients",
+    metavar="OWNER=SECRET",
+    multiple=True,
+    callback=_clients,
+    help="Grants access to this owner's public entries, and to send; repeatable.",
+)
+@click.option(
+    "--internal-token",
+    metavar="SECRET",
+    envvar="OAKLEAF_INTERNAL_TOKEN",
+    help="Grants the right to export bundles.",
+)
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name this server accepts.")
+@click.option(
+    "--max-import",
+    metavar="MEGABYTES",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    help="Largest bundle to import.",
+)
+@click.option(
+    "--metrics", is_flag=True, help="Count requests, commits, sessions and cost at /metrics, for Prometheus."
+)
+@click.option(
+    "--grace",
+    metavar="TIME",
+    default="60s",
+    show_default=True,
+    help="How long to wait for running steps when stopping.",
+)
+@model_option(
+    "--offer",
+    "offered",
+    multiple=True,
+    must_exist=True,
+    help="A model that a request may name, beside those of --model; repeatable.",
+)
+@log_format_option
+@agent_options
+@pass_location
+def serve(
+    location: StoreLocation,
+    options: AgentOptions,
+    host: str,
+    port: int,
+    opens: bool | None,
+    page: str,
+    token: str | None,
+    clients: dict[str, str],
+    internal_token: str | None,
+    hosts: tuple[str, ...],
+    max_import: int,
+    metrics: bool,
+    grace: str,
+    offered: tuple[str, ...],
+    log_format: str,
+) -> None:
+    """Serve the API and the viewer over HTTP; Ctrl-C stops it.
+
+    On loopback every local user has full access; on other addresses --token is required. With --model and --tools the
+    server answers what is sent to it. No request and no stored session makes it ask another model than those of --model
+    and --offer. docs/http.md describes the API.
+
+    On Ctrl-C or SIGTERM every turn finishes its step and is left as interrupted, for oakleaf resume; a second signal exits
+    at once.
+    """
+    grace_seconds = parse_duration("grace", grace) / 1_000_000
+    with needs_extra("server"):
+        from ...server import app
+        from ...server.auth import AccessSettings
+        from ...server.context import ServerContext
+        from ...server.metrics import Metrics
+        from ...server.uvicorn_server import open_listener
+    access = AccessSettings(
+        host=host,
+        token=token,
+        client_tokens=clients,
+        internal_token=internal_token,
+        allowed_hosts=tuple(name.lower() for name in hosts),
+        max_import_bytes=max_import * 1_000_000,
+    )
+    store = location.open_or_create()
+    report = start_log(log_format, store.runtime.redactor, "serve")
+    counters = Metrics() if metrics else None
+    if counters is not None:
+        store.runtime = replace(store.runtime, on_commit=counters.commits.observe)
+    context = ServerContext(
+        store, access, _agent(options, offered), lambda owner: _store_of(location, store, owner), counters
+    )
+    try:
+        listener = open_listener(host, port)
+    except OSError as error:
+        is_the_host = isinstance(error, gaierror) or error.errno == EADDRNOTAVAIL
+        other = "--host" if is_the_host else "--port"
+        raise CommandError(
+            f"cannot listen on {host}:{port}: {error.strerror}; name another with {other}"
+        ) from None
+    address = _address(host, listener.getsockname()[1], page, token)
+    wants_page = is_terminal() and sys.stdout.isatty() if opens is None else opens
+
+    def ready() -> None:
+        echo(address)
+        report(f"serving {location.display_url}; Ctrl-C stops it")
+        if wants_page:
+            webbrowser.open(address)
+
+    try:
+        app.serve(app.create_server(context, ready, report, grace_seconds), listener)
+    finally:
+        context.close()
+    report("stopped")
+
+
+def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
+    """Return the agent that answers; without --model, $OAKLEAF_MODEL and a configured one only a model that is offered does."""
+    from ...server.context import ServerAgent
+
+    others = tuple(model for name in offered for model in available_models([name]))
+
+    if not options.models and not default_models():
+        need_model = (
+            "workspace",
+            "max_cost",
+            "on_exceed",
+            "max_turns",
+            "max_rounds",
+            "max_messages",
+            "model_options",
+        )
+        if any(getattr(options, name) for name in need_model):
+            raise CommandError("--workspace, the limits such as --max-turns, and -o need --model")
+        tools, servers = command_tools(options)
+        connect_once(tools, servers)
+        return ServerAgent(
+            tools=(*tools.values(), *servers), default_limits=options.default_limits, offered=others
+        )
+    agent = agent_for(options, None)
+    return ServerAgent(
+        tuple(agent.models),
+        (*agent.own_tools, *agent.servers),
+        agent.limits,
+        agent.default_limits,
+        agent.workspace,
+        options.commands,
+        options.env,
+        agent.model_options,
+        others,
+        options.effects,
+    )
+
+
+def _store_of(location: StoreLocation, store: Store, owner: str) -> Store:
+    """Open the same store for one owner."""
+    from ...stores.memory.store import MemoryStore
+
+    if isinstance(store.backend, MemoryStore):
+        return Store(store.backend.for_tenant(location.space, owner), store.runtime)
+    return open_store(location.url, space=location.space, owner=owner)
+
+
+def _address(host: str, port: int, page: str, token: str | None) -> str:
+    name = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    return f"http://{name}:{port}/{page.removeprefix('/')}" + (f"#token={token}" if token else "")

@@ -1,0 +1,90 @@
+"""`oakleaf tail`: a session's journal as JSON lines."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from ...core.tree import Leaf
+from ...core.usage import MAX_COUNT
+from ...session import Session
+from ...stores.base import Fact
+from ..reference import reference, resolve_session
+from ..rendering.output import echo, encode_line, iso
+from ..store_option import StoreLocation, pass_location
+from .show import entry_data
+
+PAUSE = 0.1  # seconds between two reads; each is one indexed query
+
+
+@click.command()
+@reference
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new facts; Ctrl-C stops.")
+@click.option(
+    "-n",
+    "--last",
+    type=click.IntRange(0),
+    default=20,
+    show_default=True,
+    metavar="N",
+    help="Print the newest N facts first.",
+)
+@click.option("--from", "after", type=click.IntRange(0), metavar="N", help="Start after fact N instead.")
+@pass_location
+def tail(location: StoreLocation, reference: str, follow: bool, last: int, after: int | None) -> None:
+    """Print a session's journal as JSON lines; -f follows it.
+
+    Each line is one fact: its `number`, without gaps, and the entries it appended. To continue later pass the last
+    number as --from.
+    """
+    session = resolve_session(location, reference)
+    last_number = max(0, session.row.facts - last) if after is None else min(after, MAX_COUNT)
+    for fact in _facts(session, last_number, follow=follow):
+        echo(encode_line(_line(session, fact)))
+        sys.stdout.flush()  # a reader of the pipe gets each line at once
+
+
+def _facts(session: Session, last_number: int, *, follow: bool) -> Iterator[Fact]:
+    while True:
+        for fact in session.journal(last_number, 500):
+            last_number = fact.number
+            yield fact
+        if session.row.facts > last_number:
+            continue
+        if not follow or _is_reader_gone():
+            return
+        time.sleep(PAUSE)
+
+
+def _is_reader_gone() -> bool:
+    """Return whether the pipe behind stdout was closed, which a program that waits does not notice by itself."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _line(session: Session, fact: Fact) -> dict[str, Any]:
+    return {
+        "session": session.session_id,
+        "number": fact.number,
+        "at": iso(fact.at),
+        "kind": fact.kind,
+        "data": fact.data,
+        "entries": [entry_data(entry) for entry in _entries(session, fact)],
+    }
+
+
+def _entries(session: Session, fact: Fact) -> list[Any]:
+    """Return the entries the fact appended; none for a title, a status or a move."""
+    first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
+    if first is None or last is None or branch is None:
+        return []
+    store = session.log.store
+    return store.path(session.session_id, leaf=Leaf(branch, last), first=first, last=last).entries

@@ -1,0 +1,319 @@
+"""The entry point: `oakleaf [--store URL] VERB …`.
+
+Lists the commands and the module of each, and maps errors to exit codes. A command's module is imported when the
+command runs, so `oakleaf --help` imports none of them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from .. import __version__
+from .option_group import complete_file
+from .rendering.error_text import suggestions
+from .store_option import StoreLocation
+
+SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
+    "Start here": {
+        "demo": (
+            "demo.demo",
+            "Watch an agent get killed during a refund and recover; needs no key and no network.",
+        ),
+        "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
+        "run": ("commands.run", "Send one input to an agent and print its answer."),
+        "resume": ("commands.run", "Continue a turn that was interrupted."),
+        "record": ("commands.record", "Run a program and record its model calls."),
+        "proxy": ("commands.record", "Record every program whose model's base URL is set to this proxy."),
+        "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
+        "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
+    },
+    "Look": {
+        "ls": ("commands.ls", "List sessions, last active first."),
+        "show": ("commands.show", "Show a session's transcript, or one of its entries."),
+        "log": ("commands.show", "List the entries on a session's path."),
+        "tree": ("commands.show", "Draw a session's tree of branches."),
+        "tail": ("commands.tail", "Print a session's journal as JSON lines; -f follows it."),
+        "search": ("commands.search", "Search messages, tool inputs and tool outputs."),
+        "usage": ("commands.usage", "Sum tokens and cost by session, day, model or agent."),
+        "context": ("commands.show", "Print what the model would receive at this point."),
+        "serve": ("commands.serve", "Serve the API and the viewer over HTTP."),
+        "mcp": ("commands.mcp", "Let other agents read past sessions: an MCP server."),
+        "worker": (
+            "commands.worker",
+            "Run the tasks of a queue; start as many workers as you need.",
+        ),
+    },
+    "Move": {
+        "fork": ("commands.moves", "Start a new session from any entry of another, without copying."),
+        "rewind": ("commands.moves", "Move back to an earlier entry; nothing is deleted."),
+        "undo": ("commands.moves", "Move back to before the latest input."),
+        "redo": ("commands.moves", "Undo the last rewind."),
+        "compact": ("commands.moves", "Replace older turns with a summary in what the model receives."),
+        "uncompact": ("commands.moves", "Cancel the latest compaction."),
+        "title": ("commands.moves", "Set or print a session's title."),
+        "tag": ("commands.moves", "Set or remove a session's tags."),
+        "label": ("commands.moves", "Label an entry of a session."),
+    },
+    "Compare": {
+        "replay": (
+            "commands.replay",
+            "Run a session again without side effects, with another model or prompt.",
+        ),
+        "diff": ("commands.replay", "Compare two sessions or entries turn by turn."),
+        "lab": ("commands.lab", "Replay many sessions with a change, and say whether it makes a difference."),
+        "test": ("commands.regression", "Run regression cases: replay them and check what they expect."),
+    },
+    "Exchange": {
+        "export": (
+            "commands.export",
+            "Export a session as a bundle, web page, Markdown, or another tool's format.",
+        ),
+        "import": ("commands.import_", "Import a bundle, or the sessions of another tool."),
+        "copy": ("commands.import_", "Copy sessions to another store."),
+    },
+    "Maintain": {
+        "rm": ("commands.delete", "Move a session and its tasks to the trash."),
+        "restore": ("commands.delete", "Restore a session from the trash."),
+        "purge": ("commands.delete", "Delete a trashed session permanently."),
+        "gc": ("commands.delete", "Delete unreferenced attachments and, if you ask, old sessions."),
+        "verify": ("commands.health", "Check the integrity of one session, all sessions, or a sample."),
+        "doctor": ("commands.health", "Check the health of a store, or of another tool's session folder."),
+        "backup": ("commands.backup", "Copy the store to a file without blocking writers."),
+        "migrate": ("commands.backup", "Upgrade the store to this version's format, after a backup."),
+        "config": (
+            "commands.config",
+            "Show or change the configuration: default model and store, aliases, options.",
+        ),
+        "completion": ("commands.completion", "Print the completion script for your shell."),
+    },
+}
+PAGED = {"ls", "show", "log", "tree", "search", "usage", "context", "diff"}
+_SYNONYMS = {
+    "branch": "tree",
+    "branches": "tree",
+    "cat": "show",
+    "checkout": "rewind",
+    "clone": "copy",
+    "cost": "usage",
+    "delete": "rm",
+    "history": "log",
+    "init": "chat",
+    "list": "ls",
+    "new": "chat",
+    "remove": "rm",
+    "reset": "rewind",
+    "sessions": "ls",
+    "start": "chat",
+    "status": "ls",
+    "switch": "rewind",
+}
+"""Names that other tools use for our commands."""
+SESSION_FLAGS = {"--resume", "--copy", "--overwrite"}
+"""Flags of `run` that need no command before them."""
+VERBS = {verb: home for verbs in SECTIONS.values() for verb, home in verbs.items()}
+
+
+class Verbs(click.Group):
+    """Imports a command's module when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = import_module(f"{__package__}.{VERBS[cmd_name][0]}")
+        command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
+        return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete command names without importing their modules."""
+        items = [
+            CompletionItem(verb, help=summary)
+            for verb, (_, summary) in VERBS.items()
+            if verb.startswith(incomplete)
+        ]
+        return items or click.Command.shell_complete(self, ctx, incomplete)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`oakleaf --resume ID TEXT` is `oakleaf run --resume ID TEXT`; likewise --copy and --overwrite."""
+        if ctx.resilient_parsing and args:  # bash hands over --store=URL as three words
+            args = "\0".join(args).replace("\0=\0", "=").split("\0")
+        at = self._verb_position(ctx, args)
+        names = [argument.partition("=")[0] for argument in args[at:]]
+        if names and names[0] not in VERBS and SESSION_FLAGS.intersection(names):
+            args = [*args[:at], "run", *args[at:]]
+        return super().parse_args(ctx, args)
+
+    def _verb_position(self, ctx: click.Context, args: list[str]) -> int:
+        """Return the index of the first argument that is no option of `oakleaf` itself."""
+        takes_value = {
+            name: not option.is_flag
+            for option in self.get_params(ctx)
+            if isinstance(option, click.Option)
+            for name in option.opts
+        }
+        at = 0
+        while at < len(args) and args[at].partition("=")[0] in takes_value:
+            name, equals, _ = args[at].partition("=")
+            at += 2 if takes_value[name] and not equals else 1
+        return at
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        is_wrong = args and args[0] not in VERBS and not args[0].startswith("-")
+        if is_wrong and not ctx.resilient_parsing:  # a message would garble the line being typed
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], VERBS, 1)
+            guess = f" Did you mean {near[0]!r}?" if near else " oakleaf --help lists the commands."
+            if args[0] in _SYNONYMS:
+                guess = f" Did you mean 'oakleaf {_SYNONYMS[args[0]]}'?"
+            ctx.fail(f"unknown command {args[0]!r}.{guess}")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for name, verbs in SECTIONS.items():
+            with formatter.section(name):
+                formatter.write_dl([(verb, summary) for verb, (_, summary) in verbs.items()], col_max=14)
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--store",
+    shell_complete=complete_file,
+    metavar="URL",
+    help="A file path, memory: or postgresql://…. Default: $OAKLEAF_STORE, else oakleaf config's, else one file per user.",
+)
+@click.option("--space", metavar="NAME", default="default", show_default=True, help="The tenant to work in.")
+@click.option("--owner", metavar="NAME", help="Only sessions of this owner.")
+@click.option(
+    "--key-file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="OAKLEAF_KEY_FILE",
+    help="File with the key of an encrypted store. Default: $OAKLEAF_KEY_FILE.",
+)
+@click.option(
+    "--no-pager",
+    is_flag=True,
+    help="Do not page long output. By default $OAKLEAF_PAGER, $PAGER or less shows it.",
+)
+@click.version_option(__version__, prog_name="oakleaf", message="%(prog)s %(version)s")
+@click.pass_context
+def oakleaf(
+    ctx: click.Context,
+    store: str | None,
+    space: str,
+    owner: str | None,
+    key_file: Path | None,
+    no_pager: bool,
+) -> None:
+    """Run LLM agents in durable sessions that you can inspect, fork and replay.
+
+    \b
+    New here?
+      oakleaf demo                           one minute, no key, no network
+      oakleaf chat --model anthropic:MODEL   talk; then try oakleaf ls, oakleaf show, oakleaf tree
+      oakleaf --resume latest "And then?"    send another input; also --copy and --overwrite, as in oakleaf run
+      oakleaf COMMAND --help                 help for one command
+
+    A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, a conversation id, or a bundle
+    file. Append @7 to name entry 7.
+    """
+    if os.environ.get("NO_COLOR"):
+        ctx.color = False
+    ctx.obj = StoreLocation(store, space, owner)
+    suggestions.use(_typed_flags(ctx, store and ctx.obj.display_url), VERBS)
+    ctx.obj.register_key_file(key_file)
+    ctx.call_on_close(ctx.obj.close)
+    if ctx.invoked_subcommand in PAGED:
+        from .rendering.pager import paged
+
+        ctx.with_resource(paged(enabled=not no_pager))
+
+
+def _typed_flags(ctx: click.Context, store: str | None) -> dict[str, str]:
+    """Return the flags that say which sessions are meant, if they were typed: a suggested command needs them too."""
+    values = {**ctx.params, "store": store}
+    return {
+        f"--{name.replace('_', '-')}": str(values[name])
+        for name in ("store", "space", "owner", "key_file")
+        if values[name] and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+    }
+
+
+def run() -> None:
+    """Run the command line and exit."""
+    _fill_streams()
+    sys.exit(outcome(sys.argv[1:]))
+
+
+def _fill_streams() -> None:
+    """Replace closed standard streams by /dev/null, so that a store's file cannot get their descriptor."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as we run
+
+
+def outcome(arguments: list[str]) -> int:
+    """Run one command line and return its exit code: 0 success, 1 failure or difference, 2 usage, 3 stale or
+    locked, 4 a comparison without an answer."""
+    out = sys.stdout
+    for stream in (out, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # print escapes for characters the locale cannot encode
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code: Any = oakleaf.main(arguments, prog_name="oakleaf", standalone_mode=False)
+        sys.stdout.flush()
+    except click.NoSuchOption as error:
+        usage_error = _misplaced_option(error, arguments) or error
+        usage_error.show()
+        return usage_error.exit_code
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted; everything saved so far is safe", err=True)
+        return 130
+    except BrokenPipeError:
+        # The reader closed the pipe. Without this Python would report it again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except SystemExit:
+        if sys.stdout is not out:  # also a closed pipe: click wraps the stream and raises SystemExit
+            return 0
+        raise
+    except Exception as error:  # the one place where errors become messages; unknown ones are raised again
+        from .rendering.error_text import describe_error, print_error
+
+        report = describe_error(error)
+        if report is None:
+            raise
+        print_error(report.text)
+        return report.exit_code
+    return code if isinstance(code, int) else 0
+
+
+def _misplaced_option(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError | None:
+    """Say where an option of `oakleaf` itself belongs; for others click guesses among those of the command."""
+    name, context = error.option_name, error.ctx
+    if context is None or context.parent is None or not any(name in option.opts for option in oakleaf.params):
+        return None
+    typed = next((word for word in arguments if word.partition("=")[0] == name), name)
+    value = "" if "=" in typed or name == "--no-pager" else " VALUE"
+    message = f"{name} belongs before the command: oakleaf {typed}{value} {context.info_name} …"
+    return click.UsageError(message, context)
+
+
+if __name__ == "__main__":
+    run()

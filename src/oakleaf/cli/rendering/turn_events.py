@@ -1,0 +1,157 @@
+"""Watchers print a turn's events: `Watcher` maps events to entries, `PlainWatcher` prints text, `JsonWatcher` JSON lines.
+
+Does not know how the turn runs, nor how the chat draws it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Self
+
+import click
+
+from ...agent.events import Event, is_whole_answer
+from ...core.codec import to_json
+from ...core.messages import Message, Outcome, Text, ToolCall, ToolResult
+from ...session import Session
+from .output import clip, dim, echo, encode_line, notify, safe, width
+
+MARKS: dict[Outcome, str] = {
+    "done": "✓",
+    "unknown": "?",
+    "denied": "⊘",
+    "interrupted": "‖",
+    "dry_run": "~",
+}
+
+MAX_ARGUMENT_LENGTH = 4_000
+
+
+def mark(result: ToolResult) -> str:
+    return "✗" if result.error and result.outcome == "done" else MARKS[result.outcome]
+
+
+def call_text(call: ToolCall) -> str:
+    """Return a call as one line of code."""
+    if call.malformed is not None:
+        return clip(f"{call.name}(not JSON: {call.malformed})", 200)
+    arguments = (f"{name}={to_json(value, name).decode()}" for name, value in call.arguments.items())
+    return clip(f"{call.name}({', '.join(arguments)})", 200)
+
+
+def call_details(call: ToolCall) -> str:
+    """Return a call for approval: each argument on its own lines, never clipped to the terminal."""
+    lines = [f"{safe(call.name)}" if call.malformed is None else f"{safe(call.name)}: {safe(call.malformed)}"]
+    for name, value in call.arguments.items():
+        text = value if isinstance(value, str) else to_json(value, name).decode()
+        more = (
+            f"\n… and {len(text) - MAX_ARGUMENT_LENGTH:,} more characters"
+            if len(text) > MAX_ARGUMENT_LENGTH
+            else ""
+        )
+        lines.append(f"  {safe(name)}: {safe(text[:MAX_ARGUMENT_LENGTH] + more)}".replace("\n", "\n    "))
+    return "\n".join(lines)
+
+
+def preview(result: ToolResult) -> str:
+    """Return the beginning of a result in one line."""
+    parts = (part.text if isinstance(part, Text) else f"[{part.mime}]" for part in result.content)
+    prefix = "" if result.outcome == "done" else f"{result.outcome}: "
+    return clip(prefix + " ".join(parts), 300)
+
+
+class Watcher:
+    """Receives a run's events and calls a method for each kind; subclasses print them."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def watch(self, event: Event) -> None:
+        data = event.data
+        match event.type:
+            case "session:delta":
+                self.on_delta(data["text"])
+            case "session:answer" if is_whole_answer(event):
+                self.on_answer(self._message(data["seq"]))
+            case "session:tool_result" if "index" in data:  # else it closes a call that broke off
+                self.on_result(*self._call_and_result(data["seq"], data["index"], data["call_id"]))
+            case "session:retry":
+                self.on_notice(f"{data['model']}: {data['why']}; retrying in {data['seconds']:g} s")
+            case "session:compacted":
+                how = f"a summary replaces everything before entry {data['first_kept']}"
+                if not data["summary"]:
+                    how = "the newest results are shortened"
+                self.on_notice(f"the history was too long for {data['limit']:,} tokens; {how}")
+            case "session:limit_passed" | "session:warning":
+                self.on_notice(data.get("command_message", data["message"]))
+
+    def _message(self, seq: int) -> Message:
+        message = self.session.path(since=seq - 1)[0].message
+        assert message is not None
+        return message
+
+    def _call_and_result(self, seq: int, index: int, call_id: str) -> tuple[ToolCall, ToolResult]:
+        answer, *after = (entry.message for entry in self.session.path(since=seq - 1))
+        assert answer is not None
+        results = (result for message in after if message for result in message.results)
+        return answer.calls[index], next(result for result in results if result.call_id == call_id)
+
+    def on_delta(self, text: str) -> None: ...
+
+    def on_answer(self, message: Message) -> None: ...
+
+    def on_result(self, call: ToolCall, result: ToolResult) -> None: ...
+
+    def on_notice(self, text: str) -> None: ...
+
+
+class PlainWatcher(Watcher):
+    """Prints the answer to stdout and everything else to stderr.
+
+    A terminal shows text as it streams. A pipe gets only the final answer, as `$(oakleaf run …)` expects.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._is_terminal = sys.stdout.isatty()
+        self._streamed = ""
+
+    def on_delta(self, text: str) -> None:
+        if self._is_terminal:
+            piece = safe(text) if self._streamed else safe(text).lstrip()
+            self._streamed += piece
+            echo(piece, nl=False)
+
+    def on_answer(self, message: Message) -> None:
+        text, on_delta = message.text, self._streamed
+        self._streamed = ""
+        if self._is_terminal:
+            echo("" if on_delta else safe(text), nl=bool(text))
+        elif not message.calls:
+            # Unchanged, since a pipe gets data; except for what UTF-8 cannot encode.
+            click.echo(text.encode("utf-8", "replace").decode(), color=True)
+        elif text:
+            notify(dim(safe(text)))
+
+    def on_result(self, call: ToolCall, result: ToolResult) -> None:
+        line = f"{mark(result)} {call_text(call)} → {preview(result)}"
+        notify(dim("  " + clip(line, width() - 2)))
+
+    def on_notice(self, text: str) -> None:
+        if self._streamed:
+            echo()
+            self._streamed = ""
+        notify(dim(f"  {safe(text)}"))
+
+
+class JsonWatcher(Watcher):
+    """Prints every event as a line of JSON to stdout, deltas too."""
+
+    def watch(self, event: Event) -> None:
+        echo(encode_line(event))

@@ -1,0 +1,209 @@
+"""The session a run continues: a new one, an existing one, a fork of one, or an earlier entry of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+from msgspec import Struct
+
+from ..errors import SessionIsReplay
+from ..log.changes import Cut
+from ..log.lease import is_held
+from ..session import Session
+from ..store import Store
+from ..stores.base import SessionRow
+from .agent_options import CONTEXT_FLAGS, AgentOptions, CommandAgent, agent_for
+from .option_group import struct_options
+from .picker import can_pick, pick
+from .reference import Position, complete, resolve_stored, resolve_stored_session
+from .rendering.error_text import CommandError
+from .rendering.left_behind import notify_left_behind
+from .rendering.output import format_age, notify
+from .store_option import StoreLocation
+
+MAX_PICKED = 1_000
+OPEN_STATUSES = ("interrupted", "waiting", "failed", "running")
+"""The turn of such a session may be open; one that is running may have lost its runner."""
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """--resume, --copy or --overwrite; at most one of them."""
+
+    resume_from: str | None = None
+    copy_from: str | None = None
+    to_point: int | None = None
+    overwrite_from: str | None = None
+    from_point: int | None = None
+
+    def __post_init__(self) -> None:
+        if len(self._named) > 1:
+            raise CommandError("--resume, --copy and --overwrite exclude each other; use one")
+        if self.to_point is not None and self.copy_from is None:
+            raise CommandError("--to-point needs --copy REFERENCE")
+        if self.from_point is not None and self.overwrite_from is None:
+            raise CommandError("--from-point needs --overwrite REFERENCE")
+
+    @property
+    def _named(self) -> list[str]:
+        return [name for name in (self.resume_from, self.copy_from, self.overwrite_from) if name is not None]
+
+    @property
+    def reference(self) -> str | None:
+        return next(iter(self._named), None)
+
+    def session(self, location: StoreLocation, options: AgentOptions) -> tuple[Session, CommandAgent]:
+        """Return the session to run in and its agent. Nothing is created or moved before both are valid."""
+        if self.reference is None:
+            return _new(location, options)
+        reject_naming_options(
+            options, *(("agent",) if self.copy_from is not None else ("title", "tags", "agent"))
+        )
+        position = resolve_stored(location, self.reference)
+        if self.resume_from is not None and position.leaf is not None:
+            raise CommandError(
+                f"--resume continues at the session's leaf; to continue from entry {position.leaf.seq} use --copy or --overwrite"
+            )
+        agent = agent_for(options, position.session)
+        if self.copy_from is not None:
+            return _copy(position, self.to_point, agent), agent
+        _refuse_replay(position.session)
+        if position.leaf is not None or self.from_point is not None:
+            cut = (
+                position.move_leaf()
+                if position.leaf is not None
+                else position.session.rewind(self.from_point or 0)
+            )
+            notify(f"rewound {position.session.session_id} to entry {cut_text(cut)}")
+            notify_left_behind(position.session)
+        agent.update_prompt(position.session)
+        return position.session, agent
+
+
+def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, CommandAgent]:
+    if options.conversation is None:
+        agent = agent_for(options, None)
+        return agent.start(location.open_or_create()), agent
+    store = location.open_or_create()
+    existing = store.latest(options.conversation)
+    agent = agent_for(options, existing)
+    session = agent.start(store)
+    if existing is not None:
+        agent.update_prompt(session)
+    return session, agent
+
+
+def _copy(position: Position, to_point: int | None, agent: CommandAgent) -> Session:
+    options, seq = agent.options, position.seq if to_point is None else to_point
+    source = position.session if to_point is not None else position.session_at()
+    model = options.models[0] if options.models else None
+    fork = source.fork(seq, model=model, prompt=options.system, effects=options.effects, title=options.title)
+    assert fork.cut is not None
+    notify(f"copied {position.session.session_id} to {fork.session_id}, up to entry {cut_text(fork.cut)}")
+    notify_left_behind(fork)
+    if options.tags:
+        fork.tag(**options.tags)
+    return fork
+
+
+def cut_text(cut: Cut) -> str:
+    """Return the number of the entry, and why it is not the one that was asked for."""
+    why = f" (entry {cut.requested} is between a call and its results)" if cut.has_moved else ""
+    return f"{cut.at}{why}"
+
+
+def resolve_runnable(location: StoreLocation, reference: str) -> Session:
+    """Resolve a session of this store that can run; a replay cannot."""
+    session = resolve_stored_session(location, reference)
+    _refuse_replay(session)
+    return session
+
+
+def pick_session(location: StoreLocation, command: str, *, is_open: bool = False) -> Session | None:
+    """Let the user pick a session by its title or first input; None if they leave. `is_open`: only if a turn is open."""
+    store = location.open()
+    rows = store.sessions(include_children=False, limit=MAX_PICKED).sessions
+    if is_open:
+        rows = [row for row in rows if row.status in OPEN_STATUSES and not is_held(row, store.runtime)]
+    if not rows:
+        raise CommandError(
+            "no session has an interrupted turn; oakleaf ls lists the sessions"
+            if is_open
+            else "there is no session yet; oakleaf chat starts one"
+        )
+    if not can_pick():
+        raise CommandError(
+            f"there is no terminal to pick a session at; name one, as in {command} latest. oakleaf ls lists them"
+        )
+    index = pick(_session_lines(store, rows), "Which session?", has_filter=True)
+    return None if index is None else store.session(rows[index].session_id)
+
+
+def _session_lines(store: Store, rows: Sequence[SessionRow]) -> list[str]:
+    """Return a line per session: its age, its status unless it is idle, its heading, its id."""
+    names, now = store.headings(rows), store.runtime.now()
+    ages = [format_age(row.updated_at, now) for row in rows]
+    statuses = ["" if row.status == "idle" else row.status for row in rows]
+    age_width, status_width = max(map(len, ages)), max(map(len, statuses))
+    return [
+        f"{age:<{age_width}}  {status:<{status_width}}{'  ' if status_width else ''}"
+        f"{names[row.session_id]}{f' ({row.relation})' if row.relation else ''}  {row.session_id}"
+        for row, age, status in zip(rows, ages, statuses, strict=True)
+    ]
+
+
+def reject_naming_options(options: AgentOptions, *names: str) -> None:
+    """Refuse options that only apply to a new session."""
+    if options.conversation is not None:
+        raise CommandError(
+            "--conversation already selects the session; omit --resume, --copy and --overwrite"
+        )
+    context = [flag for name, flag in CONTEXT_FLAGS.items() if getattr(options, name)]
+    if context:
+        raise CommandError(
+            f"{' and '.join(context)}: only for a new session, which records where it was started; leave out --resume, "
+            "--copy and --overwrite"
+        )
+    flags = {"title": "--title", "tags": "--tag", "agent": "--agent", "system": "--system"}
+    used = [flags[name] for name in names if getattr(options, name) not in (None, {})]
+    if used:
+        raise CommandError(
+            f"{' and '.join(used)}: only for a new session; use oakleaf title and oakleaf tag on an existing one"
+        )
+
+
+def _refuse_replay(session: Session) -> None:
+    """Refuse a replay before any other message suggests how to continue it."""
+    if session.row.relation == "replay":
+        raise SessionIsReplay(session.session_id)
+
+
+source_options = struct_options(
+    "source",
+    Source,
+    click.option(
+        "--resume",
+        "resume_from",
+        metavar="REFERENCE",
+        shell_complete=complete,
+        help="Continue this session.",
+    ),
+    click.option(
+        "--copy", "copy_from", metavar="REFERENCE", shell_complete=complete, help="Fork this session first."
+    ),
+    click.option("--to-point", type=click.IntRange(min=0), metavar="N", help="With --copy: fork at entry N."),
+    click.option(
+        "--overwrite",
+        "overwrite_from",
+        metavar="REFERENCE",
+        shell_complete=complete,
+        help="Continue this session from an earlier entry.",
+    ),
+    click.option(
+        "--from-point",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="With --overwrite: rewind to entry N first. Later entries are kept on their branch; oakleaf tree shows them.",
+    ),
+)
+"""--resume, --copy --to-point and --overwrite --from-point; the command receives them as `source`."""

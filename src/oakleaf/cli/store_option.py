@@ -1,0 +1,133 @@
+"""The store a command line uses: --store, else $OAKLEAF_STORE, else the configuration's, else one file per user."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..stores import check_store_url, is_postgres_url
+from .rendering.error_text import CommandError
+
+if TYPE_CHECKING:
+    from ..exchange.bundle.transfer import BundleImportResult, PathOrFile
+    from ..exchange.bundle.write import OnProgress
+    from ..store import Store
+
+
+def default_store() -> Path:
+    """Return the per-user store, which does not depend on the working directory."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "oakleaf" / "oakleaf.db"
+
+
+def _configured_store() -> str | None:
+    from .config import load_config
+
+    return load_config().store
+
+
+class StoreLocation:
+    """The store, space and owner named on the command line. Opened on first use, closed when the command ends."""
+
+    def __init__(self, store: str | None, space: str, owner: str | None) -> None:
+        if store == "":  # an unset variable of a script must not mean the user's own store
+            raise CommandError("the name of the store is empty; name a file, memory: or postgresql://…")
+        self.url = store or os.environ.get("OAKLEAF_STORE") or _configured_store() or str(default_store())
+        check_store_url(self.url)
+        self.space, self.owner = space, owner
+        self._store: Store | None = None
+        self._bundles: list[Store] = []
+
+    def register_key_file(self, key_file: Path | None) -> None:
+        """Use the first line of `key_file` as the key of the (new or existing) encrypted store."""
+        if key_file is None or not self.is_file:
+            return
+        from ..stores.sqlite.encryption import register_key
+
+        try:
+            lines = key_file.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"cannot read the key in {key_file} ({error})") from None
+        register_key(self.url, lines[0] if lines else "")
+
+    @property
+    def is_file(self) -> bool:
+        return self.url not in ("memory:", ":memory:") and "://" not in self.url
+
+    @property
+    def exists(self) -> bool:
+        """Whether the store may hold something: False for a file that does not exist yet."""
+        return not self.is_file or Path(self.url).exists()
+
+    @property
+    def is_postgres(self) -> bool:
+        return is_postgres_url(self.url)
+
+    @property
+    def display_url(self) -> str:
+        """The store's URL for messages, without the password."""
+        if not self.is_postgres:
+            return self.url
+        from ..stores.postgres.url import Address
+
+        return Address.parse(self.url).safe_url
+
+    def open(self) -> Store:
+        """Open an existing store; raise CommandError if there is none."""
+        if not self.exists:
+            raise CommandError("; ".join(self.absence))
+        return self._open()
+
+    @property
+    def absence(self) -> tuple[str, str]:
+        """What to say if the store does not exist: the problem, and what to do about it."""
+        folder = Path(self.url).parent
+        if folder.is_dir() or folder == default_store().parent:
+            hint = "oakleaf chat or oakleaf run TEXT creates it, oakleaf demo shows what it can do"
+            return f"there is no store at {self.url} yet", hint
+        return f"there is no store at {self.url}, and no folder {folder}", "name another with --store PATH"
+
+    def open_or_create(self) -> Store:
+        """Open the store; create the file, and the folder of the default store, if they do not exist."""
+        if self.is_file and Path(self.url).parent == default_store().parent:
+            try:
+                Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise CommandError(
+                    f"cannot create a store at {self.url} ({error.strerror}); name another with --store PATH or OAKLEAF_STORE"
+                ) from None
+        return self._open()
+
+    def import_bundle(
+        self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
+    ) -> BundleImportResult:
+        """Import a bundle; a bundle that is refused creates no store."""
+        from ..exchange.bundle.transfer import open_bundle
+
+        with open_bundle(source, progress) as bundle:
+            store = self.open_or_create()
+            return bundle.import_into(store.backend, store.runtime, new_id=new_id)
+
+    def open_memory(self) -> Store:
+        """Open an empty in-memory store, used to read bundles."""
+        from ..store import open
+
+        self._bundles.append(open("memory:", space=self.space))
+        return self._bundles[-1]
+
+    def _open(self) -> Store:
+        from ..store import open
+
+        if self._store is None:
+            self._store = open(self.url, space=self.space, owner=self.owner)
+        return self._store
+
+    def close(self) -> None:
+        for store in (*self._bundles, *([self._store] if self._store else [])):
+            store.close()
+
+
+pass_location = click.make_pass_decorator(StoreLocation)

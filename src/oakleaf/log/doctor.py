@@ -1,0 +1,153 @@
+"""The health of a store: its file, and sessions that need attention. Reads only.
+
+Each finding names the command that fixes it. `mark_interrupted` is the only fix made here, on request: it marks a
+session whose runner died, so that it can be moved and resumed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable, Iterator
+
+from ..errors import plural, short_holder
+from ..stores.base import SessionQuery, SessionRow, StoreBackend
+from ..stores.sqlite.health import Finding, file_health
+from .lease import interrupt, is_gone, is_stuck
+from .log import Log
+from .runtime import Runtime
+
+__all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuck_sessions"]
+
+
+MOST_NAMED = 20
+FAILED_LATELY = 86_400 * 1_000_000
+"""A session that failed within a day is a problem until it is resumed."""
+
+
+def session_health(
+    store: StoreBackend, runtime: Runtime, progress: Callable[[], None] = lambda: None
+) -> Iterator[Finding]:
+    """Findings about sessions that are stuck, interrupted or have queued input, and about unreferenced blobs."""
+    counts = store.count(SessionQuery(), "status")
+    trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
+    yield Finding("ok", f"{plural(sum(counts.values()), 'session')}, {trashed:,} in the trash")
+    yield from _running_sessions(store, runtime, progress)
+    yield from _interrupted_sessions(store, counts.get("interrupted", 0))
+    yield from _failed_sessions(store, runtime, counts.get("failed", 0))
+    yield from _queued_inputs(store)
+    loose = store.unreferenced_blobs(runtime.now())
+    if loose.blobs:
+        message = f"{loose.blobs} blobs ({loose.bytes:,} bytes) are referenced by no entry"
+        yield Finding("warning", message, "oakleaf gc --yes")
+    for role, owner in store.lost_logins():
+        yield Finding(
+            "problem",
+            f"the login {role!r} was bound to the owner {owner!r}, and there is no such role: a restore brings none",
+            f"create the role and select oakleaf.bind({_sql(_identifier(role))}, {_sql(store.space)}, {_sql(owner)}), "
+            f"or select oakleaf.forget_login({_sql(role)})",
+        )
+
+
+def _sql(text: str) -> str:
+    """Write it as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(role: str) -> str:
+    """Write a role as `regrole` reads it, which makes capitals small unless they are quoted."""
+    return role if re.fullmatch("[a-z_][a-z0-9_]*", role) else '"' + role.replace('"', '""') + '"'
+
+
+def _running_sessions(
+    store: StoreBackend, runtime: Runtime, progress: Callable[[], None]
+) -> Iterator[Finding]:
+    """Name sessions whose runners are gone, and those of recorders that have no lease and whose process is out of sight."""
+    stuck = 0
+    for row in store.all_sessions(SessionQuery(status="running")):
+        progress()
+        holder = short_holder(row.holder or "")
+        if is_stuck(row, runtime):
+            stuck += 1
+            if stuck <= MOST_NAMED:
+                message = f"{row.session_id} is marked running, but its runner {holder} is gone"
+                yield Finding("problem", message, _resume_hint(row))
+        elif row.holder is not None and row.lease_until is None and is_gone(row.holder, runtime) is None:
+            minutes = (runtime.now() - row.updated_at) // 60_000_000
+            yield Finding(
+                "warning",
+                f"{row.session_id} is run by {holder}, in another container or on another host: "
+                f"whether that is alive cannot be known from here; it was active {plural(minutes, 'minute')} ago",
+                f"nothing, or oakleaf resume {row.session_id} --take-over if it is gone",
+            )
+    if stuck > MOST_NAMED:
+        more = f"{stuck - MOST_NAMED:,} more sessions are marked running, but their runners are gone"
+        yield Finding("problem", more, "the same, for each of oakleaf ls --status running")
+
+
+def _resume_hint(row: SessionRow) -> str:
+    engine, _, _ = short_holder(row.holder or "").rpartition(":")
+    if not _is_run_by_task(row):
+        return f"oakleaf resume {row.session_id}, or oakleaf doctor --fix"
+    again = f"oakleaf run --engine {shlex.quote(engine)} --resume {row.session_id}"
+    return f"nothing if workers run, one of them takes it over; {again} if its task is gone"
+
+
+def _is_run_by_task(row: SessionRow) -> bool:
+    """Whether a task of an engine holds it: where its agent is not, it cannot be resumed."""
+    return (row.holder or "").startswith("absurd:")
+
+
+def _interrupted_sessions(store: StoreBackend, count: int) -> Iterator[Finding]:
+    """Name the newest interrupted sessions, and say how many more there are."""
+    rows = store.sessions(SessionQuery(status="interrupted", limit=MOST_NAMED)).sessions if count else []
+    for row in rows:
+        yield Finding("warning", f"{row.session_id} was interrupted", f"oakleaf resume {row.session_id}")
+    if count > len(rows):
+        more = f"{count - len(rows):,} more sessions were interrupted"
+        yield Finding("warning", more, "oakleaf ls --status interrupted")
+
+
+def _queued_inputs(store: StoreBackend) -> Iterator[Finding]:
+    """Name the sessions in which inputs wait longest, and say how many more inputs wait."""
+    queued = store.sessions_with_input(MOST_NAMED)
+    for session_id, count in queued.items():
+        message = f"{session_id} has {plural(count, 'queued input')}, and nothing runs it"
+        yield Finding(
+            "warning", message, f"start a worker that has its agent, or oakleaf resume {session_id}"
+        )
+    more = store.queued_input_count() - sum(queued.values()) if len(queued) == MOST_NAMED else 0
+    if more > 0:
+        yield Finding(
+            "warning", f"{plural(more, 'more queued input')} in other sessions", "the same for each"
+        )
+
+
+def _failed_sessions(store: StoreBackend, runtime: Runtime, count: int) -> Iterator[Finding]:
+    """Name the sessions that failed lately, with the reason, and say how many others failed."""
+    query = SessionQuery(status="failed", order="active", limit=MOST_NAMED)
+    rows = store.sessions(query).sessions if count else []
+    lately = [row for row in rows if row.updated_at >= runtime.now() - FAILED_LATELY]
+    for row in lately:
+        yield Finding(
+            "problem",
+            f"{row.session_id} failed: {row.error or 'no reason was recorded'}",
+            f"oakleaf show {row.session_id}; oakleaf resume {row.session_id} tries again",
+            sessions=(row.session_id,),
+        )
+    if count > len(lately):
+        others = plural(count - len(lately), "more session" if lately else "session")
+        yield Finding(
+            "warning", f"{others} failed", "oakleaf ls --status failed; oakleaf resume ID tries again"
+        )
+
+
+def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
+    """Return the sessions whose runners are gone, without those that a worker takes over."""
+    rows = store.all_sessions(SessionQuery(status="running"))
+    return [row for row in rows if is_stuck(row, runtime) and not _is_run_by_task(row)]
+
+
+def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:
+    """Mark a session whose runner is gone as interrupted; nothing else of it changes."""
+    interrupt(Log(store, row, runtime), row)

@@ -1,0 +1,210 @@
+"""The lease of a session: who may run it, for how long, and how it is kept.
+
+A lease is short and renewed, so that a runner that died out of sight is replaced soon. One thread per
+database does that for all runs of this process: a tool that blocks, or an event loop that is blocked, does not end a
+lease, and the thread ends with the process. The lease saves work; the fence, which each taking raises, is what is safe.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Event, Lock, Thread
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakSet, WeakValueDictionary
+
+from ..errors import SessionRunning
+from ..stores.base import SessionRow
+
+if TYPE_CHECKING:
+    from .log import Log
+    from .runtime import Runtime
+
+LEASE_SECONDS = 30.0
+TICK_SECONDS = 1.0
+MAX_CLOCK_DRIFT = 2.0
+"""Seconds by which the clock may gain or lose between two renewals; more means that it was set, or that the machine slept."""
+
+
+class Lease:
+    """The right of one run to drive a session, from `take` to `release`; renewed meanwhile.
+
+    If it is dropped without `release`, this process knows at once that its run is gone.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._store, self._runtime, self._session_id = log.store, log.runtime, log.session_id
+        self.holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
+        self.fence = 0
+        self.is_lost = False
+        """Whether another runner has taken the session: nothing more may be written for this one."""
+        self.on_tick: Callable[[], None] | None = None
+        """Called about every second while the lease is held, on the thread that renews it."""
+        self._renewal = _clocks()
+        """When the lease was last written, or rather asked for."""
+
+    def take(self, row: SessionRow) -> None:
+        """Take the lease, given the row as last read. `SessionRunning` if another has it and is not known to be gone."""
+        abandoned = row.fence if row.holder is not None and is_gone(row.holder, self._runtime) else None
+        self._announce()
+        now = self._runtime.now()
+        self._renewal = _clocks()  # before the write: it may wait for other writers
+        self.fence = self._store.lease(self._session_id, self.holder, _end(now), now, take_from=abandoned)
+        self.keep()
+
+    def columns(self, row: SessionRow) -> dict[str, Any]:
+        """Return the columns with which a commit under the fence of `row` takes the lease; call `keep` after it.
+
+        `SessionRunning` as for `take`.
+        """
+        check_free(row, self._runtime)
+        self._announce()
+        self._renewal = _clocks()
+        self.fence = row.fence + 1
+        return {"holder": self.holder, "lease_until": _end(self._runtime.now()), "fence": self.fence}
+
+    def _announce(self) -> None:
+        """Count as alive before the holder is stored: another thread that reads the row must not take the run for gone."""
+        _alive[self.holder] = self
+
+    def keep(self) -> None:
+        """Renew the lease, which was just taken, until it is released or lost."""
+        _heartbeat(self._store.url).add(self)
+
+    def release(self) -> None:
+        """Give the lease back."""
+        self.stop()
+        self._store.release(self._session_id, self.fence)
+
+    def stop(self) -> None:
+        """Renew it no more: what was committed has ended it."""
+        self.on_tick = None  # it refers to the run, which refers to its lease
+        _alive.pop(self.holder, None)
+        _heartbeat(self._store.url).remove(self)
+
+    def tick(self) -> None:
+        """Renew the lease if a third of its time has passed, or the clock was set; called by the heartbeat.
+
+        After the clock was set forward the lease looks expired, and after it was set back it would outlive its run by
+        hours: others judge it by the clock.
+        """
+        now, before = _clocks(), self._renewal
+        is_due = now.monotonic - before.monotonic >= LEASE_SECONDS / 3
+        if is_due or abs(now.offset - before.offset) > MAX_CLOCK_DRIFT:
+            if not self._store.renew(self._session_id, self.fence, _end(self._runtime.now())):
+                self.is_lost = True
+                self.stop()
+                return
+            self._renewal = now
+        on_tick = self.on_tick  # which another thread may remove
+        if on_tick is not None:
+            on_tick()
+
+
+def is_gone(holder: str, runtime: Runtime) -> bool | None:
+    """Whether the run that holds a lease has ended; None if that cannot be known from this process."""
+    process, _, _ = holder.rpartition("#")
+    answer = runtime.is_gone(process)
+    return holder not in _alive if not answer and process == runtime.holder() else answer
+
+
+def is_held(row: SessionRow, runtime: Runtime) -> bool:
+    """Whether a run has the lease: it has not expired, and its holder is not known to be gone."""
+    if row.holder is None or (row.lease_until or 0) <= runtime.now():
+        return False
+    return not is_gone(row.holder, runtime)
+
+
+def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
+    """Whether it is marked running although its runner is dead or its lease has expired."""
+    if row.status != "running" or row.holder is None:
+        return False
+    is_expired = row.lease_until is not None and row.lease_until <= runtime.now()
+    return is_expired or bool(is_gone(row.holder, runtime))
+
+
+def check_free(row: SessionRow, runtime: Runtime) -> None:
+    """Raise `SessionRunning` if a run has the lease."""
+    if is_held(row, runtime):
+        raise SessionRunning(row.session_id, row.holder, row.lease_until)
+
+
+def interrupt(log: Log, row: SessionRow) -> None:
+    """Mark a session that runs as interrupted and raise the fence: the holder of its lease writes nothing more."""
+    ended = {"holder": None, "lease_until": None, "fence": row.fence + 1}
+    status = (
+        {"status": "interrupted"} if row.status == "running" else {}
+    )  # else its turn waits, or none is open
+    log.record("interrupted", data={"holder": row.holder}, row=ended | status, fence=row.fence)
+
+
+class _Clocks(NamedTuple):
+    monotonic: float
+    """It cannot be set, and stops while the machine sleeps."""
+    offset: float
+    """How far the wall clock is ahead of it."""
+
+
+def _clocks() -> _Clocks:
+    now = time.monotonic()
+    return _Clocks(now, time.time() - now)
+
+
+def _end(now: int) -> int:
+    return now + int(LEASE_SECONDS * 1_000_000)
+
+
+class Heartbeat:
+    """The thread that renews the leases of one database. It ends when there are none, and with the process."""
+
+    def __init__(self) -> None:
+        self._leases: WeakSet[Lease] = WeakSet()
+        self._lock = Lock()
+        self._thread: Thread | None = None
+
+    def add(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases.add(lease)
+            if self._thread is None:
+                thread = Thread(target=self._run, name="oakleaf-lease", daemon=True)
+                thread.start()  # which fails if the system allows no more threads
+                self._thread = thread
+
+    def remove(self, lease: Lease) -> None:
+        with self._lock:
+            self._leases.discard(lease)
+
+    def _run(self) -> None:
+        pause = Event()
+        while True:
+            pause.wait(TICK_SECONDS)
+            with self._lock:
+                leases = list(self._leases)
+                if not leases:
+                    self._thread = None
+                    return
+            while leases:
+                # Broad: if the database cannot be reached or written, the next tick tries again. The lease is popped, so
+                # that one which is dropped meanwhile ends.
+                with suppress(Exception):
+                    leases.pop().tick()
+
+
+_alive: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+_heartbeats: dict[str, Heartbeat] = {}
+
+
+def _heartbeat(url: str) -> Heartbeat:
+    return _heartbeats.setdefault(url, Heartbeat())
+
+
+def _forget() -> None:
+    """After a fork the leases are those of the parent, and its thread renews them."""
+    _alive.clear()
+    _heartbeats.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,894 @@
+"""One session's log. This package is the only caller of a store's `commit`.
+
+A log has a position, the leaf it last saw. Reads follow the path to that leaf and appends extend it; if another
+writer moved the leaf, the store raises `StaleLeaf`. The order of entries is decided by `core.turns`. Knows no
+providers, prices or agents. Threads that share a log take turns on its lock.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from threading import RLock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from ..core.codec import check_text, from_json, to_json
+from ..core.context import fold_settings
+from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
+from ..core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
+from ..core.media import digest
+from ..core.messages import Message, ToolCall, assistant, to_user_message
+from ..core.state import State, fold_state, merge_state, state_updates
+from ..core.tree import Branch, Leaf, Range, contains_leaf, shared_seq
+from ..core.turns import Action, Cursor, OpenCall, action_at_end, cursor_after, cursor_from_tail
+from ..core.usage import Call, Totals
+from ..errors import (
+    InvalidOperation,
+    InvalidPosition,
+    NothingToRedo,
+    OpenBatch,
+    OrphanResult,
+    SessionRunning,
+    StaleLeaf,
+)
+from ..stores.base import (
+    Change,
+    CommitResult,
+    Fact,
+    NewSession,
+    PathSnapshot,
+    SessionDetail,
+    SessionRow,
+    StoreBackend,
+    is_callers_key,
+)
+from .changes import (
+    AppendResult,
+    Cut,
+    check,
+    later_call,
+    latest_model,
+    new_key,
+    started_calls,
+    storable_call,
+    turn_status,
+    with_data,
+)
+from .lease import check_free
+from .new_session import check_names
+from .original_calls import restore_call
+from .runtime import Runtime
+from .workspace import has_slot, stored_workspace
+
+if TYPE_CHECKING:
+    from ..core.prompt_path import PromptPath
+    from .keyed_turn import RecordedSteps
+
+TEXT = ("title", "error")
+"""The text columns of a row that are redacted."""
+LOOK_BACK = 16
+"""Entries, or facts, read first to find something before a leaf; eight times as many at each further try."""
+MAX_PAGE = 4_096
+EMPTY = b"{}"
+"""A state without values."""
+IDLE: Mapping[str, Any] = {"status": "idle", "error": None, "holder": None, "lease_until": None}
+"""The columns of a session that nobody runs."""
+MAX_COMPARED = 128
+"""Entries read to find out whether a move or a fork changes the state; beyond it is folded anew when it is read."""
+
+
+class Log:
+    def __init__(
+        self, store: StoreBackend, row: SessionRow, runtime: Runtime, cursor: Cursor | None = None
+    ) -> None:
+        self.store, self.runtime = store, runtime
+        self.session_id = row.session_id
+        self.seeds = row.seed_count
+        self.leaf = row.leaf
+        self._cursor = cursor
+        self._state: bytes | None = None
+        self._is_state_stored = True
+        """False if the state was folded from the path: the next append stores it."""
+        self._same_state_since = row.leaf.seq
+        """No entry of the path after this seq is known to change the state."""
+        self._same_tools_since = row.leaf.seq
+        """No entry of the path after this seq is known to take tools from the session."""
+        self._ranges: tuple[Range, ...] | None = None
+        self._last_cursor = Cursor()
+        self._branch_number: int | None = None
+        self.is_task = row.relation == "task"
+        self._inherited: int | None = 0 if row.parent_session is None else None
+        """How many entries it inherits at most; None if that was not read yet."""
+        self.batch_since = 0
+        """Facts about the open tool calls come after this fact number; 0 if unknown."""
+        self.fence: int | None = None
+        """What this handle appends under while a turn of the caller's own loop is open on it."""
+        self.recorded_steps: RecordedSteps | None = None
+        """The steps of a keyed turn whose lines run again on this handle."""
+        self.follows_notes = False
+        """Whether appends go behind notes of others without a fence: for a framework that runs the session by itself."""
+        self.last_prompt: PromptPath | None = None
+        """What the latest run through this handle read of the path, if it is kept (`prompt.keep`)."""
+        self._lock = RLock()
+        _LOGS.add(self)
+
+    # -- position ---------------------------------------------------------------------------
+
+    @property
+    def cursor(self) -> Cursor:
+        cursor = self._cursor  # known, as it is between two steps of a turn, it needs no lock
+        if cursor is not None:
+            return cursor
+        with self._lock:
+            if self._cursor is None:
+                self._cursor = self.cursor_at(self.leaf)
+            return self._cursor
+
+    def cursor_at(self, leaf: Leaf) -> Cursor:
+        count = LOOK_BACK
+        while True:
+            entries = self.store.path(self.session_id, leaf=leaf, newest=count).entries
+            cursor = cursor_from_tail(entries)
+            if cursor is not None:
+                return cursor
+            count *= 8
+
+    def refresh(self) -> SessionRow:
+        """Reload the current leaf."""
+        with self._lock:
+            row = self.store.session(self.session_id)
+            if row.leaf != self.leaf:
+                self._set_position(row.leaf, None, None)
+            return row
+
+    def seek(self, leaf: Leaf) -> None:
+        """Put this handle at any leaf of the session's tree. The session's own leaf does not move."""
+        with self._lock:
+            self._set_position(leaf, None, None)
+
+    def load(self, *, since: int = 0, newest: int | None = None) -> PathSnapshot:
+        """Move to the session's current leaf and return row, details and path, or the end of it, in one read."""
+        with self._lock:
+            snapshot = self.store.path(self.session_id, first=since + 1, detail=True, newest=newest)
+            if snapshot.row.leaf != self.leaf:
+                self._set_position(snapshot.row.leaf, None, None)
+            self._cursor = cursor_from_tail(snapshot.entries) or self._cursor
+            self._ranges = snapshot.ranges
+            return snapshot
+
+    def _set_position(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
+        self._branch_number = self._branch_number if leaf.branch == self.leaf.branch else None
+        self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
+        self._same_state_since = self._same_tools_since = leaf.seq
+        self._is_state_stored = True
+        self._last_cursor = Cursor()
+        self.batch_since = 0
+
+    @property
+    def state(self) -> State:
+        """The fold of the updates on the path. Returns a copy: changing it does not change the log."""
+        with self._lock:
+            if self._state is None:
+                snapshot = self.store.path(
+                    self.session_id, leaf=self.leaf, first=self.leaf.seq + 1, detail=True
+                )
+                is_current = snapshot.row.leaf == self.leaf
+                cached = snapshot.detail.state if snapshot.detail and is_current else None
+                self._state = to_json(fold_state(self.path().entries), "state") if cached is None else cached
+                self._is_state_stored = cached is not None or not is_current
+            state: State = {} if self._state == EMPTY else from_json(self._state)
+            return state
+
+    @property
+    def is_call_input_known(self) -> bool:
+        """Whether `idempotency_key` and `state` need not read, nor decode."""
+        return self._branch_number is not None and self._state == EMPTY
+
+    # -- reading -----------------------------------------------------------------------------------
+
+    def path(self, *, since: int = 0, last: int | None = None, public: bool = False) -> PathSnapshot:
+        return self.store.path(self.session_id, leaf=self.leaf, first=since + 1, newest=last, public=public)
+
+    def backwards(self, leaf: Leaf | None = None, last: int | None = None) -> Iterator[Entry]:
+        """Yield the entries of the path, the newest (or entry `last`) first; read in pages, as far as they are wanted."""
+        leaf = self.leaf if leaf is None else leaf
+        last, count = leaf.seq if last is None else last, LOOK_BACK
+        while last > 0:
+            first = max(1, last - count + 1)
+            yield from reversed(self.store.path(self.session_id, leaf=leaf, first=first, last=last).entries)
+            last, count = first - 1, min(8 * count, MAX_PAGE)
+
+    def facts_backwards(self, after: int = 0) -> Iterator[Fact]:
+        """Yield the facts of the journal after number `after`, newest first; read in pages, as far as they are wanted."""
+        if after:  # what is known to be the beginning of something recent
+            yield from reversed(self.store.journal(self.session_id, after))
+            return
+        last, count = self.store.session(self.session_id).facts, LOOK_BACK
+        while last > after:
+            first = max(after, last - count)
+            yield from reversed(self.store.journal(self.session_id, first, last - first))
+            last, count = first, min(8 * count, MAX_PAGE)
+
+    def newest_turn(self) -> int:
+        """The seq of the latest input on the path; 0 if there is none."""
+        return next((entry.turn for entry in self.backwards() if entry.turn), 0)
+
+    def settings(self) -> Settings:
+        """The settings in force at this leaf. Reads no message."""
+        return fold_settings(self.store.control_entries(self.session_id, leaf=self.leaf))
+
+    def next_action(self) -> Action:
+        """What to do at this leaf. Reads the newest entries only."""
+        count = LOOK_BACK
+        while True:
+            entries = self.path(last=count).entries
+            action = action_at_end(entries)
+            if action is not None:
+                return action
+            count *= 8
+
+    def ranges(self) -> tuple[Range, ...]:
+        """The path as ranges, without reading an entry."""
+        with self._lock:
+            if self._ranges is None:
+                self._ranges = self.store.path(
+                    self.session_id, leaf=self.leaf, first=self.leaf.seq + 1
+                ).ranges
+            return self._ranges
+
+    def newest_entries(self, count: int, since: int = 0) -> list[Entry]:
+        """The last `count` of `all_entries`, of those after seq `since`: read branch by branch, the newest first."""
+        reach = {part.branch: part.last for part in self.ranges()}
+        entries: list[Entry] = []
+        for branch in reversed(self.store.branches(self.session_id)):
+            is_own = branch.session_id == self.session_id
+            last = branch.tail if is_own else reach.get(branch.branch, 0)
+            first = max(branch.parent_seq, since, last - (count - len(entries))) + 1
+            if first <= last:
+                leaf = Leaf(branch.branch, last)
+                read = self.store.path(self.session_id, leaf=leaf, first=first, last=last).entries
+                entries = [*read, *entries]
+            if len(entries) >= count:
+                break
+        return entries
+
+    def all_entries(self) -> list[Entry]:
+        """Every entry of the tree by (branch, seq), each read once: the session's own and the shared part of its path.
+
+        If the path is the whole tree, as in most sessions, only the path is read.
+        """
+        reach = {part.branch: part.last for part in self.ranges()}
+        branches = self.store.branches(self.session_id)
+        own = [branch for branch in branches if branch.session_id == self.session_id]
+        if all(branch.tail <= max(reach.get(branch.branch, 0), branch.parent_seq) for branch in own):
+            entries = self.path().entries
+        else:
+            shared_branch = max(reach.keys() - {branch.branch for branch in own}, default=None)
+            last = 0 if shared_branch is None else reach[shared_branch]
+            shared = self.store.path(self.session_id, leaf=self.leaf, last=last).entries if last else []
+            stored = self.store.entries(self.session_id)
+            entries = [*shared, *(row.entry.to_entry(row.branch) for row in stored)]
+        return sorted(entries, key=lambda entry: (entry.branch, entry.seq))
+
+    def idempotency_key(self, seq: int, index: int) -> str:
+        """The idempotency key of a call: the same in every process, before and after a crash or a move elsewhere.
+
+        It counts the session's own branches, because branch numbers differ from store to store.
+        """
+        return f"{self.session_id}/{self.branch_number()}/{seq}/{index}"
+
+    def branch_number(self) -> int:
+        """Which of the session's own branches the leaf is on, in the order they were opened."""
+        with self._lock:
+            if self._branch_number is None:
+                self.read_branches()
+            assert self._branch_number is not None
+            return self._branch_number
+
+    def read_branches(self) -> list[Branch]:
+        """Its own branches and their ancestors, as they are now."""
+        with self._lock:
+            branches = self.store.branches(self.session_id)
+            own = [branch.branch for branch in branches if branch.session_id == self.session_id]
+            self._branch_number = bisect_left(sorted(own), self.leaf.branch) + 1
+            return branches
+
+    def original_call(self, call: OpenCall) -> ToolCall | None:
+        """The open call as the model made it, for a tool to run with; None if a secret in it is known no more."""
+        if not call.call.is_hidden:
+            return call.call
+        answer = Leaf(self.leaf.branch, call.seq)
+        original = self.runtime.original_calls.find(self.session_id, answer, call.index, call.call)
+        return original or restore_call(call.call, self.runtime.redactor.values, self.read_blob)
+
+    def read_blob(self, hash_: str) -> bytes | None:
+        """Return the bytes with this hash; None if they are missing or damaged. `verify` tells which."""
+        blob = self.store.blob(hash_)
+        return None if blob is None or digest(blob.data) != hash_ else blob.data
+
+    # -- appending ---------------------------------------------------------------------------------
+
+    def append(
+        self,
+        drafts: Sequence[Draft],
+        *,
+        after: Leaf | None = None,
+        key: str | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        row: Mapping[str, Any] | None = None,
+        data: Mapping[str, Any] | None = None,
+        facts: Sequence[ExtraFact] = (),
+        starts: Sequence[int] = (),
+        takes: int | None = None,
+        fence: int | None = None,
+    ) -> AppendResult:
+        """Append all drafts after the leaf, or none. `data` goes into the `turn_started` or `turn_ended` fact; `facts` follow it.
+
+        `starts` are the indexes of the last draft's tool calls that start at once. With a runner's `fence` the append
+        goes behind notes that others added meanwhile.
+        """
+        if not drafts:
+            raise InvalidOperation("nothing to append; pass at least one message or entry")
+        with self._lock:
+            if key is not None and (earlier := self.find_change(key)) is not None:
+                return self._repeat(earlier)
+            if self.recorded_steps is not None and fence is None and after is None:
+                repeated = self.recorded_steps.repeat(self, drafts)
+                if repeated is not None:
+                    return repeated
+            fence = self.fence if fence is None else fence
+            redactor = self.runtime.redactor
+            if key is not None or data or row:
+                check(key, data, row)
+                redactor.check_name(key, "key")
+            settings = [draft for draft in drafts if type(draft.payload) is Settings]
+            if settings:
+                drafts = [self._fill_draft(draft) for draft in drafts]
+            calls = [storable_call(call, redactor) for call in calls]
+            while True:
+                leaf, at = self.leaf if after is None else after, self.runtime.now()
+                cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
+                written = self._build_entries(cursor, drafts, at, fence)
+                turn_facts = with_data(written.facts, redactor.redact_json(data)) if data else written.facts
+                state, encoded = self._next_state(leaf, written.payloads)
+                change = Change(
+                    session_id=self.session_id,
+                    key=key or new_key(self.runtime),
+                    at=at,
+                    after=leaf,
+                    entries=written.entries,
+                    blobs=written.blobs,
+                    calls=tuple(calls),
+                    replaces_call=replaces_call,
+                    state=encoded,
+                    facts=(*turn_facts, *facts, *started_calls(written.entries, starts)),
+                    columns={
+                        **turn_status(turn_facts),
+                        **(latest_model(written.payloads) if settings else {}),
+                        **(row or {}),
+                    },
+                    inherited_turns=int(self._answers_inherited(leaf, cursor.turn, written.payloads)),
+                    inbox_number=takes,
+                    fence=fence,
+                )
+                try:
+                    result = self._commit(change, written, state)
+                except StaleLeaf as stale:
+                    count, after = self._follow_notes(stale, fence), None
+                    calls = [later_call(call, count) for call in calls]
+                else:
+                    if not result.repeated:
+                        self._note_originals(drafts, written)
+                    return result
+
+    def _build_entries(
+        self, cursor: Cursor, drafts: Sequence[Draft], at: int, fence: int | None
+    ) -> EntryBatch:
+        try:
+            return build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
+        except (OpenBatch, OrphanResult):
+            if fence is None:  # it waits for the runner's results, not for the caller's
+                check_free(self.store.session(self.session_id), self.runtime)
+            raise
+
+    def _note_originals(self, drafts: Sequence[Draft], written: EntryBatch) -> None:
+        """Keep the calls that were stored with placeholders, until all of their batch have results."""
+        originals = self.runtime.original_calls
+        if not written.cursor.open_calls:
+            originals.remove(self.session_id)
+            return
+        for draft, stored, entry in zip(drafts, written.payloads, written.entries, strict=True):
+            if b"placeholders" not in entry.body:  # as the codec writes it: no call has any
+                continue
+            if isinstance(stored, Message) and isinstance(draft.payload, Message):
+                for index, (call, original) in enumerate(zip(stored.calls, draft.payload.calls, strict=True)):
+                    if call.is_hidden and not original.is_hidden:
+                        answer = Leaf(self.leaf.branch, entry.seq)
+                        originals.add(self.session_id, answer, index, call, original)
+
+    def find_change(self, key: str | None) -> CommitResult | None:
+        """Return what was recorded under the caller's key. A key that Oakleaf made, or none, costs no read."""
+        check_text(key, "key")
+        if key is None or not is_callers_key(key):
+            return None
+        return self.store.find_change(self.session_id, key)
+
+    def _follow_notes(self, stale: StaleLeaf, fence: int | None) -> int:
+        """Move a runner behind the notes that others appended after the leaf it expected; return their number.
+
+        Only notes can come between, because the runner holds the session. Anything else is raised as stale.
+        """
+        if fence is None and not self.follows_notes:
+            raise stale
+        expected = stale.expected
+        snapshot = self.store.path(self.session_id, first=expected.seq + 1)
+        is_ahead = any(
+            part.branch == expected.branch and part.last >= expected.seq for part in snapshot.ranges
+        )
+        notes = [entry.payload for entry in snapshot.entries if isinstance(entry.payload, Note)]
+        if not is_ahead or len(notes) != len(snapshot.entries):
+            raise stale
+        if snapshot.row.leaf != self.leaf:
+            cursor, batch_since = cursor_after(snapshot.entries, self.cursor_at(expected)), self.batch_since
+            state = None if any(note.state for note in notes) else self._state
+            self._set_position(snapshot.row.leaf, cursor, state)
+            self.batch_since = batch_since
+        return len(notes)
+
+    def _write(self, change: Change) -> CommitResult:
+        """Commit. The lease of a holder known to be dead refuses nothing: the change is made under its fence."""
+        try:
+            return self._timed_commit(change)
+        except SessionRunning:
+            row = self.store.session(self.session_id)
+            check_free(row, self.runtime)
+            return self._timed_commit(replace(change, fence=row.fence))
+
+    def _timed_commit(self, change: Change) -> CommitResult:
+        on_commit = self.runtime.on_commit
+        if on_commit is None:
+            return self.store.commit(change)
+        start = perf_counter()
+        result = self.store.commit(change)
+        on_commit(perf_counter() - start)
+        return result
+
+    def _answers_inherited(self, leaf: Leaf, turn: int, payloads: Sequence[Payload]) -> bool:
+        """Whether the payloads hold this session's first answer to an input that it inherits."""
+        if not turn or (self._inherited is not None and turn > self._inherited):
+            return False
+        roles = [payload.role for payload in payloads if isinstance(payload, Message)]
+        if next((role for role in roles if role in ("user", "assistant")), "user") == "user":
+            return False  # an input opens a turn of its own
+        branches = self.store.branches(self.session_id)
+        own = {branch.branch: branch for branch in branches if branch.session_id == self.session_id}
+        self._inherited = own[min(own)].parent_seq
+        path = self.store.path(self.session_id, leaf=leaf, first=turn).entries
+        return path[0].branch not in own and not any(
+            entry.role == "assistant" and entry.branch in own for entry in path
+        )
+
+    def _fill_draft(self, draft: Draft) -> Draft:
+        payload = draft.payload
+        return replace(draft, payload=self.fill(payload)) if isinstance(payload, Settings) else draft
+
+    def fill(self, settings: Settings) -> Settings:
+        """Replace every known `{{ctx.name}}` in a prompt by the session's workspace, as in the seeds."""
+        if not has_slot(settings):
+            return settings
+        workspace = stored_workspace(self.store.detail(self.session_id).workspace)
+        return settings if workspace is None else workspace.fill_settings(settings)
+
+    def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
+        done = self._write(change)
+        if done.is_repeat:
+            return self._repeat(done)
+        previous, open_calls = self.batch_since, written.cursor.open_calls
+        self._set_position(done.leaf, written.cursor, state)
+        if open_calls:
+            is_new = open_calls[0].seq >= written.entries[0].seq
+            self.batch_since = done.facts - 1 - len(change.facts) if is_new else previous
+        return AppendResult(done.leaf, written.payloads, written.entries, done.facts, change=change)
+
+    def _next_state(
+        self, leaf: Leaf, payloads: Sequence[Payload]
+    ) -> tuple[bytes | None, bytes | UnsetType | None]:
+        """The state after the payloads, if it is known or they change it; and what to cache, if anything."""
+        if leaf != self.leaf:
+            return None, None
+        patches: list[State] = []
+        for payload in payloads:
+            patches += state_updates(payload)
+        if not patches:
+            return self._state, UNSET if self._is_state_stored else self._state
+        state = self.state
+        for patch in patches:
+            state = merge_state(state, patch)
+        encoded = to_json(state, "state")
+        return encoded, encoded
+
+    def _repeat(self, done: CommitResult) -> AppendResult:
+        """Return what was recorded. A handle that had not seen it moves there; one that is beyond it stays."""
+        ranges = self.store.path(self.session_id, leaf=done.leaf, first=done.leaf.seq + 1).ranges
+        if any(part.branch == self.leaf.branch and self.leaf.seq <= part.last for part in ranges) or (
+            not self.leaf.seq
+        ):
+            self._set_position(done.leaf, None, None)
+        fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
+        first = fact.data.get("first", done.leaf.seq + 1)
+        part = Range(done.leaf.branch, first, done.leaf.seq)
+        entries = [stored.entry for stored in self.store.entries(self.session_id, part)]
+        payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
+        return AppendResult(done.leaf, payloads, tuple(entries), done.facts, repeated=True)
+
+    def partial_text(self) -> str | None:
+        """The part of the open turn's answer that was shown before it broke off: a draft, or an entry already."""
+        turn, open_calls = self.cursor.turn, self.cursor.open_calls
+        if not turn or open_calls:
+            return None
+        draft = self.store.draft(self.session_id)
+        if draft is not None:
+            return draft
+        messages = [entry for entry in self.path(since=turn).entries if entry.message is not None]
+        last = messages[-1] if messages else None
+        return last.message.text if last and last.message and last.finish == INTERRUPTED else None
+
+    def keep_partial(self) -> str | None:
+        """End the open turn with that part; None if there is none."""
+        text = self.partial_text()
+        if text is not None:
+            self.append([Draft(assistant(text), finish=PARTIAL)])
+        return text
+
+    def enqueue(self, message: Message) -> int:
+        """Store an input until the session's runner takes it; its attachments first, as blobs."""
+        draft = Draft(to_user_message(message))
+        written = build_entries(Cursor(), [draft], self.runtime.now(), redactor=self.runtime.redactor)
+        for blob in written.blobs:  # a crash before the next line leaves a blob that is collected
+            self.store.put_blob(blob, self.runtime.now())
+        return self.store.enqueue(self.session_id, written.entries[0].body, self.runtime.now())
+
+    def record(
+        self,
+        kind: str,
+        *,
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str | None] | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        drops_call: str | None = None,
+        only_at_leaf: bool = False,
+        takes: int | None = None,
+        key: str | None = None,
+        fence: int | None = None,
+    ) -> CommitResult:
+        """Record a fact without entries: a title, a status, a failed call. The leaf does not move.
+
+        With `only_at_leaf` it raises StaleLeaf if the session has moved meanwhile. `takes` removes a queued input,
+        `drops_call` the ledger row of a call that was announced and not made.
+        """
+        with self._lock:
+            check(key, data, row)
+            redactor = self.runtime.redactor
+            redactor.check_name(key, "key")
+            check_names(redactor, {"tags": tags})
+            text = {name: redactor.redact_json(value) for name, value in (row or {}).items() if name in TEXT}
+            change = Change(
+                session_id=self.session_id,
+                key=key or new_key(self.runtime),
+                at=self.runtime.now(),
+                kind=kind,
+                data=redactor.redact_json(dict(data or {})),
+                columns={**(row or {}), **text},
+                tags=dict(tags or {}),
+                calls=tuple([storable_call(call, redactor) for call in calls]),
+                replaces_call=replaces_call,
+                drops_call=drops_call,
+                after=self.leaf if calls or only_at_leaf else None,
+                inbox_number=takes,
+                fence=fence,
+            )
+            while True:
+                try:
+                    return self._timed_commit(change)
+                except StaleLeaf as stale:
+                    count = self._follow_notes(stale, fence)
+                    calls = tuple(later_call(call, count) for call in change.calls)
+                    change = replace(change, after=self.leaf, calls=calls)
+
+    def appended_entries(self, fact: Fact) -> list[Entry]:
+        """The entries that a fact appended; none for other kinds of facts."""
+        first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
+        if first is None or last is None or branch is None:
+            return []
+        return self.store.path(self.session_id, leaf=Leaf(branch, last), first=first, last=last).entries
+
+    # -- moving ------------------------------------------------------------------------------------
+
+    def cut(self, requested: int) -> Cut:
+        """The nearest position at or before `requested` that does not separate a tool call from its results."""
+        if type(requested) is not int or not 0 <= requested <= self.leaf.seq:
+            raise InvalidPosition(requested, 0, self.leaf.seq, self.session_id)
+        open_calls = self.cursor_on_path(requested).open_calls
+        return Cut(open_calls[0].seq - 1 if open_calls else requested, requested)
+
+    def cursor_on_path(self, seq: int) -> Cursor:
+        """The cursor after entry `seq` of this path. One read however deep the tree; it brings the ranges too."""
+        with self._lock:
+            if seq == 0:
+                return Cursor()
+            if self._last_cursor.seq != seq:
+                count = LOOK_BACK
+                cursor = None
+                while cursor is None:
+                    first = max(1, seq - count + 1)
+                    end = self.leaf.seq
+                    last = end if end - seq <= MAX_COMPARED else seq  # a rewind asks what it leaves behind
+                    snapshot = self.store.path(self.session_id, leaf=self.leaf, first=first, last=last)
+                    entries = [entry for entry in snapshot.entries if entry.seq <= seq]
+                    self._ranges, cursor = snapshot.ranges, cursor_from_tail(entries)
+                    left_behind = snapshot.entries[len(entries) :] if last == end else None
+                    if left_behind is not None and not _have_updates(left_behind):
+                        self._same_state_since = seq
+                    if left_behind is not None and not _narrow_tools(left_behind):
+                        self._same_tools_since = seq
+                    count *= 8
+                self._last_cursor = cursor
+            return self._last_cursor
+
+    def leaf_at(self, seq: int) -> Leaf:
+        """Entry `seq` of this path as a leaf: with the branch that holds it."""
+        ranges = self.ranges()
+        for part in ranges:
+            if part.first <= seq <= part.last:
+                return Leaf(part.branch, seq)
+        if seq:
+            raise InvalidPosition(seq, 0, self.leaf.seq, self.session_id)
+        root = ranges[0].branch if ranges else self.leaf.branch
+        return Leaf(root, 0)
+
+    def move(
+        self,
+        to: Leaf,
+        *,
+        drafts: Sequence[Draft] = (),
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+    ) -> Leaf:
+        """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit. Nothing is deleted.
+
+        The session is idle there, unless `row` has another status.
+        """
+        with self._lock:
+            at = self.runtime.now()
+            drafts = [*(Draft(settings) for settings in self._narrowing_undone_at(to)), *drafts]
+            cursor = self._cursor_to_move_to(to)
+            written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
+            change = Change(
+                session_id=self.session_id,
+                key=new_key(self.runtime),
+                at=at,
+                kind="moved",
+                data={"from": [self.leaf.branch, self.leaf.seq], **(data or {})},
+                after=self.leaf,
+                move_to=to,
+                entries=written.entries,
+                blobs=written.blobs,
+                facts=written.facts,
+                state=UNSET if not _have_updates(drafts) and self.has_same_state(to) else None,
+                columns={**IDLE, **turn_status(written.facts), **(row or {})},
+            )
+            try:
+                done = self._write(change)
+            except StaleLeaf:
+                self.raise_if_running()  # its runner has written since, which says more
+                raise
+            self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)
+            return done.leaf
+
+    def _cursor_to_move_to(self, to: Leaf) -> Cursor:
+        """The cursor at another position of the tree; a rewind has read it when it looked where it may cut."""
+        if not to.seq:
+            return Cursor()
+        is_known = self._last_cursor.seq == to.seq and self.leaf_at(to.seq) == to
+        return self._last_cursor if is_known else self.cursor_at(to)
+
+    def has_same_state(self, to: Leaf) -> bool:
+        """Whether no entry between this leaf and another one of the tree changes the state; False if there are many.
+
+        Then what is cached of the state holds there too, and need not be folded from the whole path.
+        """
+        if self._is_on_path(to):
+            return to.seq >= self._same_state_since
+        there = self.store.path(self.session_id, leaf=to, newest=MAX_COMPARED)
+        shared = shared_seq(self.ranges(), there.ranges)
+        if shared < self._same_state_since or to.seq - shared > MAX_COMPARED:
+            return False
+        return not _have_updates(entry for entry in there.entries if entry.seq > shared)
+
+    def _is_on_path(self, leaf: Leaf) -> bool:
+        return any(
+            part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in self.ranges()
+        )
+
+    def _narrowing_undone_at(self, to: Leaf) -> list[Settings]:
+        """The settings to append there, so that tools which were taken from the session do not come back by a move."""
+        if to.seq >= self._same_tools_since and self._is_on_path(to):
+            return []
+        read = self.store.control_entries
+        tools = fold_settings(read(self.session_id, leaf=self.leaf)).tools
+        if tools is None:
+            return []
+        there = fold_settings(read(self.session_id, leaf=to)).tools if to.seq else None
+        if there is not None and set(there) <= set(tools):
+            return []
+        return [Settings(tools=tuple(name for name in tools if there is None or name in there))]
+
+    def withdraw(self, turn: int, refused: ExtraFact, fence: int) -> int:
+        """As the runner of an unanswered turn, move back before its input; return the number of the fact that says why."""
+        with self._lock:
+            change = Change(
+                session_id=self.session_id,
+                key=self.runtime.new_id(""),
+                at=self.runtime.now(),
+                kind="moved",
+                data={"from": [self.leaf.branch, self.leaf.seq]},
+                facts=(refused,),
+                after=self.leaf,
+                move_to=self.leaf_at(turn - 1),
+                state=None,
+                columns={"status": "idle", "error": None},
+                fence=fence,
+            )
+            try:
+                done = self._timed_commit(change)
+            except StaleLeaf as stale:
+                self._follow_notes(stale, fence)
+                return self.withdraw(turn, refused, fence)
+            self._set_position(done.leaf, None, None)
+            return done.facts
+
+    def raise_if_running(self) -> None:
+        row = self.store.session(self.session_id)
+        if row.status == "running":
+            check_free(row, self.runtime)
+
+    def raise_if_leased(self) -> SessionRow:
+        """Raise SessionRunning if a run holds the session's lease; return the row."""
+        row = self.store.session(self.session_id)
+        check_free(row, self.runtime)
+        return row
+
+    def checkout(self, leaf: Leaf) -> Leaf:
+        """Move to a position in this session's tree, or to the nearest legal one before it."""
+        branches = self.store.branches(self.session_id)
+        if not contains_leaf(branches, self.session_id, leaf):
+            last = max(b.tail for b in branches if b.session_id == self.session_id)
+            raise InvalidPosition(str(leaf), 0, last, self.session_id)
+        open_calls = self.cursor_at(leaf).open_calls
+        return self.move(Leaf(leaf.branch, open_calls[0].seq - 1) if open_calls else leaf)
+
+    def redo(self) -> Leaf:
+        """Return to where the last rewind came from, if nothing was appended since; an open turn has the status it had."""
+        rewind = self._rewind_to_redo()
+        target = Leaf(*rewind.data["from"])
+        row = self._open_turn_status(rewind.number) if self.cursor_at(target).turn else None
+        return self.move(target, data={"redo": True}, row=row)
+
+    def redo_target(self) -> Leaf:
+        """Where `redo` goes."""
+        return Leaf(*self._rewind_to_redo().data["from"])
+
+    def _rewind_to_redo(self) -> Fact:
+        rewinds: list[Fact] = []
+        since = takewhile(lambda fact: fact.kind != "appended", self.facts_backwards())
+        for fact in reversed(list(since)):
+            if fact.kind == "moved" and fact.data.get("redo"):
+                rewinds.pop()
+            elif fact.kind == "moved":
+                rewinds.append(fact)
+        if not rewinds:
+            raise NothingToRedo(self.session_id)
+        return rewinds[-1]
+
+    def _open_turn_status(self, before: int) -> dict[str, Any]:
+        """The status and the error of the open turn before a fact: interrupted if its runner did not say how it left it."""
+        redone = 0
+        for fact in self.facts_backwards():
+            if fact.number >= before:
+                continue
+            if fact.kind == "moved":
+                redone += 1 if fact.data.get("redo") else -1
+                if redone < 0:  # it was moved to
+                    return {}
+            elif redone:  # between a rewind and its redo
+                continue
+            elif fact.kind in ("turn_ended", "ended"):
+                error = fact.data.get("error")
+                return {"status": fact.data["status"], "error": error and error.replace("\0", "")}
+            elif fact.kind == "waiting":
+                return {"status": "waiting"}
+            elif fact.kind in ("turn_started", "turn_resumed", "interrupted"):
+                break
+        return {"status": "interrupted"}
+
+    def seed_count_on(self, ranges: Sequence[Range]) -> int:
+        """How many entries of a path are seeds; fewer than the session has if a rewind went back into them."""
+        if not ranges or not self.seeds:
+            return 0
+        roots = [branch.branch for branch in self.store.branches(self.session_id) if branch.parent is None]
+        return min(self.seeds, ranges[0].last) if ranges[0].branch in roots else 0
+
+    # -- fork -----------------------------------------------------------------------------------
+
+    def fork(
+        self, cut: Cut, row: SessionRow, detail: SessionDetail, settings: Settings | None, parent_facts: int
+    ) -> tuple[SessionRow, Cursor]:
+        """Create a session from a position on this path: one row and one branch, no entry copied."""
+        check_names(self.runtime.redactor, {"conversation_id": row.conversation_id, "tags": row.tags})
+        parent = self.leaf_at(cut.at)
+        cursor = self.cursor_on_path(cut.at)
+        drafts = [Draft(settings)] if settings is not None else []
+        written = build_entries(cursor, drafts, row.started_at, redactor=self.runtime.redactor)
+        new = NewSession(
+            row=replace(row, parent_seq=cut.at, seed_count=min(self.seed_count_on(self.ranges()), cut.at)),
+            key=new_key(self.runtime),
+            detail=detail,
+            seeds=written.entries,
+            fork_point=parent,
+            parent_facts=parent_facts,
+        )
+        created, _ = self.store.create(new)
+        return created, written.cursor
+
+
+def _have_updates(items: Iterable[Entry | Draft]) -> bool:
+    """Whether one of the entries or drafts changes the state."""
+    return any(state_updates(item.payload) for item in items)
+
+
+def _narrow_tools(entries: Iterable[Entry]) -> bool:
+    """Whether one of the entries takes tools from the session."""
+    return any(isinstance(entry.payload, Settings) and entry.payload.tools is not None for entry in entries)
+
+
+class HydratedSession(Struct, frozen=True):
+    """A session's row, seeds, messages, state and totals, from one read."""
+
+    row: SessionRow
+    seeds: list[Entry]
+    messages: list[Entry]
+    state: State
+    totals: Totals
+
+
+def hydrate(log: Log) -> HydratedSession:
+    """Read everything needed to resume or show a session, at its current leaf, in one read."""
+    snapshot = log.store.path(log.session_id, detail=True)
+    count = log.seed_count_on(snapshot.ranges)
+    cached = None if snapshot.detail is None else snapshot.detail.state
+    state = fold_state(snapshot.entries) if cached is None else from_json(cached)
+    seeds, messages = snapshot.entries[:count], snapshot.entries[count:]
+    return HydratedSession(snapshot.row, seeds, messages, state, snapshot.row.totals)
+
+
+_LOGS: WeakSet[Log] = WeakSet()
+
+
+def _renew_locks() -> None:
+    """After a fork: a thread that held the lock of a handle does not exist in the child, and never releases it."""
+    for log in list(_LOGS):
+        log._lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)

@@ -1,0 +1,99 @@
+"""Lists of sessions as they are now: one that is marked running and whose runner is gone is interrupted.
+
+A runner that was killed marks nothing. Its lease tells: it has expired, or its process, on this machine, has ended. A
+list does not write that down; `oakleaf doctor --fix` and the next run do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from ..core.tree_text import describe_message, one_line
+from ..stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
+from ..stores.counts import CountColumn, count_by
+from ..stores.search import SearchHit
+from .lease import is_stuck
+
+if TYPE_CHECKING:
+    from .runtime import Runtime
+
+
+def current_row(row: SessionRow, runtime: Runtime) -> SessionRow:
+    """Return the row with its current status."""
+    return replace(row, status="interrupted") if is_stuck(row, runtime) else row
+
+
+def session_page(store: StoreBackend, query: SessionQuery, runtime: Runtime) -> SessionPage:
+    """Return a page of sessions with their current status, by which they are filtered. The last page may be empty."""
+    if query.status not in ("running", "interrupted"):
+        page = store.sessions(query)
+        return replace(page, sessions=[current_row(row, runtime) for row in page.sessions])
+    step, matches, times = replace(query, or_running=True), list[SessionRow](), dict[str, int]()
+    while True:
+        page = store.sessions(step)
+        times |= page.active_at
+        for n, row in enumerate(page.sessions, 1):
+            if (current := current_row(row, runtime)).status == query.status:
+                matches.append(current)
+            if len(matches) == query.limit:
+                is_last = n == len(page.sessions)
+                following = page.next if is_last else store.sessions(replace(step, limit=n)).next
+                return SessionPage(matches, following, times)
+        if page.next is None:
+            return SessionPage(matches, active_at=times)
+        step = replace(step, before=page.next)
+
+
+MAX_COUNT = 1_000
+"""How many sessions of a list are counted: a page that shows more says `1,000+`."""
+
+
+def count_sessions(
+    store: StoreBackend, query: SessionQuery, by: CountColumn, runtime: Runtime
+) -> dict[str, int]:
+    """Count matching sessions by the values of one column, "" for none, with their current status.
+
+    Counts the last active ones, `MAX_COUNT` at most; by status, if nothing else is asked for, up to as many of each.
+    """
+    if query.status in ("running", "interrupted"):
+        page = store.sessions(replace(query, or_running=True, order="active", before=None, limit=MAX_COUNT))
+        rows = (current_row(row, runtime) for row in page.sessions)
+        return count_by((row for row in rows if row.status == query.status), by)
+    if by == "status" and query == SessionQuery(order=query.order, before=query.before, limit=query.limit):
+        counts = store.status_counts(MAX_COUNT)
+    else:
+        counts = store.count(query, by, MAX_COUNT)
+    if by != "status" or "running" not in counts:
+        return counts
+    running = store.sessions(
+        replace(query, status="running", order="active", before=None, limit=counts["running"])
+    )
+    stuck = sum(is_stuck(row, runtime) for row in running.sessions)
+    now = {"running": counts["running"] - stuck, "interrupted": counts.get("interrupted", 0) + stuck}
+    return {status: min(count, MAX_COUNT) for status, count in (counts | now).items() if count}
+
+
+def headings(store: StoreBackend, rows: Sequence[SessionRow]) -> dict[str, str]:
+    """Return what to call each session in one line: its title, else its first input, else its agent, else its id."""
+    return _headings(store, {row.session_id: (row.title, row.agent) for row in rows})
+
+
+def hit_headings(store: StoreBackend, hits: Sequence[SearchHit]) -> dict[str, str]:
+    """Return what to call the sessions of these hits: their title, else their first input, else their id."""
+    return _headings(store, {hit.session_id: (hit.title, None) for hit in hits})
+
+
+def _headings(store: StoreBackend, names: dict[str, tuple[str | None, str | None]]) -> dict[str, str]:
+    inputs = store.first_inputs([session_id for session_id, (title, _) in names.items() if not title])
+    first = {session_id: describe_message(message) for session_id, message in inputs.items()}
+    return {
+        session_id: one_line(title or first.get(session_id) or agent or session_id)
+        for session_id, (title, agent) in names.items()
+    }
+
+
+def heading(store: StoreBackend, row: SessionRow) -> str:
+    return headings(store, [row])[row.session_id]

@@ -1,0 +1,128 @@
+"""Find models by name: `anthropic:claude-…`, `openai-chat:…@http://127.0.0.1:8080/v1`.
+
+Who gives a name decides what it may do. `model_by_name` takes the word of the operator: a flag, the configuration, the
+environment, code. `stored_model` takes a name that was read from a store, which may have come with a bundle: it names no
+file, and no address but those that the operator allows.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from ..errors import ModelRefused, ModelUnavailable
+from .model import Model
+from .scripted import load_script
+from .servers import VARIABLE, find_server, is_loopback, is_same_address
+
+if TYPE_CHECKING:
+    from .clients.base import VendorClient
+
+_URL = re.compile(r"@(?=https?://)")
+
+
+def model_by_name(name: str) -> Model:
+    """Return the model `provider:model`, or `provider:model@http://host/path` on another server; by the operator's word."""
+    prefix, _, rest = name.partition(":")
+    if not is_model_name(name):
+        names = ", ".join(f"{prefix}:…" for prefix in _PREFIXES)
+        raise ModelUnavailable(name, "there is no model with this name", f"known names: {names}")
+    if prefix == "scripted":
+        return load_script(rest)
+    model, *address = _URL.split(rest, maxsplit=1)
+    return _client_class(prefix)(model, base_url=address[0] if address else None)
+
+
+def stored_model(name: str, session_id: str, option: str = "model") -> Model:
+    """Return the model that stored data of a session names; raise ModelRefused for one that only an operator may name.
+
+    The operator gave it if $OAKLEAF_MODEL is the same. A loopback address that is not listed in $OAKLEAF_SERVERS gets no
+    key. `option` is what an operator names a model with.
+    """
+    if name == os.environ.get("OAKLEAF_MODEL"):
+        return model_by_name(name)
+    flag = f"--{option.replace('_', '-')} {shlex.quote(name)}"
+    if name.startswith("scripted:"):
+        raise ModelRefused(
+            name,
+            f"session {session_id} names a script, and stored data names no file to read",
+            f"pass the model yourself: {option}={name!r}",
+            f"name the model yourself: {flag}",
+        )
+    address = address_of(name)
+    if address is None or _is_configured(name, address):
+        return model_by_name(name)
+    if foreign_address(name) is not None:
+        allow = f"allow the address: {VARIABLE}={shlex.quote(address)}, or with a key of its own {shlex.quote(address + '=VARIABLE')}"
+        raise ModelRefused(
+            name,
+            f"its address {address} comes from session {session_id} and is not configured here, so that it gets neither the "
+            "history nor a key",
+            f"pass the model yourself if you trust the address: {option}={name!r}; or {allow}",
+            f"name the model yourself if you trust the address: {flag}; or {allow}",
+        )
+    prefix, _, rest = name.partition(":")
+    return _client_class(prefix)(_URL.split(rest, maxsplit=1)[0], base_url=address, takes_key=False)
+
+
+def address_of(name: str) -> str | None:
+    """Return the address in a model's name; None if it has none, so that the vendor's own server is meant."""
+    _, *address = _URL.split(name, maxsplit=1)
+    return address[0] if address and is_model_name(name) and not name.startswith("scripted:") else None
+
+
+def foreign_address(name: str) -> str | None:
+    """Return the address in a model's name if it gets nothing unless an operator says so; else None."""
+    address = address_of(name)
+    if address is None or is_loopback(address) or _is_configured(name, address):
+        return None
+    return address
+
+
+def _is_configured(name: str, address: str) -> bool:
+    """Whether the operator allows the address: by $OAKLEAF_SERVERS, or by the vendor's own variable such as OPENAI_BASE_URL."""
+    own = os.environ.get(_client_class(name.partition(":")[0]).url_variable)
+    return (own is not None and is_same_address(own, address)) or find_server(address, name) is not None
+
+
+def is_model_name(name: str) -> bool:
+    """Whether a name has the form `provider:model`; a model of the host's own may have any other."""
+    prefix, _, rest = name.partition(":")
+    return prefix in _PREFIXES and bool(rest)
+
+
+_FAMILIES = {
+    "claude-": "anthropic",
+    "gpt-": "openai",
+    "chatgpt-": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4-": "openai",
+    "gemini-": "gemini",
+}
+"""How the names of each vendor's own models begin."""
+
+
+def with_provider(name: str) -> str:
+    """Return `claude-…`, `gpt-…` and `gemini-…` with the provider before it, as people write them; any other as it is."""
+    family = next((family for family in _FAMILIES if name.startswith(family)), None)
+    return name if family is None or ":" in name else f"{_FAMILIES[family]}:{name}"
+
+
+_CLIENTS = {
+    "anthropic": ("anthropic", "AnthropicModel"),
+    "openai": ("openai_responses", "OpenAIModel"),
+    "openai-chat": ("openai_chat", "OpenAIChatModel"),
+    "gemini": ("gemini", "GeminiModel"),
+}
+"""The module and the class of each provider's client."""
+_PREFIXES = (*_CLIENTS, "scripted")
+
+
+def _client_class(prefix: str) -> type[VendorClient]:
+    module, class_name = _CLIENTS[prefix]
+    client: type[VendorClient] = getattr(import_module(f"{__package__}.clients.{module}"), class_name)
+    return client

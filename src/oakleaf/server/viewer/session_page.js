@@ -1,0 +1,449 @@
+// The page of one session: head, tree, transcript, composer and inspector, updated by live events.
+// The viewed path and the session's current leaf may differ.
+
+import { fetchJson, sendJson, sessionPath } from "./api.js";
+import { Composer } from "./composer.js";
+import { compactDialog, compareDialog, exportDialog, forkDialog, labelDialog, replayDialog, rewindDialog, noticeLeftBehind, sendApproval, whileDisabled } from "./dialogs.js";
+import { button, copy, fill, h, icon, iconButton, notice, savePreference, loadPreference } from "./dom.js";
+import { FindBar } from "./find_bar.js";
+import { Inspector } from "./inspector.js";
+import { Labels, labelsDialog } from "./labels.js";
+import { relationBadge, statusDot } from "./session_list.js";
+import { togglePane } from "./layout.js";
+import { Live } from "./live.js";
+import { navigate, replaceUrl, sessionLink } from "./route.js";
+import { partsOf } from "./path.js";
+import { promptDialog } from "./prompt_view.js";
+import { Transcript } from "./transcript.js";
+import { Tree } from "./tree.js";
+import { cost, firstLine, plural, parsePosition, formatPosition, printable } from "./format.js";
+
+const RECHECK_MS = 1000;
+
+export class SessionPage {
+  #live = null;
+  #draft = null;
+  #timer = 0;
+  #recheckTimer = 0;
+  #detailRequests = 0;
+  #isClosed = false;
+
+  constructor(id, about, listing) {
+    this.id = id;
+    this.about = about;
+    this.listing = listing;
+    this.isClient = about.level === "client";
+    this.viewing = null;
+    this.isPublic = loadPreference("internal", "on") === "off";
+    this.canChange = !this.isClient && !about.copy;
+    this.labels = new Labels(id);
+    const link = (entry) => sessionLink(id, entry), label = (entry) => this.labels.of(entry);
+    const approve = this.canChange ? (call, allow) => this.#approve(call, allow) : null;
+    this.transcript = new Transcript({ id, link, label, approve, canChange: this.canChange, isClient: this.isClient, tools: this.isClient ? null : (entry) => this.#entryTools(entry),
+      selected: (entry, isExplicit) => this.#selected(entry, isExplicit),
+      openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact(),
+      canUncompact: (entry) => this.canChange && !this.viewing && this.detail?.active_compaction === entry.seq });
+    this.tree = new Tree({ id, labels: this.labels, view: (at) => this.view(at), jump: () => this.jump(),
+      related: (other, seq) => sessionLink(other, seq) });
+    this.inspector = new Inspector({ id, about, link, actions: (entry) => this.#actions(entry) });
+    this.composer = new Composer({ id, about, approve, changed: () => this.#reloadDetail() });
+    this.head = h("header.session-head");
+    this.banner = h("div.banner", { role: "alert", hidden: true }, icon("error"), "Connection lost. Reconnecting…");
+    this.find = new FindBar({ id, element: this.transcript.element, goTo: (hit) => this.view(hit) });
+    this.viewingBar = h("div.viewing-bar", { role: "status", hidden: true });
+    this.announcer = h("div.unseen", { role: "status" }); // what a screen reader reads out of what happens
+    const middle = h("div.middle", this.announcer, this.head, this.banner, this.viewingBar, this.find.element, this.transcript.element, this.composer.element);
+    this.element = h("section.pane.center",
+      { "aria-label": "Session", class: this.isClient ? "no-tree" : "" }, !this.isClient && this.tree.element, middle);
+  }
+
+  close() {
+    this.#isClosed = true;
+    clearTimeout(this.#timer);
+    clearTimeout(this.#recheckTimer);
+    this.#live?.close();
+    this.listing.onTrashChange = () => undefined;
+    this.transcript.close();
+    this.tree.close();
+  }
+
+  /** Load the transcript at once, assuming that the entry is on the current path; usually it is. */
+  async open(at) {
+    const requested = at ? this.#place(at) : null;
+    const first = this.transcript.open(null, this.isPublic, requested?.seq).then(() => requested, () => null);
+    const [detail, branches] = await Promise.all([fetchJson(sessionPath(this.id)), this.#readBranches(), first]);
+    if (this.#isClosed) return;
+    this.detail = detail;
+    this.transcript.redrawRows(changedRows({}, detail));
+    this.#head();
+    const position = await this.#resolvePosition(at, requested, branches);
+    if (this.#isClosed) return;
+    if (branches) this.tree.show(branches, this.viewing, this.#parent(), position && placeIn(branches, position));
+    this.#render();
+    if (position) await this.transcript.goTo(position.seq);
+    else this.transcript.selectEnd();
+    this.listing.onTrashChange = () => this.#reloadDetail();
+    this.#listen(Math.min(detail.session.facts, this.transcript.path.facts)); // they were read at the same time: one may lack what the other has
+    await this.#reloadLabels(); // last: labels are read from the journal, which is long for long sessions
+  }
+
+  /** Find the requested entry on the current path or on another branch; null if it does not exist. */
+  async #resolvePosition(at, requested, branches) {
+    if (!at) return null;
+    if (requested && (!branches || onPath(branches, requested))) return requested;
+    this.viewing = requested && this.#tailOf(branches, requested);
+    if (!this.viewing) notice(`This session has no entry ${at}; showing its current leaf`, { kind: "bad" });
+    await this.transcript.open(this.viewing, this.isPublic, this.viewing && requested.seq);
+    return this.viewing ? requested : null;
+  }
+
+  /** `3:7`, or `7` on the current path. */
+  #place(text) {
+    const [branch, seq] = String(text).includes(":") ? String(text).split(":").map(Number) : [null, Number(text)];
+    return Number.isInteger(seq) && seq > 0 ? { branch, seq } : null;
+  }
+
+  #tailOf(branches, { branch, seq }) {
+    const row = branches.branches.find(([name]) => name === branch);
+    return row && seq > row[2] && seq <= row[3] ? `${branch}:${row[3]}` : null;
+  }
+
+  async #readBranches() { return this.isClient ? null : fetchJson(sessionPath(this.id, "/branches")); }
+
+  #parent() {
+    const { parent, session } = this.detail;
+    return parent && { id: parent.id, heading: parent.heading, relation: session.relation, seq: session.parent_seq };
+  }
+
+  // -- viewing --------------------------------------------------------------------------------
+
+  /** View an entry on any branch without moving the session's leaf. */
+  async view({ branch, seq }) {
+    const isOnPath = branch === null || this.isClient || this.tree.isOnPath(branch, seq);
+    const viewing = isOnPath ? null : `${branch}:${this.tree.tail(branch)}`;
+    document.body.dataset.pane = "transcript";
+    if (viewing === this.viewing) return this.transcript.goTo(seq);
+    this.viewing = viewing;
+    await this.transcript.open(viewing, this.isPublic, seq);
+    this.#render();
+    await this.transcript.goTo(seq);
+    await this.#reloadBranches();
+  }
+
+  async back() {
+    this.viewing = null;
+    await this.transcript.open(null, this.isPublic);
+    this.#render();
+    this.transcript.goToEnd();
+    await this.#reloadBranches();
+  }
+
+  async setPublic(isPublic) {
+    this.isPublic = isPublic;
+    savePreference("internal", isPublic ? "off" : "on");
+    await this.transcript.open(this.viewing, isPublic, this.transcript.selected?.seq);
+    this.#head();
+  }
+
+  toLeaf() { return this.viewing ? this.back() : this.transcript.goToEnd(); }
+
+  async #reloadBranches() {
+    const branches = await this.#readBranches();
+    if (branches && !this.#isClosed) this.tree.show(branches, this.viewing, this.#parent());
+  }
+
+  async #reloadLabels() {
+    if (this.isClient) return;
+    const before = this.labels.size;
+    await this.labels.read();
+    if (this.#isClosed || !(before || this.labels.size)) return;
+    this.tree.labelsChanged();
+    this.transcript.redraw();
+  }
+
+  /** Put the selected entry into the URL. */
+  #selected(entry, isExplicit) {
+    if (this.#isClosed) return;
+    if (isExplicit) replaceUrl(sessionLink(this.id, entry));
+    if (!this.isClient) { this.inspector.show(entry); this.tree.select(entry); }
+  }
+
+  // -- rendering ------------------------------------------------------------------------------
+
+  #render() {
+    const leaf = formatPosition(this.detail.session.leaf ?? { branch: 0, seq: 0 });
+    this.viewingBar.hidden = !this.viewing;
+    if (this.viewing) {
+      fill(this.viewingBar, icon("fork"), h("span", `Viewing ${this.viewing}; the current leaf is ${leaf}.`),
+        button("undo", "Back to the current leaf", () => this.back(), { class: "quiet" }),
+        this.canChange && button("check", "Rewind the session here", () => this.rewind(parsePosition(this.viewing)),
+          { class: "quiet" }));
+    }
+    this.composer.show(this.detail, this.viewing);
+    this.#head();
+    this.transcript.draft(this.viewing ? null : this.#draft, this.#progressText());
+  }
+
+  #progressText() {
+    const { session } = this.detail;
+    if (this.viewing || session.status !== "running" || this.detail.is_held === false || this.#draft?.text || this.#draft?.reasoning) return "";
+    return "Working…";
+  }
+
+  #head() {
+    const { session } = this.detail;
+    document.title = `${printable(session.heading)} · Oakleaf`;
+    const heading = h("h1", { dir: "auto", title: printable(session.heading) }, printable(session.heading));
+    fill(this.head, h("div.head-line", statusDot(session), heading, relationBadge(session), h("span.head-tools", this.#tools())), h("div.head-facts",
+      [session.agent, session.model, plural(session.turns ?? 0, "turn"),
+        session.totals && cost(session.totals)].filter(Boolean).map((fact) => h("span", printable(fact))),
+      Object.entries(session.tags ?? {}).map(([name, value]) => h("span.badge",
+        printable(value === "" ? name : `${name}=${value}`))),
+      session.error && h("span.badge.is-error", icon("error"),
+        printable(String(session.error.message ?? session.error.code ?? session.error)).slice(0, 200)),
+      button("copy", session.id, () => copy(session.id), { class: "quiet id", title: "Copy the id" }),
+      this.#parent() && h("a", { href: sessionLink(this.#parent().id, this.#parent().seq) },
+        `${session.relation} of ${printable(this.detail.parent.heading ?? this.detail.parent.id)}`)));
+  }
+
+  #tools() {
+    const cards = iconButton("tool", "Tool calls: one line, preview, full", () => this.transcript.cycleCards(),
+      { title: "Tool calls: one line, preview, full (t)" });
+    if (this.isClient) return [cards];
+    const quiet = (name, label, act) => iconButton(name, label, (event) => act(event.currentTarget), { class: `quiet tool-${name}` });
+    return [
+      quiet("tree", "Show or hide the tree", () => togglePane("tree")), quiet("side", "Show or hide the details", () => togglePane("inspector")), cards,
+      iconButton(this.isPublic ? "shut" : "eye", this.isPublic ? "Internal entries hidden" : "Internal entries shown",
+        () => this.setPublic(!this.isPublic), { "aria-pressed": String(!this.isPublic), title: "Show or hide internal entries (i)" }),
+      ...(this.canChange ? this.#movers(quiet) : []),
+    ];
+  }
+
+  /** The buttons on a message that appear with the pointer or the focus. */
+  #entryTools(entry) {
+    const small = (name, label, act) => iconButton(name, label, (event) => { event.stopPropagation(); act(); });
+    const text = partsOf(entry, "text").map((part) => part.text).join("\n\n"), isInput = entry.turn > 0 && entry.turn === entry.seq;
+    return [
+      entry.role === "assistant" && small("eye", "What the model saw", () => this.prompt(entry)),
+      this.canChange && isInput && this.about.can_send && !this.viewing && small("pencil", "Edit and resend", () => this.composer.edit(text, entry, this.#leaf())),
+      this.canChange && small("fork", "Fork at this entry", () => this.fork(entry)),
+      text && small("copy", "Copy text", () => copy(text)),
+      small("link", "Copy a link", () => copy(new URL(sessionLink(this.id, entry), location.href).href)),
+    ];
+  }
+
+  #movers(quiet) {
+    return [
+      quiet("import", "Export or share", () => exportDialog(this.id)),
+      quiet("undo", "Undo the latest turn", (pressed) => this.#move(pressed, "/undo")),
+      quiet("redo", "Redo", (pressed) => this.#move(pressed, "/redo")),
+      quiet("compaction", "Compact", () => compactDialog(this.id, this.#leaf(), () => undefined)),
+      quiet("compare", "Compare with…", () => this.compare(this.viewing)),
+    ];
+  }
+
+  // -- actions --------------------------------------------------------------------------------
+
+  #leaf() { return formatPosition(this.detail.session.leaf); }
+
+  #actions(entry) {
+    const at = `${entry.branch}:${entry.seq}`;
+    const link = button("link", "Copy link", () => copy(new URL(sessionLink(this.id, entry), location.href).href));
+    if (!this.canChange) return [link];
+    return [
+      button("fork", "Fork here", () => this.fork(entry)),
+      button("undo", "Rewind here", () => this.rewind(entry)),
+      button("replay", "Replay from here", () => replayDialog(this.id, entry.seq, this.about.models)),
+      button("compare", "Compare with…", () => this.compare(at)),
+      button("label", "Label", () => this.label(entry)), link,
+    ];
+  }
+
+  fork(entry) {
+    forkDialog(this.id, `${entry.branch}:${entry.seq}`, this.about.models, ({ session, cut, left_behind: left }) => {
+      noticeMovedCut(cut);
+      noticeLeftBehind(left);
+      this.listing.refresh();
+      navigate(sessionLink(session.id));
+    });
+  }
+
+  prompt(entry) { promptDialog({ id: this.id, about: this.about }, entry); }
+
+  compare(at) { compareDialog(this.detail.session, at, this.detail.related ?? [], this.detail.parent); }
+
+  label(entry) {
+    labelDialog(this.id, `${entry.branch}:${entry.seq}`, this.labels.of(entry), () => undefined);
+  }
+
+  /** Choose a label and view its entry. */
+  jump() {
+    if (this.labels.size) labelsDialog(this.labels, (at) => this.view(at));
+    else if (!this.isClient) notice("No labels yet. Press l to label the selected entry.");
+  }
+
+  rewind({ branch, seq }) {
+    rewindDialog(this.id, `${branch}:${seq}`, this.#leaf(), ({ leaf, cut, left_behind: left }) => {
+      noticeMovedCut(cut);
+      noticeLeftBehind(left);
+      notice(`The current leaf is ${leaf}`, { action: () => this.#move(document.body, "/redo"), label: "Redo" });
+      this.viewing = null;
+      this.#reload();
+    });
+  }
+
+  async #move(pressed, verb) {
+    const reply = await whileDisabled(pressed, () => sendJson("POST", sessionPath(this.id, verb), { leaf: this.#leaf() }));
+    if (reply) { this.viewing = null; await this.#reload(); notice(`The current leaf is ${reply.leaf}`); noticeLeftBehind(reply.left_behind); }
+  }
+
+  async #uncompact() {
+    await whileDisabled(document.body, () => sendJson("POST", sessionPath(this.id, "/uncompact"), { leaf: this.#leaf() }));
+  }
+
+  async #approve(call, allow) {
+    await sendApproval(this.id, call, allow, this.about.can_send);
+    await this.#reloadDetail();
+  }
+
+  #openCall(entry, index) {
+    if (this.viewing || !this.detail) return null;
+    const isHere = (call) => call.seq === entry.seq && call.index === index;
+    const position = (this.detail.open_tool_calls ?? []).find(isHere);
+    return position ? { ...position, approvals: this.detail.pending_approvals.filter((approvals) => isHere(approvals.parent_call ?? approvals)) } : null;
+  }
+
+  // -- events ---------------------------------------------------------------------------------
+
+  #listen(after) {
+    this.#live = new Live(this.id, after, {
+      fact: (fact) => this.#fact(fact),
+      delta: ({ text = "", reasoning = "" }) => this.#setDraft({ text: (this.#draft?.text ?? "") + text,
+        reasoning: (this.#draft?.reasoning ?? "") + reasoning }),
+      draft: (draft) => this.#setDraft(draft.text || draft.reasoning ? { text: draft.text ?? "",
+        reasoning: draft.reasoning ?? "" } : null),
+      retry: ({ why = "" }) => notice(`Retrying the model: ${printable(why)}`),
+      warning: ({ message }) => notice(printable(message), { kind: "bad" }),
+      resync: () => this.#reload(), gone: () => this.#gone(),
+      inTrash: (isInTrash) => this.#inTrash(isInTrash),
+      connected: (isConnected) => this.#connected(isConnected),
+    });
+    if (this.detail.draft) this.#setDraft({ text: this.detail.draft, reasoning: "" });
+  }
+
+  /** After a lost connection, load what could not be loaded meanwhile. */
+  #connected(isConnected) {
+    const wasLost = !this.banner.hidden;
+    this.banner.hidden = isConnected;
+    document.body.dataset.live = isConnected ? "yes" : "no";
+    if (isConnected && (wasLost || this.detail.session.trashed_at)) this.#reloadDetail(); // a stream says only that it is in the trash
+    if (!isConnected || !wasLost) return;
+    this.#reloadBranches().catch(() => undefined); // lost again
+    this.transcript.redraw();
+  }
+
+  #inTrash(isInTrash) {
+    if (isInTrash === Boolean(this.detail.session.trashed_at)) return;
+    this.#reloadDetail();
+    this.listing.refresh();
+  }
+
+  /** The session was purged, or is another owner's now: what is on the page can still be read and copied. */
+  #gone() {
+    fill(this.banner, icon("error"), this.isClient ? "This session is not available any more." : "This session was deleted permanently. What you see is not stored any more.");
+    this.banner.hidden = false;
+    this.composer.element.hidden = true;
+    this.listing.refresh();
+  }
+
+  #setDraft(draft) {
+    this.#draft = draft;
+    if (!this.viewing) this.transcript.draft(draft, this.#progressText());
+  }
+
+  #fact(fact) {
+    if (fact.session) {
+      this.detail.session = { ...this.detail.session, ...fact.session };
+      this.listing.update({ id: this.id, ...fact.session, updated_at: fact.at, active_at: fact.at });
+    }
+    if (fact.kind === "labelled") this.#reloadLabels();
+    this.transcript.noteFact(fact);
+    const entries = fact.entries ?? [];
+    if (entries.some((entry) => entry.role === "assistant") || ["turn_ended", "turn_refused"].includes(fact.kind)) {
+      this.#draft = null;
+      this.transcript.endDraft();
+      this.transcript.turnEnded();
+    }
+    const isMoved = fact.kind === "moved" || fact.omitted_entries;
+    for (const entry of entries) this.#append(entry);
+    this.#announce(fact.kind, entries);
+    if (isMoved) this.#reload();
+    else this.#render();
+    clearTimeout(this.#timer);
+    this.#timer = setTimeout(() => this.#reloadDetail(), 80);
+  }
+
+  #announce(kind, entries) {
+    const answer = entries.findLast((entry) => entry.role === "assistant" && !entry.internal);
+    if (answer) this.announcer.textContent = `Assistant: ${firstLine(answer.text ?? partsOf(answer, "text").map((part) => part.text).join(" "))}`;
+    else if (kind === "approval_requested") this.announcer.textContent = "A tool call needs approval.";
+  }
+
+  #append(entry) {
+    if (!this.viewing && !this.transcript.push(entry)) { this.#reload(); return; }
+    if (!this.isClient && !this.tree.appendEntry(entry)) this.#reloadBranches();
+  }
+
+  async #reloadDetail() {
+    if (this.#isClosed) return;
+    const number = ++this.#detailRequests;
+    let detail;
+    try {
+      detail = await fetchJson(sessionPath(this.id));
+    } catch (problem) {
+      if (problem.status && number === this.#detailRequests) notice(problem.text, { kind: "bad" });
+      return;
+    }
+    if (this.#isClosed || number !== this.#detailRequests) return; // a newer request knows more
+    const rows = changedRows(this.detail, detail);
+    if (detail.session.heading !== this.detail.session.heading) this.listing.update({ id: this.id, heading: detail.session.heading });
+    this.detail = detail;
+    // The first event of a run may arrive before the server registers the run: check again, or Stop stays hidden.
+    const { session, is_running_here: isHere } = this.detail;
+    clearTimeout(this.#recheckTimer);
+    if (session.status === "running" && isHere === false) this.#recheckTimer = setTimeout(() => this.#reloadDetail(), RECHECK_MS);
+    this.transcript.redrawRows(rows);
+    this.#render();
+  }
+
+  /** Reload everything: the leaf moved, or too many facts were missed. */
+  async #reload() {
+    await this.#reloadDetail();
+    await this.#reloadBranches();
+    await this.#reloadLabels();
+    const seq = this.transcript.selected?.seq;
+    await this.transcript.open(this.viewing, this.isPublic, seq && seq < (this.detail.session.leaf?.seq ?? 0) ? seq : null);
+    this.#render();
+  }
+}
+
+function noticeMovedCut(cut) {
+  if (cut && cut.at !== cut.requested) notice(`Moved to entry ${cut.at}: a tool call and its results stay together`);
+}
+
+/** The entries to draw again when the session's detail changes: open calls, and compactions that can or cannot be undone any more. */
+function changedRows(before, after) {
+  const calls = [before, after].flatMap((detail) => detail.open_tool_calls ?? []).map((call) => call.seq);
+  const compactions = [before.active_compaction, after.active_compaction].filter((seq, at, pair) => seq && seq !== pair[1 - at]);
+  return [...new Set([...calls, ...compactions])];
+}
+
+/** The full position of an entry on the current path. */
+function placeIn(branches, { branch, seq }) {
+  return `${branch ?? branches.path.find(([, first, last]) => seq >= first && seq <= last)?.[0]}:${seq}`;
+}
+
+function onPath(branches, { branch, seq }) {
+  return branches.path.some(([name, first, last]) => (branch === null || name === branch) && seq >= first && seq <= last);
+}
+

@@ -1,0 +1,1389 @@
+"""A handle on one session: every verb of the glossary, each a few lines that call the package that does the work.
+
+A handle has a position: the leaf it last saw. Reads follow the path to that leaf; appends extend it. If another
+writer moved the leaf, an append raises `StaleLeaf` and writes nothing; `refresh()` reloads the current leaf. Handles
+may be shared between threads; docs/durability.md explains their use with asyncio.
+
+Modules that only some verbs need (agents, replay, exports) are imported when those verbs are called.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby, takewhile
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from msgspec.structs import replace
+
+from . import wire
+from .core import context as contexts
+from .core.codec import check_text
+from .core.context import Context
+from .core.drafts import Draft
+from .core.entries import (
+    BranchSummary,
+    Compaction,
+    Effects,
+    Entry,
+    Note,
+    Payload,
+    Settings,
+    Uncompaction,
+    check_effects,
+)
+from .core.fit import Budget, FitResult, fit
+from .core.log_events import LogEvent, log_events
+from .core.messages import Message, Outcome, tool_result, user
+from .core.redact import Redactor
+from .core.state import State
+from .core.tool_definitions import ToolSpec, define_tools
+from .core.tree import Branch, Leaf
+from .core.tree_text import TreeLine, tree_lines
+from .core.turns import Action, OpenCall
+from .core.usage import Call, Totals
+from .engines.absurd.queue import DEFAULT_QUEUE
+from .engines.blocking import blocking
+from .errors import (
+    InvalidArgument,
+    InvalidOperation,
+    InvalidPosition,
+    InvalidSummary,
+    StaleLeaf,
+    StoreError,
+    TaskTrashed,
+)
+from .log import labels, ledger, prompt
+from .log.binding import bind, check_bound
+from .log.changes import AppendResult, Cut, check_callers_key
+from .log.fork import fork
+from .log.lease import check_free, interrupt, is_held
+from .log.log import HydratedSession, Log, hydrate
+from .log.storage import SessionStorage, storage
+from .log.turn_start import turn_about
+from .log.verify import Problem, verify
+from .stores.base import Fact, SessionQuery, SessionRow, Status
+from .turn import Turn
+from .wire.explain import Difference, first_difference
+from .wire.options import check_options
+
+if TYPE_CHECKING:
+    from .agent.events import RunResult
+    from .agent.limits import Limits
+    from .agent.prompt_window import WindowUse
+    from .agent.tools.file_rewind import FilesPlan
+    from .agent.tools.mcp.server import ToolLike
+    from .agent.tools.tool import EarlierCall, PendingApproval, Tool
+    from .engines.absurd.engine import EnqueuedTask
+    from .engines.local import ModelLike, Run
+    from .exchange.bundle.transfer import PathOrFile
+    from .exchange.bundle.write import BundleExportResult, OnProgress
+    from .exchange.exports.finetune import FineTuning
+    from .exchange.exports.html import HtmlExportResult
+    from .lab.promote import Promotion
+    from .log.workspace import Workspace
+    from .replay.report import ReplayReport
+    from .replay.tool_answers import Mode, OnMiss
+
+    Tools = Iterable[ToolLike]
+
+Appendable = Payload | dict[str, Any]
+UsageView = Literal["own", "path", "tree"]
+
+
+class Session:
+    """A handle on one session, positioned at the leaf it last saw.
+
+    Reads follow the path to that leaf and appends extend it. If the session has moved since, an append raises
+    `StaleLeaf` and writes nothing.
+    """
+
+    def __init__(self, log: Log, cut: Cut | None = None) -> None:
+        self.log = log
+        self.cut = cut
+        """For a fork: the requested position and the legal one it was moved to."""
+        self._run: weakref.ref[Run] | None = None
+        """Weak: what a run read is free when its caller has the result, not with the next run."""
+
+    @property
+    def session_id(self) -> str:
+        """The id that `store.session()` takes."""
+        return self.log.session_id
+
+    @property
+    def leaf(self) -> Leaf:
+        """The position of this handle; `refresh()` reloads it."""
+        return self.log.leaf
+
+    @property
+    def row(self) -> SessionRow:
+        """The session's current row. Reading it does not move this handle."""
+        return self.log.store.session(self.session_id)
+
+    def __repr__(self) -> str:
+        return f"Session({self.session_id} at {self.leaf})"
+
+    def refresh(self) -> SessionRow:
+        """Reload the current leaf."""
+        return self.log.refresh()
+
+    # -- write -------------------------------------------------------------------------------------
+
+    def append(
+        self, items: Iterable[Appendable], *, after: Leaf | None = None, key: str | None = None
+    ) -> AppendResult:
+        """Append all items after the leaf, or none of them; durable on return. The primitive below `turn`."""
+        check_callers_key(key)
+        drafts = as_drafts(items, "items")
+        if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in drafts):
+            settings = self.log.store.control_entries(
+                self.session_id, leaf=self.leaf if after is None else after
+            )
+            payloads = (draft.payload for draft in drafts)
+            contexts.check_tools_allowed(settings, payloads, self.row.tool_names)
+        return self.log.append(drafts, after=after, key=key)
+
+    def turn(
+        self,
+        content: str | Message | dict[str, Any] | None = None,
+        *,
+        key: str | None = None,
+        model: str | None = None,
+        trigger: str | Mapping[str, str] | None = None,
+        context_window: int | None = None,
+        policy: Mapping[str, Any] | None = None,
+        tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]] | None = None,
+        tool_names: Sequence[str] | None = None,
+        take_over: bool = False,
+        accept_imported: bool = False,
+    ) -> Turn:
+        """Open a turn of your own loop: `with session.turn("…") as turn`. Without content, continue the open turn.
+
+        `SessionRunning` on entering it if another run drives the session; `take_over=True` ends that run instead.
+
+        With `key` the same lines may run again, after a crash or a second delivery, and leave the same entries as
+        once (see `Turn`). With `model="anthropic:claude-…"` the start of each model call is recorded in the commit
+        before it: a call that a crash or an exception cuts off is counted, one that the block ends without is not.
+        `tools` are those that the model may call, as tools, functions or dicts with name, description and parameters:
+        their definitions become part of the path, and of `session.request()`. The other keywords are recorded in the
+        turn's `turn_started` fact; `tool_names` is for tools whose definitions are not known. A call that an import left
+        open is run with `accept_imported=True` only.
+        """
+        tools = None if tools is None else list(tools)
+        specs = None if tools is None else _tool_specs(tools)
+        repeatable = _repeatable_tools(tools or ())
+        if accept_imported:
+            self.accept_imported()
+        if take_over:
+            self._end_other_run()
+        check_callers_key(key)
+        described = {
+            **turn_about(trigger, policy, self.log.runtime.redactor),
+            "model": model,
+            "context_window": context_window,
+            "tool_names": None if tool_names is None else list(tool_names),
+        }
+        started = {name: value for name, value in described.items() if value is not None}
+        tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor, repeatable)
+        return Turn(self.log, content, key=key, model=model, started=started, tools=tool_set)
+
+    def note(
+        self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None
+    ) -> AppendResult:
+        """Append data of the host, never shown to a model; `state` is merged into the session's state.
+
+        While another handle or process runs the session the note goes behind its newest entry, and the run continues
+        behind the note.
+        """
+        note = [Note(data or {}, state)]
+        while True:
+            try:
+                return self.append(note)
+            except StaleLeaf:
+                if not is_held(self.refresh(), self.log.runtime):
+                    raise
+
+    def set(
+        self,
+        *,
+        model: str | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        tools: Sequence[str] | None = None,
+        limits: Limits | Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
+        effects: Effects | None = None,
+    ) -> AppendResult:
+        """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`).
+
+        `limits` narrow those of each run; a dict may have names of the host's own, which are kept and ignored.
+        `options` of the model's calls, such as `{"temperature": 0}`, are added to those in force; None removes one.
+        `InvalidOption` if the provider of the session's model lacks one; docs/options.md lists them.
+        `effects` says what becomes of an unsafe call that a path which was left has made: `ask` a person, `repeat` it, or
+        `reuse` its recorded result; docs/effects.md.
+        """
+        check_effects(effects)
+        if limits is not None and not isinstance(limits, Mapping):
+            from .agent.limits import session_limits
+
+            limits = session_limits(limits)
+        own_limits = None if limits is None else dict(limits)
+        settings = Settings(model, prompt, prompt_patch, _tool_names(tools), own_limits, effects=effects)
+        return self.append([self._with_options(settings, options)])
+
+    def _with_options(
+        self, settings: Settings, options: Mapping[str, Any] | None, leaf: Leaf | None = None
+    ) -> Settings:
+        """Add options to settings; if these change options or model, check all that will be in force."""
+        if options is None and settings.model is None:
+            return settings
+        path = self.log.store.control_entries(self.session_id, leaf=leaf or self.leaf)
+        now = contexts.fold_settings(path)
+        model = settings.model or now.model or self.row.model
+        # A model without the prefix of a provider is the host's own.
+        provider = None if model is None else model.partition(":")[0]
+        check_options(provider, contexts.merge_options(now.options, options))
+        self.log.runtime.redactor.check_options(options)
+        return settings if options is None else replace(settings, options=dict(options))
+
+    def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> AppendResult | None:
+        """Give every open tool call an explicit result, so that other entries may follow."""
+        calls = self.open_tool_calls
+        if not calls:
+            return None
+        return self.append([tool_result(c.call.id, why, error=True, outcome=outcome) for c in calls])
+
+    def title(self, title: str | None) -> None:
+        """Set the title; None removes it."""
+        check_text(title, "title")
+        self.log.record("titled", data={"title": title}, row={"title": title})
+
+    def tag(self, /, **tags: str | None) -> dict[str, str]:
+        """Set tags; None removes one. Returns all tags."""
+        for name, value in tags.items():
+            check_text(name, "tag")
+            check_text(value, f"tag {name}")
+        self.log.record("tagged", data={"tags": tags}, tags=tags)
+        return self.row.tags
+
+    def label(self, at: int | Leaf, text: str | None) -> str | None:
+        """Label an entry, by its seq on the path or by its leaf; None removes the label."""
+        return labels.label(self.log, self.log.leaf_at(at) if isinstance(at, int) else at, text)
+
+    def labels(self) -> dict[Leaf, str]:
+        """The labels of the session's tree, the newest last."""
+        return labels.labels(self.log)
+
+    def end(self, status: Status = "completed", error: str | None = None) -> None:
+        """Mark the session as ended. It still accepts the next input."""
+        now = self.log.runtime.now()
+        if self.log.fence is None:
+            check_free(self.row, self.log.runtime)
+        check_text(error, "error")
+        row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
+        self.log.record("ended", data={"status": status, "error": error}, row=row, fence=self.log.fence)
+
+    def interrupt(self) -> None:
+        """End the run of this session if its process died or hangs. The next turn continues it, and its leaf may move.
+
+        A runner that is alive after all loses its lease and writes nothing more.
+        """
+        interrupt(self.log, self.row)
+
+    def _end_other_run(self) -> None:
+        """Take the lease away from the run that holds it, if one does."""
+        row = self.row
+        if row.holder is not None:
+            interrupt(self.log, row)
+
+    # -- move --------------------------------------------------------------------------------------
+
+    def rewind(
+        self,
+        to: int,
+        *,
+        summary: str | None = None,
+        files: bool | str | os.PathLike[str] = False,
+        skip_changed: bool = False,
+        accept_imported: bool = False,
+    ) -> Cut:
+        """Move the leaf back to `to`, or to the nearest legal position before it. Nothing is deleted.
+
+        With `summary` the new branch starts with a summary of the one left behind, shown to the model. With `files` the
+        files that the workspace tools wrote since are restored first, `plan_files` tells which; a folder restores there
+        only. Raises `FilesChanged` if one was changed elsewhere, unless `skip_changed` leaves those as they are. Files
+        that an import names are restored with `accept_imported=True` only, and only in the folder that `files` names.
+        """
+        cut = self.log.cut(to)
+        if files is not False:
+            self.log.raise_if_leased()
+            folder = None if files is True else files
+            restored = self.plan_files(to, folder, accept_imported=accept_imported)
+            from .agent.tools.file_rewind import restore_files
+
+            restore_files(self.log, restored, skip_changed=skip_changed)
+        drafts = []
+        if summary is not None:
+            if not summary.strip():
+                raise InvalidSummary("the summary of the branch is empty")
+            drafts = [Draft(BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex()))]
+        data = {"requested": to} if cut.has_moved else None
+        self.log.move(self.log.leaf_at(cut.at), drafts=drafts, data=data)
+        return cut
+
+    def plan_files(
+        self, to: int, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
+    ) -> FilesPlan:
+        """What `rewind(to, files=…)` would do with the files that the workspace tools wrote after entry `to`."""
+        from .agent.tools.file_rewind import plan_rewind
+
+        return plan_rewind(self.log, self.log.cut(to).at, folder, accept_imported=accept_imported)
+
+    def undo(self) -> Cut:
+        """Rewind to before the latest input."""
+        turn = self.log.newest_turn()
+        if not turn:
+            raise InvalidPosition("undo", 0, self.leaf.seq)
+        return self.rewind(turn - 1)
+
+    def redo(
+        self,
+        *,
+        files: bool | str | os.PathLike[str] = False,
+        skip_changed: bool = False,
+        accept_imported: bool = False,
+    ) -> Leaf:
+        """Return to the branch that the last rewind left.
+
+        With `files` the files that the workspace tools wrote there are written again first, as `rewind` restores them;
+        `plan_redo_files` tells which.
+        """
+        if files is not False:
+            self.log.raise_if_leased()
+            from .agent.tools.file_rewind import restore_files
+
+            folder = None if files is True else files
+            plan = self.plan_redo_files(folder, accept_imported=accept_imported)
+            restore_files(self.log, plan, skip_changed=skip_changed)
+        return self.log.redo()
+
+    def plan_redo_files(
+        self, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
+    ) -> FilesPlan:
+        """What `redo(files=…)` would do with the files."""
+        from .agent.tools.file_rewind import plan_redo
+
+        return plan_redo(self.log, folder, accept_imported=accept_imported)
+
+    def checkout(self, leaf: Leaf) -> Leaf:
+        """Move to any position in this session's tree."""
+        return self.log.checkout(leaf)
+
+    def rollback(self) -> Leaf | None:
+        """Rewind an unanswered turn, as if its input had not been sent; None if no turn is open."""
+        turn = self.log.cursor.turn
+        return self.log.move(self.log.leaf_at(turn - 1)) if turn else None
+
+    def keep_partial(self) -> str | None:
+        """End the open turn with the part of its answer that was shown before it broke off; None if there is none.
+
+        The answer is marked as interrupted, for people and for the model. `resume` asks the model again instead.
+        """
+        self.refresh()
+        return self.log.keep_partial()
+
+    def fork(
+        self,
+        at: int | None = None,
+        *,
+        model: str | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        tools: Sequence[str] | None = None,
+        options: Mapping[str, Any] | None = None,
+        effects: Effects | None = None,
+        title: str | None = None,
+        agent: str | None = None,
+    ) -> Session:
+        """Start a new session from a position on this path, in O(1), without touching the source.
+
+        The fork keeps the source's agent, unless `agent` names another, and its frozen agent, policy and workspace. `tools` narrows those allowed at that position;
+        `options` are added to those in force there.
+
+        What tools did after that position stays done: `left_behind()` of the fork lists it. If the fork makes the same
+        unsafe call, a person is asked first, unless `effects` is `repeat` or `reuse` (docs/effects.md).
+        """
+        check_effects(effects)
+        names = _tool_names(tools)
+        cut = self.log.cut(self.leaf.seq if at is None else at)
+        settings = Settings(model, prompt, prompt_patch, names, effects=effects)
+        settings = self._with_options(settings, options, self.log.leaf_at(cut.at))
+        return Session(fork(self.log, cut, settings, title=title, agent=agent), cut)
+
+    def left_behind(self, limit: int = 50) -> list[EarlierCall]:
+        """The calls of unsafe tools that are not on this path and took effect, or may have: the newest first.
+
+        Those on other branches of this session and, if it is a fork, those that were there when it was made; with the
+        calls of their tasks. The newest thousand entries of each branch are looked at.
+        """
+        from .agent.earlier_calls import left_behind
+
+        return left_behind(self.log, limit)
+
+    # -- read --------------------------------------------------------------------------------------
+
+    def path(self, since: int = 0, last: int | None = None) -> list[Entry]:
+        """The entries from root to leaf; only those after seq `since`, or only the last n."""
+        return self.log.path(since=since, last=last).entries
+
+    def transcript(self, since: int = 0) -> list[Entry]:
+        """The public entries of the path: inputs and final answers; only those after seq `since`."""
+        return self.log.path(since=since, public=True).entries
+
+    def log_events(self, since: int = 0, last: int | None = None) -> list[LogEvent]:
+        """The path as an event log: one event per message, tool call and tool result.
+
+        Only those of entries after seq `since`, or only the last n.
+        """
+        if last is None:
+            return list(log_events(self.path(since)))
+        newest: list[LogEvent] = []
+        for entry in takewhile(lambda entry: entry.seq > since, self.log.backwards()):
+            newest[:0] = log_events([entry])
+            if len(newest) >= last:
+                break
+        return newest[-last:]
+
+    def entries(self) -> list[Entry]:
+        """Every entry of the session's own branches, on the path or not."""
+        return [stored.entry.to_entry(stored.branch) for stored in self.log.store.entries(self.session_id)]
+
+    def branches(self) -> list[Branch]:
+        """The session's branches and the ones they grew from, oldest first."""
+        return self.log.store.branches(self.session_id)
+
+    def tree(self, *, width: int = 100) -> str:
+        """The whole tree as text, with the leaf marked."""
+        return "\n".join(line.text for line in self.tree_lines(width=width))
+
+    def tree_lines(self, *, width: int = 100) -> Iterator[TreeLine]:
+        """The lines of `tree`, each with the position it shows."""
+        return tree_lines(
+            self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels()
+        )
+
+    def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
+        """The session's numbered facts (started, appended, moved, …) after number `after`."""
+        return self.log.store.journal(self.session_id, after, limit)
+
+    @property
+    def state(self) -> State:
+        """The fold of the tools' updates along the path."""
+        return self.log.state
+
+    @property
+    def open_tool_calls(self) -> tuple[OpenCall, ...]:
+        """The tool calls without a result, in call order, as they are stored. To run them: `turn.open_tool_calls`."""
+        return self.log.cursor.open_calls
+
+    def idempotency_key(self, call: OpenCall) -> str:
+        """The idempotency key of a tool call: the same in every process, before and after a crash."""
+        return self.log.idempotency_key(call.seq, call.index)
+
+    def next_action(self) -> Action:
+        """What to do at this leaf: call the model, run tools, or rest."""
+        return self.log.next_action()
+
+    def hydrate(self) -> HydratedSession:
+        """Read row, seeds, messages, state and totals at the session's current leaf, in one read."""
+        return hydrate(self.log)
+
+    def children(self) -> list[Session]:
+        """The task sessions of this one that exist in the store."""
+        rows = self.log.store.all_sessions(SessionQuery(parent_session=self.session_id, relation="task"))
+        return [Session(Log(self.log.store, row, self.log.runtime)) for row in rows]
+
+    def parent(self) -> Session | None:
+        """The session this one was forked from, replays, or is a task of; None if there is none in the store."""
+        store, parent_id = self.log.store, self.row.parent_session
+        row = None if parent_id is None else store.find_session(parent_id)
+        return None if row is None else Session(Log(store, row, self.log.runtime))
+
+    def verify(self) -> list[Problem]:
+        """Check the session and list what is wrong with it. Changes nothing."""
+        return verify(self.log.store, self.session_id)
+
+    # -- what a model sees -------------------------------------------------------------------------
+
+    def context(self, at: int | None = None) -> Context:
+        """The messages a model would be given at this leaf, or at entry `at` of the path, in no provider's form."""
+        return contexts.build_context(prompt.prompt_entries(self.log, self._leaf_at(at)))
+
+    def _leaf_at(self, at: int | None) -> Leaf:
+        if at is None:
+            return self.leaf
+        if type(at) is not int or not 0 <= at <= self.leaf.seq:
+            raise InvalidPosition(at, 0, self.leaf.seq, self.session_id)
+        return self.log.leaf_at(at)
+
+    def fit(self, budget: Budget) -> FitResult:
+        """The context cut to whole turns, newest first, with a report of what was dropped."""
+        return fit(self.context(), budget)
+
+    def request(
+        self, provider: str | None = None, budget: Budget | None = None, *, at: int | None = None
+    ) -> dict[str, Any]:
+        """The request that the provider is sent at this leaf, or was sent after entry `at`: for Anthropic `system`,
+        `tools`, `messages` and options. All of it but the model and how to stream, as our clients send it.
+        `provider`: default is that of the session's model.
+        """
+        from .agent.prompt_window import read_prompt_context
+
+        provider_format = wire.find_provider(provider or self._provider())
+        context = read_prompt_context(self.log, self._leaf_at(at), budget, provider_format.name)
+        return provider_format.project(context, self.read_blob)
+
+    def _provider(self) -> str:
+        """Return the provider of the model that the session was run with last."""
+        model = self.row.model
+        provider = (model or "").partition(":")[0]
+        if provider not in wire.PROVIDERS:
+            names = ", ".join(wire.PROVIDERS)
+            raise InvalidArgument("provider", None, f"one of {names}: the session's model is {model}")
+        return provider
+
+    def messages(
+        self, provider: str, budget: Budget | None = None, *, at: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Only the messages of `request()`: always a history the provider accepts, byte-equal on every host.
+
+        Anthropic, Gemini and OpenAI's Responses take the system prompt elsewhere: `request()` has it.
+        """
+        request = self.request(provider, budget, at=at)
+        messages: list[dict[str, Any]] = request[wire.find_provider(provider).history]
+        return messages
+
+    def explain(self, provider: str, request: dict[str, Any] | None = None) -> Difference | None:
+        """The first difference from the request sent last (or from `request`); None if the provider's cache stays warm."""
+        if request is None:
+            sent_at = self._last_request_at()
+            if sent_at is None:
+                return None
+            request = self.request(provider, at=sent_at)
+        return first_difference(request, self.request(provider))
+
+    def _last_request_at(self) -> int | None:
+        """Return the seq after which a model was asked last on the path, answered or not; None if none was."""
+        answered = ledger.latest_answer_call(self.log, self.leaf.seq)
+        first = -1 if answered is None else answered.after_seq
+        later = [call.after_seq for call in ledger.calls_after(self.log, first) if call.purpose == "answer"]
+        return max(later, default=None if answered is None else first)
+
+    def window_use(self, at: int | None = None) -> WindowUse:
+        """How many tokens the request at this leaf has, by our estimate, and the window of the session's model, if known."""
+        from .agent.prompt_window import measure_window, read_prompt_context
+
+        row = self.row
+        return measure_window(read_prompt_context(self.log, self._leaf_at(at)), row.model, row.context_window)
+
+    def read_blob(self, digest: str) -> bytes | None:
+        """The bytes behind a media handle, by hash; None if they are missing or damaged."""
+        return self.log.read_blob(digest)
+
+    def compact(
+        self,
+        summary: str | None = None,
+        *,
+        first_kept: int | None = None,
+        replaces_earlier: bool = False,
+        context_tokens: int | None = None,
+        files_read: Sequence[str] | None = None,
+        files_changed: Sequence[str] | None = None,
+        usage: object = None,
+        model: str | None = None,
+    ) -> Compaction:
+        """Show the model a summary in place of everything before `first_kept` (default: the newest turn).
+
+        Nothing is deleted; `uncompact` restores the earlier context. `replaces_earlier=True` says that the summary
+        covers what earlier summaries said; otherwise all are shown. Without a summary one is written without a model.
+        With `context_tokens` the context is made to fit as `send` does it: older turns, then steps of the newest turn,
+        then long results, which are shortened. `usage` and `model` are of the call that wrote the summary, as for
+        `record_call`: the ledger charges it with the entry.
+        """
+        from .agent.compaction import manual_compaction  # late: few sessions are compacted
+        from .agent.host_call import host_call
+
+        compaction = manual_compaction(
+            self.log,
+            summary,
+            first_kept,
+            replaces_earlier=replaces_earlier,
+            context_tokens=context_tokens,
+            files_read=files_read,
+            files_changed=files_changed,
+        )
+        leaf = self.leaf
+        calls = [] if usage is None else [host_call(self.log, usage, model, "compaction")]
+        self.log.append([Draft(compaction)], after=leaf, calls=calls)
+        return compaction
+
+    def uncompact(self) -> Uncompaction:
+        """Cancel the latest compaction and restore the exact earlier context."""
+        active = contexts.active_compactions(self.log.store.control_entries(self.session_id, leaf=self.leaf))
+        if not active:
+            raise InvalidOperation(f"no compaction is active at {self.leaf}; session.compact() makes one")
+        cancellation = Uncompaction(active[-1][0])
+        self.append([cancellation])
+        return cancellation
+
+    # -- usage -------------------------------------------------------------------------------------
+
+    def storage(self) -> SessionStorage:
+        """What the session's own branches hold, and what of it records tools and options."""
+        return storage(self.log)
+
+    def model_calls(self, view: UsageView = "own", since: Leaf | None = None) -> list[Call]:
+        """Ledger rows: `own` (abandoned branches too), `path` (a fork's shared part too) or `tree` (with tasks)."""
+        return ledger.model_calls(self.log, view, since)
+
+    def usage(self, view: UsageView = "own", since: Leaf | None = None) -> Totals:
+        """Sums of the ledger. Raises InvalidPosition if `since` is not on the path."""
+        return ledger.totals(self.log, view, since)
+
+    def record_call(
+        self,
+        usage: object,
+        *,
+        model: str | None = None,
+        purpose: str = "host",
+        failed: bool = False,
+        key: str | None = None,
+    ) -> Call:
+        """Record a model call of your own in the ledger, such as one for a title: it is counted, nothing is appended.
+
+        `usage` is a `Usage` or the reply of an SDK, which also names its model; `model` is a name such as
+        "anthropic:claude-…". Recorded again under its `key`, it is counted once.
+        """
+        from .agent.host_call import host_call
+
+        check_callers_key(key)
+        check_text(purpose, "purpose")
+        call = host_call(self.log, usage, model, purpose, failed=failed)
+        data = {"purpose": purpose, "call_id": call.call_id}
+        self.log.record("call_recorded", data=data, calls=[call], key=key)
+        return call
+
+    def usage_by_turn(self) -> dict[int, Totals]:
+        """What each turn of the path cost."""
+        return ledger.by_turn(self.log)
+
+    # -- run an agent ------------------------------------------------------------------------------
+
+    @overload
+    def send(
+        self,
+        content: str | Message,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        effects: Effects | None = None,
+        one_shot: bool = False,
+        agent: str | None = None,
+        rebind: bool = False,
+        trigger: str | Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        accept_imported: bool = False,
+        engine: Literal["local"] = "local",
+    ) -> Run: ...
+    @overload
+    def send(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["absurd"],
+        queue: str = DEFAULT_QUEUE,
+        agent: str | None = None,
+        rebind: bool = False,
+        trigger: str | Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        effects: Effects | None = None,
+        one_shot: bool = False,
+        accept_imported: bool = False,
+    ) -> EnqueuedTask: ...
+    def send(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["local", "absurd"] = "local",
+        model: ModelLike | None = None,
+        tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        effects: Effects | None = None,
+        one_shot: bool = False,
+        queue: str = DEFAULT_QUEUE,
+        agent: str | None = None,
+        rebind: bool = False,
+        trigger: str | Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        accept_imported: bool = False,
+    ) -> Run | EnqueuedTask:
+        """Run one turn with our loop. Iterate over the result for its events: `async for event in session.send(…)`.
+
+        `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next is called when one stays
+        overloaded. `options` of its calls, such as `{"temperature": 0}`, hold from here on. `one_shot` marks the session
+        completed once this input is answered. After a crash anywhere, `resume` continues from what is durable. `effects`
+        holds from here on: what becomes of an unsafe call that a path which was left has made (docs/effects.md).
+
+        `key` makes it safe to send again: if an input was sent under it before, the turn continues if it is open, else
+        the recorded result is returned, and nothing is written.
+
+        `agent` names who answers: a session without an agent is bound to it, one of another agent raises `AgentBound`
+        unless `rebind=True` says so. `trigger`, a name or a dict with type and id, and `policy` are recorded with the turn.
+
+        With `engine="absurd"` a worker runs the turn, on any machine; the input and its task are durable on return.
+        `agent` then names one of the worker's agents (default: the session's).
+
+        Inputs that were queued elsewhere before the session was imported raise `ImportNotAccepted`, which lists them;
+        `accept_imported=True` lets them run.
+        """
+        check_callers_key(key)
+        about = turn_about(trigger, policy, self.log.runtime.redactor)
+        if agent is not None:
+            check_bound(self.log, agent, rebind=rebind)
+        if engine == "absurd":
+            if agent is not None:
+                bind(self.log, agent, rebind=rebind)
+            if accept_imported:
+                self.accept_imported()
+            task: EnqueuedTask = _absurd().send(
+                self.log,
+                content,
+                about=about,
+                queue=queue,
+                agent=agent,
+                key=key,
+                options=options,
+                limits=limits,
+                effects=effects,
+                one_shot=one_shot,
+            )
+            return task
+        run = self._start_run(
+            content,
+            engine,
+            model,
+            tools,
+            options,
+            limits,
+            effects,
+            one_shot=one_shot,
+            key=key,
+            accept_imported=accept_imported,
+            about=about,
+        )
+        if agent is not None:  # last: a send that cannot start binds nobody
+            bind(self.log, agent, rebind=rebind)
+        return run
+
+    def send_sync(
+        self,
+        content: str | Message,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        effects: Effects | None = None,
+        one_shot: bool = False,
+        agent: str | None = None,
+        rebind: bool = False,
+        trigger: str | Mapping[str, str] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        accept_imported: bool = False,
+    ) -> RunResult:
+        """`send` for scripts: run the whole turn and return its result."""
+        from .engines.local import collect
+
+        return collect(
+            self.send(
+                content,
+                model=model,
+                tools=tools,
+                options=options,
+                limits=limits,
+                effects=effects,
+                one_shot=one_shot,
+                agent=agent,
+                rebind=rebind,
+                trigger=trigger,
+                policy=policy,
+                key=key,
+                accept_imported=accept_imported,
+            )
+        )
+
+    @overload
+    def enqueue(self, content: str | Message) -> int: ...
+    @overload
+    def enqueue(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["absurd"],
+        queue: str = DEFAULT_QUEUE,
+        agent: str | None = None,
+    ) -> EnqueuedTask: ...
+    def enqueue(
+        self,
+        content: str | Message,
+        *,
+        engine: Literal["local", "absurd"] = "local",
+        queue: str = DEFAULT_QUEUE,
+        agent: str | None = None,
+    ) -> int | EnqueuedTask:
+        """Store an input durably while the session is busy; its runner takes it after the current turn.
+
+        With `engine="absurd"` a task is created in the same transaction, so a worker will run it.
+        """
+        message = user(content) if isinstance(content, str) else content
+        if engine == "absurd":
+            if agent is not None:
+                bind(self.log, agent)
+            task: EnqueuedTask = _absurd().enqueue(self.log, message, queue=queue, agent=agent)
+            return task
+        return self.log.enqueue(message)
+
+    @overload
+    def resume(
+        self,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        effects: Effects | None = None,
+        rollback: bool = False,
+        take_over: bool = False,
+        keep_partial: bool = False,
+        accept_imported: bool = False,
+        engine: Literal["local"] = "local",
+    ) -> Run: ...
+    @overload
+    def resume(
+        self,
+        *,
+        engine: Literal["absurd"],
+        take_over: bool = False,
+        accept_imported: bool = False,
+        queue: str = DEFAULT_QUEUE,
+        agent: str | None = None,
+    ) -> EnqueuedTask: ...
+    def resume(
+        self,
+        *,
+        engine: Literal["local", "absurd"] = "local",
+        model: ModelLike | None = None,
+        tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        effects: Effects | None = None,
+        rollback: bool = False,
+        take_over: bool = False,
+        keep_partial: bool = False,
+        accept_imported: bool = False,
+        queue: str = DEFAULT_QUEUE,
+        agent: str | None = None,
+    ) -> Run | EnqueuedTask:
+        """Continue the open turn after a crash, a failure or an approval.
+
+        If an answer broke off, what was shown of it becomes an interrupted answer and the model is asked again;
+        `keep_partial=True` ends the turn with it. `rollback=True` rewinds an unanswered turn instead, for an interactive
+        start. `take_over=True` ends the run that holds the session's lease, for one that hangs or died elsewhere: it
+        writes nothing more. With `engine="absurd"` a worker continues it, for instance after a task that failed for good.
+
+        Calls with an effect and inputs that an import left open raise `ImportNotAccepted`, which lists them;
+        `accept_imported=True` lets them run. A decision made elsewhere is asked again: `pending_approvals`.
+        """
+        if engine == "absurd":
+            if take_over:
+                self._end_other_run()
+            if accept_imported:
+                self.accept_imported()
+            if agent is not None:
+                bind(self.log, agent)
+            task: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
+            return task
+        # First: if it cannot start, move nothing.
+        run = self._start_run(
+            None, engine, model, tools, options, limits, effects, accept_imported=accept_imported
+        )
+        if take_over:
+            self._end_other_run()
+        if rollback:
+            self.rollback()
+        if keep_partial:
+            self.keep_partial()
+        return run
+
+    def resume_sync(
+        self,
+        *,
+        model: ModelLike,
+        tools: Tools = (),
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        effects: Effects | None = None,
+        rollback: bool = False,
+        take_over: bool = False,
+        keep_partial: bool = False,
+        accept_imported: bool = False,
+    ) -> RunResult:
+        """`resume` for scripts: run the open turn to its end and return the result."""
+        from .engines.local import collect
+
+        return collect(
+            self.resume(
+                model=model,
+                tools=tools,
+                options=options,
+                limits=limits,
+                effects=effects,
+                rollback=rollback,
+                take_over=take_over,
+                keep_partial=keep_partial,
+                accept_imported=accept_imported,
+            )
+        )
+
+    def _start_run(
+        self,
+        content: str | Message | None,
+        engine: str,
+        model: ModelLike | None,
+        tools: Tools,
+        options: Mapping[str, Any] | None,
+        limits: Limits | None,
+        effects: Effects | None,
+        *,
+        one_shot: bool = False,
+        key: str | None = None,
+        accept_imported: bool = False,
+        about: Mapping[str, Any] | None = None,
+    ) -> Run:
+        if engine != "local":
+            raise InvalidArgument("engine", engine, '"local" or "absurd"')
+        if model is None:
+            raise InvalidOperation(
+                'a run needs a model: pass model="anthropic:claude-…", a Model, or a chain'
+            )
+        from .engines.local import start_run
+
+        run = start_run(
+            self.log,
+            content,
+            model=model,
+            tools=tools,
+            options=options,
+            limits=limits,
+            effects=effects,
+            one_shot=one_shot,
+            key=key,
+            accept_imported=accept_imported,
+            about=about,
+            previous=None if self._run is None else self._run(),
+        )
+        self._run = weakref.ref(run)
+        return run
+
+    def cancel(self) -> bool:
+        """Abort the open turn: its model call, its tools and their tasks. Return False if no turn is open.
+
+        From any handle, thread or process. A run of this handle is aborted at once; another process or a worker finds
+        the request in about a second; if the runner died, the turn is closed here. The session stays valid and takes
+        the next input.
+        """
+        run = None if self._run is None else self._run()
+        if run is not None and not run.is_over:
+            run.cancel()
+            return True
+        self.refresh()
+        if not self.log.cursor.turn:
+            return False
+        if self.log.store.has_tasks:
+            from .engines.absurd.signals import request_cancel
+
+            if request_cancel(self.log):
+                return True
+        from .engines.local import cancel_turn
+
+        cancel_turn(self.log)
+        return True
+
+    def workspace_tools(
+        self,
+        workspace: Workspace,
+        *,
+        commands: Iterable[str] = (),
+        hosts: Iterable[str] = (),
+        env: Iterable[str] = (),
+    ) -> list[Tool]:
+        """Tools for files, grep, shell and HTTP within the workspace's scope; `commands` is the shell's allow-list,
+        `hosts` names private hosts that HTTP may reach, `env` variables of this process that commands inherit.
+        """
+        from .agent.tools.workspace import workspace_tools
+
+        return workspace_tools(self.log, workspace, commands=commands, hosts=hosts, env=env)
+
+    def shell(
+        self,
+        argv: Sequence[str],
+        workspace: Workspace,
+        *,
+        commands: Iterable[str] = (),
+        env: Iterable[str] = (),
+    ) -> str:
+        """Run a command of the host, recorded like a model's tool call, and return its output."""
+        from .agent.tools.workspace import run_shell
+
+        return run_shell(self.log, list(argv), workspace, commands, env)
+
+    def pending_approvals(self) -> list[PendingApproval]:
+        """The tool calls that wait for a person, in this session and its tasks; pass them to `approve`."""
+        from .agent.call_status import pending_approvals
+
+        return pending_approvals(self.log)
+
+    def approve(self, call: OpenCall, *, allow: bool = True) -> None:
+        """Answer a tool's request for approval. `resume` then runs the call once, or tells the model it was denied.
+
+        A call of a task can be approved through any handle above it; `resume` of the session that started the task
+        continues both.
+        """
+        session_id = getattr(call, "session_id", self.log.session_id)
+        log = self.log
+        if session_id != log.session_id:
+            log = Log(log.store, log.store.session(session_id), log.runtime)
+        call = OpenCall(call.seq, call.index, call.call)
+        while True:
+            log.refresh()
+            place = call.seq, call.index
+            same = [
+                open_call for open_call in log.cursor.open_calls if (open_call.seq, open_call.index) == place
+            ]
+            # As it is stored, or with the arguments in clear, as `turn.open_tool_calls` has them.
+            if not any(call.call in (each.call, log.original_call(each)) for each in same):
+                raise InvalidPosition(f"call {call.call.id}", 0, log.leaf.seq)
+            _refuse_unseen(log, call, allow=allow)
+            try:
+                return _decide(log, call, "approved" if allow else "denied")
+            except StaleLeaf:
+                pass  # the result of a sibling was appended just now; try again if this call is still open
+
+    def accept_imported(self) -> None:
+        """Allow what was left open elsewhere before the session was imported, with that of its tasks: calls that have an
+        effect, and queued inputs. Recorded, so that it is asked for once; `ImportNotAccepted` lists what would run.
+        """
+        from .agent.import_plan import accept_import
+
+        accept_import(self.log)
+
+    # -- replay ------------------------------------------------------------------------------------
+
+    async def replay(
+        self,
+        *,
+        model: ModelLike | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        tools: Literal["recorded"] | Tools = "recorded",
+        start: int | None = None,
+        mode: Mode | None = None,
+        live: Sequence[str] = (),
+        on_miss: OnMiss = "stop",
+        effects: Effects = "ask",
+        limits: Limits | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> ReplayReport:
+        """Execute the session again on a fork, without effects, and report what changed.
+
+        Keeps the entries up to `start` (default: the seeds) and feeds every later input. Without `model` the recorded
+        answers are used. Modes: strict, recorded, dry, live (only the tools named in `live` run); see docs/replay.md.
+        Nobody can be asked in a replay: a live call of an unsafe tool that was made before with the same arguments is a
+        miss, unless `effects` is `repeat` or `reuse`.
+        """
+        from .replay.replay import ReplayPlan, replay
+
+        plan = ReplayPlan(
+            model=model,
+            prompt=prompt,
+            prompt_patch=prompt_patch,
+            options=options,
+            tools=tools,
+            start=start,
+            mode=mode,
+            live=live,
+            on_miss=on_miss,
+            effects=effects,
+            limits=limits,
+            progress=progress,
+        )
+        return await replay(self.log, plan)
+
+    replay_sync = blocking(replay)
+
+    def promote(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        at: int | None = None,
+        name: str | None = None,
+        says: Sequence[str] = (),
+        never_says: Sequence[str] = (),
+        never_calls: Sequence[str] = (),
+        scorers: Sequence[str] = (),
+        tools: bool = True,
+        redact: bool = True,
+        blobs: bool = False,
+        overwrite: bool = False,
+    ) -> Promotion:
+        """Write the turn that holds entry `at`, or every turn, as a regression case: a bundle and what it must do.
+
+        The case expects the recorded tool calls, unless `tools=False`, and what is named here; see docs/testing.md.
+        """
+        from pathlib import Path
+
+        from .lab.promote import Expectation, promote
+
+        expectation = Expectation(
+            tools=tools,
+            never_calls=tuple(never_calls),
+            says=tuple(says),
+            never_says=tuple(never_says),
+            scorers=tuple(scorers),
+        )
+        return promote(
+            self.log,
+            Path(folder),
+            at=at,
+            name=name,
+            expectation=expectation,
+            redact=redact,
+            blobs=blobs,
+            overwrite=overwrite,
+        )
+
+    # -- export ------------------------------------------------------------------------------------
+    # No export contains evidence. Those for people are redacted unless redact=False.
+
+    def export(
+        self,
+        to: PathOrFile,
+        *,
+        blobs: bool = False,
+        children: bool = True,
+        redact: bool = False,
+        progress: OnProgress | None = None,
+    ) -> BundleExportResult:
+        """Write the session and its tasks as a bundle, to a path or a binary file; deterministic.
+
+        `blobs` includes the media, so that the bundle is self-contained. `redact` hides everything known to be secret
+        now, under a new session id, for sharing.
+        """
+        from .exchange.bundle.transfer import export
+
+        return export(self.log, to, blobs=blobs, children=children, redact=redact, progress=progress)
+
+    def html(
+        self,
+        to: PathOrFile,
+        *,
+        blobs: bool = False,
+        children: bool = True,
+        redact: bool = True,
+        progress: OnProgress | None = None,
+    ) -> HtmlExportResult:
+        """Write one HTML file that opens from disk without network: the viewer and the session's bundle.
+
+        `blobs` needs `redact=False`, because the bytes of blobs cannot be redacted.
+        """
+        from .exchange.exports.html import write_page
+
+        export = partial(self.export, blobs=blobs, children=children, redact=redact, progress=progress)
+        return write_page(to, export)
+
+    def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
+        """The path as Markdown, one text per entry; tool results are cut to `lines` lines. The content is inert."""
+        from .exchange.exports.markdown import markdown
+
+        if lines < 1:
+            raise InvalidArgument("lines", lines, "a number from 1")
+        return markdown(self._row(redact), self._entries(0, redact), self.usage("path"), lines)
+
+    def jsonl(
+        self, what: Literal["path", "all", "events"] = "path", *, since: int = 0, redact: bool = True
+    ) -> Iterator[str]:
+        """One JSON object per line: the entries of the path, of all own branches, or the path as events."""
+        from .exchange.exports.jsonl import entry_lines, event_lines
+        from .exchange.exports.path_reader import redact_entries
+
+        if what == "all":
+            own = (entry for entry in self.entries() if entry.seq > since)
+            return entry_lines(self.session_id, redact_entries(own, self._redactor(redact)))
+        if what not in ("path", "events"):
+            raise InvalidArgument("what", what, "path, all or events")
+        lines = event_lines if what == "events" else entry_lines
+        return lines(self.session_id, self._entries(since, redact))
+
+    def finetune(self, *, tools: Iterable[Tool | Callable[..., Any]] = (), redact: bool = True) -> FineTuning:
+        """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
+        from .exchange.exports.finetune import finetune
+
+        return finetune(list(self._entries(0, redact)), tools, self.read_blob)
+
+    def workflow(self, *, redact: bool = True) -> str:
+        """A `.relavium.yaml` scaffold: one agent node per completed turn, with the transcript in its metadata."""
+        from .exchange.exports.workflow import frozen_agent, workflow
+        from .exchange.exports.yaml import to_yaml
+
+        agent, redactor = frozen_agent(self.log), self._redactor(redact)
+        agent = agent if redactor is None else redactor.redact_json(agent)
+        return to_yaml(workflow(self._row(redact), list(self._entries(0, redact)), agent))
+
+    def inspect(self, *, redact: bool = True) -> str:
+        """An Inspect evaluation log as JSON: the path as one sample."""
+        import msgspec
+
+        from .agent.prompt_window import tree_message_limits
+        from .exchange.exports.inspect.log import inspect_log, until
+        from .exchange.exports.timeline import build_timeline
+
+        row, path, calls = self._row(redact), list(self._entries(0, redact)), self.model_calls("path")
+        timeline = build_timeline(self.journal(), calls, self._redactor(redact))
+        if row.leaf != self.leaf:
+            row, timeline = until(path, row, timeline)
+        log = inspect_log(row, path, calls, timeline, tree_message_limits(self.log))
+        return msgspec.json.encode(log).decode() + "\n"
+
+    def spans(self, *, content: bool = False, children: bool = True, redact: bool = True) -> Iterator[str]:
+        """OpenTelemetry spans of everything the session did, with its tasks, as lines of OTLP JSON.
+
+        Each line is one request to a collector. `content` adds the text of inputs, answers and results.
+        """
+        from .exchange.exports.otel.otlp import lines
+        from .exchange.exports.otel.spans import session_span
+
+        return lines(
+            session_span(self.log, content=content, children=children, redactor=self._redactor(redact))
+        )
+
+    def _redactor(self, redact: bool) -> Redactor | None:
+        return self.log.runtime.redactor if redact else None
+
+    def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
+        from .exchange.exports.path_reader import path_entries, redact_entries
+
+        return redact_entries(path_entries(self.log, since), self._redactor(redact))
+
+    def _row(self, redact: bool) -> SessionRow:
+        row = self.row
+        if not redact:
+            return row
+        hide = self.log.runtime.redactor.redact_json
+        return replace(row, title=hide(row.title), error=hide(row.error), agent=hide(row.agent))
+
+
+def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:
+    """Drafts of our payloads and of dicts in a provider's format. Neighbouring dicts are read together: one answer
+    may be several of them.
+    """
+    if isinstance(items, str | bytes | Message | Mapping):
+        raise InvalidArgument(parameter, items, "a list of messages: [oakleaf.user(…)]")
+    drafts: list[Draft] = []
+    for is_dict, run in groupby(items, lambda item: isinstance(item, dict)):
+        group: list[Any] = list(run)
+        if is_dict:
+            history = wire.parse_history(group)
+            drafts.extend(Draft(parsed.message, evidence=parsed.evidence) for parsed in history)
+        else:
+            drafts.extend(map(Draft, group))
+    return drafts
+
+
+def _tool_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    if isinstance(names, str):
+        raise InvalidArgument("tools", names, "a list of tool names")
+    return None if names is None else tuple(names)
+
+
+def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> list[ToolSpec]:
+    """Return the definitions of tools, of functions and of dicts."""
+    from .agent.tools.mcp.server import tools_by_name
+
+    tools = list(tools)
+    parsed = {id(item): wire.parse_tool(item) for item in tools if isinstance(item, dict)}
+    others = tools_by_name(item for item in tools if not isinstance(item, dict))
+    specs = iter(tool.spec for tool in others.values())
+    return [parsed[id(item)] if isinstance(item, dict) else next(specs) for item in tools]
+
+
+def _repeatable_tools(tools: Iterable[object]) -> set[str]:
+    """Return the names of those tools that declare that they may run again; functions and dicts declare nothing."""
+    from .agent.tools.tool import Tool
+
+    return {tool.name for tool in tools if isinstance(tool, Tool) and tool.effect != "unsafe"}
+
+
+def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
+    """An approval applies to one call only, not to calls of its task; and a denial is final."""
+    from .agent.call_status import read_call_status
+
+    status = read_call_status(log)
+    place = call.seq, call.index
+    if allow and place in status.denied:
+        raise InvalidOperation(f"call {call.call.id} was denied, which is final; resume tells the model")
+    if place in status.trashed_tasks:
+        raise TaskTrashed(log.session_id, status.trashed_tasks[place])
+    below = status.task_approvals.get(place, ())
+    if below:
+        raise InvalidOperation(
+            f"call {call.call.id} waits for {below[0].call.name} of its task {below[0].session_id}; approve that one: "
+            "session.pending_approvals() lists the calls that session.approve() takes"
+        )
+
+
+def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> None:
+    from .agent.task_line import ancestors
+
+    data = {"seq": call.seq, "index": call.index}
+    decision = {"session": log.session_id, **data, "decision": kind}
+    if log.store.has_tasks:
+        from .engines.absurd.signals import record_decision, record_task_decision
+
+        record_decision(log, call, kind)
+        for parent in ancestors(log):
+            record_task_decision(parent, decision)
+        return
+    log.record(kind, data=data, only_at_leaf=True)
+    for parent in ancestors(log):
+        parent.record("task_decided", data=decision)
+
+
+def _absurd() -> ModuleType:
+    try:
+        from .engines.absurd import engine
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[absurd]'") from None
+    return engine

@@ -1,0 +1,566 @@
+"""A store of sessions: start, find, move, delete and check them. `oakleaf.open()` returns one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
+
+from msgspec.structs import replace
+
+from .core.codec import check_text
+from .core.drafts import Blob
+from .core.ids import check_id
+from .core.media import digest, referenced_digest
+from .core.messages import Media
+from .core.redact import Redactor
+from .core.search import parse_query
+from .engines.absurd.queue import DEFAULT_QUEUE
+from .errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongOwner, WrongSpace
+from .log.lease import check_free
+from .log.log import HydratedSession, Log, hydrate
+from .log.new_session import SessionOptions, new_session
+from .log.runtime import Runtime, environment_secrets, real_runtime
+from .log.session_list import headings, session_page
+from .log.verify import Problem, verify, verify_branches
+from .log.workspace import Workspace
+from .session import Appendable, Session, as_drafts
+from .stores import check_store_url, is_postgres_url
+from .stores.base import (
+    NewSession,
+    Order,
+    PurgeResult,
+    Relation,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    Status,
+    StoreBackend,
+)
+from .stores.search import IndexProgress, SearchPage
+
+if TYPE_CHECKING:
+    from .agent.tools.tool import Tool
+    from .engines.local import ModelLike
+    from .exchange.bundle.transfer import BundleImportResult, PathOrFile
+    from .exchange.bundle.write import OnProgress
+    from .exchange.importers.ingest import ToolImportResult
+    from .lab.cohort import Cohort
+    from .lab.experiment import AfterDivergence, LabMode
+    from .lab.lab import Lab, ModelOfCell
+    from .lab.report import LabReport
+
+GRACE_MICROSECONDS = 3_600 * 1_000_000
+
+
+class SessionFilters(TypedDict, total=False):
+    """The filters of `Store.sessions`, which explains them."""
+
+    space: str | None
+    owner: str | None
+    agent: str | None
+    status: Status | None
+    model: str | None
+    conversation_id: str | None
+    relation: Relation | None
+    parent_session: str | None
+    tag: tuple[str, str] | None
+    id_prefix: str | None
+    title: str | None
+    include_children: bool
+    started_from: int | None
+    started_before: int | None
+    trashed: bool
+    limit: int
+
+
+class Store:
+    """A store opened for one space and, if given, one owner. Safe to use from several threads."""
+
+    def __init__(self, backend: StoreBackend, runtime: Runtime | None = None) -> None:
+        self.backend = backend
+        self.runtime = runtime or real_runtime(store=backend)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the store's connections. Nothing durable depends on it."""
+        self.backend.close()
+
+    def __repr__(self) -> str:
+        return f"Store({self.backend.url!r}, space={self.backend.space!r})"
+
+    # -- start -------------------------------------------------------------------------------------
+
+    def start(
+        self,
+        agent: str | None = None,
+        seeds: Iterable[Appendable] = (),
+        *,
+        session_id: str | None = None,
+        conversation_id: str | None = None,
+        title: str | None = None,
+        tags: Mapping[str, str] | None = None,
+        model: str | None = None,
+        context_window: int | None = None,
+        trigger_type: str | None = None,
+        trigger_id: str | None = None,
+        tool_names: Sequence[str] = (),
+        spec: Any = None,
+        policy: Any = None,
+        state: dict[str, Any] | None = None,
+        workspace: Workspace | None = None,
+        owner: str | None = None,
+        relation: Relation | None = None,
+        parent_session: str | None = None,
+        parent_seq: int | None = None,
+    ) -> Session:
+        """Start a session, durable on return. With `session_id` the call is idempotent.
+
+        `seeds` are the messages a model sees before the first turn. `spec` is the agent's definition, frozen with the
+        session; `state` the initial state; `workspace` fills `{{ctx.*}}` in the seeds. `owner` defaults to the store's.
+        """
+        options: SessionOptions = {
+            "title": title,
+            "tags": tags or {},
+            "model": model,
+            "context_window": context_window,
+            "trigger_type": trigger_type,
+            "trigger_id": trigger_id,
+            "tool_names": tool_names,
+            "spec": spec,
+            "policy": policy,
+            "state": state,
+            "workspace": workspace,
+            "owner": owner,
+            "relation": relation,
+            "parent_session": parent_session,
+            "parent_seq": parent_seq,
+        }
+        return self._start(self.backend.create, agent, seeds, session_id, conversation_id, options)
+
+    def latest_or_start(
+        self,
+        conversation_id: str,
+        agent: str | None = None,
+        seeds: Iterable[Appendable] = (),
+        *,
+        fallback: Store | str | None = None,
+        **options: Unpack[SessionOptions],
+    ) -> Session:
+        """Return the newest session of a conversation, or start one, atomically. `options` as for `start`.
+
+        With an `owner`, the newest of that owner. A conversation found only in `fallback`, an older store or the address
+        of a Redis that holds chats (`redis://…`, `redis://…?match=chat:*`), is imported first, whole and once; after
+        that `fallback` is not read again for it.
+        """
+        if fallback is not None:
+            from .exchange import fallback as conversations
+
+            older = fallback if isinstance(fallback, str) else fallback.backend
+            owner = options.get("owner")
+            conversations.import_conversation(older, self.backend, self.runtime, conversation_id, owner)
+        return self._start(self.backend.latest_or_create, agent, seeds, None, conversation_id, options)
+
+    def start_task(
+        self,
+        parent: Session,
+        agent: str | None = None,
+        seeds: Iterable[Appendable] = (),
+        *,
+        session_id: str | None = None,
+        conversation_id: str | None = None,
+        **options: Unpack[SessionOptions],
+    ) -> Session:
+        """Start a child session with its own log. The parent records it before it exists, so no child is ever unknown."""
+        self.runtime.redactor.check_name(session_id, "session id")  # before the parent records it
+        check_id(session_id)
+        self._check_owner(options.get("owner"))
+        session_id = session_id or self.runtime.new_id("ses")
+        parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})
+        options["relation"] = "task"
+        options["parent_session"], options["parent_seq"] = parent.session_id, parent.leaf.seq
+        facts, nth = parent.row.facts, parent.log.branch_number()
+
+        def create(new: NewSession) -> tuple[SessionRow, bool]:
+            return self.backend.create(replace(new, parent_facts=facts, parent_nth=nth))
+
+        return self._start(create, agent, seeds, session_id, conversation_id, options)
+
+    def _start(
+        self,
+        create: Callable[[NewSession], tuple[SessionRow, bool]],
+        agent: str | None,
+        seeds: Iterable[Appendable],
+        session_id: str | None,
+        conversation_id: str | None,
+        options: SessionOptions,
+    ) -> Session:
+        self._check_owner(options.get("owner"))
+        if options.get("owner") is None:
+            options["owner"] = self.backend.owner
+        drafts, space = as_drafts(seeds, "seeds"), self.backend.space
+        new, cursor = new_session(self.runtime, space, agent, drafts, session_id, conversation_id, options)
+        row, is_new = create(new)
+        return Session(Log(self.backend, row, self.runtime, cursor if is_new else None))
+
+    def _check_owner(self, owner: str | None) -> None:
+        if owner is not None and self.backend.owner not in (None, owner):
+            raise WrongOwner(owner, self.backend.owner or "")
+
+    # -- find --------------------------------------------------------------------------------------
+
+    def session(self, session_id: str) -> Session:
+        """A handle on a session at its current leaf. Raises NotFound if it is absent or another tenant's."""
+        return Session(Log(self.backend, self.backend.session(session_id), self.runtime))
+
+    def sessions(
+        self,
+        *,
+        space: str | None = None,
+        owner: str | None = None,
+        agent: str | None = None,
+        status: Status | None = None,
+        model: str | None = None,
+        conversation_id: str | None = None,
+        relation: Relation | None = None,
+        parent_session: str | None = None,
+        tag: tuple[str, str] | None = None,
+        id_prefix: str | None = None,
+        title: str | None = None,
+        include_children: bool = True,
+        started_from: int | None = None,
+        started_before: int | None = None,
+        trashed: bool = False,
+        order: Order = "active",
+        before: str | None = None,
+        limit: int = 50,
+    ) -> SessionPage:
+        """A page of session rows, last active first, or newest first with `order="created"`.
+
+        Pass `page.next` as `before` to read the next page. A session that becomes active meanwhile moves to the front,
+        where only a new listing has it; `all_sessions` misses none. One that is marked running and whose runner is gone
+        is listed as interrupted. `tag` is (name, value); times are microseconds since the epoch;
+        `include_children=False` leaves out tasks and replays. Raises WrongSpace if `space` is not the one this store
+        was opened for.
+        """
+        if space not in (None, self.backend.space):
+            raise WrongSpace(space, self.backend.space)
+        query = SessionQuery(
+            owner=owner,
+            agent=agent,
+            status=status,
+            model=model,
+            conversation_id=conversation_id,
+            relation=relation,
+            parent_session=parent_session,
+            tag=tag,
+            id_prefix=id_prefix,
+            title=title,
+            include_children=include_children,
+            started_from=started_from,
+            started_before=started_before,
+            trashed=trashed,
+            order=order,
+            before=before,
+            limit=limit,
+        )
+        return session_page(self.backend, query, self.runtime)
+
+    def all_sessions(self, **filters: Unpack[SessionFilters]) -> Iterator[SessionRow]:
+        """All rows that match the filters of `sessions`, each once, newest first; read page by page."""
+        before: str | None = None
+        while True:
+            page = self.sessions(order="created", before=before, **filters)
+            yield from page.sessions
+            if page.next is None:
+                return
+            before = page.next
+
+    def headings(self, rows: Sequence[SessionRow]) -> dict[str, str]:
+        """What to call each session in a list: its title, else its first input, else its agent, else its id.
+
+        One line each, by session id; all first inputs are read at once.
+        """
+        return headings(self.backend, rows)
+
+    def latest(self, conversation_id: str | None = None, *, owner: str | None = None) -> Session | None:
+        """The newest session, of one conversation or of the whole space; never a task, a fork or a replay."""
+        for row in self.all_sessions(conversation_id=conversation_id, owner=owner, include_children=False):
+            if row.relation in (None, "import"):
+                return Session(Log(self.backend, row, self.runtime))
+        return None
+
+    def hydrate(self, session_id: str) -> HydratedSession:
+        """Read a session's row, seeds, messages, state and totals in one read."""
+        return hydrate(Log(self.backend, self.backend.session(session_id), self.runtime))
+
+    def search(
+        self,
+        text: str,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        trashed: bool = False,
+        catch_up: bool = True,
+    ) -> SearchPage:
+        """Search entries and titles: words, "phrases", prefix*, -word and filters; newest branch first.
+
+        Filters: role: kind: tool: model: error: agent: tag: session: before: after:. New entries are indexed first;
+        with `catch_up=False` they are not, and `page.behind` counts the sessions not fully indexed.
+        """
+        query = parse_query(text, self.runtime.now())
+        if catch_up:
+            self.backend.index()
+        return self.backend.search(replace(query, limit=limit, before=before, trashed=trashed))
+
+    def index(self, progress: IndexProgress | None = None) -> int:
+        """Index new entries. A search does it too; call this when there are many."""
+        return self.backend.index(progress)
+
+    # -- lab ---------------------------------------------------------------------------------------
+
+    def lab(
+        self,
+        *cohort: str,
+        model: ModelLike | ModelOfCell | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        baseline_model: ModelLike | ModelOfCell | None = None,
+        baseline_tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        mode: LabMode | None = None,
+        repeat: int = 1,
+        after_divergence: AfterDivergence = "stop",
+        sample: int | None = None,
+        seed: int = 0,
+        again: bool = False,
+        engine: Literal["local", "absurd"] = "local",
+        queue: str = DEFAULT_QUEUE,
+    ) -> Lab:
+        """Plan to replay a cohort of sessions with the recorded setup and with a changed one, and compare.
+
+        `cohort` are search queries, session ids or names of saved cohorts. Nothing runs before `lab.run()`. If the same
+        lab was interrupted it continues; if it is complete its report is returned, unless `again`. With `engine="absurd"`
+        the workers of a queue replay it. See docs/lab.md.
+        """
+        from .lab.lab import Lab, LabOptions
+
+        lab_options = LabOptions(
+            model=model,
+            prompt=prompt,
+            prompt_patch=prompt_patch,
+            options=options,
+            tools=tools,
+            baseline_model=baseline_model,
+            baseline_tools=baseline_tools,
+            mode=mode,
+            repeat=repeat,
+            after_divergence=after_divergence,
+            sample=sample,
+            seed=seed,
+            again=again,
+            engine=engine,
+            queue=queue,
+        )
+        return Lab(self.backend, self.runtime, cohort, lab_options)
+
+    def lab_runs(self) -> list[SessionRow]:
+        """The rows of all lab runs, newest first."""
+        from .lab.record import run_rows
+
+        return list(run_rows(self.backend))
+
+    def lab_report(self, run_id: str) -> LabReport:
+        """The report of a lab run as far as it is done. Raises NotFound."""
+        from .lab.lab import load_report
+
+        return load_report(self.backend, self.runtime, run_id)
+
+    def save_cohort(self, name: str, *cohort: str, sample: int | None = None, seed: int = 0) -> Cohort:
+        """Save the sessions that `cohort` names, as for `lab`, as a list under a name; an earlier list is replaced."""
+        from .lab.cohort import CohortFinder, save_cohort
+
+        finder = CohortFinder(self.backend, self.runtime)
+        sessions = finder.find(cohort, sample=sample, seed=seed, needs_model=False)
+        ids = [source.session_id for source in sessions.sources]
+        save_cohort(self.backend, self.runtime, name, ids)
+        return sessions
+
+    def cohorts(self) -> dict[str, tuple[str, ...]]:
+        """The saved cohorts: the session ids of each, by name."""
+        from .lab.cohort import saved_cohorts
+
+        return saved_cohorts(self.backend)
+
+    # -- import and copy ---------------------------------------------------------------------------
+
+    def import_bundle(
+        self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
+    ) -> BundleImportResult:
+        """Import a bundle from a path or a binary file, whole or not at all. Importing it twice adds nothing.
+
+        Raises IdConflict if its id holds other content here; `new_id=True` imports it under a new id.
+        """
+        from .exchange.bundle.transfer import import_bundle
+
+        return import_bundle(self.backend, self.runtime, source, new_id=new_id, progress=progress)
+
+    def import_from(
+        self, tool: str, place: str | None = None, *, new_id: bool = False, dry_run: bool = False
+    ) -> Iterator[ToolImportResult]:
+        """Import another tool's sessions from a place, or from where that tool keeps them, one after the other.
+
+        Each is imported whole or not at all. Importing twice adds nothing; a session that has grown adds what is new.
+        Each result reports what could not be kept as it was. The source is only read. With `dry_run` nothing is
+        written, and each result says what this store would have.
+        """
+        from .exchange.importers import read_sessions
+        from .exchange.importers.ingest import import_session, preview_session
+
+        import_one = preview_session if dry_run else import_session
+
+        return (
+            import_one(self.backend, self.runtime, record, new_id=new_id)
+            for record in read_sessions(tool, place)
+        )
+
+    def copy(self, session: Session | str, to: Store, *, new_id: bool = False) -> Session:
+        """Deep copy a session and its tasks to another store or space. Within one space, `fork` copies nothing."""
+        from .exchange import copy
+
+        session_id = session if isinstance(session, str) else session.session_id
+        return to.session(copy.copy_session(self.backend, session_id, to.backend, to.runtime, new_id=new_id))
+
+    # -- blobs -------------------------------------------------------------------------------------
+
+    def put_blob(self, data: bytes, mime: str, name: str | None = None) -> Media:
+        """Store bytes once, by content hash, and return the handle for a message."""
+        check_text(mime, "mime type")
+        self.backend.put_blob(Blob(digest(data), mime, data), self.runtime.now())
+        return Media(digest(data), mime, len(data), name)
+
+    def blob(self, media: Media | str) -> bytes | None:
+        """The bytes behind a handle, a hash, or a reference within JSON (`[oakleaf-blob:…]`); None if they are missing.
+
+        They are checked against their hash.
+        """
+        hash_ = (referenced_digest(media) or media) if isinstance(media, str) else media.hash
+        blob = self.backend.blob(hash_)
+        if blob is not None and digest(blob.data) != hash_:
+            raise StoreError(f"the bytes of blob {hash_} do not match its hash; restore it from a backup")
+        return None if blob is None else blob.data
+
+    def gc(self, grace: int = GRACE_MICROSECONDS) -> int:
+        """Delete blobs that no entry refers to and that are older than `grace` microseconds; return how many."""
+        return self.backend.delete_unreferenced_blobs(self.runtime.now() - grace)
+
+    # -- maintain ----------------------------------------------------------------------------------
+
+    def delete(self, session_id: str) -> list[str]:
+        """Move a session to the trash, its tasks first; `restore` undoes it. Raises SessionRunning if one is running."""
+        self.raise_if_running(self.family(session_id))
+        return self.backend.trash(session_id, self.runtime.now())
+
+    def restore(self, session_id: str) -> list[str]:
+        """Restore a session from the trash, with the tasks deleted with it; return their ids."""
+        return self.backend.restore(session_id)
+
+    def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
+        """Delete a trashed session for good. Entries that a surviving fork needs stay until that fork goes.
+
+        On SQLite the file is rewritten, so that no byte of it is left. To purge many sessions pass `scrub=False` with all
+        but the last: they cannot be read from then on, and the last purge removes their bytes, too.
+        """
+        with suppress(NotFound):  # an earlier purge may have deleted it and not finished
+            self.raise_if_running(self.family(session_id, forks=with_forks))
+        return self.backend.purge(session_id, with_forks=with_forks, scrub=scrub)
+
+    def family(self, session_id: str, *, forks: bool = False) -> list[SessionRow]:
+        """The rows of a session and all its tasks, which are deleted together; with `forks` its forks too."""
+        row = self.backend.session(session_id)
+        trash = (False, True) if forks else (row.trashed_at is not None,)
+        rows = {session_id: row}
+        parents = [session_id]
+        relation: Relation | None = None if forks else "task"
+        while parents:  # a cycle of parents is walked once
+            parent = parents.pop()
+            for trashed in trash:
+                for child in self.all_sessions(parent_session=parent, relation=relation, trashed=trashed):
+                    if child.session_id not in rows:
+                        rows[child.session_id] = child
+                        parents.append(child.session_id)
+        return list(rows.values())
+
+    def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
+        """Raise SessionRunning if one of the sessions is running."""
+        for row in rows:
+            check_free(row, self.runtime)
+
+    def verify(self) -> Iterator[Problem]:
+        """Check every session of this space, the trash included, and yield what is wrong. Changes nothing."""
+        for trashed in (False, True):
+            for row in self.all_sessions(trashed=trashed, limit=200):
+                yield from verify(self.backend, row.session_id)
+        yield from verify_branches(self.backend)
+
+
+def open(
+    url: str | os.PathLike[str],
+    *,
+    space: str = "default",
+    owner: str | None = None,
+    synchronous: Literal["full", "normal"] = "full",
+    secrets: Mapping[str, str] | Iterable[str] = (),
+    key: str | None = None,
+) -> Store:
+    """Open a store by path, `memory:` or `postgresql://…`.
+
+    `secrets` (values, or names and values) are redacted before anything becomes durable, as are the environment's
+    secrets and everything that has the form of a known kind of key. `synchronous="normal"` is faster and survives a
+    killed process, but a power cut may lose the last commits. `key` encrypts a file; it needs `apsw-sqlite3mc`
+    installed in place of `apsw`, and is needed at every opening.
+    """
+    if not check_text(space, "space"):
+        raise InvalidArgument("space", space, "a name that is not empty")
+    if synchronous not in ("full", "normal"):
+        raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
+    address = os.fspath(url)
+    check_store_url(address)
+    if key is not None and (address == "memory:" or "://" in address):
+        raise StoreError("key= is for files; on PostgreSQL encrypt the server's disk and use TLS")
+    if isinstance(secrets, str):
+        raise StoreError("secrets is a text; pass a list of values, or a dict of names and values")
+    named, unnamed = (secrets, ()) if isinstance(secrets, Mapping) else ({}, secrets)
+    redactor = Redactor({**environment_secrets(), **named}, unnamed)
+    if address == "memory:":
+        from .stores.memory.store import MemoryStore
+
+        return Store(MemoryStore(space=space, owner=owner), real_runtime(redactor))
+    if is_postgres_url(address):
+        if synchronous != "full":
+            raise StoreError(
+                "synchronous= is for files; set synchronous_commit on the PostgreSQL server or role"
+            )
+        return Store(_postgres(address, space, owner), real_runtime(redactor))
+    if address == ":memory:":
+        raise NotAStore(address, 'for a store in memory use "memory:"')
+    from .stores.sqlite.store import SqliteStore
+
+    file = SqliteStore(address, space=space, owner=owner, synchronous=synchronous, key=key)
+    return Store(file, real_runtime(redactor, file))
+
+
+def _postgres(url: str, space: str, owner: str | None) -> StoreBackend:
+    try:
+        from .stores.postgres.store import PostgresStore
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[postgres]'") from None
+    return PostgresStore(url, space=space, owner=owner)

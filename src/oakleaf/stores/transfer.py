@@ -1,0 +1,540 @@
+"""Whole sessions on their way between stores: the values that cross, and the steps that every store shares.
+
+An export is independent of its store: branches are numbered 1, 2, 3 … in the order they grew, the lease is left
+out, and a running session becomes interrupted. So equal sessions make equal exports in every store. Does not know
+files, formats or SQL.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from ..core.codec import decode
+from ..core.drafts import NewEntry
+from ..core.entries import Settings
+from ..core.media import MEDIA_MARK
+from ..core.messages import Message
+from ..core.tool_definitions import MIME as TOOLS_MIME
+from ..core.tree import Branch, Leaf, reachable_seqs
+from ..core.usage import Call
+from ..errors import IdConflict, NotFound, StoreDamaged
+from .base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from .message_limits import MessageLimit, limits_as_facts, select_inherited_limits
+
+_REFERENCE = b"oakleaf-blob:"
+_REFERENCES = re.compile(rb'oakleaf-blob:([0-9a-f]{64});([^;"\\]+);')
+PLAIN_BYTES = "application/octet-stream"
+PIECE_BYTES = 192 * 1024
+"""Bytes of a blob that are read at once; 256 kB as base64."""
+
+
+class SessionExport(Struct, frozen=True, kw_only=True):
+    """One session. The iterables stream: read each once, in the order of the fields."""
+
+    row: SessionRow
+    """Its leaf uses the branch numbers of this export; its space is not part of the export."""
+    detail: SessionDetail
+    branches: tuple[Branch, ...]
+    """First the inherited ones (`session_id` is None, `tail` is the last seq it inherits), then its own."""
+    inherited_calls: tuple[Call, ...]
+    """The calls that made the inherited entries."""
+    inherited_limits: tuple[MessageLimit, ...] = ()
+    """How many messages the calls of inherited turns were given at most."""
+    entries: Iterable[StoredEntry]
+    calls: Iterable[Call]
+    facts: Iterable[Fact]
+    inbox: Iterable[QueuedInput]
+    inherited_hash: Callable[[], bytes]
+    """A hash over all that is inherited: entries, calls and message limits."""
+
+
+class BlobStream(Struct, frozen=True):
+    """A blob whose bytes need not be in memory at once."""
+
+    hash: str
+    mime: str
+    size: int
+    pieces: Iterable[bytes]
+
+
+class SessionExports(Struct, frozen=True):
+    """Sessions of one snapshot, and the blobs they refer to. Read the sessions first."""
+
+    sessions: Iterable[SessionExport]
+    blobs: Callable[[Mapping[str, str]], Iterable[BlobStream]]
+    """Return those of the named blobs (digest → mime) that are present, by digest."""
+
+
+class ImportResult(Struct, frozen=True):
+    added: tuple[str, ...]
+    """The sessions written now."""
+    known: tuple[str, ...]
+    """The sessions that were present before, with the same content."""
+    entries: int
+    blobs: int
+    missing: int
+    """Blobs that are referred to and were neither imported nor present."""
+
+
+# -- making a session independent of its store -----------------------------------------------------------
+
+
+def renumber_branches(
+    branches: Sequence[Branch], session_id: str, url: str
+) -> tuple[tuple[Branch, ...], dict[int, int]]:
+    """Return a session's branches in an export's numbers, and those numbers by the store's own."""
+    by_number = {branch.branch: branch for branch in branches}
+    own = [branch for branch in branches if branch.session_id == session_id]
+    last_seqs = reachable_seqs(by_number, [Leaf(branch.branch, branch.tail) for branch in own])
+    numbers = {own_number: number for number, own_number in enumerate(sorted(by_number), 1)}
+    try:
+        renumbered = tuple(
+            Branch(
+                numbers[branch.branch],
+                session_id if branch.session_id == session_id else None,
+                None if branch.parent is None else numbers[branch.parent],
+                branch.parent_seq,
+                branch.tail if branch.session_id == session_id else last_seqs[branch.branch],
+            )
+            for branch in sorted(branches, key=lambda branch: branch.branch)
+        )
+    except KeyError as error:
+        raise StoreDamaged(url, f"branch {error} of session {session_id} is missing") from None
+    return renumbered, numbers
+
+
+def portable_row(row: SessionRow, numbers: Mapping[int, int]) -> SessionRow:
+    """Return the row as an export holds it: without a lease, and not running."""
+    return replace(
+        row,
+        leaf=Leaf(numbers.get(row.leaf.branch, 0), row.leaf.seq),
+        status="interrupted" if row.status == "running" else row.status,
+        fence=0,
+        holder=None,
+        lease_until=None,
+        tags=dict(sorted(row.tags.items())),
+    )
+
+
+def renumber_fact(fact: Fact, numbers: Mapping[int, int]) -> Fact:
+    """Return the fact with other branch numbers. Only the first fact of a change, which has its key, has a position."""
+    data = fact.data
+    if fact.key is not None and next(iter(data), None) == "branch":
+        branch = numbers[data["branch"]]
+        data = data if branch == data["branch"] else {**data, "branch": branch}
+    if fact.kind == "moved" and "from" in data:
+        branch, seq = data["from"]
+        data = {**data, "from": [numbers[branch], seq]}
+    return fact if data is fact.data else Fact(fact.number, fact.kind, fact.key, data, fact.at)
+
+
+def select_inherited_calls(
+    calls: Iterable[Call], branches: Iterable[Branch], numbers: Mapping[int, int]
+) -> list[Call]:
+    """Return those of other sessions' calls that belong to inherited entries, in an order that needs no store."""
+    last_seqs = {branch.branch: branch.tail for branch in branches if branch.session_id is None}
+    inherited = []
+    for call in calls:
+        number = numbers.get(call.branch, 0)
+        if call.seq <= last_seqs.get(number, -1):
+            inherited.append(replace(call, branch=number))
+    return sorted(inherited, key=lambda call: (call.branch, call.seq, call.at, call.call_id))
+
+
+def _renumber_calls(calls: Iterable[Call], numbers: Mapping[int, int]) -> Iterator[Call]:
+    return (replace(call, branch=numbers[call.branch]) for call in calls)
+
+
+def hash_inherited(
+    entries: Iterable[StoredEntry], calls: Sequence[Call], limits: Sequence[MessageLimit]
+) -> bytes:
+    """Return the hash behind `SessionExport.inherited_hash`; the entries are those of inherited branches."""
+    digest = sha256()
+    for stored in entries:
+        digest.update(msgspec.msgpack.encode(_comparable(stored)))
+    digest.update(msgspec.msgpack.encode((calls, limits)))
+    return digest.digest()
+
+
+def _comparable(stored: StoredEntry) -> StoredEntry:
+    """Leave out of an entry what is not compared: evidence, and the blobs, which follow from the body."""
+    return StoredEntry(stored.branch, replace(stored.entry, evidence=None, media=()))
+
+
+def _comparable_input(queued: QueuedInput) -> QueuedInput:
+    return replace(queued, is_imported=False)
+
+
+# -- comparing -------------------------------------------------------------------------------------------
+
+
+def is_same_session(present: SessionExport, incoming: SessionExport) -> bool:
+    """Whether two exports hold the same session. Reads both to the end, or to the first difference."""
+    row = replace(incoming.row, space=present.row.space, imported_facts=present.row.imported_facts)
+    if (present.row, present.detail, present.branches) != (row, incoming.detail, incoming.branches):
+        return False
+    pairs: list[tuple[Iterable[Any], Iterable[Any]]] = [
+        (map(_comparable, present.entries), map(_comparable, incoming.entries)),
+        (present.calls, incoming.calls),
+        (map(msgspec.json.encode, present.facts), map(msgspec.json.encode, incoming.facts)),
+        (map(_comparable_input, present.inbox), map(_comparable_input, incoming.inbox)),
+    ]
+    return all(one == other for ours, theirs in pairs for one, other in zip_longest(ours, theirs))
+
+
+def _line(branches: Mapping[int, Branch], top: Branch) -> list[Branch]:
+    """Return a branch after its ancestors."""
+    line = [top]
+    while line[-1].parent is not None and line[-1].parent < line[-1].branch:
+        line.append(branches[line[-1].parent])
+    return line[::-1]
+
+
+def sessions_with_tasks(roots: Sequence[str], tasks: Callable[[str], Iterable[tuple[int, str]]]) -> list[str]:
+    """Return sessions and their tasks, parents first; siblings by (start, id), so that no store's order matters."""
+    session_ids: dict[str, None] = {}
+    waiting = list(reversed(roots))
+    while waiting:
+        session_id = waiting.pop()
+        if session_id not in session_ids:  # a cycle of parents is walked once
+            session_ids[session_id] = None
+            waiting.extend(task for _, task in sorted(tasks(session_id), reverse=True))
+    return list(session_ids)
+
+
+# -- blobs -----------------------------------------------------------------------------------------------
+
+
+def blob_references(kind: str, body: bytes) -> dict[str, str]:
+    """Return the blobs an entry refers to, each with the mime type it states: a function of its bytes."""
+    mimes: dict[str, str] = {}
+    if kind == "settings":
+        settings = decode(kind, body)
+        assert isinstance(settings, Settings)
+        tools = settings.tool_definitions
+        return {} if tools is None or "\0" in tools.hash else {tools.hash: TOOLS_MIME}
+    if MEDIA_MARK not in body and _REFERENCE not in body:
+        return mimes
+    if MEDIA_MARK in body and kind == "message":
+        payload = decode(kind, body)
+        assert isinstance(payload, Message)
+        mimes = {media.hash: media.mime for media in reversed(list(payload.media))}
+    if _REFERENCE in body:
+        for digest, mime in _REFERENCES.findall(body):
+            mimes.setdefault(digest.decode(), mime.decode())
+    return {
+        digest: PLAIN_BYTES if "\0" in mime else mime for digest, mime in mimes.items() if "\0" not in digest
+    }
+
+
+class BlobReferences:
+    """Collects, while entries stream by, which blobs they refer to and where."""
+
+    def __init__(self) -> None:
+        self.mimes: dict[str, str] = {}
+        self.definitions: set[str] = set()
+        """Those that hold definitions of tools: a bundle has them even if no media are asked for."""
+        self.places: list[tuple[int, int, str]] = []
+        """(branch of the store, seq, digest), to be linked once the blobs are present."""
+
+    def add(self, kind: str, body: bytes) -> dict[str, str]:
+        mimes = blob_references(kind, body)
+        for digest, mime in mimes.items():
+            self.mimes.setdefault(digest, mime)
+        if kind == "settings":
+            self.definitions.update(mimes)
+        return mimes
+
+    def entries(self, entries: Iterable[StoredEntry], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
+        for stored in entries:
+            for digest in self.add(stored.entry.kind, stored.entry.body):
+                self.places.append((numbers[stored.branch], stored.entry.seq, digest))
+            yield stored
+
+    def inbox(self, inbox: Iterable[QueuedInput]) -> Iterator[QueuedInput]:
+        for queued in inbox:
+            self.add("message", queued.body)
+            yield queued
+
+
+# -- reading whole sessions out of a store ---------------------------------------------------------------
+
+
+class SessionExporter(ABC):
+    """Reads whole sessions from one snapshot of a store; the stores provide the reads.
+
+    A `key` names a session within its store: the number of its row in a database, its id in memory. A session
+    that was purged while a fork needs its entries keeps its key.
+    """
+
+    def __init__(self, space: str, owner: str | None, url: str) -> None:
+        self.space, self.owner, self.url = space, owner, url
+
+    @abstractmethod
+    def find(self, session_id: str) -> tuple[Any, SessionRow]:
+        """Return the session's key and row; `NotFound` if it is absent or another tenant's."""
+
+    @abstractmethod
+    def detail(self, key: Any) -> SessionDetail: ...
+
+    @abstractmethod
+    def branch_tree(self, session_id: str, key: Any) -> list[Branch]:
+        """Return its own branches and their ancestors."""
+
+    @abstractmethod
+    def tasks(self, session_id: str) -> Iterable[tuple[int, str]]:
+        """Return start time and id of each task of a session."""
+
+    @abstractmethod
+    def branch_entries(self, branch: int, first: int, last: int) -> Iterable[NewEntry]: ...
+
+    @abstractmethod
+    def branch_owners(self, branches: Sequence[int]) -> Iterable[Any]:
+        """Return the keys of the sessions that own these branches, or did."""
+
+    @abstractmethod
+    def calls(self, key: Any) -> Iterable[Call]: ...
+
+    @abstractmethod
+    def facts(self, key: Any) -> Iterable[Fact]: ...
+
+    @abstractmethod
+    def limit_facts(self, key: Any) -> Iterable[Fact]:
+        """Return the facts of a journal from which `message_limits` reads."""
+
+    @abstractmethod
+    def inbox(self, key: Any) -> Iterable[QueuedInput]: ...
+
+    @abstractmethod
+    def blob(self, digest: str) -> tuple[int, Iterable[bytes]] | None:
+        """Return the size of a blob and its bytes in pieces."""
+
+    def export_all(self, session_ids: Sequence[str], *, children: bool) -> SessionExports:
+        for session_id in session_ids:
+            self.find(session_id)
+        names = sessions_with_tasks(session_ids, self.tasks) if children else session_ids
+        return SessionExports((self.export(name)[0] for name in names), self.blobs)
+
+    def export(self, session_id: str) -> tuple[SessionExport, dict[int, int]]:
+        """Return the session, and the export's branch numbers by the store's own."""
+        key, row = self.find(session_id)
+        branches, numbers = renumber_branches(self.branch_tree(session_id, key), session_id, self.url)
+        inherited = [branch for branch in branches if branch.session_id is None]
+        calls, limits = self._inherited(inherited, numbers)
+        export = SessionExport(
+            row=portable_row(row, numbers),
+            detail=self.detail(key),
+            branches=branches,
+            inherited_calls=calls,
+            inherited_limits=limits,
+            entries=self._entries(branches, numbers),
+            calls=self._calls(key, numbers),
+            facts=self._facts(key, numbers),
+            inbox=self.inbox(key),
+            inherited_hash=lambda: hash_inherited(self._entries(inherited, numbers), calls, limits),
+        )
+        return export, numbers
+
+    def hash_branches(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> bytes:
+        """Return the hash of what these branches hold, in an export's numbers."""
+        return hash_inherited(self._entries(branches, numbers), *self._inherited(branches, numbers))
+
+    def blobs(self, mimes: Mapping[str, str]) -> Iterator[BlobStream]:
+        for digest in sorted(mimes):
+            blob = self.blob(digest)
+            if blob is not None:
+                yield BlobStream(digest, mimes[digest], *blob)
+
+    def _inherited(
+        self, branches: Sequence[Branch], numbers: Mapping[int, int]
+    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
+        """Return the calls and message limits of inherited branches."""
+        own_numbers = {number: own for own, number in numbers.items()}
+        owners = list(self.branch_owners([own_numbers[branch.branch] for branch in branches]))
+        calls = (call for key in owners for call in self.calls(key))
+        limits = select_inherited_limits(map(self.limit_facts, owners), branches, numbers)
+        return tuple(select_inherited_calls(calls, branches, numbers)), limits
+
+    def _entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
+        own_numbers = {number: own for own, number in numbers.items()}
+        for branch in branches:
+            first, last = branch.parent_seq + 1, branch.tail
+            for entry in self.branch_entries(own_numbers[branch.branch], first, last):
+                yield StoredEntry(branch.branch, entry)
+
+    def _calls(self, key: Any, numbers: Mapping[int, int]) -> Iterator[Call]:
+        for call in self.calls(key):
+            if call.branch not in numbers:
+                why = f"call {call.call_id} was made on branch {call.branch}, which is missing"
+                raise StoreDamaged(self.url, why)
+            yield replace(call, branch=numbers[call.branch])
+
+    def _facts(self, key: Any, numbers: Mapping[int, int]) -> Iterator[Fact]:
+        for fact in self.facts(key):
+            try:
+                yield renumber_fact(fact, numbers)
+            except (KeyError, TypeError, ValueError) as error:
+                why = f"fact {fact.number} names a branch that is missing ({error})"
+                raise StoreDamaged(self.url, why) from None
+
+
+# -- writing whole sessions into a store -----------------------------------------------------------------
+
+
+class SessionImporter(ABC):
+    """Writes whole sessions within one transaction of a store, under the store's own numbers.
+
+    A session that is present with the same content is left alone; one whose id holds other content is refused,
+    and everything that came with it. What a fork inherits is attached to its parent where the parent is present
+    and holds the same; else it is written as branches without an owner, as after a purge.
+    """
+
+    def __init__(self, exporter: SessionExporter) -> None:
+        self.exporter, self.space, self.owner = exporter, exporter.space, exporter.owner
+        self.references = BlobReferences()
+        self.added: list[str] = []
+        self.known: list[str] = []
+        self.entries = 0
+
+    @abstractmethod
+    def has_session(self, session_id: str) -> bool:
+        """Whether any tenant's session has this id."""
+
+    @abstractmethod
+    def insert_session(self, row: SessionRow, detail: SessionDetail) -> Any:
+        """Insert a session whose leaf is set later; return its key."""
+
+    @abstractmethod
+    def reserve_key(self) -> Any:
+        """Return a key that no session has or will have."""
+
+    @abstractmethod
+    def insert_branch(self, key: Any, parent: Leaf | None) -> int: ...
+
+    @abstractmethod
+    def set_leaf(self, key: Any, leaf: Leaf) -> None: ...
+
+    @abstractmethod
+    def insert_entries(self, entries: Iterator[tuple[int, NewEntry]], owner: str | None) -> None:
+        """Insert entries, each with its branch and without its blobs, which `link_blobs` adds."""
+
+    @abstractmethod
+    def insert_calls(self, key: Any, calls: Iterable[Call], owner: str | None) -> None: ...
+
+    @abstractmethod
+    def insert_facts(self, key: Any, facts: Iterable[Fact], owner: str | None) -> None: ...
+
+    @abstractmethod
+    def insert_inbox(self, key: Any, inputs: Iterable[QueuedInput], owner: str | None) -> None: ...
+
+    @abstractmethod
+    def has_blob(self, digest: str) -> bool: ...
+
+    @abstractmethod
+    def insert_blob(self, blob: BlobStream, at: int) -> None: ...
+
+    @abstractmethod
+    def link_blobs(self, places: Iterable[tuple[int, int, str]]) -> None:
+        """Note for (branch, seq, digest) that the entry uses the blob, if the blob is present."""
+
+    def import_all(self, exports: SessionExports, at: int) -> ImportResult:
+        for export in exports.sessions:
+            owner = export.row.owner if self.owner is None else self.owner
+            self._import(replace(export, row=replace(export.row, space=self.space, owner=owner)))
+        blobs = 0
+        for blob in exports.blobs(self.references.mimes):
+            if not self.has_blob(blob.hash):
+                self.insert_blob(blob, at)
+                blobs += 1
+        self.link_blobs(self.references.places)
+        missing = sum(not self.has_blob(digest) for digest in self.references.mimes)
+        return ImportResult(tuple(self.added), tuple(self.known), self.entries, blobs, missing)
+
+    def _import(self, export: SessionExport) -> None:
+        session_id = export.row.session_id
+        if self.has_session(session_id):
+            self._refuse_different(export)
+            self.known.append(session_id)
+        else:
+            self.write(export)
+            self.added.append(session_id)
+
+    def _refuse_different(self, incoming: SessionExport) -> None:
+        """`IdConflict` if its id holds another session here, or another tenant's, about which nothing may be revealed."""
+        session_id = incoming.row.session_id
+        try:
+            present, numbers = self.exporter.export(session_id)
+        except NotFound:
+            raise IdConflict(session_id) from None
+        own_numbers = {number: own for own, number in numbers.items()}
+        entries = self.references.entries(incoming.entries, own_numbers)
+        inbox = self.references.inbox(incoming.inbox)
+        if not is_same_session(present, replace(incoming, entries=entries, inbox=inbox)):
+            raise IdConflict(session_id)
+
+    def write(self, export: SessionExport) -> None:
+        owner, numbers = export.row.owner, self._parent_branches(export)
+        shared = set(numbers)
+        if not shared:
+            self._write_inherited(export, numbers)
+        key = self.insert_session(export.row, export.detail)
+        self._write_branches(key, [b for b in export.branches if b.session_id is not None], numbers)
+        self.set_leaf(key, Leaf(numbers[export.row.leaf.branch], export.row.leaf.seq))
+        self.insert_entries(self._new_entries(export.entries, numbers, shared), owner)
+        self.insert_calls(key, _renumber_calls(export.calls, numbers), owner)
+        self.insert_facts(key, (renumber_fact(fact, numbers) for fact in export.facts), owner)
+        self.insert_inbox(key, self.references.inbox(export.inbox), owner)
+
+    def _parent_branches(self, export: SessionExport) -> dict[int, int]:
+        """Return the branches of its parent, by the export's numbers, that hold what a fork inherits; empty if none do."""
+        parent = export.row.parent_session
+        inherited = [branch for branch in export.branches if branch.session_id is None]
+        if parent is None or not inherited:
+            return {}
+        try:
+            key, _ = self.exporter.find(parent)
+        except NotFound:
+            return {}
+        branches = {branch.branch: branch for branch in self.exporter.branch_tree(parent, key)}
+        for top in branches.values():
+            line = _line(branches, top)
+            if len(line) != len(inherited) or top.tail < inherited[-1].tail:
+                continue
+            if [branch.parent_seq for branch in line] != [branch.parent_seq for branch in inherited]:
+                continue
+            numbers = {ours.branch: theirs.branch for ours, theirs in zip(line, inherited, strict=True)}
+            if self.exporter.hash_branches(inherited, numbers) == export.inherited_hash():
+                return {theirs: ours for ours, theirs in numbers.items()}
+        return {}
+
+    def _write_inherited(self, export: SessionExport, numbers: dict[int, int]) -> None:
+        """Write what it inherits as if the owner had been purged."""
+        inherited = [branch for branch in export.branches if branch.session_id is None]
+        if inherited:
+            key, owner = self.reserve_key(), export.row.owner
+            self._write_branches(key, inherited, numbers)
+            self.insert_calls(key, _renumber_calls(export.inherited_calls, numbers), owner)
+            limits = (replace(limit, branch=numbers[limit.branch]) for limit in export.inherited_limits)
+            self.insert_facts(key, limits_as_facts(limits), owner)
+
+    def _write_branches(self, key: Any, branches: Iterable[Branch], numbers: dict[int, int]) -> None:
+        for branch in branches:
+            parent = None if branch.parent is None else Leaf(numbers[branch.parent], branch.parent_seq)
+            numbers[branch.branch] = self.insert_branch(key, parent)
+
+    def _new_entries(
+        self, entries: Iterable[StoredEntry], numbers: Mapping[int, int], shared: set[int]
+    ) -> Iterator[tuple[int, NewEntry]]:
+        for stored in self.references.entries(entries, numbers):
+            if stored.branch not in shared:
+                self.entries += 1
+                yield numbers[stored.branch], stored.entry

@@ -1,0 +1,285 @@
+"""The rules of Anthropic's Messages API for a history, from its documentation and its error messages.
+
+Knows requests, and not how Oakleaf makes them: it judges the projection independently.
+A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from ..base import Request
+
+_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_IMAGE_LIMIT = 5 * 1024 * 1024  # of base64
+# As base64, without the letter that the byte after them has a part in.
+_FIRST_BYTES = {
+    "image/png": ("iVBORw0KGg",),
+    "image/jpeg": ("/9j/",),
+    "image/gif": ("R0lGOD",),
+    "image/webp": ("UklGR",),
+    "application/pdf": ("JVBERi",),
+}
+_THINKING = ("thinking", "redacted_thinking")
+_FIELDS = {
+    "text": {"type", "text", "cache_control", "citations"},
+    "container_upload": {"type", "file_id", "cache_control"},
+    "search_result": {"type", "source", "title", "content", "citations", "cache_control"},
+    "server_tool_use": {"type", "id", "name", "input", "caller", "cache_control"},
+    "mcp_tool_use": {"type", "id", "name", "server_name", "input", "cache_control"},
+    "image": {"type", "source", "cache_control"},
+    "document": {"type", "source", "title", "context", "citations", "cache_control"},
+    "tool_use": {"type", "id", "name", "input", "cache_control", "caller", "toolset_name"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
+    "thinking": {"type", "thinking", "signature"},
+    "redacted_thinking": {"type", "data"},
+}
+_ALLOWED_PARTS = {
+    "user": {"text", "image", "document", "search_result", "container_upload", "tool_result"},
+    "assistant": {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use"},
+    "tool_result": {"text", "image", "document", "search_result"},
+}
+_HOSTED_CALLS = ("server_tool_use", "mcp_tool_use")
+_HOSTED_RESULTS = (
+    *("web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result", "mcp_tool_result"),
+    *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result"),
+    *("tool_search_tool_result", "advisor_tool_result"),
+)
+_USERS_ONLY = _ALLOWED_PARTS["user"] - {"text", "container_upload"}
+_SOURCE_FIELDS = {"url": {"type", "url"}, "file": {"type", "file_id"}, "content": {"type", "content"}}
+
+Violations = Iterator[str]
+
+
+def violations(request: Request, *, ready: bool = False) -> list[str]:
+    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
+    messages = request.get("messages")
+    if not isinstance(messages, list):
+        return ["messages: not a list"]
+    problems = [*_system(request), *_order(messages)]
+    for index, message in enumerate(messages):
+        problems.extend(_message(f"messages[{index}]", message))
+    if not problems:  # pairs can only be checked if all shapes are valid
+        problems.extend(_pairs(messages))
+        problems.extend(_hosted_pairs(messages))
+        problems.extend(_end(messages, ready))
+    return problems
+
+
+def _system(request: Request) -> Violations:
+    if "system" not in request:
+        return
+    system = request["system"]
+    if isinstance(system, str):
+        system = [{"type": "text", "text": system}]
+    if not isinstance(system, list) or not system:
+        yield "system: neither text nor a list of text blocks"
+        return
+    for index, block in enumerate(system):
+        yield from _block(f"system[{index}]", block, {"text"})
+
+
+def _order(messages: list[Any]) -> Violations:
+    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
+    if roles and roles[0] == "assistant":
+        yield "messages[0]: the first message must be the user's"
+    for index, (before, role) in enumerate(pairwise(roles), 1):
+        if role == before:
+            yield f"messages[{index}]: roles must alternate, a second {role} in a row"
+
+
+def _message(path: str, message: Any) -> Violations:
+    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
+        yield f"{path}: not a message of the user or the assistant"
+        return
+    if message.keys() != {"role", "content"}:
+        yield f"{path}: fields are role and content, not {', '.join(map(str, message))}"
+        return
+    role = message["role"]
+    yield from _content(f"{path}.content", message["content"], _ALLOWED_PARTS[role])
+    if role == "assistant" and isinstance(message["content"], list):
+        last = message["content"][-1:]
+        if any(isinstance(block, dict) and block.get("type") in _THINKING for block in last):
+            yield f"{path}: the final block of an assistant message cannot be thinking"
+
+
+def _content(path: str, content: Any, may_hold: set[str]) -> Violations:
+    if isinstance(content, str):
+        content = [{"type": "text", "text": content}]
+    if not isinstance(content, list):
+        yield f"{path}: neither text nor a list of blocks"
+    elif not content:
+        yield f"{path}: must not be empty"
+    else:
+        for index, block in enumerate(content):
+            yield from _block(f"{path}[{index}]", block, may_hold)
+
+
+def _block(path: str, block: Any, may_hold: set[str]) -> Violations:
+    kind = block.get("type") if isinstance(block, dict) else None
+    if kind in _HOSTED_RESULTS and may_hold is _ALLOWED_PARTS["assistant"]:
+        yield from _hosted_result(path, block)
+        return
+    if kind not in may_hold:
+        # A type of a newer API occurs in the model's messages only: other messages hold what is documented here.
+        if may_hold is not _ALLOWED_PARTS["assistant"] or not isinstance(kind, str) or kind in _USERS_ONLY:
+            yield f"{path}: a block of type {kind!r} cannot stand here"
+        return
+    if not block.keys() <= _FIELDS[kind]:
+        yield f"{path}: extra fields {', '.join(sorted(block.keys() - _FIELDS[kind]))}"
+    if kind == "text":
+        if not isinstance(block.get("text"), str) or not block["text"].strip():
+            yield f"{path}.text: must contain non-whitespace text"
+        if not isinstance(block.get("citations", []), list):
+            yield f"{path}.citations: must be a list"
+    elif kind in ("image", "document"):
+        yield from _source(f"{path}.source", kind, block.get("source"))
+    elif kind == "container_upload":
+        if not isinstance(block.get("file_id"), str):
+            yield f"{path}.file_id: field required"
+    elif kind == "search_result":
+        yield from _content(f"{path}.content", block.get("content"), {"text"})
+    elif kind == "tool_use" or kind in _HOSTED_CALLS:
+        yield from _tool_use(path, block)
+    elif kind == "tool_result":
+        yield from _tool_result(path, block)
+    else:
+        yield from _thinking(path, kind, block)
+
+
+def _hosted_result(path: str, block: dict[str, Any]) -> Violations:
+    if not _matches(_ID, block.get("tool_use_id")):
+        yield f"{path}.tool_use_id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    if "content" not in block:
+        yield f"{path}.content: field required"
+
+
+def _source(path: str, kind: str, source: Any) -> Violations:
+    how = source.get("type") if isinstance(source, dict) else None
+    if how in _SOURCE_FIELDS:
+        if source.keys() != _SOURCE_FIELDS[how]:
+            yield f"{path}: a source of type {how} has {', '.join(sorted(_SOURCE_FIELDS[how]))}"
+        return
+    if how == "text" and kind == "document":
+        if source.get("media_type") != "text/plain" or not isinstance(source.get("data"), str):
+            yield f"{path}: not a plain text"
+        return
+    if not isinstance(source, dict) or source.keys() != {"type", "media_type", "data"}:
+        yield f"{path}: not a source with type, media_type and data"
+        return
+    mime, data = source["media_type"], source["data"]
+    if source["type"] != "base64" or not isinstance(data, str) or not _BASE64.fullmatch(data):
+        yield f"{path}: not base64"
+    elif mime not in _FIRST_BYTES or (kind == "document") != (mime == "application/pdf"):
+        yield f"{path}.media_type: {mime!r} is not taken as {kind}"
+    elif not data.startswith(_FIRST_BYTES[mime]):
+        yield f"{path}.data: does not match the media type {mime}"
+    elif kind == "image" and len(data) > _IMAGE_LIMIT:
+        yield f"{path}.data: image exceeds 5 MB: {len(data)} > {_IMAGE_LIMIT}"
+
+
+def _tool_use(path: str, block: dict[str, Any]) -> Violations:
+    if not _matches(_ID, block.get("id")):
+        yield f"{path}.id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    if not _matches(_NAME, block.get("name")):
+        yield f"{path}.name: must match ^[a-zA-Z0-9_-]{{1,128}}$"
+    if not isinstance(block.get("input"), dict):
+        yield f"{path}.input: must be an object"
+
+
+def _tool_result(path: str, block: dict[str, Any]) -> Violations:
+    if not _matches(_ID, block.get("tool_use_id")):
+        yield f"{path}.tool_use_id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    is_error = block.get("is_error", False)
+    if not isinstance(is_error, bool):
+        yield f"{path}.is_error: must be true or false"
+    content = block.get("content")
+    if content is None or content in ("", []):
+        if is_error:
+            yield f"{path}.content: cannot be empty if is_error is true"
+        return
+    may_hold = {"text"} if is_error else _ALLOWED_PARTS["tool_result"]
+    yield from _content(f"{path}.content", content, may_hold)
+
+
+def _thinking(path: str, kind: str, block: dict[str, Any]) -> Violations:
+    key = "signature" if kind == "thinking" else "data"
+    if not isinstance(block.get(key), str) or not block[key]:
+        yield f"{path}.{key}: field required"
+    if kind == "thinking" and not isinstance(block.get("thinking"), str):
+        yield f"{path}.thinking: field required"
+
+
+def _pairs(messages: list[dict[str, Any]]) -> Violations:
+    """Each call is answered once, at the head of the very next message; no id is used twice."""
+    ids: set[str] = set()
+    for index, message in enumerate([*messages, {"role": "user", "content": []}]):
+        path = f"messages[{index}]"
+        calls = _ids(messages[index - 1], "tool_use", "id") if index else []
+        answered = _ids(message, "tool_result", "tool_use_id")
+        for call_id in [call_id for call_id in calls if call_id not in answered]:
+            yield f"{path}: tool_use {call_id} has no tool_result immediately after"
+        for call_id in [call_id for call_id in answered if call_id not in calls]:
+            yield f"{path}: tool_result {call_id} has no tool_use in the message before"
+        if len(set(answered)) < len(answered):
+            yield f"{path}: more than one tool_result for a tool_use"
+        kinds = [block["type"] for block in message["content"]] if answered else []
+        if any(kind != "tool_result" for kind in kinds[: len(answered)]):
+            yield f"{path}: tool_result blocks must come first"
+        for call_id in _ids(message, "tool_use", "id"):
+            if call_id in ids:
+                yield f"{path}: tool_use ids must be unique, {call_id} is not"
+            ids.add(call_id)
+
+
+def _hosted_pairs(messages: list[dict[str, Any]]) -> Violations:
+    """A tool that Anthropic runs has its result before the next input; only the last answer may still wait for it."""
+    waiting: set[str] = set()
+    ids: set[str] = set()
+    for index, message in enumerate(messages):
+        path = f"messages[{index}]"
+        blocks = [] if isinstance(message["content"], str) else message["content"]
+        is_input = message["role"] == "user" and any(block["type"] != "tool_result" for block in blocks)
+        for call_id in sorted(waiting) if is_input or isinstance(message["content"], str) else ():
+            yield f"{path}: tool use with id {call_id} was found without a corresponding result block"
+        for block in blocks:
+            if block["type"] in _HOSTED_CALLS:
+                if block["id"] in ids:
+                    yield f"{path}: tool_use ids must be unique, {block['id']} is not"
+                ids.add(block["id"])
+                waiting.add(block["id"])
+            elif block["type"] in _HOSTED_RESULTS:
+                if block["tool_use_id"] not in waiting:
+                    yield f"{path}: {block['type']} {block['tool_use_id']} has no tool use before it"
+                waiting.discard(block["tool_use_id"])
+
+
+def _end(messages: list[dict[str, Any]], ready: bool) -> Violations:
+    if not messages:
+        if ready:
+            yield "messages: at least one message is required"
+        return
+    last = messages[-1]
+    if last["role"] != "assistant":
+        return
+    content = last["content"]
+    text = content if isinstance(content, str) else content[-1].get("text", "")
+    if text != text.rstrip():
+        yield "messages: final assistant content cannot end with trailing whitespace"
+    is_paused = not isinstance(content, str) and any(block["type"] in _HOSTED_CALLS for block in content)
+    if ready and not is_paused:
+        yield "messages: must end with a user message"
+
+
+def _ids(message: dict[str, Any], kind: str, key: str) -> list[str]:
+    content = message["content"]
+    return [] if isinstance(content, str) else [block[key] for block in content if block["type"] == kind]
+
+
+def _matches(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None

@@ -1,0 +1,216 @@
+"""The rules of Google's Gemini API for a history, from its documentation and its error messages.
+
+Knows requests, and not how Oakleaf makes them: it judges the projection independently.
+A history at rest may be empty or end with the model; one that is `ready` to be sent may not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+from ..base import Request
+
+_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+_SIGNATURE = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
+_INLINE_LIMIT = 20 * 1024 * 1024  # of base64, for the whole request
+# As base64, without the letter that the byte after them has a part in.
+_FIRST_BYTES = {
+    "image/png": ("iVBORw0KGg",),
+    "image/jpeg": ("/9j/",),
+    "image/webp": ("UklGR",),
+    "application/pdf": ("JVBERi",),
+    "audio/wav": ("UklGR",),
+    "audio/mp3": ("SUQz", "//"),
+    "audio/ogg": ("T2dnU",),
+    "audio/flac": ("ZkxhQ",),
+}
+_HOSTED = ("executableCode", "codeExecutionResult", "toolCall", "toolResponse")
+_ALLOWED_PARTS = {
+    "user": {"text", "inlineData", "fileData", "functionResponse"},
+    "model": {"text", "inlineData", "fileData", "functionCall", *_HOSTED},
+    "system": {"text"},
+}
+_DATA = {"text", "inlineData", "fileData", "functionCall", "functionResponse", *_HOSTED}
+_MORE = {
+    "user": {"videoMetadata", "mediaResolution", "partMetadata"},
+    "model": {"thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata"},
+    "system": set(),
+}
+_FIELDS = {
+    "functionCall": {"id", "name", "args"},
+    "functionResponse": {"id", "name", "response"},
+}
+
+Violations = Iterator[str]
+
+
+def violations(request: Request, *, ready: bool = False) -> list[str]:
+    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
+    contents = request.get("contents")
+    if not isinstance(contents, list):
+        return ["contents: not a list"]
+    problems = [*_system(request), *_order(contents)]
+    for index, content in enumerate(contents):
+        problems.extend(_content(f"contents[{index}]", content))
+    if not problems:  # pairs can only be checked if all shapes are valid
+        problems.extend(_pairs(contents))
+        problems.extend(_ids(contents))
+        problems.extend(_signatures(contents))
+        problems.extend(_end(contents) if ready else ())
+    return problems
+
+
+def _system(request: Request) -> Violations:
+    for key in ("messages", "system"):
+        if key in request:
+            yield f"{key}: no such field"
+    if "systemInstruction" in request:
+        system = request["systemInstruction"]
+        if not isinstance(system, dict) or not system.keys() <= {"role", "parts"}:
+            yield "systemInstruction: not a content"
+        else:
+            yield from _parts("systemInstruction.parts", system.get("parts"), "system")
+
+
+def _order(contents: list[Any]) -> Violations:
+    roles = [content.get("role") if isinstance(content, dict) else None for content in contents]
+    if roles and roles[0] == "model":
+        yield "contents[0]: the first content must be the user's"
+    for index, (before, role) in enumerate(pairwise(roles), 1):
+        if role == before:
+            yield f"contents[{index}]: roles must alternate, a second {role} in a row"
+
+
+def _content(path: str, content: Any) -> Violations:
+    if not isinstance(content, dict) or content.get("role") not in ("user", "model"):
+        yield f"{path}: please use a valid role: user, model"
+    elif content.keys() != {"role", "parts"}:
+        yield f"{path}: fields are role and parts, not {', '.join(map(str, content))}"
+    else:
+        yield from _parts(f"{path}.parts", content["parts"], content["role"])
+
+
+def _parts(path: str, parts: Any, role: str) -> Violations:
+    if not isinstance(parts, list) or not parts:
+        yield f"{path}: must include at least one part"
+        return
+    for index, part in enumerate(parts):
+        yield from _part(f"{path}[{index}]", part, role)
+
+
+def _part(path: str, part: Any, role: str) -> Violations:
+    kinds = _DATA & part.keys() if isinstance(part, dict) else set()
+    if not kinds and role == "model" and isinstance(part, dict) and part.keys() - _MORE["model"]:
+        return  # of a newer API: what the model sent, it accepts
+    if len(kinds) != 1 or not kinds <= _ALLOWED_PARTS[role]:
+        yield f"{path}: holds exactly one of {', '.join(sorted(_ALLOWED_PARTS[role]))}"
+        return
+    [kind] = kinds
+    more = part.keys() - kinds
+    if not more <= _MORE[role]:
+        yield f"{path}: unknown names {', '.join(sorted(more - _MORE[role]))}"
+    elif "thoughtSignature" in more and not _matches(_SIGNATURE, part["thoughtSignature"]):
+        yield f"{path}.thoughtSignature: base64 decoding failed"
+    if kind == "text":
+        if not isinstance(part["text"], str) or (not part["text"] and "thoughtSignature" not in more):
+            yield f"{path}.text: must be text and not empty"
+    elif kind == "inlineData":
+        yield from _inline(f"{path}.inlineData", part[kind])
+    elif kind == "fileData":
+        if not isinstance(part[kind], dict) or not isinstance(part[kind].get("fileUri"), str):
+            yield f"{path}.fileData.fileUri: required"
+    elif kind in _HOSTED:
+        if not isinstance(part[kind], dict):
+            yield f"{path}.{kind}: must be an object"
+    else:
+        yield from _function(f"{path}.{kind}", kind, part[kind])
+
+
+def _inline(path: str, blob: Any) -> Violations:
+    if not isinstance(blob, dict) or not {"mimeType", "data"} <= blob.keys() <= {
+        "mimeType",
+        "data",
+        "displayName",
+    }:
+        yield f"{path}: not a blob with mimeType and data"
+        return
+    mime, data = blob["mimeType"], blob["data"]
+    if not _matches(_BASE64, data):
+        yield f"{path}.data: base64 decoding failed"
+    elif mime not in _FIRST_BYTES:
+        yield f"{path}.mimeType: unsupported MIME type {mime!r}"
+    elif not data.startswith(_FIRST_BYTES[mime]):
+        yield f"{path}.data: unable to process as {mime}"
+    elif len(data) > _INLINE_LIMIT:
+        yield f"{path}.data: request payload exceeds 20 MB: {len(data)} > {_INLINE_LIMIT}"
+
+
+def _function(path: str, kind: str, value: Any) -> Violations:
+    if not isinstance(value, dict) or not value.keys() <= _FIELDS[kind]:
+        yield f"{path}: not an object with {', '.join(sorted(_FIELDS[kind]))}"
+        return
+    if not _matches(_NAME, value.get("name")):
+        yield f"{path}.name: must match ^[a-zA-Z_][a-zA-Z0-9_.:-]{{0,63}}$"
+    if "id" in value and (not isinstance(value["id"], str) or not value["id"]):
+        yield f"{path}.id: must be text and not empty"
+    key = "args" if kind == "functionCall" else "response"
+    if not isinstance(value.get(key), dict):
+        yield f"{path}.{key}: must be an object"
+
+
+def _pairs(contents: list[dict[str, Any]]) -> Violations:
+    """The calls of a content are answered at the head of the very next, as many and in the same order."""
+    nothing: dict[str, Any] = {"parts": []}
+    for index, (before, content) in enumerate(pairwise([nothing, *contents, nothing])):
+        path = f"contents[{index}]"
+        calls, answered = _values(before, "functionCall"), _values(content, "functionResponse")
+        if len(calls) != len(answered):
+            yield (
+                f"{path}: the number of function response parts ({len(answered)}) must be equal to "
+                f"the number of function call parts ({len(calls)}) of the function call turn"
+            )
+            continue
+        for call, response in zip(calls, answered, strict=True):
+            if (call["name"], call.get("id")) != (response["name"], response.get("id")):
+                yield f"{path}: function response {response['name']} does not answer {call['name']}"
+        if any("functionResponse" not in part for part in content["parts"][: len(answered)]):
+            yield f"{path}: function responses must come first"
+
+
+def _ids(contents: list[dict[str, Any]]) -> Violations:
+    ids: set[str] = set()
+    for index, content in enumerate(contents):
+        for call in _values(content, "functionCall"):
+            if call.get("id") in ids:
+                yield f"contents[{index}]: ids must be unique, {call['id']} is not"
+            ids.update({call["id"]} if "id" in call else ())
+
+
+def _signatures(contents: list[dict[str, Any]]) -> Violations:
+    """From Gemini 3 on the first call of each step of the current turn must be signed."""
+    for index in range(len(contents) - 1, -1, -1):
+        content = contents[index]
+        if content["role"] == "user" and not _values(content, "functionResponse"):
+            return
+        calls = [part for part in content["parts"] if "functionCall" in part]
+        if calls and "thoughtSignature" not in calls[0]:
+            yield f"contents[{index}]: function call is missing a thought_signature"
+
+
+def _end(contents: list[dict[str, Any]]) -> Violations:
+    if not contents:
+        yield "contents: is not specified"
+    elif contents[-1]["role"] != "user":
+        yield "contents: please ensure that requests end with a user role"
+
+
+def _values(content: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [part[kind] for part in content["parts"] if kind in part]
+
+
+def _matches(pattern: re.Pattern[str], value: Any) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
