@@ -249,7 +249,7 @@ class TestExport:
     def test_a_bundle_is_lines_of_json_and_bodies_are_the_stored_bytes(self, session: Session) -> None:
         lines = bundle(session).splitlines()
         kinds = [json.loads(line)["line"] for line in lines]
-        assert (kinds[0], kinds[-1]) == ("bundle", "end")
+        assert (kinds[0], kinds[-1]) == ("oakleaf", "end")
         for stored in session.log.store.entries(session.session_id):
             assert any(b'"body":' + stored.entry.body in line for line in lines)
 

@@ -107,7 +107,7 @@ class PieceLine(Line, frozen=True, tag="piece"):
     data: bytes
 
 
-class Counts(Struct):
+class Counts(Struct, forbid_unknown_fields=True):
     sessions: int = 0
     entries: int = 0
     calls: int = 0
