@@ -8,8 +8,16 @@ UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --constrain
 WORKERS ?= auto
 FRAMEWORKS := .venv-frameworks
 ENCRYPTED := .venv-encrypted
-SUITES = $(BIN)/python tests/support/run_suites.py $(WORKERS) tests=$(BIN)/python tests/frameworks=$(FRAMEWORKS)/bin/python \
+SUITES = $(BIN)/python tests/support/run_suites.py $(WORKERS) .=$(BIN)/python plugins/frameworks/tests=$(FRAMEWORKS)/bin/python \
 	tests/encrypted=$(ENCRYPTED)/bin/python
+
+# The plugins that are there: a folder that was removed is not installed, and breaks nothing.
+PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
+PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
+EXTRAS_postgres := [absurd]
+EXTRAS_importers := [redis]
+EXTRAS_frameworks := [langgraph,openai-agents,claude-agent,adk,pydantic-ai]
+editable = $(foreach plugin,$(filter $(1:%=plugins/%),$(PLUGINS)),-e "$(plugin)$(EXTRAS_$(notdir $(plugin)))")
 
 .PHONY: help demo replay lab export-session test check format docs bench soak clean
 .DEFAULT_GOAL := help
@@ -25,12 +33,13 @@ $(BIN)/uv: constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
 	@touch $@
 
-$(VENV)/.demo: $(BIN)/uv pyproject.toml
-	@$(UV) -e ".[cli,server]"
+$(VENV)/.demo: $(BIN)/uv $(PROJECTS)
+	@$(UV) -e ".[cli]" $(call editable,server lab workspace importers record)
 	@touch $@
 
-$(VENV)/.test: $(BIN)/uv pyproject.toml
-	@$(UV) -e ".[test]"
+$(VENV)/.test: $(BIN)/uv $(PROJECTS)
+	@$(UV) -e ".[prices,anthropic,openai,gemini,yaml,cli]" --group test \
+		$(call editable,postgres server lab importers record mcp workspace) $(patsubst %,-e %,$(filter plugins/frameworks,$(PLUGINS)))
 	@touch $@ $(VENV)/.demo
 
 demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replayed, compared
@@ -59,18 +68,19 @@ $(VENV)/.bouncer: $(VENV)/.test tests/support/pgbouncer.py
 	@$(BIN)/python tests/support/pgbouncer.py
 	@touch $@
 
-$(FRAMEWORKS)/.test: $(BIN)/uv pyproject.toml constraints-frameworks.txt
+$(FRAMEWORKS)/.test: $(BIN)/uv $(PROJECTS) constraints-frameworks.txt
 	@$(PYTHON) -m venv $(FRAMEWORKS)
 	@$(BIN)/python -m uv pip install --quiet --python $(FRAMEWORKS)/bin/python \
-		--constraint constraints-frameworks.txt -e ".[frameworks]"
+		--constraint constraints-frameworks.txt -e ".[prices,cli]" --group frameworks \
+		$(call editable,frameworks) $(patsubst %,-e %,$(filter-out plugins/frameworks plugins/mcp,$(PLUGINS)))
 	@touch $@
 
 # apsw-sqlite3mc takes the place of apsw, which our own requirements name: so those are left out and said here.
-$(ENCRYPTED)/.test: $(BIN)/uv constraints.txt
+$(ENCRYPTED)/.test: $(BIN)/uv constraints.txt $(PROJECTS)
 	@$(PYTHON) -m venv $(ENCRYPTED)
 	@$(BIN)/python -m uv pip install --quiet --python $(ENCRYPTED)/bin/python --constraint constraints.txt \
 		apsw-sqlite3mc msgspec click rich "psycopg[binary]" hypothesis pytest pytest-xdist
-	@$(BIN)/python -m uv pip install --quiet --python $(ENCRYPTED)/bin/python --no-deps -e .
+	@$(BIN)/python -m uv pip install --quiet --python $(ENCRYPTED)/bin/python --no-deps -e . $(PLUGINS:%=-e %)
 	@touch $@
 
 test: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCRYPTED)/.test ## every test, on every store and under every framework
@@ -80,7 +90,7 @@ check: $(VENV)/.test $(FRAMEWORKS)/.test ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(FRAMEWORKS)/bin/mypy $(shell find src/oakleaf/adapters -name "*.py")
+	@$(FRAMEWORKS)/bin/mypy plugins/frameworks/src
 	@$(BIN)/lint-imports
 
 format: $(VENV)/.test ## put the code in order

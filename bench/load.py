@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import apsw
 
 import oakleaf
-from oakleaf.stores.rows import SESSION_COLUMNS
+from oakleaf.stores.sql.rows import SESSION_COLUMNS
 
 from .filled import FilledStore, fill
 from .measure import Plan, alternate, middle, ms, size_on_disk

@@ -200,9 +200,9 @@ def _serve_upstream(ports: Any) -> None:
 
 def _serve_proxy(ports: Any, upstream: int, place: str) -> None:
     import oakleaf
-    from oakleaf.proxy.recorder import Recorder
-    from oakleaf.proxy.server import Proxy
-    from oakleaf.proxy.upstreams import find_upstreams
+    from oakleaf_record.recorder import Recorder
+    from oakleaf_record.server import Proxy
+    from oakleaf_record.upstreams import find_upstreams
 
     async def main() -> None:
         recorder = Recorder(oakleaf.open(Path(place)))

@@ -18,7 +18,7 @@ import apsw
 import oakleaf
 from oakleaf.store import SessionFilters
 from oakleaf.stores.base import Status
-from oakleaf.stores.rows import SESSION_COLUMNS
+from oakleaf.stores.sql.rows import SESSION_COLUMNS
 
 from .bare import encode
 from .measure import Plan, System, alternate, middle, ms, percentile, size_on_disk, step_by_step

@@ -22,10 +22,10 @@ class ServedStore:
     """The server in a thread of this process, and one connection to it, as a browser has."""
 
     def __init__(self, place: Path) -> None:
-        from oakleaf.server import app
-        from oakleaf.server.auth import AccessSettings
-        from oakleaf.server.context import ServerContext
-        from oakleaf.server.uvicorn_server import open_listener
+        from oakleaf_server import app
+        from oakleaf_server.auth import AccessSettings
+        from oakleaf_server.context import ServerContext
+        from oakleaf_server.uvicorn_server import open_listener
 
         self.store = oakleaf.open(place, synchronous="normal")
         self._listener = open_listener("127.0.0.1", 0)

@@ -18,10 +18,10 @@ from typing import Any
 
 import oakleaf
 from oakleaf import Message, ToolCall, assistant
-from oakleaf.engines.absurd import schema as absurd_schema
-from oakleaf.engines.absurd.engine import Agent
-from oakleaf.engines.absurd.worker import Worker
 from oakleaf.models.model import Request
+from oakleaf_postgres.absurd import schema as absurd_schema
+from oakleaf_postgres.absurd.engine import Agent
+from oakleaf_postgres.absurd.worker import Worker
 from tests.support.postgres import Database
 
 from .arrivals import RECORDED, arrival_times
@@ -35,7 +35,7 @@ RATE = 20.0
 """Sessions a second."""
 SENDERS = 8
 context = multiprocessing.get_context("forkserver")
-context.set_forkserver_preload(["bench.simulation", "oakleaf.stores.postgres", "oakleaf.models.prices"])
+context.set_forkserver_preload(["bench.simulation", "oakleaf_postgres.store.store", "oakleaf.models.prices"])
 
 QUEUE_TIMES = "select extract(epoch from first_started_at - enqueue_at)::float8 from absurd.t_{queue}"
 TURN_TIMES = """

@@ -39,11 +39,11 @@ from absurd_sdk import Absurd, TaskContext
 import oakleaf
 from oakleaf import Message, ScriptedModel, ToolCall, assistant, tool_result, user
 from oakleaf.core.context import Context, Item
-from oakleaf.engines.absurd import schema as absurd_schema
-from oakleaf.engines.absurd.engine import Agent
-from oakleaf.engines.absurd.worker import Worker
 from oakleaf.models.model import Request
 from oakleaf.wire import Answer
+from oakleaf_postgres.absurd import schema as absurd_schema
+from oakleaf_postgres.absurd.engine import Agent
+from oakleaf_postgres.absurd.worker import Worker
 from tests.support.postgres import APP, Database
 
 from .measure import Plan

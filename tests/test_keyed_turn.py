@@ -12,7 +12,7 @@ import oakleaf
 from conftest import Store
 from oakleaf import Session, ToolCall, Turn, Usage, assistant, system
 from oakleaf.errors import InvalidArgument, InvalidOperation, SessionRunning
-from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.testing.stores.writer import read_everything
 from support.interleaving import interleaved
 
 CALL = ToolCall("c1", "refund", {"order": 41})

@@ -19,38 +19,38 @@ import pytest
 import oakleaf
 from oakleaf import Attachment, Message, Text, ToolCall, ToolResult, assistant, user
 from oakleaf.agent.model_call import StreamBuffer
-from oakleaf.agent.tools.command_rules import _PROGRAM_OPTIONS, reason_to_ask
-from oakleaf.agent.tools.files import _FolderWalk
-from oakleaf.agent.tools.http import _without_user
-from oakleaf.agent.tools.scope import Scope
+from oakleaf.bundle.redaction import CountingRedactor
 from oakleaf.cli.reference import _split_reference
 from oakleaf.cli.rendering.turn_screen import _FENCE as SCREEN_FENCE
 from oakleaf.cli.rendering.turn_screen import _ITEM as SCREEN_ITEM
 from oakleaf.core.codec import to_json
+from oakleaf.core.json_repair import _LONE_SURROGATE
 from oakleaf.core.media import extract_blobs
 from oakleaf.core.redact import Redactor
 from oakleaf.core.search import parse_query
 from oakleaf.errors import OakleafError
-from oakleaf.exchange.bundle.redaction import CountingRedactor
-from oakleaf.exchange.exports.escape import code, fence, lines_of, quote
-from oakleaf.exchange.exports.workflow import _OPENER, _SLUG
-from oakleaf.exchange.exports.yaml import to_yaml
-from oakleaf.formats.jsonl import _LONE_SURROGATE
-from oakleaf.formats.langchain import DATA_URL
-from oakleaf.lab.case_file import ExpectedCall
+from oakleaf.exports.escape import code, fence, lines_of, quote
+from oakleaf.exports.workflow import _OPENER, _SLUG
+from oakleaf.exports.yaml import to_yaml
 from oakleaf.log.original_calls import restore_call
 from oakleaf.log.workspace import Workspace
-from oakleaf.models.clients.base import _OVERFLOW, _mask, body_text
 from oakleaf.models.model import Delta
 from oakleaf.models.names import _URL as MODEL_URL
-from oakleaf.proxy.credentials import SecretMask
+from oakleaf.providers.base import _OVERFLOW, _mask, body_text
 from oakleaf.replay.turn_comparison import _split
-from oakleaf.stores.postgres.url import HINTS
 from oakleaf.stores.transfer import blob_references
 from oakleaf.wire import find_provider
 from oakleaf.wire.anthropic.rules import _BASE64
 from oakleaf.wire.openai_chat.rules import _IMAGE, _LINK, _PDF
 from oakleaf.wire.tool_pairs import legal_name
+from oakleaf_importers.formats.langchain import DATA_URL
+from oakleaf_lab.case_file import ExpectedCall
+from oakleaf_postgres.store.url import HINTS
+from oakleaf_record.credentials import SecretMask
+from oakleaf_workspace.command_rules import _PROGRAM_OPTIONS, reason_to_ask
+from oakleaf_workspace.files import _FolderWalk
+from oakleaf_workspace.http import _without_user
+from oakleaf_workspace.scope import Scope
 from support.patterns import Use, hostile_texts, uses
 
 LENGTH = 20_000

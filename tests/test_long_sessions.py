@@ -29,9 +29,9 @@ from oakleaf import (
 from oakleaf.cli.main import oakleaf as command
 from oakleaf.core.drafts import Draft
 from oakleaf.core.usage import Call, Usage
-from oakleaf.mcp_server.archive import Archive
 from oakleaf.models.prices import Rates
 from oakleaf.replay.diff import diff
+from oakleaf_mcp.archive import Archive
 from support.server import LocalServer
 from support.statement_steps import Steps
 

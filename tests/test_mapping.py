@@ -17,7 +17,7 @@ from support.suggestions import suggested_commands
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs/mapping.md").read_text()
-CONFORMANCE = TESTS.parent / "src/oakleaf/stores/conformance"
+CONFORMANCE = TESTS.parent / "src/oakleaf/testing/stores"
 
 
 def test_every_test_that_is_cited_is_there() -> None:

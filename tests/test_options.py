@@ -8,16 +8,7 @@ from typing import Any
 
 import pytest
 
-from oakleaf import (
-    Leaf,
-    ScriptedModel,
-    Session,
-    Settings,
-    ToolCall,
-    ToolContext,
-    assistant,
-    user,
-)
+from oakleaf import Leaf, ScriptedModel, Session, Settings, ToolCall, ToolContext, assistant, user
 from oakleaf import tool as make_tool
 from oakleaf.core.context import fold_settings
 from oakleaf.errors import InvalidOption, Overloaded

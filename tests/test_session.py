@@ -49,7 +49,7 @@ from oakleaf.errors import (
     SessionRunning,
     ToolsNotAllowed,
 )
-from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, find_provider, render
 from support.stopped_runs import stopped
 

@@ -36,7 +36,7 @@ from oakleaf.errors import (
     UnrecognizedReply,
 )
 from oakleaf.log.lease import Lease
-from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.testing.stores.writer import read_everything
 from support.interleaving import interleaved
 
 REPLY = {

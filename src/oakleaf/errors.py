@@ -113,9 +113,9 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from .agent.events import RunResult
-    from .core.tree import Leaf
-    from .core.usage import Usage
+    from oakleaf.agent.events import RunResult
+    from oakleaf.core.tree import Leaf
+    from oakleaf.core.usage import Usage
 
 
 class ExitCode(IntEnum):
@@ -1089,7 +1089,7 @@ class UnknownAgent(OakleafError):
         super().__init__(
             f"{problem} (it has {_list_some(known) or 'none'})",
             "run oakleaf worker --agents FILE.py with a file that contains "
-            f"oakleaf.engines.absurd.Agent({name or 'NAME'!r}, model=…)",
+            f"oakleaf_postgres.absurd.Agent({name or 'NAME'!r}, model=…)",
         )
 
 

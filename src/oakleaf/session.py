@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec.structs import replace
 
-from . import wire
-from .core import context as contexts
-from .core.codec import check_text
-from .core.context import Context
-from .core.drafts import Draft
-from .core.entries import (
+from oakleaf import wire
+from oakleaf.agent.blocking import blocking
+from oakleaf.core import context as contexts
+from oakleaf.core.codec import check_text
+from oakleaf.core.context import Context
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import (
     BranchSummary,
     Compaction,
     Effects,
@@ -35,19 +36,16 @@ from .core.entries import (
     Uncompaction,
     check_effects,
 )
-from .core.fit import Budget, FitResult, fit
-from .core.log_events import LogEvent, log_events
-from .core.messages import Message, Outcome, tool_result, user
-from .core.redact import Redactor
-from .core.state import State
-from .core.tool_definitions import ToolSpec, define_tools
-from .core.tree import Branch, Leaf
-from .core.tree_text import TreeLine, tree_lines
-from .core.turns import Action, OpenCall
-from .core.usage import Call, Totals
-from .engines.absurd.queue import DEFAULT_QUEUE
-from .engines.blocking import blocking
-from .errors import (
+from oakleaf.core.fit import Budget, FitResult, fit
+from oakleaf.core.messages import Message, Outcome, tool_result, user
+from oakleaf.core.redact import Redactor
+from oakleaf.core.state import State
+from oakleaf.core.tool_definitions import ToolSpec, define_tools
+from oakleaf.core.tree import Branch, Leaf
+from oakleaf.core.tree_text import TreeLine, tree_lines
+from oakleaf.core.turns import Action, OpenCall
+from oakleaf.core.usage import Call, Totals
+from oakleaf.errors import (
     InvalidArgument,
     InvalidOperation,
     InvalidPosition,
@@ -56,37 +54,39 @@ from .errors import (
     StoreError,
     TaskTrashed,
 )
-from .log import labels, ledger, prompt
-from .log.binding import bind, check_bound
-from .log.changes import AppendResult, Cut, check_callers_key
-from .log.fork import fork
-from .log.lease import check_free, interrupt, is_held
-from .log.log import HydratedSession, Log, hydrate
-from .log.storage import SessionStorage, storage
-from .log.turn_start import turn_about
-from .log.verify import Problem, verify
-from .stores.base import Fact, SessionQuery, SessionRow, Status
-from .turn import Turn
-from .wire.explain import Difference, first_difference
-from .wire.options import check_options
+from oakleaf.exports.log_events import LogEvent, log_events
+from oakleaf.log import labels, ledger, prompt
+from oakleaf.log.binding import bind, check_bound
+from oakleaf.log.changes import AppendResult, Cut, check_callers_key
+from oakleaf.log.fork import fork
+from oakleaf.log.lease import check_free, interrupt, is_held
+from oakleaf.log.log import HydratedSession, Log, hydrate
+from oakleaf.log.storage import SessionStorage, storage
+from oakleaf.log.turn_start import turn_about
+from oakleaf.log.verify import Problem, verify
+from oakleaf.stores.base import Fact, SessionQuery, SessionRow, Status
+from oakleaf.turn.turn import Turn
+from oakleaf.wire.explain import Difference, first_difference
+from oakleaf.wire.options import check_options
+from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
-    from .agent.events import RunResult
-    from .agent.limits import Limits
-    from .agent.prompt_window import WindowUse
-    from .agent.tools.file_rewind import FilesPlan
-    from .agent.tools.mcp.server import ToolLike
-    from .agent.tools.tool import EarlierCall, PendingApproval, Tool
-    from .engines.absurd.engine import EnqueuedTask
-    from .engines.local import ModelLike, Run
-    from .exchange.bundle.transfer import PathOrFile
-    from .exchange.bundle.write import BundleExportResult, OnProgress
-    from .exchange.exports.finetune import FineTuning
-    from .exchange.exports.html import HtmlExportResult
-    from .lab.promote import Promotion
-    from .log.workspace import Workspace
-    from .replay.report import ReplayReport
-    from .replay.tool_answers import Mode, OnMiss
+    from oakleaf.agent.events import RunResult
+    from oakleaf.agent.limits import Limits
+    from oakleaf.agent.prompt_window import WindowUse
+    from oakleaf.agent.run import ModelLike, Run
+    from oakleaf.agent.tools.tool import EarlierCall, PendingApproval, Tool
+    from oakleaf.bundle.transfer import PathOrFile
+    from oakleaf.bundle.write import BundleExportResult, OnProgress
+    from oakleaf.exports.finetune import FineTuning
+    from oakleaf.log.workspace import Workspace
+    from oakleaf.replay.report import ReplayReport
+    from oakleaf.replay.tool_answers import Mode, OnMiss
+    from oakleaf_lab.promote import Promotion
+    from oakleaf_mcp.client.server import ToolLike
+    from oakleaf_postgres.absurd.engine import EnqueuedTask
+    from oakleaf_server.offline_page import HtmlExportResult
+    from oakleaf_workspace.file_rewind import FilesPlan
 
     Tools = Iterable[ToolLike]
 
@@ -227,7 +227,7 @@ class Session:
         """
         check_effects(effects)
         if limits is not None and not isinstance(limits, Mapping):
-            from .agent.limits import session_limits
+            from oakleaf.agent.limits import session_limits
 
             limits = session_limits(limits)
         own_limits = None if limits is None else dict(limits)
@@ -322,7 +322,7 @@ class Session:
             self.log.raise_if_leased()
             folder = None if files is True else files
             restored = self.plan_files(to, folder, accept_imported=accept_imported)
-            from .agent.tools.file_rewind import restore_files
+            from oakleaf_workspace.file_rewind import restore_files
 
             restore_files(self.log, restored, skip_changed=skip_changed)
         drafts = []
@@ -338,7 +338,7 @@ class Session:
         self, to: int, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
     ) -> FilesPlan:
         """What `rewind(to, files=…)` would do with the files that the workspace tools wrote after entry `to`."""
-        from .agent.tools.file_rewind import plan_rewind
+        from oakleaf_workspace.file_rewind import plan_rewind
 
         return plan_rewind(self.log, self.log.cut(to).at, folder, accept_imported=accept_imported)
 
@@ -363,7 +363,7 @@ class Session:
         """
         if files is not False:
             self.log.raise_if_leased()
-            from .agent.tools.file_rewind import restore_files
+            from oakleaf_workspace.file_rewind import restore_files
 
             folder = None if files is True else files
             plan = self.plan_redo_files(folder, accept_imported=accept_imported)
@@ -374,7 +374,7 @@ class Session:
         self, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
     ) -> FilesPlan:
         """What `redo(files=…)` would do with the files."""
-        from .agent.tools.file_rewind import plan_redo
+        from oakleaf_workspace.file_rewind import plan_redo
 
         return plan_redo(self.log, folder, accept_imported=accept_imported)
 
@@ -429,7 +429,7 @@ class Session:
         Those on other branches of this session and, if it is a fork, those that were there when it was made; with the
         calls of their tasks. The newest thousand entries of each branch are looked at.
         """
-        from .agent.earlier_calls import left_behind
+        from oakleaf.agent.earlier_calls import left_behind
 
         return left_behind(self.log, limit)
 
@@ -540,7 +540,7 @@ class Session:
         `tools`, `messages` and options. All of it but the model and how to stream, as our clients send it.
         `provider`: default is that of the session's model.
         """
-        from .agent.prompt_window import read_prompt_context
+        from oakleaf.agent.prompt_window import read_prompt_context
 
         provider_format = wire.find_provider(provider or self._provider())
         context = read_prompt_context(self.log, self._leaf_at(at), budget, provider_format.name)
@@ -584,7 +584,7 @@ class Session:
 
     def window_use(self, at: int | None = None) -> WindowUse:
         """How many tokens the request at this leaf has, by our estimate, and the window of the session's model, if known."""
-        from .agent.prompt_window import measure_window, read_prompt_context
+        from oakleaf.agent.prompt_window import measure_window, read_prompt_context
 
         row = self.row
         return measure_window(read_prompt_context(self.log, self._leaf_at(at)), row.model, row.context_window)
@@ -613,8 +613,8 @@ class Session:
         then long results, which are shortened. `usage` and `model` are of the call that wrote the summary, as for
         `record_call`: the ledger charges it with the entry.
         """
-        from .agent.compaction import manual_compaction  # late: few sessions are compacted
-        from .agent.host_call import host_call
+        from oakleaf.agent.compaction import manual_compaction  # late: few sessions are compacted
+        from oakleaf.agent.host_call import host_call
 
         compaction = manual_compaction(
             self.log,
@@ -667,7 +667,7 @@ class Session:
         `usage` is a `Usage` or the reply of an SDK, which also names its model; `model` is a name such as
         "anthropic:claude-…". Recorded again under its `key`, it is counted once.
         """
-        from .agent.host_call import host_call
+        from oakleaf.agent.host_call import host_call
 
         check_callers_key(key)
         check_text(purpose, "purpose")
@@ -814,7 +814,7 @@ class Session:
         accept_imported: bool = False,
     ) -> RunResult:
         """`send` for scripts: run the whole turn and return its result."""
-        from .engines.local import collect
+        from oakleaf.agent.run import collect
 
         return collect(
             self.send(
@@ -951,7 +951,7 @@ class Session:
         accept_imported: bool = False,
     ) -> RunResult:
         """`resume` for scripts: run the open turn to its end and return the result."""
-        from .engines.local import collect
+        from oakleaf.agent.run import collect
 
         return collect(
             self.resume(
@@ -988,7 +988,7 @@ class Session:
             raise InvalidOperation(
                 'a run needs a model: pass model="anthropic:claude-…", a Model, or a chain'
             )
-        from .engines.local import start_run
+        from oakleaf.agent.run import start_run
 
         run = start_run(
             self.log,
@@ -1022,11 +1022,11 @@ class Session:
         if not self.log.cursor.turn:
             return False
         if self.log.store.has_tasks:
-            from .engines.absurd.signals import request_cancel
+            from oakleaf_postgres.absurd.signals import request_cancel
 
             if request_cancel(self.log):
                 return True
-        from .engines.local import cancel_turn
+        from oakleaf.agent.run import cancel_turn
 
         cancel_turn(self.log)
         return True
@@ -1042,7 +1042,7 @@ class Session:
         """Tools for files, grep, shell and HTTP within the workspace's scope; `commands` is the shell's allow-list,
         `hosts` names private hosts that HTTP may reach, `env` variables of this process that commands inherit.
         """
-        from .agent.tools.workspace import workspace_tools
+        from oakleaf_workspace.tools import workspace_tools
 
         return workspace_tools(self.log, workspace, commands=commands, hosts=hosts, env=env)
 
@@ -1055,13 +1055,13 @@ class Session:
         env: Iterable[str] = (),
     ) -> str:
         """Run a command of the host, recorded like a model's tool call, and return its output."""
-        from .agent.tools.workspace import run_shell
+        from oakleaf_workspace.tools import run_shell
 
         return run_shell(self.log, list(argv), workspace, commands, env)
 
     def pending_approvals(self) -> list[PendingApproval]:
         """The tool calls that wait for a person, in this session and its tasks; pass them to `approve`."""
-        from .agent.call_status import pending_approvals
+        from oakleaf.agent.call_status import pending_approvals
 
         return pending_approvals(self.log)
 
@@ -1095,7 +1095,7 @@ class Session:
         """Allow what was left open elsewhere before the session was imported, with that of its tasks: calls that have an
         effect, and queued inputs. Recorded, so that it is asked for once; `ImportNotAccepted` lists what would run.
         """
-        from .agent.import_plan import accept_import
+        from oakleaf.agent.import_plan import accept_import
 
         accept_import(self.log)
 
@@ -1124,7 +1124,7 @@ class Session:
         Nobody can be asked in a replay: a live call of an unsafe tool that was made before with the same arguments is a
         miss, unless `effects` is `repeat` or `reuse`.
         """
-        from .replay.replay import ReplayPlan, replay
+        from oakleaf.replay.replay import ReplayPlan, replay
 
         plan = ReplayPlan(
             model=model,
@@ -1165,7 +1165,7 @@ class Session:
         """
         from pathlib import Path
 
-        from .lab.promote import Expectation, promote
+        from oakleaf_lab.promote import Expectation, promote
 
         expectation = Expectation(
             tools=tools,
@@ -1202,7 +1202,7 @@ class Session:
         `blobs` includes the media, so that the bundle is self-contained. `redact` hides everything known to be secret
         now, under a new session id, for sharing.
         """
-        from .exchange.bundle.transfer import export
+        from oakleaf.bundle.transfer import export
 
         return export(self.log, to, blobs=blobs, children=children, redact=redact, progress=progress)
 
@@ -1219,14 +1219,14 @@ class Session:
 
         `blobs` needs `redact=False`, because the bytes of blobs cannot be redacted.
         """
-        from .exchange.exports.html import write_page
+        from oakleaf_server.offline_page import write_page
 
         export = partial(self.export, blobs=blobs, children=children, redact=redact, progress=progress)
         return write_page(to, export)
 
     def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
         """The path as Markdown, one text per entry; tool results are cut to `lines` lines. The content is inert."""
-        from .exchange.exports.markdown import markdown
+        from oakleaf.exports.markdown import markdown
 
         if lines < 1:
             raise InvalidArgument("lines", lines, "a number from 1")
@@ -1236,8 +1236,8 @@ class Session:
         self, what: Literal["path", "all", "events"] = "path", *, since: int = 0, redact: bool = True
     ) -> Iterator[str]:
         """One JSON object per line: the entries of the path, of all own branches, or the path as events."""
-        from .exchange.exports.jsonl import entry_lines, event_lines
-        from .exchange.exports.path_reader import redact_entries
+        from oakleaf.exports.jsonl import entry_lines, event_lines
+        from oakleaf.log.path_reader import redact_entries
 
         if what == "all":
             own = (entry for entry in self.entries() if entry.seq > since)
@@ -1249,14 +1249,14 @@ class Session:
 
     def finetune(self, *, tools: Iterable[Tool | Callable[..., Any]] = (), redact: bool = True) -> FineTuning:
         """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
-        from .exchange.exports.finetune import finetune
+        from oakleaf.exports.finetune import finetune
 
         return finetune(list(self._entries(0, redact)), tools, self.read_blob)
 
     def workflow(self, *, redact: bool = True) -> str:
         """A `.relavium.yaml` scaffold: one agent node per completed turn, with the transcript in its metadata."""
-        from .exchange.exports.workflow import frozen_agent, workflow
-        from .exchange.exports.yaml import to_yaml
+        from oakleaf.exports.workflow import frozen_agent, workflow
+        from oakleaf.exports.yaml import to_yaml
 
         agent, redactor = frozen_agent(self.log), self._redactor(redact)
         agent = agent if redactor is None else redactor.redact_json(agent)
@@ -1266,9 +1266,9 @@ class Session:
         """An Inspect evaluation log as JSON: the path as one sample."""
         import msgspec
 
-        from .agent.prompt_window import tree_message_limits
-        from .exchange.exports.inspect.log import inspect_log, until
-        from .exchange.exports.timeline import build_timeline
+        from oakleaf.agent.prompt_window import tree_message_limits
+        from oakleaf.exports.inspect.log import inspect_log, until
+        from oakleaf.exports.timeline import build_timeline
 
         row, path, calls = self._row(redact), list(self._entries(0, redact)), self.model_calls("path")
         timeline = build_timeline(self.journal(), calls, self._redactor(redact))
@@ -1282,8 +1282,8 @@ class Session:
 
         Each line is one request to a collector. `content` adds the text of inputs, answers and results.
         """
-        from .exchange.exports.otel.otlp import lines
-        from .exchange.exports.otel.spans import session_span
+        from oakleaf.exports.otel.otlp import lines
+        from oakleaf.exports.otel.spans import session_span
 
         return lines(
             session_span(self.log, content=content, children=children, redactor=self._redactor(redact))
@@ -1293,7 +1293,7 @@ class Session:
         return self.log.runtime.redactor if redact else None
 
     def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
-        from .exchange.exports.path_reader import path_entries, redact_entries
+        from oakleaf.log.path_reader import path_entries, redact_entries
 
         return redact_entries(path_entries(self.log, since), self._redactor(redact))
 
@@ -1330,7 +1330,7 @@ def _tool_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> list[ToolSpec]:
     """Return the definitions of tools, of functions and of dicts."""
-    from .agent.tools.mcp.server import tools_by_name
+    from oakleaf_mcp.client.server import tools_by_name
 
     tools = list(tools)
     parsed = {id(item): wire.parse_tool(item) for item in tools if isinstance(item, dict)}
@@ -1341,14 +1341,14 @@ def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> 
 
 def _repeatable_tools(tools: Iterable[object]) -> set[str]:
     """Return the names of those tools that declare that they may run again; functions and dicts declare nothing."""
-    from .agent.tools.tool import Tool
+    from oakleaf.agent.tools.tool import Tool
 
     return {tool.name for tool in tools if isinstance(tool, Tool) and tool.effect != "unsafe"}
 
 
 def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
     """An approval applies to one call only, not to calls of its task; and a denial is final."""
-    from .agent.call_status import read_call_status
+    from oakleaf.agent.call_status import read_call_status
 
     status = read_call_status(log)
     place = call.seq, call.index
@@ -1365,12 +1365,12 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
 
 
 def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> None:
-    from .agent.task_line import ancestors
+    from oakleaf.agent.task_line import ancestors
 
     data = {"seq": call.seq, "index": call.index}
     decision = {"session": log.session_id, **data, "decision": kind}
     if log.store.has_tasks:
-        from .engines.absurd.signals import record_decision, record_task_decision
+        from oakleaf_postgres.absurd.signals import record_decision, record_task_decision
 
         record_decision(log, call, kind)
         for parent in ancestors(log):
@@ -1383,7 +1383,7 @@ def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> No
 
 def _absurd() -> ModuleType:
     try:
-        from .engines.absurd import engine
+        from oakleaf_postgres.absurd import engine
     except ModuleNotFoundError as error:
         raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[absurd]'") from None
     return engine

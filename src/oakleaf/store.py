@@ -10,25 +10,24 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from .core.codec import check_text
-from .core.drafts import Blob
-from .core.ids import check_id
-from .core.media import digest, referenced_digest
-from .core.messages import Media
-from .core.redact import Redactor
-from .core.search import parse_query
-from .engines.absurd.queue import DEFAULT_QUEUE
-from .errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongOwner, WrongSpace
-from .log.lease import check_free
-from .log.log import HydratedSession, Log, hydrate
-from .log.new_session import SessionOptions, new_session
-from .log.runtime import Runtime, environment_secrets, real_runtime
-from .log.session_list import headings, session_page
-from .log.verify import Problem, verify, verify_branches
-from .log.workspace import Workspace
-from .session import Appendable, Session, as_drafts
-from .stores import check_store_url, is_postgres_url
-from .stores.base import (
+from oakleaf.core.codec import check_text
+from oakleaf.core.drafts import Blob
+from oakleaf.core.ids import check_id
+from oakleaf.core.media import digest, referenced_digest
+from oakleaf.core.messages import Media
+from oakleaf.core.redact import Redactor
+from oakleaf.core.search import parse_query
+from oakleaf.errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongOwner, WrongSpace
+from oakleaf.log.lease import check_free
+from oakleaf.log.log import HydratedSession, Log, hydrate
+from oakleaf.log.new_session import SessionOptions, new_session
+from oakleaf.log.runtime import Runtime, environment_secrets, real_runtime
+from oakleaf.log.session_list import headings, session_page
+from oakleaf.log.verify import Problem, verify, verify_branches
+from oakleaf.log.workspace import Workspace
+from oakleaf.session import Appendable, Session, as_drafts
+from oakleaf.stores import check_store_url, is_postgres_url
+from oakleaf.stores.base import (
     NewSession,
     Order,
     PurgeResult,
@@ -39,18 +38,19 @@ from .stores.base import (
     Status,
     StoreBackend,
 )
-from .stores.search import IndexProgress, SearchPage
+from oakleaf.stores.search import IndexProgress, SearchPage
+from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
-    from .agent.tools.tool import Tool
-    from .engines.local import ModelLike
-    from .exchange.bundle.transfer import BundleImportResult, PathOrFile
-    from .exchange.bundle.write import OnProgress
-    from .exchange.importers.ingest import ToolImportResult
-    from .lab.cohort import Cohort
-    from .lab.experiment import AfterDivergence, LabMode
-    from .lab.lab import Lab, ModelOfCell
-    from .lab.report import LabReport
+    from oakleaf.agent.run import ModelLike
+    from oakleaf.agent.tools.tool import Tool
+    from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
+    from oakleaf.bundle.write import OnProgress
+    from oakleaf.ingest.ingest import ToolImportResult
+    from oakleaf_lab.cohort import Cohort
+    from oakleaf_lab.experiment import AfterDivergence, LabMode
+    from oakleaf_lab.lab import Lab, ModelOfCell
+    from oakleaf_lab.report import LabReport
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
@@ -161,7 +161,7 @@ class Store:
         that `fallback` is not read again for it.
         """
         if fallback is not None:
-            from .exchange import fallback as conversations
+            from oakleaf.bundle import fallback as conversations
 
             older = fallback if isinstance(fallback, str) else fallback.backend
             owner = options.get("owner")
@@ -351,7 +351,7 @@ class Store:
         lab was interrupted it continues; if it is complete its report is returned, unless `again`. With `engine="absurd"`
         the workers of a queue replay it. See docs/lab.md.
         """
-        from .lab.lab import Lab, LabOptions
+        from oakleaf_lab.lab import Lab, LabOptions
 
         lab_options = LabOptions(
             model=model,
@@ -374,19 +374,19 @@ class Store:
 
     def lab_runs(self) -> list[SessionRow]:
         """The rows of all lab runs, newest first."""
-        from .lab.record import run_rows
+        from oakleaf_lab.record import run_rows
 
         return list(run_rows(self.backend))
 
     def lab_report(self, run_id: str) -> LabReport:
         """The report of a lab run as far as it is done. Raises NotFound."""
-        from .lab.lab import load_report
+        from oakleaf_lab.lab import load_report
 
         return load_report(self.backend, self.runtime, run_id)
 
     def save_cohort(self, name: str, *cohort: str, sample: int | None = None, seed: int = 0) -> Cohort:
         """Save the sessions that `cohort` names, as for `lab`, as a list under a name; an earlier list is replaced."""
-        from .lab.cohort import CohortFinder, save_cohort
+        from oakleaf_lab.cohort import CohortFinder, save_cohort
 
         finder = CohortFinder(self.backend, self.runtime)
         sessions = finder.find(cohort, sample=sample, seed=seed, needs_model=False)
@@ -396,7 +396,7 @@ class Store:
 
     def cohorts(self) -> dict[str, tuple[str, ...]]:
         """The saved cohorts: the session ids of each, by name."""
-        from .lab.cohort import saved_cohorts
+        from oakleaf_lab.cohort import saved_cohorts
 
         return saved_cohorts(self.backend)
 
@@ -409,7 +409,7 @@ class Store:
 
         Raises IdConflict if its id holds other content here; `new_id=True` imports it under a new id.
         """
-        from .exchange.bundle.transfer import import_bundle
+        from oakleaf.bundle.transfer import import_bundle
 
         return import_bundle(self.backend, self.runtime, source, new_id=new_id, progress=progress)
 
@@ -422,8 +422,8 @@ class Store:
         Each result reports what could not be kept as it was. The source is only read. With `dry_run` nothing is
         written, and each result says what this store would have.
         """
-        from .exchange.importers import read_sessions
-        from .exchange.importers.ingest import import_session, preview_session
+        from oakleaf.ingest.ingest import import_session, preview_session
+        from oakleaf_importers import read_sessions
 
         import_one = preview_session if dry_run else import_session
 
@@ -434,7 +434,7 @@ class Store:
 
     def copy(self, session: Session | str, to: Store, *, new_id: bool = False) -> Session:
         """Deep copy a session and its tasks to another store or space. Within one space, `fork` copies nothing."""
-        from .exchange import copy
+        from oakleaf.bundle import copy
 
         session_id = session if isinstance(session, str) else session.session_id
         return to.session(copy.copy_session(self.backend, session_id, to.backend, to.runtime, new_id=new_id))
@@ -541,7 +541,7 @@ def open(
     named, unnamed = (secrets, ()) if isinstance(secrets, Mapping) else ({}, secrets)
     redactor = Redactor({**environment_secrets(), **named}, unnamed)
     if address == "memory:":
-        from .stores.memory.store import MemoryStore
+        from oakleaf.stores.memory.store import MemoryStore
 
         return Store(MemoryStore(space=space, owner=owner), real_runtime(redactor))
     if is_postgres_url(address):
@@ -552,7 +552,7 @@ def open(
         return Store(_postgres(address, space, owner), real_runtime(redactor))
     if address == ":memory:":
         raise NotAStore(address, 'for a store in memory use "memory:"')
-    from .stores.sqlite.store import SqliteStore
+    from oakleaf.stores.sqlite.store import SqliteStore
 
     file = SqliteStore(address, space=space, owner=owner, synchronous=synchronous, key=key)
     return Store(file, real_runtime(redactor, file))
@@ -560,7 +560,7 @@ def open(
 
 def _postgres(url: str, space: str, owner: str | None) -> StoreBackend:
     try:
-        from .stores.postgres.store import PostgresStore
+        from oakleaf_postgres.store.store import PostgresStore
     except ModuleNotFoundError as error:
         raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[postgres]'") from None
     return PostgresStore(url, space=space, owner=owner)

@@ -193,8 +193,8 @@ class TestWindow:
         assert ANSWER_TOKENS < 200_000 // 4
 
     def test_the_table_of_models_knows_windows(self) -> None:
-        from oakleaf.models.clients.anthropic import AnthropicModel
-        from oakleaf.models.clients.openai_chat import OpenAIChatModel
+        from oakleaf.providers.anthropic import AnthropicModel
+        from oakleaf.providers.openai_chat import OpenAIChatModel
 
         assert window_of(AnthropicModel("claude-sonnet-4-5")) == 200_000
         assert window_of(OpenAIChatModel("gpt-4o")) == 128_000

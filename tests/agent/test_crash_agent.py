@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import oakleaf
-import oakleaf.engines.local  # so that no child has to load it
+import oakleaf.agent.run  # so that no child has to load it
 from oakleaf import Usage
 from oakleaf.models.prices import price
 from oakleaf.wire import PROVIDERS, find_provider

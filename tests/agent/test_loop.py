@@ -65,7 +65,7 @@ from oakleaf.log import lease
 from oakleaf.log.doctor import session_health
 from oakleaf.models.model import Delta
 from oakleaf.models.prices import Rates
-from oakleaf.stores.conformance.writer import read_everything
+from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, Answer, find_provider
 from support.interleaving import interleaved
 from support.stopped_runs import stopped

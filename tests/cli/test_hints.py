@@ -15,9 +15,9 @@ import oakleaf as library
 from oakleaf import ScriptedModel, ToolCall, assistant, user
 from oakleaf.cli.main import outcome
 from support.cli_store import write_store
+from support.paths import SOURCES, relative
 from support.suggestions import has_placeholder, suggested_commands
 
-SOURCES = Path(library.__file__).parent
 INTERACTIVE = {"chat", "serve", "worker", "demo"}
 """They go on until they are ended, like everything with -f: their flags are checked, and they are tested elsewhere."""
 
@@ -36,12 +36,12 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
 
 def test_every_command_in_a_text_exists_and_has_the_flags_it_is_shown_with() -> None:
     count = 0
-    for path in sorted(SOURCES.rglob("*.py")):
+    for path in (path for source in SOURCES for path in sorted(source.rglob("*.py"))):
         for line, text in texts(path):
             try:
                 count += len(suggested_commands(text))
             except AssertionError as error:
-                raise AssertionError(f"{path.relative_to(SOURCES)}, line {line}: {error}") from None
+                raise AssertionError(f"{relative(path)}, line {line}: {error}") from None
     assert count > 200
 
 

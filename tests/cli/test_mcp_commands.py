@@ -13,7 +13,7 @@ import oakleaf as library
 from oakleaf import ScriptedModel, ToolCall, assistant
 from oakleaf.cli.mcp_option import load_servers
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.server.context import ServerAgent
+from oakleaf_server.context import ServerAgent
 from support.paths import ROOT
 from support.processes import dies, wait_until
 from support.server import LocalServer

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 import oakleaf
 from conftest import Store
 from oakleaf import Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
-from oakleaf.core.file_changes import version
 from oakleaf.core.redact import Redactor
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.errors import InvalidArgument, SecretInName
 from oakleaf.log.original_calls import restore_call
 from oakleaf.models.model import Delta
 from oakleaf.wire import Answer
+from oakleaf_workspace.file_changes import version
 
 Encoder = Callable[[str], str]
 BASE64: dict[str, Encoder] = {

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-import oakleaf
+from support.paths import SOURCES, relative
 
-SRC = Path(oakleaf.__file__).parent
 FIRST_USE = """
 import sys, threading
 import msgspec
@@ -54,11 +52,18 @@ def test_threads_that_are_the_first_to_use_a_type_get_their_values(way: str) -> 
 
 def test_no_module_lets_a_thread_be_the_first_to_use_a_type() -> None:
     """`convert` and `decode(…, type=)` of msgspec prepare a type when they are called: only scalars and lists may."""
-    allowed = ("core/typed_json.py", "cli/", "agent/tools/tool.py", "wire/options.py", "lab/cohort.py")
+    allowed = (
+        "oakleaf/core/typed_json.py",
+        "oakleaf/cli/",
+        "oakleaf/agent/tools/tool.py",
+        "oakleaf/wire/options.py",
+        "oakleaf_lab/cohort.py",
+    )
     late = [
-        f"{path.relative_to(SRC)}:{number}"
-        for path in SRC.rglob("*.py")
-        if not str(path.relative_to(SRC)).startswith(allowed)
+        f"{relative(path)}:{number}"
+        for source in SOURCES
+        for path in source.rglob("*.py")
+        if not str(relative(path)).startswith(allowed)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if "msgspec.convert(" in line
         or ("decode(" in line and "type=" in line and "type=dict[str, Any]" not in line)

@@ -17,9 +17,9 @@ import pytest
 import oakleaf
 from oakleaf import Attachment, ToolCall, assistant, errors, system, user
 from oakleaf.stores.base import StoreBackend
-from oakleaf.stores.conformance import StoreConformance
 from oakleaf.stores.sqlite.public_reader import PublicReader
 from oakleaf.stores.sqlite.store import SqliteStore
+from oakleaf.testing.stores import StoreConformance
 
 KEY = "correct horse 'battery' \"staple\" ä"
 RAW = "raw:" + "5a" * 32

@@ -11,9 +11,9 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from oakleaf import Attachment, Note, Session, ToolCall, Usage, assistant, system, tool_result, user  # noqa: E402
+from oakleaf.bundle.lines import FORMAT  # noqa: E402
 from oakleaf.core.drafts import Draft  # noqa: E402
 from oakleaf.core.entries import Evidence  # noqa: E402
-from oakleaf.exchange.bundle.lines import FORMAT  # noqa: E402
 from oakleaf.store import Store  # noqa: E402
 from oakleaf.stores.memory.store import MemoryStore  # noqa: E402
 from oakleaf.stores.sqlite.file import FORMAT as STORE_FORMAT  # noqa: E402

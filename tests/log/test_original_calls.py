@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 import oakleaf
-import oakleaf.engines.local  # so that no child has to load it
+import oakleaf.agent.run  # so that no child has to load it
 from conftest import Store
 from oakleaf import Happened, ScriptedModel, Session, ToolCall, ToolContext, assistant
 from oakleaf.core.redact import Redactor

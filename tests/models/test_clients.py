@@ -32,9 +32,9 @@ from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
-from oakleaf.models.clients import connections
 from oakleaf.models.model import Delta, Model, Request
 from oakleaf.models.names import model_by_name
+from oakleaf.providers import connections
 from oakleaf.wire import Answer, find_provider
 from support import fake_providers
 from support.fake_providers import (
@@ -325,7 +325,7 @@ class TestFault:
 
     def test_who_says_nothing_is_overloaded(self, provider, monkeypatch):
         for module in ("connections", "gemini"):
-            monkeypatch.setattr(f"oakleaf.models.clients.{module}.TIMEOUT_SECONDS", 0.05)
+            monkeypatch.setattr(f"oakleaf.providers.{module}.TIMEOUT_SECONDS", 0.05)
         assert "could not be reached" in str(fail(provider, Stall(), Overloaded))
 
     def test_too_large_a_request_is_an_overflow(self, provider):

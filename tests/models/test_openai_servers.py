@@ -19,21 +19,12 @@ from msgspec.structs import replace
 import oakleaf
 from oakleaf.core.context import Context, Item
 from oakleaf.core.entries import Evidence, Settings
-from oakleaf.core.messages import (
-    Attachment,
-    Message,
-    Reasoning,
-    Text,
-    ToolCall,
-    assistant,
-    tool_result,
-    user,
-)
+from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall, assistant, tool_result, user
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
-from oakleaf.models.clients.openai_chat import OpenAIChatModel
-from oakleaf.models.clients.sse import EventReader, ServerEvent
 from oakleaf.models.model import Delta, Request
+from oakleaf.providers.openai_chat import OpenAIChatModel
+from oakleaf.providers.sse import EventReader, ServerEvent
 from oakleaf.wire import Answer
 from support.fake_providers import Completion, FakeProviders, RawReply, Reply
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from oakleaf.stores.base import StoreBackend
-from oakleaf.stores.conformance import StoreConformance
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.stores.sqlite.store import SqliteStore
+from oakleaf.testing.stores import StoreConformance
 
 
 class TestMemory(StoreConformance):

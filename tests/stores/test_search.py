@@ -1,6 +1,6 @@
 """Searching: the query language, the words, the index, and that no store finds more or less than another.
 
-What is found, and by whom, is in `oakleaf.stores.conformance.searching`, which every store runs.
+What is found, and by whom, is in `oakleaf.testing.stores.searching`, which every store runs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from oakleaf.core.search_text import (
     tokenize_indexed,
 )
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf.stores.search_index import BATCH_ROWS
+from oakleaf.stores.sql.search_index import BATCH_ROWS
 from oakleaf.stores.sqlite.store import SqliteStore
 from support.runtime import deterministic_runtime
 

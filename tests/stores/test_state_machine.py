@@ -23,9 +23,9 @@ from oakleaf.errors import OakleafError
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionQuery
-from oakleaf.stores.conformance.writer import read_everything
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.stores.sqlite.store import SqliteStore
+from oakleaf.testing.stores.writer import read_everything
 from support.runtime import deterministic_runtime
 
 SOAK = os.environ.get("OAKLEAF_SOAK") == "1"

@@ -10,9 +10,9 @@ from typing import Any
 
 import oakleaf
 from oakleaf import Session
-from oakleaf.engines.absurd import schema as absurd_schema
-from oakleaf.engines.absurd.engine import Agent
-from oakleaf.engines.absurd.worker import Worker
+from oakleaf_postgres.absurd import schema as absurd_schema
+from oakleaf_postgres.absurd.engine import Agent
+from oakleaf_postgres.absurd.worker import Worker
 from support.postgres import Database
 
 numbers = count(1)

@@ -20,7 +20,7 @@ import oakleaf
 from oakleaf import Evidence, Store, ToolCall, Usage, assistant, system, user
 from oakleaf.core.drafts import Draft
 from oakleaf.core.messages import Reasoning, Text
-from oakleaf.stores.postgres.schema import migrate
+from oakleaf_postgres.store.schema import migrate
 from support.postgres import Database, DatabaseHost
 
 SECRET_PLACES = (

@@ -185,8 +185,7 @@ def main() -> None:
     from oakleaf.cli.entry import run
 
     for module in walk_packages(oakleaf.__path__, "oakleaf."):
-        if not module.name.startswith(("oakleaf.server", "oakleaf.adapters")):
-            import_module(module.name)
+        import_module(module.name)
     gc.freeze()  # keep the loaded modules in memory pages shared with the children
     apply_request(*serve(socket.socket(fileno=int(sys.argv[1]))))
     try:

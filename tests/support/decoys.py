@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import re
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import absurdctl
 import psycopg
 
-import oakleaf
+from support.paths import ROOT
 
-SOURCES = ("stores/*.py", "stores/postgres/*", "engines/absurd/*.py")
+SOURCES = ("src/oakleaf/stores/*.py", "plugins/postgres/src/**/*.py", "plugins/postgres/src/**/*.sql")
 CALL = re.compile(r"(\w+) ?\(")
 TYPES = (
     *(
@@ -84,8 +83,7 @@ def plant(client_url: str) -> int:
 
 def used_names() -> set[str]:
     """Return what looks like the name of a function in our SQL or in Absurd's."""
-    root = Path(oakleaf.__file__).parent
-    texts = [path.read_text() for pattern in SOURCES for path in root.glob(pattern) if path.is_file()]
+    texts = [path.read_text() for pattern in SOURCES for path in ROOT.glob(pattern) if path.is_file()]
     return set(CALL.findall("\n".join([*texts, absurdctl.BUNDLED_SCHEMA_SQL])))
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from oakleaf.core.entries import Entry
 from oakleaf.errors import OakleafError
-from oakleaf.exchange.importers.ingest import ToolImportResult
+from oakleaf.ingest.ingest import ToolImportResult
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore

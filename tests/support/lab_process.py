@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 import oakleaf
 from oakleaf import ScriptedModel, Store
-from oakleaf.lab.report import LabReport
-from oakleaf.lab.scorers import Judge, ScoredTurn
+from oakleaf_lab.report import LabReport
+from oakleaf_lab.scorers import Judge, ScoredTurn
 from support.lab_sessions import RATES, noisy
 
 MAX_TOKENS = 5_000

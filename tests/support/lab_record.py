@@ -9,8 +9,9 @@ import msgspec
 from oakleaf import Leaf, Note, Store
 from oakleaf.core.drafts import Draft
 from oakleaf.core.usage import Totals
-from oakleaf.lab.cohort import Cohort, CohortSession
-from oakleaf.lab.experiment import (
+from oakleaf.replay.turn_comparison import Divergence
+from oakleaf_lab.cohort import Cohort, CohortSession
+from oakleaf_lab.experiment import (
     CandidateChange,
     Cell,
     CellResult,
@@ -19,8 +20,7 @@ from oakleaf.lab.experiment import (
     TurnClass,
     TurnResult,
 )
-from oakleaf.lab.record import LabRecord
-from oakleaf.replay.turn_comparison import Divergence
+from oakleaf_lab.record import LabRecord
 
 HOSTILE = '</script><img src=x onerror="window.hacked=1">'
 

@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 import oakleaf
 from oakleaf import ScriptedModel, Slow, Store, ToolCall, assistant
-from oakleaf.engines.absurd.engine import Agent
-from oakleaf.engines.absurd.worker import Worker
-from oakleaf.lab.scorers import Judge, ScoredTurn
-from oakleaf.lab.worker_task import TASK, CellTasks
 from oakleaf.log.runtime import real_runtime
 from oakleaf.models.model import Request
+from oakleaf_lab.scorers import Judge, ScoredTurn
+from oakleaf_lab.worker_task import TASK, CellTasks
+from oakleaf_postgres.absurd.engine import Agent
+from oakleaf_postgres.absurd.worker import Worker
 from support.lab_sessions import RATES, look_up, position, track
 
 NOW = 2_000_000_000_000_000

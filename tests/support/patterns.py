@@ -15,9 +15,8 @@ from pathlib import Path
 from re import _parser  # type: ignore[attr-defined]  # the only parser there is
 from typing import Any, NamedTuple
 
-import oakleaf
+from support.paths import SOURCES, relative
 
-ROOT = Path(oakleaf.__file__).parent
 FUNCTIONS = ("search", "match", "fullmatch", "sub", "subn", "split", "findall", "finditer")
 ENDS = ("", "\0", "\n")
 MANY = 1_000
@@ -45,7 +44,7 @@ class Use(NamedTuple):
 
 def uses() -> tuple[set[Use], set[str]]:
     """Return every use of a constant pattern, and the places of those whose pattern depends on what the program is given."""
-    trees = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+    trees = {path: ast.parse(path.read_text()) for root in SOURCES for path in sorted(root.rglob("*.py"))}
     methods: dict[str, set[str]] = {}
     for tree in trees.values():
         aliases = {
@@ -63,7 +62,7 @@ def uses() -> tuple[set[Use], set[str]]:
     for path, tree in trees.items():
         for name, call in _calls(tree):
             function = call.func.attr  # type: ignore[attr-defined]
-            place = f"{path.relative_to(ROOT)}:{name}"
+            place = f"{relative(path)}:{name}"
             value = _evaluate(path, call)
             if value is None:
                 dynamic.add(place)
@@ -105,7 +104,7 @@ def _evaluate(path: Path, call: ast.Call) -> tuple[str | bytes, int] | None:
     try:
         pattern, *values = eval(expression, {"re": re})
     except NameError:
-        parts = path.relative_to(ROOT.parent).with_suffix("").parts
+        parts = relative(path).with_suffix("").parts
         module = import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
         try:
             pattern, *values = eval(expression, {**vars(module)})

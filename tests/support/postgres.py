@@ -26,7 +26,7 @@ from urllib.parse import quote
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from oakleaf.stores.postgres.schema import migrate
+from oakleaf_postgres.store.schema import migrate
 
 FAST_SETTINGS = ("fsync=off", "full_page_writes=off", "synchronous_commit=off")
 COMMON_SETTINGS = (

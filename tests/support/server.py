@@ -19,14 +19,14 @@ import httpx
 from oakleaf import assistant
 from oakleaf.core.usage import Usage
 from oakleaf.models.model import Delta, Request
-from oakleaf.server import app
-from oakleaf.server.auth import AccessSettings
-from oakleaf.server.context import ServerAgent, ServerContext
-from oakleaf.server.metrics import Metrics
-from oakleaf.server.uvicorn_server import open_listener
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.wire import Answer
+from oakleaf_server import app
+from oakleaf_server.auth import AccessSettings
+from oakleaf_server.context import ServerAgent, ServerContext
+from oakleaf_server.metrics import Metrics
+from oakleaf_server.uvicorn_server import open_listener
 from support.processes import wait_until
 
 CHANGE_HEADERS = {"x-oakleaf": "1", "content-type": "application/json"}

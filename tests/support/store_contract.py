@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from oakleaf.stores.base import StoreBackend
-from oakleaf.stores.conformance import StoreConformance
-from oakleaf.stores.postgres.store import PostgresStore
+from oakleaf.testing.stores import StoreConformance
+from oakleaf_postgres.store.store import PostgresStore
 
 
 class PostgresConformance(StoreConformance):

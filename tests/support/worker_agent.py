@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from oakleaf import Limits, ScriptedModel, Slow, ToolCall, assistant
-from oakleaf.engines.absurd import worker as absurd_worker
-from oakleaf.engines.absurd.claim import Claim, ClaimedConnections
-from oakleaf.engines.absurd.engine import Agent
-from oakleaf.engines.absurd.worker import Worker
 from oakleaf.errors import ContextOverflow
 from oakleaf.models.model import Request
+from oakleaf_postgres.absurd import worker as absurd_worker
+from oakleaf_postgres.absurd.claim import Claim, ClaimedConnections
+from oakleaf_postgres.absurd.engine import Agent
+from oakleaf_postgres.absurd.worker import Worker
 from support import crash_agent
 
 INPUTS = ["do it", "and now at length"]

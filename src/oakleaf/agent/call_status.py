@@ -16,14 +16,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.turns import OpenCall
-from ..errors import TaskTrashed
-from ..log.imports import ACCEPTED
-from ..log.log import Log
-from ..stores.base import Fact
-from .earlier_calls import find_reference
-from .task_line import parent_rows, topmost_trashed
-from .tools.tool import Decision, EarlierCall, PendingApproval, Tool
+from oakleaf.agent.earlier_calls import find_reference
+from oakleaf.agent.task_line import parent_rows, topmost_trashed
+from oakleaf.agent.tools.tool import Decision, EarlierCall, PendingApproval, Tool
+from oakleaf.core.turns import OpenCall
+from oakleaf.errors import TaskTrashed
+from oakleaf.log.imports import ACCEPTED
+from oakleaf.log.log import Log
+from oakleaf.stores.base import Fact
 
 CallPosition = tuple[int, int]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from ..log.log import Log
-from ..stores.base import Fact
+from oakleaf.log.log import Log
+from oakleaf.stores.base import Fact
 
 CANCEL_REQUESTED = "cancel_requested"
 

@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..core import context
-from ..core.context import Context, Item
-from ..core.drafts import Draft
-from ..core.entries import Compaction, Entry, Settings
-from ..core.fit import measure, measure_system, measure_text, measure_tools
-from ..core.messages import user
-from ..core.usage import Call, Usage
-from ..errors import (
+from oakleaf.agent.compaction_plan import CompactionPlan, Sizes, newest_turn, plan_compaction, summary_tokens
+from oakleaf.agent.events import Event
+from oakleaf.agent.limits import LimitChecker, NextCall
+from oakleaf.agent.summary import MAX_SUMMARY, list_files, summarise_items, transcribe
+from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
+from oakleaf.core import context
+from oakleaf.core.context import Context, Item
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Compaction, Entry, Settings
+from oakleaf.core.fit import measure, measure_system, measure_text, measure_tools
+from oakleaf.core.messages import user
+from oakleaf.core.usage import Call, Usage
+from oakleaf.errors import (
     ContextOverflow,
     InvalidArgument,
     InvalidOperation,
@@ -28,21 +33,16 @@ from ..errors import (
     ModelError,
     PromptTooLarge,
 )
-from ..log.log import Log
-from ..log.prompt import prompt_entries
-from ..models.model import Model, Request, model_name
-from ..models.prices import UNPRICED_PROVIDERS, price_of
-from ..models.windows import SMALL_REQUEST, window_of
-from ..wire import Answer
-from ..wire.base import Blobs
-from .compaction_plan import CompactionPlan, Sizes, newest_turn, plan_compaction, summary_tokens
-from .events import Event
-from .limits import LimitChecker, NextCall
-from .summary import MAX_SUMMARY, list_files, summarise_items, transcribe
-from .writer import Append, Record, Writer, run_uncancelled
+from oakleaf.log.log import Log
+from oakleaf.log.prompt import prompt_entries
+from oakleaf.models.model import Model, Request, model_name
+from oakleaf.models.prices import UNPRICED_PROVIDERS, price_of
+from oakleaf.models.windows import SMALL_REQUEST, window_of
+from oakleaf.wire import Answer
+from oakleaf.wire.base import Blobs
 
 if TYPE_CHECKING:
-    from .model_call import ModelCaller
+    from oakleaf.agent.model_call import ModelCaller
 
 ANSWER_TOKENS = 8_192
 """Reserved for the answer, a quarter of the window at most, unless the option `max_tokens` says otherwise."""

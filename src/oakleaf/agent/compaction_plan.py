@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core import context
-from ..core.context import Item
-from ..core.entries import Compaction, Entry
-from ..core.fit import BYTES_PER_TOKEN, measure, measure_item
-from ..core.messages import Message, Text
-from ..core.shorten import MEDIA_LENGTH, shorten_results
-from .summary import MAX_SUMMARY, MIN_LINE, MIN_SUMMARY, list_files, summarise_items
+from oakleaf.agent.summary import MAX_SUMMARY, MIN_LINE, MIN_SUMMARY, list_files, summarise_items
+from oakleaf.core import context
+from oakleaf.core.context import Item
+from oakleaf.core.entries import Compaction, Entry
+from oakleaf.core.fit import BYTES_PER_TOKEN, measure, measure_item
+from oakleaf.core.messages import Message, Text
+from oakleaf.core.shorten import MEDIA_LENGTH, shorten_results
 
 LEFT_OUT = "(left out)"
 """The shortest summary, for when there is no room for more: MIN_SUMMARY characters may be four bytes each."""

@@ -14,17 +14,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.call_hash import call_hash, canonical_call
-from ..core.context import fold_settings
-from ..core.entries import Effects, Entry, Note, Settings
-from ..core.messages import Message, ToolCall, ToolResult
-from ..core.tree import Branch, Leaf, Range
-from ..errors import InvalidPosition
-from ..log.imports import first_seq_after, is_foreign
-from ..log.log import Log
-from ..stores.base import CallPlace, Fact, SessionQuery, SessionRow, StoreBackend
-from .task_line import MAX_TASK_DEPTH, ancestors
-from .tools.tool import EarlierCall
+from oakleaf.agent.task_line import MAX_TASK_DEPTH, ancestors
+from oakleaf.agent.tools.tool import EarlierCall
+from oakleaf.core.call_hash import call_hash, canonical_call
+from oakleaf.core.context import fold_settings
+from oakleaf.core.entries import Effects, Entry, Note, Settings
+from oakleaf.core.messages import Message, ToolCall, ToolResult
+from oakleaf.core.tree import Branch, Leaf, Range
+from oakleaf.errors import InvalidPosition
+from oakleaf.log.imports import first_seq_after, is_foreign
+from oakleaf.log.log import Log
+from oakleaf.stores.base import CallPlace, Fact, SessionQuery, SessionRow, StoreBackend
 
 PAGE = 64
 """Entries read at once to find the results of an answer's calls."""

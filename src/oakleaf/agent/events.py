@@ -12,12 +12,12 @@ from typing import Any, Literal, Self, get_args
 
 from msgspec import Struct
 
-from ..core.entries import Entry, Settings
-from ..core.messages import Message
-from ..core.usage import Totals
-from ..errors import TurnFailed, TurnLimit
-from ..stores.base import Fact
-from .limits import LIMIT_CODE
+from oakleaf.agent.limits import LIMIT_CODE
+from oakleaf.core.entries import Entry, Settings
+from oakleaf.core.messages import Message
+from oakleaf.core.usage import Totals
+from oakleaf.errors import TurnFailed, TurnLimit
+from oakleaf.stores.base import Fact
 
 LiveEventType = Literal["session:delta", "session:retry", "session:limit_passed", "session:warning"]
 FactEventType = Literal[

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .. import wire
-from ..core.usage import Call, Usage
-from ..errors import InvalidArgument
-from ..log.log import Log
-from ..models.prices import price
+from oakleaf import wire
+from oakleaf.core.usage import Call, Usage
+from oakleaf.errors import InvalidArgument
+from oakleaf.log.log import Log
+from oakleaf.models.prices import price
 
 
 def host_call(log: Log, usage: object, model: str | None, purpose: str, *, failed: bool = False) -> Call:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from ..core.codec import decode
-from ..core.messages import Message
-from ..errors import ImportedCall, ImportedInput, ImportNotAccepted
-from ..log.imports import ACCEPTED, is_accepted
-from ..log.log import Log
-from .call_status import read_call_status
-from .task_line import is_task_of
-from .tools.tool import Tool
+from oakleaf.agent.call_status import read_call_status
+from oakleaf.agent.task_line import is_task_of
+from oakleaf.agent.tools.tool import Tool
+from oakleaf.core.codec import decode
+from oakleaf.core.messages import Message
+from oakleaf.errors import ImportedCall, ImportedInput, ImportNotAccepted
+from oakleaf.log.imports import ACCEPTED, is_accepted
+from oakleaf.log.log import Log
 
 
 def require_accepted(

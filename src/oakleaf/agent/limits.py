@@ -10,17 +10,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from ..core.context import fold_settings
-from ..core.messages import Text, ToolCall, ToolResult
-from ..core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Call, Usage, format_dollars
-from ..errors import InvalidArgument, TurnLimit, plural
-from ..log import ledger
-from ..log.log import Log
-from ..models.model import Model, Request
-from ..models.prices import price_of
+from oakleaf.core.context import fold_settings
+from oakleaf.core.messages import Text, ToolCall, ToolResult
+from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Call, Usage, format_dollars
+from oakleaf.errors import InvalidArgument, TurnLimit, plural
+from oakleaf.log import ledger
+from oakleaf.log.log import Log
+from oakleaf.models.model import Model, Request
+from oakleaf.models.prices import price_of
 
 if TYPE_CHECKING:
-    from .writer import Writer
+    from oakleaf.agent.writer import Writer
 
 DEFAULT_LIMIT = 50
 """Turns of a session, and model calls of a turn, unless the limits say otherwise."""

@@ -11,12 +11,23 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ..core.codec import decode
-from ..core.drafts import CLOSING, Draft
-from ..core.entries import INTERRUPTED
-from ..core.messages import Message, assistant, to_user_message
-from ..core.turns import ENDED_BY_TOOL, CallModel, Rest, RunTools, next_action
-from ..errors import (
+from oakleaf.agent.call_status import CallStatus, read_call_status
+from oakleaf.agent.compaction import Compactor
+from oakleaf.agent.events import Emit, Event, StopRun, answer_data, ignore
+from oakleaf.agent.import_plan import accept_import, require_accepted
+from oakleaf.agent.limits import LimitChecker, LimitHit, NextCall
+from oakleaf.agent.model_call import ModelCaller
+from oakleaf.agent.start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
+from oakleaf.agent.tasks import RunSetup, TaskRunner
+from oakleaf.agent.tool_batch import ToolRunner
+from oakleaf.agent.tools.tool import error_text
+from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
+from oakleaf.core.codec import decode
+from oakleaf.core.drafts import CLOSING, Draft
+from oakleaf.core.entries import INTERRUPTED
+from oakleaf.core.messages import Message, assistant, to_user_message
+from oakleaf.core.turns import ENDED_BY_TOOL, CallModel, Rest, RunTools, next_action
+from oakleaf.errors import (
     ApprovalPending,
     ContextOverflow,
     Fenced,
@@ -29,20 +40,9 @@ from ..errors import (
     TaskTrashed,
     ToolsMissing,
 )
-from ..log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
-from ..log.turn_start import trigger_columns
-from ..stores.base import SessionRow
-from .call_status import CallStatus, read_call_status
-from .compaction import Compactor
-from .events import Emit, Event, StopRun, answer_data, ignore
-from .import_plan import accept_import, require_accepted
-from .limits import LimitChecker, LimitHit, NextCall
-from .model_call import ModelCaller
-from .start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
-from .tasks import RunSetup, TaskRunner
-from .tool_batch import ToolRunner
-from .tools.tool import error_text
-from .writer import Append, Record, Writer, run_uncancelled
+from oakleaf.log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
+from oakleaf.log.turn_start import trigger_columns
+from oakleaf.stores.base import SessionRow
 
 CANCELLED = "(cancelled)"
 

@@ -12,14 +12,19 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core import context as contexts
-from ..core.context import Context, Item
-from ..core.drafts import Draft
-from ..core.entries import Endpoint, Settings
-from ..core.messages import Message, Part, ToolCall
-from ..core.redact import Redactor, is_key_text
-from ..core.usage import Usage
-from ..errors import (
+from oakleaf.agent.events import Emit, Event, answer_data
+from oakleaf.agent.limits import LimitChecker
+from oakleaf.agent.prompt_window import trim
+from oakleaf.agent.tool_batch import ToolRunner
+from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
+from oakleaf.core import context as contexts
+from oakleaf.core.context import Context, Item
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Endpoint, Settings
+from oakleaf.core.messages import Message, Part, ToolCall
+from oakleaf.core.redact import Redactor, is_key_text
+from oakleaf.core.usage import Usage
+from oakleaf.errors import (
     Fenced,
     InvalidMessage,
     InvalidValue,
@@ -28,16 +33,11 @@ from ..errors import (
     Overloaded,
     TruncatedReply,
 )
-from ..log.async_bridge import MANY_ENTRIES, run_long
-from ..log.changes import AppendResult
-from ..models.model import Delta, Model, Request
-from ..wire import Answer
-from ..wire.options import check_options
-from .events import Emit, Event, answer_data
-from .limits import LimitChecker
-from .prompt_window import trim
-from .tool_batch import ToolRunner
-from .writer import Append, Record, Writer, run_uncancelled
+from oakleaf.log.async_bridge import MANY_ENTRIES, run_long
+from oakleaf.log.changes import AppendResult
+from oakleaf.models.model import Delta, Model, Request
+from oakleaf.wire import Answer
+from oakleaf.wire.options import check_options
 
 FLUSH_CHARACTERS = 400
 FLUSH_MICROSECONDS = 500_000

@@ -10,18 +10,18 @@ from itertools import islice
 
 from msgspec import Struct
 
-from ..core import context as contexts
-from ..core.context import Context, Item
-from ..core.entries import Entry
-from ..core.fit import Budget, fit, measure_context
-from ..core.prompt_path import PromptPath
-from ..core.tree import Leaf
-from ..core.turns import group_by_turn
-from ..log.log import Log
-from ..log.prompt import context_within, prompt_entries
-from ..models.windows import SMALL_REQUEST, window_by_name
-from ..stores.base import Fact
-from ..stores.message_limits import message_limits
+from oakleaf.core import context as contexts
+from oakleaf.core.context import Context, Item
+from oakleaf.core.entries import Entry
+from oakleaf.core.fit import Budget, fit, measure_context
+from oakleaf.core.prompt_path import PromptPath
+from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import group_by_turn
+from oakleaf.log.log import Log
+from oakleaf.log.prompt import context_within, prompt_entries
+from oakleaf.models.windows import SMALL_REQUEST, window_by_name
+from oakleaf.stores.base import Fact
+from oakleaf.stores.message_limits import message_limits
 
 MAX_FACTS = 144
 """Facts of the journal that are looked through for the start of a turn; beyond them those of all limits are read."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..core.codec import from_json
-from ..log.log import Log
-from ..models.model import Model
-from ..stores.base import SessionDetail, SessionRow
-from .limits import Limits
+from oakleaf.agent.limits import Limits
+from oakleaf.core.codec import from_json
+from oakleaf.log.log import Log
+from oakleaf.models.model import Model
+from oakleaf.stores.base import SessionDetail, SessionRow
 
 FIRST_FACT = 1
 """The number of a journal's first fact: that the session was started."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ..core.context import Item
-from ..core.entries import Compaction
-from ..core.fit import measure
-from ..core.messages import Message, ToolCall, user
-from ..core.search_text import searchable_text
+from oakleaf.core.context import Item
+from oakleaf.core.entries import Compaction
+from oakleaf.core.fit import measure
+from oakleaf.core.messages import Message, ToolCall, user
+from oakleaf.core.search_text import searchable_text
 
 MAX_SUMMARY = 4_000
 MIN_SUMMARY = 120

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import takewhile
 
-from ..log.log import Log
-from ..stores.base import SessionRow, StoreBackend
+from oakleaf.log.log import Log
+from oakleaf.stores.base import SessionRow, StoreBackend
 
 MAX_TASK_DEPTH = 4
 

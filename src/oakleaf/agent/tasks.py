@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from ..core.context import merge_options
-from ..core.drafts import Draft, build_entries
-from ..core.entries import Effects
-from ..core.messages import Message
-from ..core.turns import Cursor
-from ..errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
-from ..log.changes import new_key
-from ..log.log import Log
-from ..models.model import Model
-from ..stores.base import NewSession, SessionRow
-from .call_status import pending_approvals
-from .events import Emit, Event, ignore
-from .limits import LimitChecker, Limits
-from .task_line import MAX_TASK_DEPTH, ancestors, is_task_of
-from .tools.mcp.server import McpServer, for_one_turn, split_tools
-from .tools.tool import TaskNeedsApproval, TaskOptions, Tool
-from .writer import Writer
+from oakleaf.agent.call_status import pending_approvals
+from oakleaf.agent.events import Emit, Event, ignore
+from oakleaf.agent.limits import LimitChecker, Limits
+from oakleaf.agent.task_line import MAX_TASK_DEPTH, ancestors, is_task_of
+from oakleaf.agent.tools.tool import TaskNeedsApproval, TaskOptions, Tool
+from oakleaf.agent.writer import Writer
+from oakleaf.core.context import merge_options
+from oakleaf.core.drafts import Draft, build_entries
+from oakleaf.core.entries import Effects
+from oakleaf.core.messages import Message
+from oakleaf.core.turns import Cursor
+from oakleaf.errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
+from oakleaf.log.changes import new_key
+from oakleaf.log.log import Log
+from oakleaf.models.model import Model
+from oakleaf.stores.base import NewSession, SessionRow
+from oakleaf_mcp.client.server import McpServer, for_one_turn, split_tools
 
 if TYPE_CHECKING:
-    from .loop import Loop
+    from oakleaf.agent.loop import Loop
 
 
 class RunSetup(Struct, frozen=True):

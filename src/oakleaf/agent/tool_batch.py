@@ -13,20 +13,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from ..core.drafts import Blob, Draft
-from ..core.entries import PARTIAL, Effects
-from ..core.messages import Message, Outcome, ToolCall, assistant, tool_result
-from ..core.state import State
-from ..core.tool_definitions import ToolSet, ToolSpec, define_tools
-from ..core.turns import OpenCall
-from ..errors import Fenced, OakleafError, SessionTrashed, StaleLeaf
-from .call_status import CallPosition, CallStatus, read_call_status
-from .earlier_calls import effects_in_force, find_earlier_call, has_left_paths, reused_result
-from .events import Emit, Event, ignore
-from .import_plan import require_accepted
-from .tasks import TaskRunner, task_id
-from .tools.mcp.server import McpServer, load_connections, merge_tools
-from .tools.tool import (
+from oakleaf.agent.call_status import CallPosition, CallStatus, read_call_status
+from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, has_left_paths, reused_result
+from oakleaf.agent.events import Emit, Event, ignore
+from oakleaf.agent.import_plan import require_accepted
+from oakleaf.agent.tasks import TaskRunner, task_id
+from oakleaf.agent.tools.tool import (
     EarlierCall,
     Happened,
     NeverHappened,
@@ -36,11 +28,19 @@ from .tools.tool import (
     ToolContext,
     error_result,
 )
-from .writer import Record, Writer, cancel_all, run_uncancelled
+from oakleaf.agent.writer import Record, Writer, cancel_all, run_uncancelled
+from oakleaf.core.drafts import Blob, Draft
+from oakleaf.core.entries import PARTIAL, Effects
+from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, tool_result
+from oakleaf.core.state import State
+from oakleaf.core.tool_definitions import ToolSet, ToolSpec, define_tools
+from oakleaf.core.turns import OpenCall
+from oakleaf.errors import Fenced, OakleafError, SessionTrashed, StaleLeaf
+from oakleaf_mcp.client.server import McpServer, load_connections, merge_tools
 
 if TYPE_CHECKING:
-    from ..log.log import Log
-    from .tools.mcp.connection import Connections
+    from oakleaf.log.log import Log
+    from oakleaf_mcp.client.connection import Connections
 
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."

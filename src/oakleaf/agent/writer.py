@@ -14,23 +14,23 @@ from typing import Any, ParamSpec, TypeVar
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from ..core.drafts import Draft, ExtraFact
-from ..core.entries import PARTIAL, Entry, Settings
-from ..core.messages import Message
-from ..core.prompt_path import PromptPath
-from ..core.tree import Leaf
-from ..core.turns import Cursor, advance
-from ..core.usage import Call, Price, Usage
-from ..errors import SessionIsReplay, SessionRunning
-from ..log.async_bridge import MANY_ENTRIES, free_in_pieces, run_blocking, run_long, run_to_end
-from ..log.changes import AppendResult
-from ..log.lease import Lease
-from ..log.log import Log
-from ..log.prompt import keep, load
-from ..models.model import Model, model_name
-from ..models.prices import needs_table, price_of
-from ..stores.base import PathSnapshot, QueuedInput, SessionDetail, SessionRow
-from .cancellation import cancel_check, is_cancel_requested
+from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
+from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.entries import PARTIAL, Entry, Settings
+from oakleaf.core.messages import Message
+from oakleaf.core.prompt_path import PromptPath
+from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import Cursor, advance
+from oakleaf.core.usage import Call, Price, Usage
+from oakleaf.errors import SessionIsReplay, SessionRunning
+from oakleaf.log.async_bridge import MANY_ENTRIES, free_in_pieces, run_blocking, run_long, run_to_end
+from oakleaf.log.changes import AppendResult
+from oakleaf.log.lease import Lease
+from oakleaf.log.log import Log
+from oakleaf.log.prompt import keep, load
+from oakleaf.models.model import Model, model_name
+from oakleaf.models.prices import needs_table, price_of
+from oakleaf.stores.base import PathSnapshot, QueuedInput, SessionDetail, SessionRow
 
 P = ParamSpec("P")
 R = TypeVar("R")

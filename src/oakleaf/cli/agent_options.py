@@ -22,29 +22,29 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.limits import Limits, with_defaults
-from ..agent.tools.mcp.server import McpServer, ToolLike, split_tools
-from ..agent.tools.scope import check_variable_names
-from ..agent.tools.tool import Tool, tool
-from ..core.context import changed_options
-from ..core.entries import Effects, Settings
-from ..core.messages import system as system_message
-from ..core.usage import MICROCENTS_PER_DOLLAR
-from ..errors import ModelRefused, ModelUnavailable
-from ..log.imports import has_foreign_detail
-from ..log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection, Workspace
-from ..models.availability import available_models
-from ..models.model import Model
-from ..models.names import address_of, is_model_name, stored_model
-from ..session import Session
-from ..store import Store
-from ..wire.options import check_options
-from .config import load_config, model_option, model_options
-from .mcp_option import connect_once, load_servers, mcp_options
-from .option_group import complete_file, struct_options
-from .rendering.error_text import CommandError
-from .rendering.output import notify, safe
-from .text_argument import text_option
+from oakleaf.agent.limits import Limits, with_defaults
+from oakleaf.agent.tools.tool import Tool, tool
+from oakleaf.cli.config import load_config, model_option, model_options
+from oakleaf.cli.mcp_option import connect_once, load_servers, mcp_options
+from oakleaf.cli.option_group import complete_file, struct_options
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import notify, safe
+from oakleaf.cli.text_argument import text_option
+from oakleaf.core.context import changed_options
+from oakleaf.core.entries import Effects, Settings
+from oakleaf.core.messages import system as system_message
+from oakleaf.core.usage import MICROCENTS_PER_DOLLAR
+from oakleaf.errors import ModelRefused, ModelUnavailable
+from oakleaf.log.imports import has_foreign_detail
+from oakleaf.log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection, Workspace
+from oakleaf.models.availability import available_models
+from oakleaf.models.model import Model
+from oakleaf.models.names import address_of, is_model_name, stored_model
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.wire.options import check_options
+from oakleaf_mcp.client.server import McpServer, ToolLike, split_tools
+from oakleaf_workspace.scope import check_variable_names
 
 NO_MODEL = """\
 no model was given. Pass --model NAME, set OAKLEAF_MODEL, or choose one for good: oakleaf config set model NAME

@@ -31,10 +31,10 @@ import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
 
-from ..core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR
-from ..errors import InvalidArgument, InvalidOption
-from .option_group import Decorator
-from .rendering.error_text import CommandError
+from oakleaf.cli.option_group import Decorator
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR
+from oakleaf.errors import InvalidArgument, InvalidOption
 
 KEYS = "model, store, aliases.NAME, options.MODEL.OPTION or chat.NAME"
 
@@ -66,7 +66,7 @@ class Config(Struct, frozen=True):
 
     def resolve(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names with aliases replaced, and with the provider where a vendor's own name was typed."""
-        from ..models.names import with_provider  # late: most commands name no model
+        from oakleaf.models.names import with_provider  # late: most commands name no model
 
         return tuple(self.aliases.get(name) or with_provider(name) for name in names)
 
@@ -79,7 +79,7 @@ class Config(Struct, frozen=True):
 
     def check_options(self, model: str, options: Iterable[str]) -> None:
         """Refuse default options that the model does not have, or not with such a value, with their place in the file."""
-        from ..wire.options import check_options  # late: most commands have no options
+        from oakleaf.wire.options import check_options  # late: most commands have no options
 
         for option in options:
             name = [name for name in self._names_of(model) if option in self.options.get(name, {})][-1]
@@ -218,10 +218,10 @@ def set_value(key: str, value: Any) -> Path:
     if _value_at(tomllib.loads(after), place) != value:
         line = _line_number(before, place)
         raise CommandError(f"{path}, line {line}: {key} is written in a way that only you can edit")
-    from ..exchange.bundle.write import (
+    from oakleaf.bundle.write import (  # late: every command reads the file, few write it
         atomic_file,
         write_error,
-    )  # late: every command reads the file, few write it
+    )
 
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -242,9 +242,9 @@ def get_value(key: str) -> Any:
 
 def without_secrets(key: str, value: Any) -> Any:
     """Return a value as it may be printed: a store's URL without its password, and nothing in the form of a key."""
-    from ..core.redact import Redactor  # late: most commands print no configuration
-    from ..stores import check_store_url, is_postgres_url
-    from ..stores.postgres.url import Address
+    from oakleaf.core.redact import Redactor  # late: most commands print no configuration
+    from oakleaf.stores import check_store_url, is_postgres_url
+    from oakleaf_postgres.store.url import Address
 
     if key == "store" and isinstance(value, str):
         try:
@@ -371,7 +371,7 @@ def _resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> A
 
 
 def _resolve_known_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    from ..models.names import is_model_name
+    from oakleaf.models.names import is_model_name
 
     resolved = _resolve_models(ctx, param, value)
     for name in filter(None, [resolved] if isinstance(resolved, str) else resolved or ()):

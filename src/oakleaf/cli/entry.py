@@ -33,7 +33,7 @@ def run() -> None:
 
 def _run() -> None:
     try:
-        from .main import run as run_command_line
+        from oakleaf.cli.main import run as run_command_line
     except KeyboardInterrupt:
         sys.exit(130)
     run_command_line()

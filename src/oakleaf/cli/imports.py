@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
-from ..core.turns import OpenCall
-from ..errors import ImportNotAccepted
-from .rendering.output import notify, safe
+from oakleaf.cli.rendering.output import notify, safe
+from oakleaf.core.turns import OpenCall
+from oakleaf.errors import ImportNotAccepted
 
 accept_option = click.option(
     "--accept-imported",

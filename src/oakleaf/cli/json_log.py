@@ -15,8 +15,8 @@ from typing import Any
 
 import click
 
-from ..core.redact import Redactor
-from .rendering.output import notify
+from oakleaf.cli.rendering.output import notify
+from oakleaf.core.redact import Redactor
 
 Report = Callable[[str], None]
 

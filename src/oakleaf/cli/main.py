@@ -17,10 +17,10 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from .. import __version__
-from .option_group import complete_file
-from .rendering.error_text import suggestions
-from .store_option import StoreLocation
+from oakleaf import __version__
+from oakleaf.cli.option_group import complete_file
+from oakleaf.cli.rendering.error_text import suggestions
+from oakleaf.cli.store_option import StoreLocation
 
 SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
@@ -237,7 +237,7 @@ def oakleaf(
     ctx.obj.register_key_file(key_file)
     ctx.call_on_close(ctx.obj.close)
     if ctx.invoked_subcommand in PAGED:
-        from .rendering.pager import paged
+        from oakleaf.cli.rendering.pager import paged
 
         ctx.with_resource(paged(enabled=not no_pager))
 
@@ -294,7 +294,7 @@ def outcome(arguments: list[str]) -> int:
             return 0
         raise
     except Exception as error:  # the one place where errors become messages; unknown ones are raised again
-        from .rendering.error_text import describe_error, print_error
+        from oakleaf.cli.rendering.error_text import describe_error, print_error
 
         report = describe_error(error)
         if report is None:

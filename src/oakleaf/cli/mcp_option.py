@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ..agent.tools.mcp.server import McpServer, load_connections, mcp, merge_tools
-from ..agent.tools.tool import Tool
-from ..errors import OakleafError
-from .rendering.error_text import CommandError
+from oakleaf.agent.tools.tool import Tool
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.errors import OakleafError
+from oakleaf_mcp.client.server import McpServer, load_connections, mcp, merge_tools
 
 _NAMED = re.compile(r"([a-z][a-z0-9_-]{0,30})=(.+)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{(\w++)(?::-([^{}]*+))?\}")

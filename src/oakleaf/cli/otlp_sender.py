@@ -17,7 +17,7 @@ from urllib.request import HTTPRedirectHandler, OpenerDirector, Request, build_o
 import msgspec
 from msgspec import Struct
 
-from .rendering.error_text import FAILURE, CommandError
+from oakleaf.cli.rendering.error_text import FAILURE, CommandError
 
 PATH = "/v1/traces"
 HEADERS = "OTEL_EXPORTER_OTLP_HEADERS"

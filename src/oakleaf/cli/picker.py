@@ -18,7 +18,7 @@ from typing import Self
 
 import click
 
-from .rendering.output import bold, dim, fit_line, is_terminal
+from oakleaf.cli.rendering.output import bold, dim, fit_line, is_terminal
 
 KEYS = {
     "\x1b[A": "up",

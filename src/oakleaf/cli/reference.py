@@ -18,18 +18,18 @@ from click.shell_completion import CompletionItem
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.tree import Leaf
-from ..errors import InvalidPosition, NotFound, OakleafError, SessionTrashed
-from ..log.changes import Cut
-from ..log.log import Log
-from ..session import Session
-from ..store import Store
-from ..stores.base import SessionRow
-from .option_group import complete_file
-from .rendering.error_text import CommandError
-from .rendering.output import clip
-from .store_option import StoreLocation
-from .text_argument import check_utf8
+from oakleaf.cli.option_group import complete_file
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import clip
+from oakleaf.cli.store_option import StoreLocation
+from oakleaf.cli.text_argument import check_utf8
+from oakleaf.core.tree import Leaf
+from oakleaf.errors import InvalidPosition, NotFound, OakleafError, SessionTrashed
+from oakleaf.log.changes import Cut
+from oakleaf.log.log import Log
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.stores.base import SessionRow
 
 NEWEST = ("latest", "@", "")
 """Names of the newest session; the empty one is the name in `@7`."""

@@ -17,8 +17,8 @@ from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, build_opener
 
-from .otlp_sender import NoRedirect
-from .rendering.error_text import FAILURE, CommandError
+from oakleaf.cli.otlp_sender import NoRedirect
+from oakleaf.cli.rendering.error_text import FAILURE, CommandError
 
 TIMEOUT_SECONDS = 30
 
@@ -32,8 +32,8 @@ class DownloadFailed(CommandError):
 @contextmanager
 def download(server: str, session_id: str, token: str, how: dict[str, Any]) -> Iterator[BinaryIO]:
     """Yield the bundle of a session, whole and checked, in a temporary file."""
-    from ..errors import InvalidBundle
-    from ..exchange.bundle.read import check_bundle
+    from oakleaf.bundle.read import check_bundle
+    from oakleaf.errors import InvalidBundle
 
     url = f"{_server_url(server)}/sessions/{quote(session_id, safe='')}/export"
     query = urlencode({name: str(value).lower() for name, value in how.items()})

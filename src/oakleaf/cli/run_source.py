@@ -7,20 +7,20 @@ from collections.abc import Sequence
 import click
 from msgspec import Struct
 
-from ..errors import SessionIsReplay
-from ..log.changes import Cut
-from ..log.lease import is_held
-from ..session import Session
-from ..store import Store
-from ..stores.base import SessionRow
-from .agent_options import CONTEXT_FLAGS, AgentOptions, CommandAgent, agent_for
-from .option_group import struct_options
-from .picker import can_pick, pick
-from .reference import Position, complete, resolve_stored, resolve_stored_session
-from .rendering.error_text import CommandError
-from .rendering.left_behind import notify_left_behind
-from .rendering.output import format_age, notify
-from .store_option import StoreLocation
+from oakleaf.cli.agent_options import CONTEXT_FLAGS, AgentOptions, CommandAgent, agent_for
+from oakleaf.cli.option_group import struct_options
+from oakleaf.cli.picker import can_pick, pick
+from oakleaf.cli.reference import Position, complete, resolve_stored, resolve_stored_session
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.left_behind import notify_left_behind
+from oakleaf.cli.rendering.output import format_age, notify
+from oakleaf.cli.store_option import StoreLocation
+from oakleaf.errors import SessionIsReplay
+from oakleaf.log.changes import Cut
+from oakleaf.log.lease import is_held
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.stores.base import SessionRow
 
 MAX_PICKED = 1_000
 OPEN_STATUSES = ("interrupted", "waiting", "failed", "running")

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..stores import check_store_url, is_postgres_url
-from .rendering.error_text import CommandError
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.stores import check_store_url, is_postgres_url
 
 if TYPE_CHECKING:
-    from ..exchange.bundle.transfer import BundleImportResult, PathOrFile
-    from ..exchange.bundle.write import OnProgress
-    from ..store import Store
+    from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
+    from oakleaf.bundle.write import OnProgress
+    from oakleaf.store import Store
 
 
 def default_store() -> Path:
@@ -24,7 +24,7 @@ def default_store() -> Path:
 
 
 def _configured_store() -> str | None:
-    from .config import load_config
+    from oakleaf.cli.config import load_config
 
     return load_config().store
 
@@ -45,7 +45,7 @@ class StoreLocation:
         """Use the first line of `key_file` as the key of the (new or existing) encrypted store."""
         if key_file is None or not self.is_file:
             return
-        from ..stores.sqlite.encryption import register_key
+        from oakleaf.stores.sqlite.encryption import register_key
 
         try:
             lines = key_file.read_text(encoding="utf-8").splitlines()
@@ -71,7 +71,7 @@ class StoreLocation:
         """The store's URL for messages, without the password."""
         if not self.is_postgres:
             return self.url
-        from ..stores.postgres.url import Address
+        from oakleaf_postgres.store.url import Address
 
         return Address.parse(self.url).safe_url
 
@@ -105,7 +105,7 @@ class StoreLocation:
         self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
     ) -> BundleImportResult:
         """Import a bundle; a bundle that is refused creates no store."""
-        from ..exchange.bundle.transfer import open_bundle
+        from oakleaf.bundle.transfer import open_bundle
 
         with open_bundle(source, progress) as bundle:
             store = self.open_or_create()
@@ -113,13 +113,13 @@ class StoreLocation:
 
     def open_memory(self) -> Store:
         """Open an empty in-memory store, used to read bundles."""
-        from ..store import open
+        from oakleaf.store import open
 
         self._bundles.append(open("memory:", space=self.space))
         return self._bundles[-1]
 
     def _open(self) -> Store:
-        from ..store import open
+        from oakleaf.store import open
 
         if self._store is None:
             self._store = open(self.url, space=self.space, owner=self.owner)

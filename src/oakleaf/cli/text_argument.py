@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from .option_group import Decorator
-from .rendering.error_text import CommandError
+from oakleaf.cli.option_group import Decorator
+from oakleaf.cli.rendering.error_text import CommandError
 
 
 def text_option(name: str, *, help: str, metavar: str = "TEXT|@FILE") -> Decorator:

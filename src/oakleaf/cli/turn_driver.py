@@ -17,18 +17,18 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from ..agent.events import Event
-from ..agent.limits import LIMIT_CODE
-from ..agent.tools.tool import PendingApproval
-from ..core.messages import Message
-from ..engines.local import Run
-from ..errors import ImportNotAccepted, NotFound, SessionTrashed, TaskTrashed, TurnLimit
-from ..session import Session
-from .agent_options import CommandAgent
-from .rendering.error_text import TakenOver
-from .rendering.turn_events import Watcher
-from .signals import signal_handlers
-from .store_option import StoreLocation
+from oakleaf.agent.events import Event
+from oakleaf.agent.limits import LIMIT_CODE
+from oakleaf.agent.run import Run
+from oakleaf.agent.tools.tool import PendingApproval
+from oakleaf.cli.agent_options import CommandAgent
+from oakleaf.cli.rendering.error_text import TakenOver
+from oakleaf.cli.rendering.turn_events import Watcher
+from oakleaf.cli.signals import signal_handlers
+from oakleaf.cli.store_option import StoreLocation
+from oakleaf.core.messages import Message
+from oakleaf.errors import ImportNotAccepted, NotFound, SessionTrashed, TaskTrashed, TurnLimit
+from oakleaf.session import Session
 
 Ask = Callable[[PendingApproval], bool | None]
 """Ask the user about a call: True allows it, False denies it, None decides later."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from .codec import decode_message
-from .messages import Message, ToolCall
+from oakleaf.core.codec import decode_message
+from oakleaf.core.messages import Message, ToolCall
 
 CALL_MARK = b'"type":"tool_call"'
 """How the codec writes a call: a body without it has none."""

@@ -13,9 +13,18 @@ from typing import Any, TypeVar, get_args
 
 import msgspec
 
-from ..errors import InvalidArgument, InvalidMessage, InvalidText, InvalidValue, NotJson, NotText
-from .entries import KINDS, Evidence, Payload, Unknown, kind_of
-from .messages import PARTS_BY_ROLE, Message, Outcome, Part, Text, ToolCall, ToolResult, check_message
+from oakleaf.core.entries import KINDS, Evidence, Payload, Unknown, kind_of
+from oakleaf.core.messages import (
+    PARTS_BY_ROLE,
+    Message,
+    Outcome,
+    Part,
+    Text,
+    ToolCall,
+    ToolResult,
+    check_message,
+)
+from oakleaf.errors import InvalidArgument, InvalidMessage, InvalidText, InvalidValue, NotJson, NotText
 
 ID_BYTES = 20
 MAX_INT_BITS = 8192  # every JSON reader here returns integers of this size unchanged

@@ -11,8 +11,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import ToolsNotAllowed
-from .entries import (
+from oakleaf.core.entries import (
     INTERRUPTED,
     PARTIAL,
     PAUSED,
@@ -25,8 +24,9 @@ from .entries import (
     Settings,
     Uncompaction,
 )
-from .messages import Message, Text, user
-from .shorten import shorten_results
+from oakleaf.core.messages import Message, Text, user
+from oakleaf.core.shorten import shorten_results
+from oakleaf.errors import ToolsNotAllowed
 
 
 class Item(Struct, frozen=True, gc=False):

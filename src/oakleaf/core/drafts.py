@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from .codec import (
+from oakleaf.core.codec import (
     chain_id,
     check_text,
     decode,
@@ -22,9 +22,9 @@ from .codec import (
     plain_copy,
     round_trip,
 )
-from .entries import PARTIAL, Entry, Evidence, Note, Payload, Settings, is_internal, kind_of
-from .evidence import move_evidence, redact_evidence
-from .media import (
+from oakleaf.core.entries import PARTIAL, Entry, Evidence, Note, Payload, Settings, is_internal, kind_of
+from oakleaf.core.evidence import move_evidence, redact_evidence
+from oakleaf.core.media import (
     MEDIA_MARK,
     digests_in,
     extract_blobs,
@@ -33,9 +33,9 @@ from .media import (
     holds_attachment,
     letter_runs,
 )
-from .messages import Attachment, Message, assistant
-from .redact import MIN_GITHUB_LENGTH, Redactor
-from .turns import ENDED_BY_TOOL, Cursor, advance
+from oakleaf.core.messages import Attachment, Message, assistant
+from oakleaf.core.redact import MIN_GITHUB_LENGTH, Redactor
+from oakleaf.core.turns import ENDED_BY_TOOL, Cursor, advance
 
 # The status of a turn by the finish of its closing answer, where the model did not write that answer.
 _STATUS_BY_FINISH = {"cancelled": "cancelled", PARTIAL: "interrupted", "error": "failed"}

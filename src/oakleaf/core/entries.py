@@ -9,8 +9,8 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
-from ..errors import InvalidArgument
-from .messages import Message
+from oakleaf.core.messages import Message
+from oakleaf.errors import InvalidArgument
 
 
 class Compaction(Struct, frozen=True, omit_defaults=True):

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .codec import to_json
-from .entries import Evidence, Payload
-from .messages import Attachment, Message, Part, ProviderBlock, Reasoning, ToolResult
-from .redact import Redactor
+from oakleaf.core.codec import to_json
+from oakleaf.core.entries import Evidence, Payload
+from oakleaf.core.messages import Attachment, Message, Part, ProviderBlock, Reasoning, ToolResult
+from oakleaf.core.redact import Redactor
 
 CONTENT = ("block", "item", "citations", "annotations", "metadata", "raw")
 """What holds content as its issuer wrote it: whole blocks, and what refers to the text of a part."""

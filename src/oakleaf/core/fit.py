@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import TurnTooLarge
-from .context import Context, Item
-from .entries import Settings
-from .messages import Media, Message, Part, ToolResult
-from .shorten import MEDIA_LENGTH
-from .turns import group_by_turn
+from oakleaf.core.context import Context, Item
+from oakleaf.core.entries import Settings
+from oakleaf.core.messages import Media, Message, Part, ToolResult
+from oakleaf.core.shorten import MEDIA_LENGTH
+from oakleaf.core.turns import group_by_turn
+from oakleaf.errors import TurnTooLarge
 
 BYTES_PER_TOKEN = 4  # the usual rule of thumb for English and JSON; only the provider's count is exact
 MEDIA_TOKENS = (

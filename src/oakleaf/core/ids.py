@@ -7,7 +7,7 @@ of them never become one.
 
 from __future__ import annotations
 
-from ..errors import InvalidId
+from oakleaf.errors import InvalidId
 
 REFUSED = frozenset("/\\?#%")
 ESCAPE = "~"

@@ -18,8 +18,18 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from .entries import Note, Payload
-from .messages import Attachment, Media, Message, Part, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.entries import Note, Payload
+from oakleaf.core.messages import (
+    Attachment,
+    Media,
+    Message,
+    Part,
+    ProviderBlock,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 
 MEDIA_MARK = b'{"type":"media"'
 BLOB_REFERENCE = "[oakleaf-blob:"

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import Struct
 
-from ..errors import InvalidMessage
+from oakleaf.errors import InvalidMessage
 
 Role = Literal["system", "user", "assistant", "tool"]
 ROLES: tuple[str, ...] = get_args(Role)
@@ -206,7 +206,7 @@ def tool_result(
     dump = getattr(content, "model_dump", None)
     if callable(dump):  # a result or a content block of the MCP SDK
         content = dump(mode="json", by_alias=True, exclude_none=True)
-    from .result_blocks import is_mcp_error  # it imports this module
+    from oakleaf.core.result_blocks import is_mcp_error  # it imports this module
 
     result = ToolResult(
         call_id, _content(content), error or is_mcp_error(content), outcome, ends_turn, details
@@ -215,7 +215,7 @@ def tool_result(
 
 
 def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
-    from .result_blocks import parse_blocks, split_base64  # they import this module
+    from oakleaf.core.result_blocks import parse_blocks, split_base64  # they import this module
 
     if isinstance(content, str):
         return split_base64(content) if content else ()
@@ -230,7 +230,7 @@ def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
     blocks = parse_blocks(content)
     if blocks is not None:
         return blocks
-    from .codec import to_json  # codec imports messages; only this call needs it
+    from oakleaf.core.codec import to_json  # codec imports messages; only this call needs it
 
     return split_base64(to_json(content, "tool result").decode())
 

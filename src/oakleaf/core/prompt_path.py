@@ -7,8 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from .context import Context, Item, Replacement, fold_settings, head_length, read_replacement, replace_entries
-from .entries import Entry, Note, Settings
+from oakleaf.core.context import (
+    Context,
+    Item,
+    Replacement,
+    fold_settings,
+    head_length,
+    read_replacement,
+    replace_entries,
+)
+from oakleaf.core.entries import Entry, Note, Settings
 
 
 class PromptPath:

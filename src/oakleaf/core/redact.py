@@ -21,8 +21,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import SecretInName, SecretTooShort
-from .encodings import (
+from oakleaf.core.encodings import (
     FORM,
     HTML,
     JSON,
@@ -35,9 +34,19 @@ from .encodings import (
     shortest_base64,
     words_of,
 )
-from .entries import BranchSummary, Compaction, Note, Payload, Settings
-from .media import has_run, letter_runs
-from .messages import Attachment, Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.entries import BranchSummary, Compaction, Note, Payload, Settings
+from oakleaf.core.media import has_run, letter_runs
+from oakleaf.core.messages import (
+    Attachment,
+    Media,
+    Message,
+    ProviderBlock,
+    Reasoning,
+    Text,
+    ToolCall,
+    ToolResult,
+)
+from oakleaf.errors import SecretInName, SecretTooShort
 
 MIN_SECRET_LENGTH = 8  # a shorter secret is like a word; redacting it would redact ordinary text
 # `task-` and a UUID is no key, so what stands before a plain `sk-` matters; not so in JSON, where it may be an escape.

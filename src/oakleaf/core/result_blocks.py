@@ -11,8 +11,8 @@ import binascii
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from .media import find_inline_bytes
-from .messages import Attachment, Media, Text
+from oakleaf.core.media import find_inline_bytes
+from oakleaf.core.messages import Attachment, Media, Text
 
 ResultPart = Text | Media | Attachment
 
@@ -67,7 +67,7 @@ def _text(block: Mapping[str, Any]) -> str:
 
 
 def _json(value: object) -> str:
-    from .codec import to_json  # it imports messages, which imports this module
+    from oakleaf.core.codec import to_json  # it imports messages, which imports this module
 
     return to_json(value, "tool result").decode()
 

@@ -15,11 +15,18 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from ..errors import InvalidArgument, InvalidSearch
-from .entries import KINDS
-from .messages import ROLES
-from .search_text import Token, find_phrase, find_spans, normalize_for_index, tokenize, tokenize_indexed
-from .time_text import TIME_FORMATS, parse_time
+from oakleaf.core.entries import KINDS
+from oakleaf.core.messages import ROLES
+from oakleaf.core.search_text import (
+    Token,
+    find_phrase,
+    find_spans,
+    normalize_for_index,
+    tokenize,
+    tokenize_indexed,
+)
+from oakleaf.core.time_text import TIME_FORMATS, parse_time
+from oakleaf.errors import InvalidArgument, InvalidSearch
 
 Column = Literal["text", "tool", "model", "marker"]
 COLUMNS: tuple[Column, ...] = get_args(Column)

@@ -18,8 +18,8 @@ from unicodedata import normalize
 
 import msgspec
 
-from .entries import BranchSummary, Compaction, Note, Payload, Settings
-from .messages import Media, Message, Part, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.entries import BranchSummary, Compaction, Note, Payload, Settings
+from oakleaf.core.messages import Media, Message, Part, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 
 MAX_TEXT_LENGTH = 1_000_000
 """Characters of one entry that are searched; the rest is stored but not found."""

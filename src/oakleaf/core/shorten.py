@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from .messages import Attachment, Media, Message, Text, ToolResult
+from oakleaf.core.messages import Attachment, Media, Message, Text, ToolResult
 
 MEDIA_LENGTH = 6_000
 """Characters that an image counts as: what `core.fit` estimates for it."""

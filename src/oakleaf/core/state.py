@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .entries import Entry, Note, Payload
-from .messages import Message, ToolResult
+from oakleaf.core.entries import Entry, Note, Payload
+from oakleaf.core.messages import Message, ToolResult
 
 State = dict[str, Any]
 

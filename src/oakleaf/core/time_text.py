@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from ..errors import InvalidArgument
+from oakleaf.errors import InvalidArgument
 
 _DURATION = re.compile(r"([0-9]{1,6})\s*([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from .codec import to_json
-from .drafts import Blob, Draft
-from .entries import Settings, ToolDefinitions
-from .media import digest
-from .redact import Redactor
+from oakleaf.core.codec import to_json
+from oakleaf.core.drafts import Blob, Draft
+from oakleaf.core.entries import Settings, ToolDefinitions
+from oakleaf.core.media import digest
+from oakleaf.core.redact import Redactor
 
 MIME = "application/json"
 

@@ -7,9 +7,8 @@ from typing import Any
 
 from msgspec import Struct, to_builtins
 
-from ..errors import shorten
-from .codec import to_json
-from .entries import (
+from oakleaf.core.codec import to_json
+from oakleaf.core.entries import (
     INTERRUPTED,
     PARTIAL,
     BranchSummary,
@@ -19,8 +18,9 @@ from .entries import (
     Settings,
     Uncompaction,
 )
-from .messages import Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
-from .tree import Branch, Leaf
+from oakleaf.core.messages import Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.tree import Branch, Leaf
+from oakleaf.errors import shorten
 
 Point = tuple[int, int]
 MAX_COLUMNS = 16

@@ -12,9 +12,9 @@ from typing import Literal, Protocol, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..errors import InvalidPosition, OpenBatch, OrphanResult
-from .entries import OPEN_FINISHES, Compaction, Entry, Note, Payload, Uncompaction, kind_of
-from .messages import Message, ToolCall, ToolResult
+from oakleaf.core.entries import OPEN_FINISHES, Compaction, Entry, Note, Payload, Uncompaction, kind_of
+from oakleaf.core.messages import Message, ToolCall, ToolResult
+from oakleaf.errors import InvalidPosition, OpenBatch, OrphanResult
 
 ENDED_BY_TOOL = "ended_by_tool"
 """The finish of the closing answer of a turn that a tool ended."""

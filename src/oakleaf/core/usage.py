@@ -12,9 +12,9 @@ from typing import TypeGuard, TypeVar
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
-from ..errors import InvalidCount
-from .codec import check_text
-from .tree import Range
+from oakleaf.core.codec import check_text
+from oakleaf.core.tree import Range
+from oakleaf.errors import InvalidCount
 
 MICROCENTS_PER_DOLLAR = 100_000_000
 

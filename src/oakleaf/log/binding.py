@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import AgentBound
-from ..stores.base import SessionRow
-from .log import Log
+from oakleaf.errors import AgentBound
+from oakleaf.log.log import Log
+from oakleaf.stores.base import SessionRow
 
 BOUND = "bound"
 

@@ -8,15 +8,15 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.codec import MAX_KEY_BYTES, check_length, check_text, from_json, to_json
-from ..core.drafts import ExtraFact, NewEntry
-from ..core.entries import Entry, Payload, Settings
-from ..core.redact import Redactor
-from ..core.tree import Leaf
-from ..core.usage import MAX_COUNT, Call, check_call_text, with_known_counts
-from ..errors import InvalidArgument, InvalidCount
-from ..stores.base import MADE_KEY, STATUSES, Change, Fact, is_callers_key
-from .runtime import Runtime
+from oakleaf.core.codec import MAX_KEY_BYTES, check_length, check_text, from_json, to_json
+from oakleaf.core.drafts import ExtraFact, NewEntry
+from oakleaf.core.entries import Entry, Payload, Settings
+from oakleaf.core.redact import Redactor
+from oakleaf.core.tree import Leaf
+from oakleaf.core.usage import MAX_COUNT, Call, check_call_text, with_known_counts
+from oakleaf.errors import InvalidArgument, InvalidCount
+from oakleaf.log.runtime import Runtime
+from oakleaf.stores.base import MADE_KEY, STATUSES, Change, Fact, is_callers_key
 
 
 class AppendResult(Struct, frozen=True, gc=False):

@@ -10,12 +10,12 @@ import re
 import shlex
 from collections.abc import Callable, Iterator
 
-from ..errors import plural, short_holder
-from ..stores.base import SessionQuery, SessionRow, StoreBackend
-from ..stores.sqlite.health import Finding, file_health
-from .lease import interrupt, is_gone, is_stuck
-from .log import Log
-from .runtime import Runtime
+from oakleaf.errors import plural, short_holder
+from oakleaf.log.lease import interrupt, is_gone, is_stuck
+from oakleaf.log.log import Log
+from oakleaf.log.runtime import Runtime
+from oakleaf.stores.base import SessionQuery, SessionRow, StoreBackend
+from oakleaf.stores.sqlite.health import Finding, file_health
 
 __all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuck_sessions"]
 

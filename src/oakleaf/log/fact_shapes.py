@@ -11,9 +11,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from ..core.typed_json import converter
-from ..core.usage import MAX_COUNT
-from ..stores.base import Status
+from oakleaf.core.typed_json import converter
+from oakleaf.core.usage import MAX_COUNT
+from oakleaf.stores.base import Status
 
 Number = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 

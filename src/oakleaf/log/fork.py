@@ -10,13 +10,13 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from ..core.context import check_tools_allowed
-from ..core.entries import Settings
-from ..core.ids import check_id
-from ..errors import SessionTrashed
-from ..stores.base import Relation, SessionRow
-from .changes import Cut
-from .log import Log
+from oakleaf.core.context import check_tools_allowed
+from oakleaf.core.entries import Settings
+from oakleaf.core.ids import check_id
+from oakleaf.errors import SessionTrashed
+from oakleaf.log.changes import Cut
+from oakleaf.log.log import Log
+from oakleaf.stores.base import Relation, SessionRow
 
 
 def fork(

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..core.entries import Entry
-from ..core.tree import Leaf
-from ..stores.base import Fact, StoreBackend
-from .log import Log
+from oakleaf.core.entries import Entry
+from oakleaf.core.tree import Leaf
+from oakleaf.log.log import Log
+from oakleaf.stores.base import Fact, StoreBackend
 
 ACCEPTED = "import_accepted"
 """The fact that somebody here accepted what an import left open. One that came with an import accepts nothing."""

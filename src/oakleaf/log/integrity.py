@@ -12,22 +12,22 @@ from types import NoneType
 import msgspec
 from msgspec.structs import asdict, astuple, replace
 
-from ..core.codec import chain_id, check_json, check_length, check_text, decode, from_json
-from ..core.drafts import NewEntry
-from ..core.entries import Note, Payload, Settings, Unknown, is_internal
-from ..core.ids import check_id
-from ..core.media import extract_blobs, has_inline_bytes, may_hold_bytes
-from ..core.messages import Message
-from ..core.state import State, merge_state, state_updates
-from ..core.tree import Branch, Leaf
-from ..core.turns import Cursor, advance
-from ..core.usage import MAX_COUNT, Call, Totals, add, check_call, total
-from ..errors import InvalidId, OakleafError
-from ..stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
-from ..stores.message_limits import MessageLimit
-from ..stores.transfer import SessionExport
-from .fact_shapes import check_shape
-from .new_session import INDEXED_COLUMNS
+from oakleaf.core.codec import chain_id, check_json, check_length, check_text, decode, from_json
+from oakleaf.core.drafts import NewEntry
+from oakleaf.core.entries import Note, Payload, Settings, Unknown, is_internal
+from oakleaf.core.ids import check_id
+from oakleaf.core.media import extract_blobs, has_inline_bytes, may_hold_bytes
+from oakleaf.core.messages import Message
+from oakleaf.core.state import State, merge_state, state_updates
+from oakleaf.core.tree import Branch, Leaf
+from oakleaf.core.turns import Cursor, advance
+from oakleaf.core.usage import MAX_COUNT, Call, Totals, add, check_call, total
+from oakleaf.errors import InvalidId, OakleafError
+from oakleaf.log.fact_shapes import check_shape
+from oakleaf.log.new_session import INDEXED_COLUMNS
+from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from oakleaf.stores.message_limits import MessageLimit
+from oakleaf.stores.transfer import SessionExport
 
 MAX_SEQ = 2**32 - 1
 ANSWER, INPUT, END = 1, 2, 4

@@ -10,16 +10,16 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.drafts import Draft, build_entries
-from ..core.entries import Entry
-from ..core.messages import Message, to_user_message
-from ..core.tree import Leaf
-from ..core.turns import ENDED_BY_TOOL, Cursor, is_completed
-from ..core.usage import Call
-from ..errors import InvalidOperation, KeyReused
-from ..stores.base import CommitResult
-from .changes import AppendResult
-from .log import Log
+from oakleaf.core.drafts import Draft, build_entries
+from oakleaf.core.entries import Entry
+from oakleaf.core.messages import Message, to_user_message
+from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import ENDED_BY_TOOL, Cursor, is_completed
+from oakleaf.core.usage import Call
+from oakleaf.errors import InvalidOperation, KeyReused
+from oakleaf.log.changes import AppendResult
+from oakleaf.log.log import Log
+from oakleaf.stores.base import CommitResult
 
 
 class KeyedTurn(Struct, frozen=True):

@@ -7,11 +7,11 @@ meaning in every store.
 
 from __future__ import annotations
 
-from ..core.codec import check_text
-from ..core.tree import Leaf, reachable_seqs
-from ..errors import InvalidArgument, InvalidPosition
-from ..stores.base import LABEL
-from .log import Log
+from oakleaf.core.codec import check_text
+from oakleaf.core.tree import Leaf, reachable_seqs
+from oakleaf.errors import InvalidArgument, InvalidPosition
+from oakleaf.log.log import Log
+from oakleaf.stores.base import LABEL
 
 MAX_LENGTH = 100
 

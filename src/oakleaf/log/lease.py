@@ -15,12 +15,12 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
-from ..errors import SessionRunning
-from ..stores.base import SessionRow
+from oakleaf.errors import SessionRunning
+from oakleaf.stores.base import SessionRow
 
 if TYPE_CHECKING:
-    from .log import Log
-    from .runtime import Runtime
+    from oakleaf.log.log import Log
+    from oakleaf.log.runtime import Runtime
 
 LEASE_SECONDS = 30.0
 TICK_SECONDS = 1.0

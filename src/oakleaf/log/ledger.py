@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from itertools import chain
 
-from ..core.entries import Entry
-from ..core.tree import Leaf, Range
-from ..core.usage import Call, Totals, add, calls_on_path, total, totals_by
-from ..errors import InvalidArgument, InvalidPosition
-from ..stores.base import SessionQuery, SessionRow
-from .log import Log
+from oakleaf.core.entries import Entry
+from oakleaf.core.tree import Leaf, Range
+from oakleaf.core.usage import Call, Totals, add, calls_on_path, total, totals_by
+from oakleaf.errors import InvalidArgument, InvalidPosition
+from oakleaf.log.log import Log
+from oakleaf.stores.base import SessionQuery, SessionRow
 
 
 def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:

@@ -19,17 +19,17 @@ from weakref import WeakSet
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from ..core.codec import check_text, from_json, to_json
-from ..core.context import fold_settings
-from ..core.drafts import Draft, EntryBatch, ExtraFact, build_entries
-from ..core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
-from ..core.media import digest
-from ..core.messages import Message, ToolCall, assistant, to_user_message
-from ..core.state import State, fold_state, merge_state, state_updates
-from ..core.tree import Branch, Leaf, Range, contains_leaf, shared_seq
-from ..core.turns import Action, Cursor, OpenCall, action_at_end, cursor_after, cursor_from_tail
-from ..core.usage import Call, Totals
-from ..errors import (
+from oakleaf.core.codec import check_text, from_json, to_json
+from oakleaf.core.context import fold_settings
+from oakleaf.core.drafts import Draft, EntryBatch, ExtraFact, build_entries
+from oakleaf.core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
+from oakleaf.core.media import digest
+from oakleaf.core.messages import Message, ToolCall, assistant, to_user_message
+from oakleaf.core.state import State, fold_state, merge_state, state_updates
+from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, shared_seq
+from oakleaf.core.turns import Action, Cursor, OpenCall, action_at_end, cursor_after, cursor_from_tail
+from oakleaf.core.usage import Call, Totals
+from oakleaf.errors import (
     InvalidOperation,
     InvalidPosition,
     NothingToRedo,
@@ -38,18 +38,7 @@ from ..errors import (
     SessionRunning,
     StaleLeaf,
 )
-from ..stores.base import (
-    Change,
-    CommitResult,
-    Fact,
-    NewSession,
-    PathSnapshot,
-    SessionDetail,
-    SessionRow,
-    StoreBackend,
-    is_callers_key,
-)
-from .changes import (
+from oakleaf.log.changes import (
     AppendResult,
     Cut,
     check,
@@ -61,15 +50,26 @@ from .changes import (
     turn_status,
     with_data,
 )
-from .lease import check_free
-from .new_session import check_names
-from .original_calls import restore_call
-from .runtime import Runtime
-from .workspace import has_slot, stored_workspace
+from oakleaf.log.lease import check_free
+from oakleaf.log.new_session import check_names
+from oakleaf.log.original_calls import restore_call
+from oakleaf.log.runtime import Runtime
+from oakleaf.log.workspace import has_slot, stored_workspace
+from oakleaf.stores.base import (
+    Change,
+    CommitResult,
+    Fact,
+    NewSession,
+    PathSnapshot,
+    SessionDetail,
+    SessionRow,
+    StoreBackend,
+    is_callers_key,
+)
 
 if TYPE_CHECKING:
-    from ..core.prompt_path import PromptPath
-    from .keyed_turn import RecordedSteps
+    from oakleaf.core.prompt_path import PromptPath
+    from oakleaf.log.keyed_turn import RecordedSteps
 
 TEXT = ("title", "error")
 """The text columns of a row that are redacted."""

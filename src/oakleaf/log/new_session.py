@@ -8,20 +8,20 @@ from typing import Any, TypedDict
 import msgspec
 from msgspec.structs import replace
 
-from ..core.codec import check_json, check_length, check_text, decode_or_refuse, to_json
-from ..core.drafts import Draft, build_entries
-from ..core.entries import Note, Payload, Settings
-from ..core.ids import check_id
-from ..core.messages import Message
-from ..core.redact import Redactor
-from ..core.state import State, merge_state, state_updates
-from ..core.turns import Cursor
-from ..core.usage import MAX_COUNT
-from ..errors import InvalidArgument, InvalidCount, SecretInWorkspace, shorten
-from ..stores.base import NewSession, Relation, SessionDetail, SessionRow
-from .changes import new_key
-from .runtime import Runtime
-from .workspace import Workspace
+from oakleaf.core.codec import check_json, check_length, check_text, decode_or_refuse, to_json
+from oakleaf.core.drafts import Draft, build_entries
+from oakleaf.core.entries import Note, Payload, Settings
+from oakleaf.core.ids import check_id
+from oakleaf.core.messages import Message
+from oakleaf.core.redact import Redactor
+from oakleaf.core.state import State, merge_state, state_updates
+from oakleaf.core.turns import Cursor
+from oakleaf.core.usage import MAX_COUNT
+from oakleaf.errors import InvalidArgument, InvalidCount, SecretInWorkspace, shorten
+from oakleaf.log.changes import new_key
+from oakleaf.log.runtime import Runtime
+from oakleaf.log.workspace import Workspace
+from oakleaf.stores.base import NewSession, Relation, SessionDetail, SessionRow
 
 _rows = msgspec.json.Decoder(SessionRow)
 TEXT_COLUMNS = (

@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..core.media import BLOB_REFERENCE, base64_text, referenced_digest
-from ..core.messages import ToolCall
-from ..core.redact import strings_in
-from ..core.tree import Leaf
+from oakleaf.core.media import BLOB_REFERENCE, base64_text, referenced_digest
+from oakleaf.core.messages import ToolCall
+from oakleaf.core.redact import strings_in
+from oakleaf.core.tree import Leaf
 
 MAX_CALLS = 1_000
 

@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from weakref import ref
 
-from ..core.context import Context, build_context, first_shown, head_length
-from ..core.entries import Entry
-from ..core.fit import Budget, fit
-from ..core.prompt_path import PromptPath
-from ..core.tree import Leaf
-from ..stores.base import PathSnapshot
-from .log import Log
+from oakleaf.core.context import Context, build_context, first_shown, head_length
+from oakleaf.core.entries import Entry
+from oakleaf.core.fit import Budget, fit
+from oakleaf.core.prompt_path import PromptPath
+from oakleaf.core.tree import Leaf
+from oakleaf.log.log import Log
+from oakleaf.stores.base import PathSnapshot
 
 NEWEST = 256
 """Entries that are read first: most sessions have no more."""

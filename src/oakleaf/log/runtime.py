@@ -11,10 +11,10 @@ from collections.abc import Callable
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ..core.redact import Redactor
-from ..stores.base import StoreBackend
-from .original_calls import OriginalCalls
-from .process import Process, current_process
+from oakleaf.core.redact import Redactor
+from oakleaf.log.original_calls import OriginalCalls
+from oakleaf.log.process import Process, current_process
+from oakleaf.stores.base import StoreBackend
 
 
 class Runtime(Struct, frozen=True):

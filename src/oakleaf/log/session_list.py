@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..core.tree_text import describe_message, one_line
-from ..stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
-from ..stores.counts import CountColumn, count_by
-from ..stores.search import SearchHit
-from .lease import is_stuck
+from oakleaf.core.tree_text import describe_message, one_line
+from oakleaf.log.lease import is_stuck
+from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
+from oakleaf.stores.counts import CountColumn, count_by
+from oakleaf.stores.search import SearchHit
 
 if TYPE_CHECKING:
-    from .runtime import Runtime
+    from oakleaf.log.runtime import Runtime
 
 
 def current_row(row: SessionRow, runtime: Runtime) -> SessionRow:

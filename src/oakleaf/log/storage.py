@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from msgspec.structs import asdict
 
-from ..core.codec import encode
-from ..core.entries import Settings
-from ..stores.counts import StorageSize
-from .log import Log
+from oakleaf.core.codec import encode
+from oakleaf.core.entries import Settings
+from oakleaf.log.log import Log
+from oakleaf.stores.counts import StorageSize
 
 
 class SessionStorage(StorageSize, frozen=True):

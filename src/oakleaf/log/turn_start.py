@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..core.codec import check_json, check_text
-from ..core.redact import Redactor
-from ..errors import InvalidArgument
+from oakleaf.core.codec import check_json, check_text
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import InvalidArgument
 
 
 def turn_about(

@@ -11,20 +11,20 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.call_hash import call_hashes
-from ..core.context import build_context
-from ..core.drafts import NewEntry
-from ..core.entries import Entry, Note, Payload, Settings
-from ..core.media import digest
-from ..core.messages import Message
-from ..core.state import fold_state
-from ..core.tool_definitions import decode_tools
-from ..core.tree import Leaf
-from ..core.turns import cursor_after
-from ..errors import InvalidOperation, InvalidPosition, OakleafError, StoreDamaged
-from ..stores.base import StoreBackend, StoredEntry
-from ..wire import PROVIDERS, find_provider
-from .integrity import Anchor, SessionWalker
+from oakleaf.core.call_hash import call_hashes
+from oakleaf.core.context import build_context
+from oakleaf.core.drafts import NewEntry
+from oakleaf.core.entries import Entry, Note, Payload, Settings
+from oakleaf.core.media import digest
+from oakleaf.core.messages import Message
+from oakleaf.core.state import fold_state
+from oakleaf.core.tool_definitions import decode_tools
+from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import cursor_after
+from oakleaf.errors import InvalidOperation, InvalidPosition, OakleafError, StoreDamaged
+from oakleaf.log.integrity import Anchor, SessionWalker
+from oakleaf.stores.base import StoreBackend, StoredEntry
+from oakleaf.wire import PROVIDERS, find_provider
 
 MAX_RETRIES = 4
 

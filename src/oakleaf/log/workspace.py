@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from ..core.codec import check_text, to_json
-from ..core.entries import Settings
-from ..core.messages import Message, Text
-from ..core.typed_json import json_decoder
-from ..errors import InvalidArgument
+from oakleaf.core.codec import check_text, to_json
+from oakleaf.core.entries import Settings
+from oakleaf.core.messages import Message, Text
+from oakleaf.core.typed_json import json_decoder
+from oakleaf.errors import InvalidArgument
 
 ScopeTier = Literal["sandboxed", "project", "full"]
 _SLOT = re.compile(r"\{\{\s*ctx\.([A-Za-z_][\w.]*)\s*\}\}")

@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from ..errors import ModelUnavailable
-from .clients.base import VendorClient
-from .model import Model
-from .names import model_by_name, stored_model
+from oakleaf.errors import ModelUnavailable
+from oakleaf.models.model import Model
+from oakleaf.models.names import model_by_name, stored_model
+from oakleaf.providers.base import VendorClient
 
 
 def available_models(names: Iterable[str], *, stored_in: str | None = None) -> list[Model]:

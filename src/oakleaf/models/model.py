@@ -11,10 +11,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from ..core.context import Context
-from ..core.tool_definitions import ToolSpec, read_tools
-from ..wire import Answer
-from ..wire.base import Blobs
+from oakleaf.core.context import Context
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.wire import Answer
+from oakleaf.wire.base import Blobs
 
 
 class Request(Struct, frozen=True):

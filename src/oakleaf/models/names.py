@@ -13,13 +13,13 @@ import shlex
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..errors import ModelRefused, ModelUnavailable
-from .model import Model
-from .scripted import load_script
-from .servers import VARIABLE, find_server, is_loopback, is_same_address
+from oakleaf.errors import ModelRefused, ModelUnavailable
+from oakleaf.models.model import Model
+from oakleaf.models.scripted import load_script
+from oakleaf.models.servers import VARIABLE, find_server, is_loopback, is_same_address
 
 if TYPE_CHECKING:
-    from .clients.base import VendorClient
+    from oakleaf.providers.base import VendorClient
 
 _URL = re.compile(r"@(?=https?://)")
 
@@ -124,5 +124,5 @@ _PREFIXES = (*_CLIENTS, "scripted")
 
 def _client_class(prefix: str) -> type[VendorClient]:
     module, class_name = _CLIENTS[prefix]
-    client: type[VendorClient] = getattr(import_module(f"{__package__}.clients.{module}"), class_name)
+    client: type[VendorClient] = getattr(import_module(f"oakleaf.providers.{module}"), class_name)
     return client

@@ -13,15 +13,15 @@ from hashlib import sha256
 import msgspec
 from msgspec.structs import replace
 
-from ..core import context as contexts
-from ..core.context import Context, Item
-from ..core.entries import INTERRUPTED, Compaction, Entry, Uncompaction
-from ..core.messages import Message, ToolCall
-from ..core.usage import Usage
-from ..errors import ModelError
-from ..wire import Answer
-from .model import Delta, Request
-from .prices import Rates
+from oakleaf.core import context as contexts
+from oakleaf.core.context import Context, Item
+from oakleaf.core.entries import INTERRUPTED, Compaction, Entry, Uncompaction
+from oakleaf.core.messages import Message, ToolCall
+from oakleaf.core.usage import Usage
+from oakleaf.errors import ModelError
+from oakleaf.models.model import Delta, Request
+from oakleaf.models.prices import Rates
+from oakleaf.wire import Answer
 
 
 class RecordedModel:

@@ -19,14 +19,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.fit import measure
-from ..core.messages import Message, ToolCall, assistant
-from ..core.typed_json import converter
-from ..core.usage import Usage
-from ..errors import ModelError, ModelUnavailable, TruncatedReply
-from ..wire import Answer
-from .model import Delta, Request
-from .prices import Rates
+from oakleaf.core.fit import measure
+from oakleaf.core.messages import Message, ToolCall, assistant
+from oakleaf.core.typed_json import converter
+from oakleaf.core.usage import Usage
+from oakleaf.errors import ModelError, ModelUnavailable, TruncatedReply
+from oakleaf.models.model import Delta, Request
+from oakleaf.models.prices import Rates
+from oakleaf.wire import Answer
 
 MAX_SCRIPT_BYTES = 10_000_000
 

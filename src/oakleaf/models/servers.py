@@ -13,7 +13,7 @@ import re
 
 from msgspec import Struct
 
-from ..errors import ModelUnavailable
+from oakleaf.errors import ModelUnavailable
 
 VARIABLE = "OAKLEAF_SERVERS"
 _ENTRY = re.compile(r"(https?://[^\s=]+)(?:=([A-Za-z_][A-Za-z0-9_]*))?")

@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from .model import Model
-from .prices import UNPRICED_PROVIDERS, vendor_of
+from oakleaf.models.model import Model
+from oakleaf.models.prices import UNPRICED_PROVIDERS, vendor_of
 
 SMALL_REQUEST = 2_000
 """Tokens that fit the window of every model in the table, which takes long to load."""

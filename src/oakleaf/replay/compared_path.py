@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from ..core import context as contexts
-from ..core import tree
-from ..core.codec import from_json
-from ..core.context import Context
-from ..core.entries import Entry
-from ..core.state import State, fold_state, state_updates
-from ..core.tool_definitions import ToolSpec, read_tools
-from ..core.tree import Leaf, Range
-from ..core.usage import Call, Totals
-from ..log.ledger import totals_by_turn
-from ..log.log import Log
-from ..log.prompt import prompt_frame
-from ..stores.base import SessionRow
+from oakleaf.core import context as contexts
+from oakleaf.core import tree
+from oakleaf.core.codec import from_json
+from oakleaf.core.context import Context
+from oakleaf.core.entries import Entry
+from oakleaf.core.state import State, fold_state, state_updates
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.tree import Leaf, Range
+from oakleaf.core.usage import Call, Totals
+from oakleaf.log.ledger import totals_by_turn
+from oakleaf.log.log import Log
+from oakleaf.log.prompt import prompt_frame
+from oakleaf.stores.base import SessionRow
 
 STEP = 250
 """Entries read at once."""

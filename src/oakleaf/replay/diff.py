@@ -14,18 +14,24 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from msgspec import Struct
 
-from ..core.codec import to_json
-from ..core.tool_definitions import ToolSpec
-from ..core.tree import Leaf
-from ..core.usage import Totals, add
-from ..errors import InvalidArgument
-from ..log.log import Log
-from .compared_path import ComparedPath, PathSide, first_unshared_turn, is_state_same, shared_seq
-from .turn_comparison import Divergence, Kind, align, heaviest_kind
-from .turn_reader import TurnView, message_text, read_turns
+from oakleaf.core.codec import to_json
+from oakleaf.core.tool_definitions import ToolSpec
+from oakleaf.core.tree import Leaf
+from oakleaf.core.usage import Totals, add
+from oakleaf.errors import InvalidArgument
+from oakleaf.log.log import Log
+from oakleaf.replay.compared_path import (
+    ComparedPath,
+    PathSide,
+    first_unshared_turn,
+    is_state_same,
+    shared_seq,
+)
+from oakleaf.replay.turn_comparison import Divergence, Kind, align, heaviest_kind
+from oakleaf.replay.turn_reader import TurnView, message_text, read_turns
 
 if TYPE_CHECKING:
-    from ..session import Session
+    from oakleaf.session import Session
 
     DiffTarget: TypeAlias = Session | tuple[Session, int | Leaf]
 
@@ -94,12 +100,12 @@ class Diff(Struct, frozen=True):
         return next((divergence for divergence in divergences if divergence.kind != "reworded"), None)
 
     def lines(self) -> list[str]:
-        from .report_text import diff_lines
+        from oakleaf.replay.report_text import diff_lines
 
         return diff_lines(self)
 
     def markdown(self) -> str:
-        from .report_text import diff_markdown
+        from oakleaf.replay.report_text import diff_markdown
 
         return diff_markdown(self)
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ..core.entries import Entry
-from ..core.tree import Leaf
-from ..log.log import Log
-from .compared_path import PathSide, first_unshared_turn, is_state_same, shared_seq
-from .diff import DiffRow, DiffSide, SetupChange, compare_setup, compared_row, compared_side
-from .turn_comparison import Aligned, align
-from .turn_reader import TurnView, message_text, read_turns
+from oakleaf.core.entries import Entry
+from oakleaf.core.tree import Leaf
+from oakleaf.log.log import Log
+from oakleaf.replay.compared_path import PathSide, first_unshared_turn, is_state_same, shared_seq
+from oakleaf.replay.diff import DiffRow, DiffSide, SetupChange, compare_setup, compared_row, compared_side
+from oakleaf.replay.turn_comparison import Aligned, align
+from oakleaf.replay.turn_reader import TurnView, message_text, read_turns
 
 MAX_SCANNED = 2_000
 """Entries of each side that one page reads; a turn that is longer is compared as far as that."""

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 
 from msgspec.structs import replace
 
-from ..core.drafts import Draft
-from ..core.entries import Compaction, Entry, Payload, Settings, Uncompaction, Unknown
-from .recording import Recording
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Compaction, Entry, Payload, Settings, Uncompaction, Unknown
+from oakleaf.replay.recording import Recording
 
 
 class HostEntries:

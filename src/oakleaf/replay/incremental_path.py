@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from ..core.context import fold_settings
-from ..core.entries import Entry, Settings
-from ..core.turns import OpenCall
-from ..models.recorded import History
-from .recording import canonical
+from oakleaf.core.context import fold_settings
+from oakleaf.core.entries import Entry, Settings
+from oakleaf.core.turns import OpenCall
+from oakleaf.models.recorded import History
+from oakleaf.replay.recording import canonical
 
 
 class IncrementalPath:

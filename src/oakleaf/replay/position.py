@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from ..core.entries import Entry
-from ..log.log import Log
+from oakleaf.core.entries import Entry
+from oakleaf.log.log import Log
 
 _HOST = "host:"
 

@@ -6,13 +6,13 @@ import asyncio
 
 from msgspec.structs import replace
 
-from ..agent.tasks import task_id
-from ..agent.tools.tool import RunTask, TaskOptions
-from ..core.tree import Leaf
-from ..core.turns import is_completed
-from ..errors import InvalidReplay, NotFound
-from ..log.log import Log
-from .recording import RecordedResult
+from oakleaf.agent.tasks import task_id
+from oakleaf.agent.tools.tool import RunTask, TaskOptions
+from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import is_completed
+from oakleaf.errors import InvalidReplay, NotFound
+from oakleaf.log.log import Log
+from oakleaf.replay.recording import RecordedResult
 
 
 def recorded_task(source: Log, recorded: RecordedResult | None) -> RunTask:

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.entries import Entry
-from ..core.messages import Message, ToolCall, ToolResult
-from ..core.turns import cursor_from_tail
+from oakleaf.core.entries import Entry
+from oakleaf.core.messages import Message, ToolCall, ToolResult
+from oakleaf.core.turns import cursor_from_tail
 
 _sorted = msgspec.json.Encoder(order="sorted")
 

@@ -18,34 +18,34 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.events import Event
-from ..agent.limits import LIMIT_CODE, Limits
-from ..agent.tools.mcp.server import ToolLike, load_connections, merge_tools, split_tools
-from ..agent.tools.tool import Tool
-from ..agent.writer import run_uncancelled
-from ..core.context import fold_settings, merge_options
-from ..core.entries import Effects, Entry, Note, Settings, check_effects
-from ..core.tool_definitions import ToolSpec, read_tools
-from ..core.usage import Totals, total
-from ..engines.local import ModelLike, resolve_models
-from ..errors import InvalidReplay, NotFound, plural
-from ..log import fork as forking
-from ..log import ledger
-from ..log.changes import Cut
-from ..log.log import Log
-from ..models.model import Model
-from ..models.names import is_model_name, stored_model
-from ..models.recorded import RecordedModel
-from ..wire.options import check_options
-from .compared_path import PathSide
-from .diff import compare
-from .host_entries import HostEntries
-from .incremental_path import IncrementalPath
-from .position import ReplayPosition, host_key, read_position
-from .recording import RecordedTurn, Recording
-from .replay_loop import CallMeter, ReplayParts, replay_loop
-from .report import ReplayReport
-from .tool_answers import Mode, OnMiss, ToolAnswers, visible_tools
+from oakleaf.agent.events import Event
+from oakleaf.agent.limits import LIMIT_CODE, Limits
+from oakleaf.agent.run import ModelLike, resolve_models
+from oakleaf.agent.tools.tool import Tool
+from oakleaf.agent.writer import run_uncancelled
+from oakleaf.core.context import fold_settings, merge_options
+from oakleaf.core.entries import Effects, Entry, Note, Settings, check_effects
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.usage import Totals, total
+from oakleaf.errors import InvalidReplay, NotFound, plural
+from oakleaf.log import fork as forking
+from oakleaf.log import ledger
+from oakleaf.log.changes import Cut
+from oakleaf.log.log import Log
+from oakleaf.models.model import Model
+from oakleaf.models.names import is_model_name, stored_model
+from oakleaf.models.recorded import RecordedModel
+from oakleaf.replay.compared_path import PathSide
+from oakleaf.replay.diff import compare
+from oakleaf.replay.host_entries import HostEntries
+from oakleaf.replay.incremental_path import IncrementalPath
+from oakleaf.replay.position import ReplayPosition, host_key, read_position
+from oakleaf.replay.recording import RecordedTurn, Recording
+from oakleaf.replay.replay_loop import CallMeter, ReplayParts, replay_loop
+from oakleaf.replay.report import ReplayReport
+from oakleaf.replay.tool_answers import Mode, OnMiss, ToolAnswers, visible_tools
+from oakleaf.wire.options import check_options
+from oakleaf_mcp.client.server import ToolLike, load_connections, merge_tools, split_tools
 
 MODES = ("strict", "recorded", "dry", "live")
 ON_MISS = ("stop", "next", "continue")

@@ -14,35 +14,35 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..agent.compaction import Compactor
-from ..agent.earlier_calls import find_earlier_call
-from ..agent.events import Emit, Event
-from ..agent.limits import LimitChecker, Limits
-from ..agent.loop import Loop, build_loop
-from ..agent.model_call import ModelCaller, StreamBuffer
-from ..agent.tasks import TaskRunner
-from ..agent.tool_batch import ToolRunner
-from ..agent.tools.tool import Tool, ToolContext
-from ..agent.writer import Append, Record, Writer
-from ..core.drafts import Draft
-from ..core.entries import Entry, Settings
-from ..core.messages import Message, ToolCall
-from ..core.prompt_path import PromptPath
-from ..core.tool_definitions import ToolSet, define_tools, read_tools
-from ..core.turns import OpenCall
-from ..core.usage import Call
-from ..errors import ModelUnavailable, Overloaded
-from ..log.changes import AppendResult
-from ..log.log import Log
-from ..models.model import Model, Request
-from ..models.recorded import RecordedModel
-from ..stores.base import SessionRow
-from .host_entries import HostEntries
-from .incremental_path import IncrementalPath
-from .position import host_key
-from .recorded_tasks import recorded_task
-from .recording import RecordedResult, RecordedTurn, Recording
-from .tool_answers import ToolAnswers, recorded_tool, replayed_tool
+from oakleaf.agent.compaction import Compactor
+from oakleaf.agent.earlier_calls import find_earlier_call
+from oakleaf.agent.events import Emit, Event
+from oakleaf.agent.limits import LimitChecker, Limits
+from oakleaf.agent.loop import Loop, build_loop
+from oakleaf.agent.model_call import ModelCaller, StreamBuffer
+from oakleaf.agent.tasks import TaskRunner
+from oakleaf.agent.tool_batch import ToolRunner
+from oakleaf.agent.tools.tool import Tool, ToolContext
+from oakleaf.agent.writer import Append, Record, Writer
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Entry, Settings
+from oakleaf.core.messages import Message, ToolCall
+from oakleaf.core.prompt_path import PromptPath
+from oakleaf.core.tool_definitions import ToolSet, define_tools, read_tools
+from oakleaf.core.turns import OpenCall
+from oakleaf.core.usage import Call
+from oakleaf.errors import ModelUnavailable, Overloaded
+from oakleaf.log.changes import AppendResult
+from oakleaf.log.log import Log
+from oakleaf.models.model import Model, Request
+from oakleaf.models.recorded import RecordedModel
+from oakleaf.replay.host_entries import HostEntries
+from oakleaf.replay.incremental_path import IncrementalPath
+from oakleaf.replay.position import host_key
+from oakleaf.replay.recorded_tasks import recorded_task
+from oakleaf.replay.recording import RecordedResult, RecordedTurn, Recording
+from oakleaf.replay.tool_answers import ToolAnswers, recorded_tool, replayed_tool
+from oakleaf.stores.base import SessionRow
 
 
 class Reservation(Struct, frozen=True):

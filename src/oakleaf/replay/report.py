@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from ..core.usage import Totals
-from ..log.changes import Cut
-from .diff import Diff, DiffRow
-from .tool_answers import Mode
-from .turn_comparison import Divergence
+from oakleaf.core.usage import Totals
+from oakleaf.log.changes import Cut
+from oakleaf.replay.diff import Diff, DiffRow
+from oakleaf.replay.tool_answers import Mode
+from oakleaf.replay.turn_comparison import Divergence
 
 
 class ReplayReport(Struct, frozen=True, kw_only=True):
@@ -85,11 +85,11 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
         return {name: after - before for name, after, before in pairs}
 
     def lines(self) -> list[str]:
-        from .report_text import report_lines
+        from oakleaf.replay.report_text import report_lines
 
         return report_lines(self)
 
     def markdown(self) -> str:
-        from .report_text import report_markdown
+        from oakleaf.replay.report_text import report_markdown
 
         return report_markdown(self)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..core.usage import Totals, format_cost
-from ..errors import shorten
-from .diff import Diff, DiffRow
-from .report import ReplayReport
-from .turn_comparison import Divergence
+from oakleaf.core.usage import Totals, format_cost
+from oakleaf.errors import shorten
+from oakleaf.replay.diff import Diff, DiffRow
+from oakleaf.replay.report import ReplayReport
+from oakleaf.replay.turn_comparison import Divergence
 
 SHORT = 60
 LONG = 200

@@ -12,13 +12,13 @@ from typing import Literal
 
 from msgspec import Struct
 
-from ..agent.earlier_calls import reused_result
-from ..agent.tools.tool import EarlierCall, RunTask, Tool, ToolContext
-from ..core.entries import Effects
-from ..core.messages import Message, ToolCall, tool_result
-from ..core.tool_definitions import ToolSpec
-from ..errors import InvalidReplay
-from .recording import RecordedResult, Recording
+from oakleaf.agent.earlier_calls import reused_result
+from oakleaf.agent.tools.tool import EarlierCall, RunTask, Tool, ToolContext
+from oakleaf.core.entries import Effects
+from oakleaf.core.messages import Message, ToolCall, tool_result
+from oakleaf.core.tool_definitions import ToolSpec
+from oakleaf.errors import InvalidReplay
+from oakleaf.replay.recording import RecordedResult, Recording
 
 Mode = Literal["strict", "recorded", "dry", "live"]
 OnMiss = Literal["stop", "next", "continue"]

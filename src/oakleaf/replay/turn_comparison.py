@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from .turn_reader import (
+from oakleaf.replay.turn_reader import (
     CallView,
     Step,
     TurnView,

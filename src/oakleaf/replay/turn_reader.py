@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.entries import INTERRUPTED, Entry
-from ..core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.entries import INTERRUPTED, Entry
+from oakleaf.core.messages import Media, Message, Reasoning, Text, ToolCall, ToolResult
 
 _sorted = msgspec.json.Encoder(order="sorted")
 

@@ -4,7 +4,7 @@ import os
 import re
 from urllib.parse import unquote
 
-from ..errors import InvalidArgument
+from oakleaf.errors import InvalidArgument
 
 _PAIR = re.compile(
     r"(?<![\w./-])(?:PG)?(?:HOST|HOSTADDR|DBNAME|DATABASE|SERVICE|USER|PASSWORD|PORT|SSLMODE)\s{0,20}=",

@@ -1,6 +1,6 @@
 """The contract of every store, and the values that cross it.
 
-The laws in prose; `oakleaf.stores.conformance` is the same list as tests.
+The laws in prose; `oakleaf.testing.stores` is the same list as tests.
 
 - **One write.** `commit(change)` is the only write to a live session. It is atomic: entries, calls, state, row, leaf
   and facts, or nothing.
@@ -44,16 +44,16 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
-from ..core.call_hash import call_hashes
-from ..core.codec import check_text
-from ..core.drafts import Blob, ExtraFact, NewEntry
-from ..core.entries import Entry, Note
-from ..core.messages import Message
-from ..core.search import Search
-from ..core.tree import Branch, Leaf, Range
-from ..core.usage import Call, Totals
-from ..errors import IdTaken, InvalidArgument, NotFound, SessionRunning, SessionTrashed, StoreDamaged
-from .counts import (
+from oakleaf.core.call_hash import call_hashes
+from oakleaf.core.codec import check_text
+from oakleaf.core.drafts import Blob, ExtraFact, NewEntry
+from oakleaf.core.entries import Entry, Note
+from oakleaf.core.messages import Message
+from oakleaf.core.search import Search
+from oakleaf.core.tree import Branch, Leaf, Range
+from oakleaf.core.usage import Call, Totals
+from oakleaf.errors import IdTaken, InvalidArgument, NotFound, SessionRunning, SessionTrashed, StoreDamaged
+from oakleaf.stores.counts import (
     CountColumn,
     DailyUsage,
     StorageSize,
@@ -63,10 +63,10 @@ from .counts import (
     sum_daily,
     sum_usage,
 )
-from .search import IndexProgress, SearchPage
+from oakleaf.stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
-    from .transfer import ImportResult, SessionExports
+    from oakleaf.stores.transfer import ImportResult, SessionExports
 
 Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
 """Waiting: the turn is open and needs a person, to decide on a call or, after that, to resume it."""

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
-from ..core.usage import Call, Totals, total
-from ..errors import InvalidArgument
+from oakleaf.core.usage import Call, Totals, total
+from oakleaf.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from .base import SessionRow, StoredEntry
+    from oakleaf.stores.base import SessionRow, StoredEntry
 
 CountColumn = Literal["status", "agent", "model", "relation"]
 DAY = 86_400 * 1_000_000

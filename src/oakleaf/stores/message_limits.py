@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
 
-from ..core.tree import Branch, Leaf
-from .base import Fact
+from oakleaf.core.tree import Branch, Leaf
+from oakleaf.stores.base import Fact
 
 
 class MessageLimit(Struct, frozen=True, gc=False, order=True):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from ..core.entries import Payload, kind_of
-from ..core.messages import Message
-from ..core.search import TITLE, Term, excerpt
-from ..core.search_text import searchable_text
-from ..core.tree import Leaf, Range
+from oakleaf.core.entries import Payload, kind_of
+from oakleaf.core.messages import Message
+from oakleaf.core.search import TITLE, Term, excerpt
+from oakleaf.core.search_text import searchable_text
+from oakleaf.core.tree import Leaf, Range
 
 IndexProgress = Callable[[int, int], None]
 """Called after each batch with the number of entries indexed so far and of sessions left."""

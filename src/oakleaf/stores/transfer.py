@@ -18,17 +18,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.codec import decode
-from ..core.drafts import NewEntry
-from ..core.entries import Settings
-from ..core.media import MEDIA_MARK
-from ..core.messages import Message
-from ..core.tool_definitions import MIME as TOOLS_MIME
-from ..core.tree import Branch, Leaf, reachable_seqs
-from ..core.usage import Call
-from ..errors import IdConflict, NotFound, StoreDamaged
-from .base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
-from .message_limits import MessageLimit, limits_as_facts, select_inherited_limits
+from oakleaf.core.codec import decode
+from oakleaf.core.drafts import NewEntry
+from oakleaf.core.entries import Settings
+from oakleaf.core.media import MEDIA_MARK
+from oakleaf.core.messages import Message
+from oakleaf.core.tool_definitions import MIME as TOOLS_MIME
+from oakleaf.core.tree import Branch, Leaf, reachable_seqs
+from oakleaf.core.usage import Call
+from oakleaf.errors import IdConflict, NotFound, StoreDamaged
+from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from oakleaf.stores.message_limits import MessageLimit, limits_as_facts, select_inherited_limits
 
 _REFERENCE = b"oakleaf-blob:"
 _REFERENCES = re.compile(rb'oakleaf-blob:([0-9a-f]{64});([^;"\\]+);')

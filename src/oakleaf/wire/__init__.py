@@ -14,26 +14,26 @@ from typing import Any
 
 import msgspec
 
-from ..core.messages import Message
-from ..core.tool_definitions import ToolSpec
-from ..core.typed_json import converter
-from ..errors import InvalidArgument, InvalidTool, UnknownProvider, UnrecognizedReply
-from . import anthropic, gemini, openai_chat, openai_responses
-from .anthropic import parse as anthropic_parse
-from .anthropic import request as anthropic_request
-from .anthropic import rules as anthropic_rules
-from .base import Answer, Blobs, HistoryMessage, HistoryPart, Provider, Request
-from .explain import Difference, first_difference
-from .gemini import parse as gemini_parse
-from .gemini import request as gemini_request
-from .gemini import rules as gemini_rules
-from .openai_chat import parse as openai_chat_parse
-from .openai_chat import request as openai_chat_request
-from .openai_chat import rules as openai_chat_rules
-from .openai_responses import parse as openai_responses_parse
-from .openai_responses import request as openai_responses_request
-from .openai_responses import rules as openai_responses_rules
-from .parsing import to_dict
+from oakleaf.core.messages import Message
+from oakleaf.core.tool_definitions import ToolSpec
+from oakleaf.core.typed_json import converter
+from oakleaf.errors import InvalidArgument, InvalidTool, UnknownProvider, UnrecognizedReply
+from oakleaf.wire import anthropic, gemini, openai_chat, openai_responses
+from oakleaf.wire.anthropic import parse as anthropic_parse
+from oakleaf.wire.anthropic import request as anthropic_request
+from oakleaf.wire.anthropic import rules as anthropic_rules
+from oakleaf.wire.base import Answer, Blobs, HistoryMessage, HistoryPart, Provider, Request
+from oakleaf.wire.explain import Difference, first_difference
+from oakleaf.wire.gemini import parse as gemini_parse
+from oakleaf.wire.gemini import request as gemini_request
+from oakleaf.wire.gemini import rules as gemini_rules
+from oakleaf.wire.openai_chat import parse as openai_chat_parse
+from oakleaf.wire.openai_chat import request as openai_chat_request
+from oakleaf.wire.openai_chat import rules as openai_chat_rules
+from oakleaf.wire.openai_responses import parse as openai_responses_parse
+from oakleaf.wire.openai_responses import request as openai_responses_request
+from oakleaf.wire.openai_responses import rules as openai_responses_rules
+from oakleaf.wire.parsing import to_dict
 
 _to_tool_spec = converter(ToolSpec)
 

@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 from msgspec import Struct, field
 
-from ..core.context import Context
-from ..core.entries import Endpoint, Evidence
-from ..core.messages import Message, Part, Role
-from ..core.usage import Usage
+from oakleaf.core.context import Context
+from oakleaf.core.entries import Endpoint, Evidence
+from oakleaf.core.messages import Message, Part, Role
+from oakleaf.core.usage import Usage
 
 Request = dict[str, Any]
 """Everything that a provider is sent but the model and how to stream: prompt, tools, messages, options."""

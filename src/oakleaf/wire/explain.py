@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..errors import shorten
-from .base import HISTORY_KEYS, Request
+from oakleaf.errors import shorten
+from oakleaf.wire.base import HISTORY_KEYS, Request
 
 MAX_REPR_LENGTH = 60
 PROMPT_KEYS = ("system", "instructions", "systemInstruction")

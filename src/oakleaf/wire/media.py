@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ..core.media import restore_reasoning
-from ..core.messages import Attachment, Media, Message, Part, ProviderBlock, Reasoning, Text
-from .base import Blobs
+from oakleaf.core.media import restore_reasoning
+from oakleaf.core.messages import Attachment, Media, Message, Part, ProviderBlock, Reasoning, Text
+from oakleaf.wire.base import Blobs
 
 PDF = "application/pdf"
 MAX_NAME_LENGTH = 100  # a name helps the model to identify the file, no more

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from ..errors import InvalidOption, shorten
+from oakleaf.errors import InvalidOption, shorten
 
 DEFAULT_MAX_TOKENS = 8192
 """Anthropic requires a limit; this one is sent if the path has none."""

@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from ..core.codec import is_storable, json_text
-from ..core.messages import Attachment, Part, ProviderBlock, Text, ToolCall
-from ..core.usage import is_count
-from ..errors import UnrecognizedReply
-from .base import Proof
+from oakleaf.core.codec import is_storable, json_text
+from oakleaf.core.messages import Attachment, Part, ProviderBlock, Text, ToolCall
+from oakleaf.core.usage import is_count
+from oakleaf.errors import UnrecognizedReply
+from oakleaf.wire.base import Proof
 
 _PLAIN = frozenset([str, int, float, bool, type(None)])
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..core.context import Item
-from ..core.messages import ProviderBlock
-from .base import Provider
+from oakleaf.core.context import Item
+from oakleaf.core.messages import ProviderBlock
+from oakleaf.wire.base import Provider
 
 
 def part_starts(items: Sequence[Item]) -> list[int]:

@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from ..core.context import Item
-from ..core.entries import Evidence
-from ..core.messages import Attachment, Media, Text, ToolCall, ToolResult, user
-from .base import HistoryPart
+from oakleaf.core.context import Item
+from oakleaf.core.entries import Evidence
+from oakleaf.core.messages import Attachment, Media, Text, ToolCall, ToolResult, user
+from oakleaf.wire.base import HistoryPart
 
 NO_RESULT = "[no result was recorded: the run was cut off and the outcome of this call is unknown]"
 NO_OUTPUT = "(no output)"

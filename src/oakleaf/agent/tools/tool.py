@@ -18,18 +18,18 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
-from ...core.drafts import Blob
-from ...core.messages import Message, ToolCall, ToolResult, tool_result
-from ...core.tool_definitions import ToolSpec
-from ...core.turns import OpenCall
-from ...core.typed_json import prepare
-from ...errors import InvalidTool, InvalidValue
-from ...log.async_bridge import run_tool
-from ...models.model import Model
+from oakleaf.core.drafts import Blob
+from oakleaf.core.messages import Message, ToolCall, ToolResult, tool_result
+from oakleaf.core.tool_definitions import ToolSpec
+from oakleaf.core.turns import OpenCall
+from oakleaf.core.typed_json import prepare
+from oakleaf.errors import InvalidTool, InvalidValue
+from oakleaf.log.async_bridge import run_tool
+from oakleaf.models.model import Model
 
 if TYPE_CHECKING:
-    from ..limits import Limits
-    from .mcp.server import ToolLike
+    from oakleaf.agent.limits import Limits
+    from oakleaf_mcp.client.server import ToolLike
 
 Effect = Literal["read", "idempotent", "unsafe"]
 Decision = Literal["approved", "denied"]

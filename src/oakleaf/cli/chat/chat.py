@@ -23,21 +23,8 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ...agent.tools.file_rewind import PlanFiles
-from ...agent.tools.tool import PendingApproval
-from ...core.codec import to_json
-from ...core.context import merge_options
-from ...core.entries import Entry
-from ...core.tree import Leaf, contains_leaf, shared_seq
-from ...core.tree_text import describe_entry
-from ...core.usage import difference, format_cost, format_tokens
-from ...errors import Fenced, InvalidOperation, OakleafError, SessionRunning, StaleLeaf, short_holder
-from ...log.session_list import MAX_COUNT
-from ...models.names import is_model_name, model_by_name
-from ...session import Session
-from ...stores.base import SessionQuery
-from ...wire.options import COMMON, OPTIONS, check_options
-from ..agent_options import (
+from oakleaf.agent.tools.tool import PendingApproval
+from oakleaf.cli.agent_options import (
     AgentOptions,
     agent_for,
     require_tools,
@@ -45,20 +32,33 @@ from ..agent_options import (
     warn_missing_tools,
     with_default_options,
 )
-from ..commands.export import export_file_name
-from ..config import load_config, parse_value
-from ..imports import accept_import, decided_elsewhere
-from ..picker import can_pick, pick
-from ..reference import Position, complete
-from ..rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
-from ..rendering.left_behind import approval_details, notify_left_behind
-from ..rendering.output import bold, clip, dim, echo, notify, plural, safe, width
-from ..rendering.turn_events import PlainWatcher, Watcher, call_text
-from ..run_source import cut_text, pick_session, reject_naming_options, resolve_runnable
-from ..store_option import StoreLocation, pass_location
-from ..text_argument import check_utf8
-from ..turn_driver import Driver, TurnEnd, run_turn
-from .line_input import TerminalInput, read_piped, read_plain
+from oakleaf.cli.chat.line_input import TerminalInput, read_piped, read_plain
+from oakleaf.cli.commands.export import export_file_name
+from oakleaf.cli.config import load_config, parse_value
+from oakleaf.cli.imports import accept_import, decided_elsewhere
+from oakleaf.cli.picker import can_pick, pick
+from oakleaf.cli.reference import Position, complete
+from oakleaf.cli.rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
+from oakleaf.cli.rendering.left_behind import approval_details, notify_left_behind
+from oakleaf.cli.rendering.output import bold, clip, dim, echo, notify, plural, safe, width
+from oakleaf.cli.rendering.turn_events import PlainWatcher, Watcher, call_text
+from oakleaf.cli.run_source import cut_text, pick_session, reject_naming_options, resolve_runnable
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.text_argument import check_utf8
+from oakleaf.cli.turn_driver import Driver, TurnEnd, run_turn
+from oakleaf.core.codec import to_json
+from oakleaf.core.context import merge_options
+from oakleaf.core.entries import Entry
+from oakleaf.core.tree import Leaf, contains_leaf, shared_seq
+from oakleaf.core.tree_text import describe_entry
+from oakleaf.core.usage import difference, format_cost, format_tokens
+from oakleaf.errors import Fenced, InvalidOperation, OakleafError, SessionRunning, StaleLeaf, short_holder
+from oakleaf.log.session_list import MAX_COUNT
+from oakleaf.models.names import is_model_name, model_by_name
+from oakleaf.session import Session
+from oakleaf.stores.base import SessionQuery
+from oakleaf.wire.options import COMMON, OPTIONS, check_options
+from oakleaf_workspace.file_rewind import PlanFiles
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -219,7 +219,7 @@ class Chat:
     def _watcher(self) -> Watcher:
         if not self.is_terminal:
             return PlainWatcher(self.session)
-        from ..rendering.turn_screen import TerminalWatcher
+        from oakleaf.cli.rendering.turn_screen import TerminalWatcher
 
         return TerminalWatcher(self.session, self.console)
 
@@ -296,8 +296,8 @@ class Chat:
     def _terminal_reader(self) -> Callable[[str], str]:
         if find_spec("readline") is None:
             return read_plain
-        from ...core.redact import Redactor
-        from ...log.runtime import environment_secrets
+        from oakleaf.core.redact import Redactor
+        from oakleaf.log.runtime import environment_secrets
 
         return TerminalInput(self._complete, Redactor(environment_secrets()).redact_text).read
 
@@ -394,7 +394,7 @@ class Chat:
         if not self.is_terminal:
             echo(safe(text))
             return
-        from ..rendering.turn_screen import render_markdown
+        from oakleaf.cli.rendering.turn_screen import render_markdown
 
         self.console.print(render_markdown(safe(text), self.console))
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from ..rendering.error_text import CommandError
-from ..rendering.output import echo, safe
-from ..store_option import default_store
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import echo, safe
+from oakleaf.cli.store_option import default_store
 
 MAX_HISTORY = 1_000
 QUOTES = '"""'

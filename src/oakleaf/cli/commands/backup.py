@@ -8,11 +8,9 @@ from typing import Any
 
 import click
 
-from ...engines.absurd.queue import DEFAULT_QUEUE
-from ...stores.sqlite.file import FORMAT
-from ...stores.sqlite.health import format_of
-from ..rendering.error_text import CommandError, check_target
-from ..rendering.output import (
+from oakleaf.cli.commands.worker import load_absurd
+from oakleaf.cli.rendering.error_text import CommandError, check_target
+from oakleaf.cli.rendering.output import (
     confirm_plan,
     echo,
     force_option,
@@ -22,8 +20,10 @@ from ..rendering.output import (
     progress_bar,
     yes_option,
 )
-from ..store_option import StoreLocation, pass_location
-from .worker import load_absurd
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.stores.sqlite.file import FORMAT
+from oakleaf.stores.sqlite.health import format_of
+from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
 
 
 @click.command()
@@ -45,7 +45,7 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
         raise CommandError("the backup cannot replace the store itself; name another file")
     if target.exists() and not target.is_file():
         raise CommandError(f"{target} is not a regular file; name another path")
-    from ...stores.sqlite.store import SqliteStore
+    from oakleaf.stores.sqlite.store import SqliteStore
 
     assert isinstance(store.backend, SqliteStore)
     with progress_bar("backup", unit="pages") as step:
@@ -134,7 +134,7 @@ def _migrate_server(
     is_json: bool,
 ) -> int:
     """Create or upgrade our schema and, with a queue, Absurd's after it."""
-    from ...stores.postgres.schema import migrate as migrate_schema
+    from oakleaf_postgres.store.schema import migrate as migrate_schema
 
     install_absurd = None if queue is None else load_absurd(location)
     where = location.display_url

@@ -7,9 +7,7 @@ from typing import Any
 
 import click
 
-from ...models.names import is_model_name, model_by_name
-from ...wire.options import check_options
-from ..config import (
+from oakleaf.cli.config import (
     KEYS,
     Config,
     complete_model,
@@ -21,8 +19,10 @@ from ..config import (
     set_value,
     without_secrets,
 )
-from ..rendering.error_text import FAILURE, CommandError
-from ..rendering.output import echo, json_option, notify, print_json
+from oakleaf.cli.rendering.error_text import FAILURE, CommandError
+from oakleaf.cli.rendering.output import echo, json_option, notify, print_json
+from oakleaf.models.names import is_model_name, model_by_name
+from oakleaf.wire.options import check_options
 
 
 @click.group(invoke_without_command=True)

@@ -9,15 +9,8 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from ...core.time_text import parse_duration
-from ...errors import SessionRunning
-from ...exchange.importers import IMPORTERS
-from ...lab.record import RUN_PREFIX, runs_that_quote
-from ...session import Session
-from ...store import GRACE_MICROSECONDS, Store
-from ...stores.base import SessionRow
-from ..reference import complete, complete_trashed, resolve_stored_session
-from ..rendering.output import (
+from oakleaf.cli.reference import complete, complete_trashed, resolve_stored_session
+from oakleaf.cli.rendering.output import (
     clip,
     confirm_plan,
     echo,
@@ -28,7 +21,14 @@ from ..rendering.output import (
     progress_bar,
     yes_option,
 )
-from ..store_option import StoreLocation, pass_location
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.time_text import parse_duration
+from oakleaf.errors import SessionRunning
+from oakleaf.session import Session
+from oakleaf.store import GRACE_MICROSECONDS, Store
+from oakleaf.stores.base import SessionRow
+from oakleaf_importers import IMPORTERS
+from oakleaf_lab.record import RUN_PREFIX, runs_that_quote
 
 references_argument = partial(click.argument, "references", nargs=-1, required=True, metavar="REFERENCE…")
 

@@ -14,12 +14,10 @@ from typing import Any, BinaryIO
 import click
 from msgspec.structs import replace
 
-from ...exchange.bundle.write import atomic_file
-from ...exchange.exports.path_reader import iso
-from ...session import Session
-from ..reference import reference, resolve
-from ..rendering.error_text import CommandError, check_target
-from ..rendering.output import (
+from oakleaf.bundle.write import atomic_file
+from oakleaf.cli.reference import reference, resolve
+from oakleaf.cli.rendering.error_text import CommandError, check_target
+from oakleaf.cli.rendering.output import (
     echo,
     for_terminal,
     force_option,
@@ -31,7 +29,9 @@ from ..rendering.output import (
     progress_bar,
     to_json_value,
 )
-from ..store_option import StoreLocation, pass_location
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.log.path_reader import iso
+from oakleaf.session import Session
 
 _ENDINGS = {
     "bundle": ".oakleaf",
@@ -175,7 +175,7 @@ def _check_options(format_: str, output: str | None, typed: Sequence[str], *, is
 
 
 def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
-    from ..otlp_sender import send  # imported late: no other format needs it
+    from oakleaf.cli.otlp_sender import send  # imported late: no other format needs it
 
     delivery = send(pieces, to)
     if is_json:
@@ -218,7 +218,7 @@ def _download(
     is_json: bool,
 ) -> None:
     """Write the bundle of a session of another machine's server."""
-    from ..remote_export import download, read_token  # imported late: nothing else needs it
+    from oakleaf.cli.remote_export import download, read_token  # imported late: nothing else needs it
 
     with download(server, session_id, read_token(token_file), how) as bundle:
         if not isinstance(target, Path):

@@ -9,14 +9,9 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from ...core.time_text import parse_time
-from ...errors import StoreDamaged
-from ...log.doctor import Finding, file_health, mark_interrupted, session_health, stuck_sessions
-from ...log.verify import Problem, verify_branches
-from ...log.verify import verify as verify_session
-from ..reference import complete, resolve_session
-from ..rendering.error_text import suggestions
-from ..rendering.output import (
+from oakleaf.cli.reference import complete, resolve_session
+from oakleaf.cli.rendering.error_text import suggestions
+from oakleaf.cli.rendering.output import (
     confirm_plan,
     echo,
     json_option,
@@ -27,7 +22,12 @@ from ..rendering.output import (
     safe,
     yes_option,
 )
-from ..store_option import StoreLocation, pass_location
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.time_text import parse_time
+from oakleaf.errors import StoreDamaged
+from oakleaf.log.doctor import Finding, file_health, mark_interrupted, session_health, stuck_sessions
+from oakleaf.log.verify import Problem, verify_branches
+from oakleaf.log.verify import verify as verify_session
 
 
 @click.command()
@@ -127,7 +127,7 @@ def _check_health(location: StoreLocation) -> list[Finding]:
         if not location.exists:
             return [Finding("problem", *location.absence, is_final=True)]
         if location.is_file and Path(location.url).is_dir():
-            from ...exchange.folder_health import folder_health
+            from oakleaf_importers.folder_health import folder_health
 
             return folder_health(location.url, lambda: step(next(counter), None))
         findings = file_health(location.url) if location.is_file else []
@@ -136,9 +136,9 @@ def _check_health(location: StoreLocation) -> list[Finding]:
         store = location.open()
         findings += session_health(store.backend, store.runtime, lambda: step(next(counter), None))
         if location.is_postgres:
-            from ...engines.absurd.health import engine_health
-            from ...stores.postgres.health import rights_health
-            from ...stores.postgres.store import PostgresStore
+            from oakleaf_postgres.absurd.health import engine_health
+            from oakleaf_postgres.store.health import rights_health
+            from oakleaf_postgres.store.store import PostgresStore
 
             assert isinstance(store.backend, PostgresStore)
             findings += rights_health(store.backend)

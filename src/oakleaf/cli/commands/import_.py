@@ -12,16 +12,11 @@ from pathlib import Path
 import click
 from msgspec import Struct, field
 
-from ...errors import IdConflict, StoreDamaged, StoreError
-from ...exchange.importers import IMPORTERS, read_sessions
-from ...exchange.importers.ingest import ToolImportResult, import_session, preview_session
-from ...formats.records import LossReport
-from ...models.servers import VARIABLE
-from ...store import Store
-from ..option_group import complete_file
-from ..reference import complete, resolve_stored_session
-from ..rendering.error_text import CommandError
-from ..rendering.output import (
+from oakleaf.cli.commands.import_watch import watch
+from oakleaf.cli.option_group import complete_file
+from oakleaf.cli.reference import complete, resolve_stored_session
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import (
     confirm_plan,
     echo,
     json_option,
@@ -33,8 +28,13 @@ from ..rendering.output import (
     to_json_value,
     yes_option,
 )
-from ..store_option import StoreLocation, pass_location
-from .import_watch import watch
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.errors import IdConflict, StoreDamaged, StoreError
+from oakleaf.ingest.ingest import ToolImportResult, import_session, preview_session
+from oakleaf.ingest.records import LossReport
+from oakleaf.models.servers import VARIABLE
+from oakleaf.store import Store
+from oakleaf_importers import IMPORTERS, read_sessions
 
 
 @click.command("import")

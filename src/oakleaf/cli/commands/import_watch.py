@@ -12,13 +12,13 @@ from pathlib import Path
 
 import click
 
-from ...errors import UnknownImporter
-from ...exchange.importers import IMPORTERS
-from ...exchange.importers.inotify import RESCAN_SECONDS, ChangeSignal
-from ...exchange.importers.watch import SourceChange, Watch, WatchedFolder
-from ..rendering.error_text import CommandError
-from ..rendering.output import clip, echo, encode_line, notify, plural, safe, to_json_value, width
-from ..store_option import StoreLocation
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import clip, echo, encode_line, notify, plural, safe, to_json_value, width
+from oakleaf.cli.store_option import StoreLocation
+from oakleaf.errors import UnknownImporter
+from oakleaf_importers import IMPORTERS
+from oakleaf_importers.inotify import RESCAN_SECONDS, ChangeSignal
+from oakleaf_importers.watch import SourceChange, Watch, WatchedFolder
 
 SETTLE_SECONDS = 0.3
 """How long to wait after a change: tools write a message in several pieces."""

@@ -9,21 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
-from ...core.usage import format_dollars
-from ...errors import ExitCode, ModelUnavailable
-from ...lab.cohort import COHORT_PREFIX, is_query
-from ...lab.record import RUN_PREFIX, run_summary
-from ...lab.report import LabReport
-from ...lab.scorers import Judge, ScoreFunction, subject_of
-from ...models.availability import available_models
-from ...models.names import model_by_name
-from ...store import Store
-from ..agent_options import load_module, load_tools
-from ..config import model_option, model_options
-from ..option_group import complete_file, option_group
-from ..reference import is_title, resolve_stored_session
-from ..rendering.error_text import CommandError, print_error
-from ..rendering.output import (
+from oakleaf.cli.agent_options import load_module, load_tools
+from oakleaf.cli.commands.regression import max_cost_option, promote
+from oakleaf.cli.commands.replay import open_report, write_report
+from oakleaf.cli.commands.worker import parse_engine, require_postgres
+from oakleaf.cli.config import model_option, model_options
+from oakleaf.cli.option_group import complete_file, option_group
+from oakleaf.cli.reference import is_title, resolve_stored_session
+from oakleaf.cli.rendering.error_text import CommandError, print_error
+from oakleaf.cli.rendering.output import (
     confirm_plan,
     echo,
     encode_report,
@@ -39,15 +33,21 @@ from ..rendering.output import (
     to_json_value,
     yes_option,
 )
-from ..store_option import StoreLocation, pass_location
-from ..text_argument import text_option
-from .regression import max_cost_option, promote
-from .replay import open_report, write_report
-from .worker import parse_engine, require_postgres
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.text_argument import text_option
+from oakleaf.core.usage import format_dollars
+from oakleaf.errors import ExitCode, ModelUnavailable
+from oakleaf.models.availability import available_models
+from oakleaf.models.names import model_by_name
+from oakleaf.store import Store
+from oakleaf_lab.cohort import COHORT_PREFIX, is_query
+from oakleaf_lab.record import RUN_PREFIX, run_summary
+from oakleaf_lab.report import LabReport
+from oakleaf_lab.scorers import Judge, ScoreFunction, subject_of
 
 if TYPE_CHECKING:
-    from ...agent.tools.mcp.server import ToolLike
-    from ...lab.lab import Lab
+    from oakleaf_lab.lab import Lab
+    from oakleaf_mcp.client.server import ToolLike
 
 
 @click.group()
@@ -388,7 +388,7 @@ def show(
     if html_file is None:
         write_report(_report_text(report, is_json=is_json), None)
         return
-    from ...lab.report_page import report_html
+    from oakleaf_lab.report_page import report_html
 
     with open_report(html_file, force=force) as file:
         assert file is not None

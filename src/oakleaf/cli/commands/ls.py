@@ -7,14 +7,9 @@ from typing import Any, get_args
 
 import click
 
-from ...core.time_text import parse_time
-from ...core.usage import format_cost
-from ...errors import NotFound, SessionTrashed
-from ...store import Store
-from ...stores.base import SessionPage, SessionRow, Status
-from ..reference import complete, resolve_stored_session
-from ..rendering.error_text import CommandError
-from ..rendering.output import (
+from oakleaf.cli.reference import complete, resolve_stored_session
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import (
     clip,
     echo,
     format_age,
@@ -25,8 +20,13 @@ from ..rendering.output import (
     table,
     to_json_value,
 )
-from ..rendering.pager import page_errors, print_next_page
-from ..store_option import StoreLocation, pass_location
+from oakleaf.cli.rendering.pager import page_errors, print_next_page
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.time_text import parse_time
+from oakleaf.core.usage import format_cost
+from oakleaf.errors import NotFound, SessionTrashed
+from oakleaf.store import Store
+from oakleaf.stores.base import SessionPage, SessionRow, Status
 
 _NONE = "no sessions match"
 _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ replay of {}", "import": "⇣ imported"}

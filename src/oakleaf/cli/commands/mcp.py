@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from ...agent.tools.mcp.server import shadowing_file
-from ..rendering.error_text import CommandError, needs_extra
-from ..rendering.output import echo, notify
-from ..store_option import StoreLocation, pass_location
+from oakleaf.cli.rendering.error_text import CommandError, needs_extra
+from oakleaf.cli.rendering.output import echo, notify
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf_mcp.client.server import shadowing_file
 
 PORT = 8379
 
@@ -50,7 +50,7 @@ def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | 
     if file is not None:
         raise CommandError(f"{file} hides the Python package mcp; rename that file")
     with needs_extra("mcp"):
-        from ...mcp_server import archive, server
+        from oakleaf_mcp import archive, server
     sessions = archive.Archive(location.open_or_create())
     if not http:
         server.serve_stdio(sessions)

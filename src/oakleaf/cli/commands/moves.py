@@ -11,16 +11,10 @@ from typing import Any
 import click
 from msgspec import Struct
 
-from ...agent.tools.file_rewind import FilesPlan, PlanFiles, count_text
-from ...core.context import active_compactions
-from ...core.entries import Effects
-from ...errors import FilesChanged, InvalidOperation, InvalidPosition
-from ...log.changes import Cut
-from ...session import Session
-from ..agent_options import effects_option
-from ..config import model_option, model_options
-from ..option_group import Decorator, struct_options
-from ..reference import (
+from oakleaf.cli.agent_options import effects_option
+from oakleaf.cli.config import model_option, model_options
+from oakleaf.cli.option_group import Decorator, struct_options
+from oakleaf.cli.reference import (
     reference,
     required_reference,
     resolve,
@@ -28,9 +22,9 @@ from ..reference import (
     resolve_stored,
     resolve_stored_session,
 )
-from ..rendering.error_text import CommandError
-from ..rendering.left_behind import notify_left_behind
-from ..rendering.output import (
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.left_behind import notify_left_behind
+from oakleaf.cli.rendering.output import (
     confirm_plan,
     echo,
     is_terminal,
@@ -40,8 +34,14 @@ from ..rendering.output import (
     print_json,
     yes_option,
 )
-from ..store_option import StoreLocation, pass_location
-from ..text_argument import read_stdin, text_option
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.text_argument import read_stdin, text_option
+from oakleaf.core.context import active_compactions
+from oakleaf.core.entries import Effects
+from oakleaf.errors import FilesChanged, InvalidOperation, InvalidPosition
+from oakleaf.log.changes import Cut
+from oakleaf.session import Session
+from oakleaf_workspace.file_rewind import FilesPlan, PlanFiles, count_text
 
 
 @click.command()

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ...core.usage import format_cost, format_tokens
-from ...errors import NotFound, OakleafError
-from ..rendering.error_text import CommandError
-from ..rendering.output import echo, notify, plural
-from ..signals import Callbacks, signal_handlers
-from ..store_option import StoreLocation, default_store, pass_location
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import echo, notify, plural
+from oakleaf.cli.signals import Callbacks, signal_handlers
+from oakleaf.cli.store_option import StoreLocation, default_store, pass_location
+from oakleaf.core.usage import format_cost, format_tokens
+from oakleaf.errors import NotFound, OakleafError
 
 if TYPE_CHECKING:
-    from ...proxy.recorder import Recorder
-    from ...proxy.upstreams import Upstream
-    from ...store import Store
+    from oakleaf.store import Store
+    from oakleaf_record.recorder import Recorder
+    from oakleaf_record.upstreams import Upstream
 
 PORT = 8378
 CLOSE_SECONDS = 30.0
@@ -59,7 +59,7 @@ def _end_signals() -> list[signal.Signals]:
 
 
 def _upstreams(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> tuple[Upstream, ...]:
-    from ...proxy.upstreams import find_upstreams
+    from oakleaf_record.upstreams import find_upstreams
 
     urls = dict(pair.partition("=")[::2] for pair in pairs)
     for name in (name for name, url in urls.items() if not url):
@@ -151,7 +151,7 @@ def proxy(
 
 @contextmanager
 def _recorder(location: StoreLocation, store: Store) -> Iterator[Recorder]:
-    from ...proxy.recorder import Recorder
+    from oakleaf_record.recorder import Recorder
 
     recorder = Recorder(store, notify)
     try:
@@ -195,8 +195,8 @@ async def _run(
     command: tuple[str, ...], upstreams: tuple[Upstream, ...], origins: tuple[str, ...], recorder: Recorder
 ) -> int:
     """Run the command with the proxy; return its exit code."""
-    from ...proxy.server import Proxy
-    from ...proxy.upstreams import child_environment
+    from oakleaf_record.server import Proxy
+    from oakleaf_record.upstreams import child_environment
 
     proxy = Proxy(upstreams, recorder, origins)
     address = await proxy.start()
@@ -226,7 +226,7 @@ async def _run(
 async def _serve(
     port: int, upstreams: tuple[Upstream, ...], origins: tuple[str, ...], recorder: Recorder, url: str
 ) -> None:
-    from ...proxy.server import Proxy
+    from oakleaf_record.server import Proxy
 
     proxy = Proxy(upstreams, recorder, origins)
     address = await proxy.start(port)

@@ -12,15 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from ...core.usage import MICROCENTS_PER_DOLLAR
-from ...errors import ExitCode, ModelUnavailable
-from ...models.availability import available_models
-from ..agent_options import load_tools
-from ..config import model_option, model_options
-from ..option_group import complete_file
-from ..reference import required_reference, resolve
-from ..rendering.error_text import CommandError, print_error
-from ..rendering.output import (
+from oakleaf.cli.agent_options import load_tools
+from oakleaf.cli.config import model_option, model_options
+from oakleaf.cli.option_group import complete_file
+from oakleaf.cli.reference import required_reference, resolve
+from oakleaf.cli.rendering.error_text import CommandError, print_error
+from oakleaf.cli.rendering.output import (
     echo,
     force_option,
     json_option,
@@ -31,11 +28,14 @@ from ..rendering.output import (
     safe,
     to_json_value,
 )
-from ..store_option import StoreLocation, pass_location
-from ..text_argument import text_option
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.text_argument import text_option
+from oakleaf.core.usage import MICROCENTS_PER_DOLLAR
+from oakleaf.errors import ExitCode, ModelUnavailable
+from oakleaf.models.availability import available_models
 
 if TYPE_CHECKING:
-    from ...lab.regression import RegressionReport
+    from oakleaf_lab.regression import RegressionReport
 
 
 def _dollars(ctx: click.Context, param: click.Parameter, value: float | None) -> int | None:
@@ -101,7 +101,7 @@ def promote(
     oakleaf lab promote ses_3f@7 tests/regressions --says refunded
     oakleaf lab promote latest tests/regressions --never-calls delete_account --no-tools
     """
-    from ...lab.case_file import ExpectedCall, text_pattern
+    from oakleaf_lab.case_file import ExpectedCall, text_pattern
 
     if blobs and redact:
         raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
@@ -153,7 +153,7 @@ def promote(
 
 def _scorer_beside(text: str, folder: Path) -> str:
     """Check a scorer, and return it with its file relative to the folder of the case."""
-    from ...lab.case_scorers import CaseScorer
+    from oakleaf_lab.case_scorers import CaseScorer
 
     scorer = CaseScorer.parse(text)
     scorer.load(Path())
@@ -218,10 +218,10 @@ def test(
     oakleaf test tests/regressions
     oakleaf test tests/regressions --model anthropic:MODEL --prompt @new_prompt.txt
     """
-    from ...lab.budget import CostBudget
-    from ...lab.case_file import find_cases
-    from ...lab.regression import run_cases
-    from ...replay.replay import ReplayPlan
+    from oakleaf.replay.replay import ReplayPlan
+    from oakleaf_lab.budget import CostBudget
+    from oakleaf_lab.case_file import find_cases
+    from oakleaf_lab.regression import run_cases
 
     if missing := [place for place in places if not place.exists()]:
         raise CommandError(

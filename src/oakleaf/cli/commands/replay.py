@@ -10,17 +10,14 @@ from typing import Any, BinaryIO
 
 import click
 
-from ...errors import ExitCode, IdConflict, ModelUnavailable
-from ...exchange.bundle.write import atomic_file
-from ...models.availability import available_models
-from ...session import Session
-from ..agent_options import load_tools
-from ..config import model_option, model_options
-from ..mcp_option import load_servers
-from ..option_group import complete_file
-from ..reference import bundle_file, complete, reference, resolve
-from ..rendering.error_text import CommandError, check_target, print_error
-from ..rendering.output import (
+from oakleaf.bundle.write import atomic_file
+from oakleaf.cli.agent_options import load_tools
+from oakleaf.cli.config import model_option, model_options
+from oakleaf.cli.mcp_option import load_servers
+from oakleaf.cli.option_group import complete_file
+from oakleaf.cli.reference import bundle_file, complete, reference, resolve
+from oakleaf.cli.rendering.error_text import CommandError, check_target, print_error
+from oakleaf.cli.rendering.output import (
     echo,
     encode_report,
     force_option,
@@ -30,8 +27,11 @@ from ..rendering.output import (
     safe,
     to_json_value,
 )
-from ..store_option import StoreLocation, pass_location
-from ..text_argument import text_option
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.text_argument import text_option
+from oakleaf.errors import ExitCode, IdConflict, ModelUnavailable
+from oakleaf.models.availability import available_models
+from oakleaf.session import Session
 
 
 @click.command()
@@ -192,7 +192,7 @@ def diff(
     """
     if quiet and (format_ or output):
         raise CommandError("-q prints nothing; omit it, or omit --json, --markdown and -o")
-    from ...replay.diff import diff as compare
+    from oakleaf.replay.diff import diff as compare
 
     with open_report(output, force=force) as file:
         comparison = compare(resolve(location, a).session_at(), resolve(location, b).session_at())

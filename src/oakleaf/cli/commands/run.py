@@ -9,14 +9,10 @@ from typing import Any
 import click
 import msgspec
 
-from ...agent.call_status import is_awaited_by_worker, read_call_status
-from ...agent.task_line import ancestors
-from ...agent.tools.tool import PendingApproval
-from ...core.usage import Totals, difference, format_cost, format_tokens
-from ...errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
-from ...log.lease import is_held
-from ...session import Session
-from ..agent_options import (
+from oakleaf.agent.call_status import is_awaited_by_worker, read_call_status
+from oakleaf.agent.task_line import ancestors
+from oakleaf.agent.tools.tool import PendingApproval
+from oakleaf.cli.agent_options import (
     AgentOptions,
     CommandAgent,
     agent_for,
@@ -26,11 +22,12 @@ from ..agent_options import (
     start_options,
     warn_missing_tools,
 )
-from ..imports import accept_import, accept_option, decided_elsewhere
-from ..reference import complete, required_reference
-from ..rendering.error_text import FAILURE, CommandError, print_error
-from ..rendering.left_behind import approval_details, earlier_text, notify_left_behind
-from ..rendering.output import (
+from oakleaf.cli.commands.worker import engine_option, enqueue_run, parse_engine
+from oakleaf.cli.imports import accept_import, accept_option, decided_elsewhere
+from oakleaf.cli.reference import complete, required_reference
+from oakleaf.cli.rendering.error_text import FAILURE, CommandError, print_error
+from oakleaf.cli.rendering.left_behind import approval_details, earlier_text, notify_left_behind
+from oakleaf.cli.rendering.output import (
     confirm_plan,
     dim,
     echo,
@@ -42,12 +39,15 @@ from ..rendering.output import (
     safe,
     yes_option,
 )
-from ..rendering.turn_events import JsonWatcher, PlainWatcher, call_text
-from ..run_source import Source, pick_session, resolve_runnable, source_options
-from ..store_option import StoreLocation, pass_location
-from ..text_argument import check_utf8, read_stdin, text_option
-from ..turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
-from .worker import engine_option, enqueue_run, parse_engine
+from oakleaf.cli.rendering.turn_events import JsonWatcher, PlainWatcher, call_text
+from oakleaf.cli.run_source import Source, pick_session, resolve_runnable, source_options
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.text_argument import check_utf8, read_stdin, text_option
+from oakleaf.cli.turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
+from oakleaf.core.usage import Totals, difference, format_cost, format_tokens
+from oakleaf.errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
+from oakleaf.log.lease import is_held
+from oakleaf.session import Session
 
 
 @click.command()

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 
 import click
 
-from ...errors import IndexBehind
-from ...log.session_list import hit_headings
-from ...stores.search import SearchHit
-from ..reference import resolve_stored_session
-from ..rendering.output import (
+from oakleaf.cli.reference import resolve_stored_session
+from oakleaf.cli.rendering.output import (
     bold,
     clip,
     dim,
@@ -26,8 +23,11 @@ from ..rendering.output import (
     to_json_value,
     width,
 )
-from ..rendering.pager import page_errors, print_next_page
-from ..store_option import StoreLocation, pass_location
+from oakleaf.cli.rendering.pager import page_errors, print_next_page
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.errors import IndexBehind
+from oakleaf.log.session_list import hit_headings
+from oakleaf.stores.search import SearchHit
 
 _SESSION = re.compile(r"(?<!\S)session:([^\s\"]+)")
 _EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
-from ...core.time_text import parse_duration
-from ...models.availability import available_models
-from ...store import Store
-from ...store import open as open_store
-from ..agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
-from ..config import model_option
-from ..json_log import log_format_option, start_log
-from ..mcp_option import connect_once
-from ..rendering.error_text import CommandError, needs_extra
-from ..rendering.output import echo, is_terminal
-from ..store_option import StoreLocation, pass_location
+from oakleaf.cli.agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
+from oakleaf.cli.config import model_option
+from oakleaf.cli.json_log import log_format_option, start_log
+from oakleaf.cli.mcp_option import connect_once
+from oakleaf.cli.rendering.error_text import CommandError, needs_extra
+from oakleaf.cli.rendering.output import echo, is_terminal
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.time_text import parse_duration
+from oakleaf.models.availability import available_models
+from oakleaf.store import Store
+from oakleaf.store import open as open_store
 
 if TYPE_CHECKING:
-    from ...server.context import ServerAgent
+    from oakleaf_server.context import ServerAgent
 
 PORT = 8377
 
@@ -136,11 +136,11 @@ def serve(
     """
     grace_seconds = parse_duration("grace", grace) / 1_000_000
     with needs_extra("server"):
-        from ...server import app
-        from ...server.auth import AccessSettings
-        from ...server.context import ServerContext
-        from ...server.metrics import Metrics
-        from ...server.uvicorn_server import open_listener
+        from oakleaf_server import app
+        from oakleaf_server.auth import AccessSettings
+        from oakleaf_server.context import ServerContext
+        from oakleaf_server.metrics import Metrics
+        from oakleaf_server.uvicorn_server import open_listener
     access = AccessSettings(
         host=host,
         token=token,
@@ -183,7 +183,7 @@ def serve(
 
 def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
     """Return the agent that answers; without --model, $OAKLEAF_MODEL and a configured one only a model that is offered does."""
-    from ...server.context import ServerAgent
+    from oakleaf_server.context import ServerAgent
 
     others = tuple(model for name in offered for model in available_models([name]))
 
@@ -221,7 +221,7 @@ def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
 
 def _store_of(location: StoreLocation, store: Store, owner: str) -> Store:
     """Open the same store for one owner."""
-    from ...stores.memory.store import MemoryStore
+    from oakleaf.stores.memory.store import MemoryStore
 
     if isinstance(store.backend, MemoryStore):
         return Store(store.backend.for_tenant(location.space, owner), store.runtime)

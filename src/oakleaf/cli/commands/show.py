@@ -7,25 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import click
 
-from ...core.codec import decode
-from ...core.context import Context
-from ...core.entries import INTERRUPTED, PARTIAL, Entry
-from ...core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
-from ...core.tool_definitions import read_tools
-from ...core.tree_text import describe_entry
-from ...core.usage import format_cost, format_tokens, total
-from ...errors import short_holder
-from ...log.lease import is_held
-from ...log.ledger import calls_at
-from ...log.session_list import current_row, heading, headings
-from ...replay.turn_reader import message_text
-from ...session import Session
-from ...stores.base import SessionQuery
-from ...wire import PROVIDERS, find_provider
-from ..agent_options import flags_for_open_calls
-from ..reference import Position, reference, resolve
-from ..rendering.error_text import CommandError
-from ..rendering.output import (
+from oakleaf.cli.agent_options import flags_for_open_calls
+from oakleaf.cli.commands.ls import as_data, status
+from oakleaf.cli.reference import Position, reference, resolve
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import (
     bold,
     clip,
     dim,
@@ -42,8 +28,22 @@ from ..rendering.output import (
     to_json_value,
     width,
 )
-from ..store_option import StoreLocation, pass_location
-from .ls import as_data, status
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.codec import decode
+from oakleaf.core.context import Context
+from oakleaf.core.entries import INTERRUPTED, PARTIAL, Entry
+from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.tool_definitions import read_tools
+from oakleaf.core.tree_text import describe_entry
+from oakleaf.core.usage import format_cost, format_tokens, total
+from oakleaf.errors import short_holder
+from oakleaf.log.lease import is_held
+from oakleaf.log.ledger import calls_at
+from oakleaf.log.session_list import current_row, heading, headings
+from oakleaf.replay.turn_reader import message_text
+from oakleaf.session import Session
+from oakleaf.stores.base import SessionQuery
+from oakleaf.wire import PROVIDERS, find_provider
 
 _ROLES = {"user": "cyan", "assistant": "green", "tool": "magenta", "system": "blue"}
 MAX_RESULT_LINES = 12
@@ -374,9 +374,9 @@ def _open_call_lines(position: Position) -> Iterator[str]:
     session = position.session
     if not session.open_tool_calls:
         return
-    from ...agent.call_status import is_awaited_by_worker, read_call_status
-    from ...agent.task_line import ancestors
-    from ..rendering.left_behind import earlier_text
+    from oakleaf.agent.call_status import is_awaited_by_worker, read_call_status
+    from oakleaf.agent.task_line import ancestors
+    from oakleaf.cli.rendering.left_behind import earlier_text
 
     status = read_call_status(session.log)
     row = session.row

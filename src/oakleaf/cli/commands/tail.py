@@ -10,14 +10,14 @@ from typing import Any
 
 import click
 
-from ...core.tree import Leaf
-from ...core.usage import MAX_COUNT
-from ...session import Session
-from ...stores.base import Fact
-from ..reference import reference, resolve_session
-from ..rendering.output import echo, encode_line, iso
-from ..store_option import StoreLocation, pass_location
-from .show import entry_data
+from oakleaf.cli.commands.show import entry_data
+from oakleaf.cli.reference import reference, resolve_session
+from oakleaf.cli.rendering.output import echo, encode_line, iso
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.tree import Leaf
+from oakleaf.core.usage import MAX_COUNT
+from oakleaf.session import Session
+from oakleaf.stores.base import Fact
 
 PAUSE = 0.1  # seconds between two reads; each is one indexed query
 

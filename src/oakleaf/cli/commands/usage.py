@@ -9,17 +9,17 @@ from typing import cast
 
 import click
 
-from ...core.time_text import parse_time
-from ...core.tree import parse_seq
-from ...core.usage import Totals, add, format_cost
-from ...log.ledger import calls_with_sessions
-from ...log.storage import SessionStorage
-from ...session import Session, UsageView
-from ...stores.counts import QUARTER, UsageColumn, sum_usage
-from ..reference import complete, resolve
-from ..rendering.error_text import CommandError
-from ..rendering.output import clip, echo, json_option, print_json, table, to_json_value
-from ..store_option import StoreLocation, pass_location
+from oakleaf.cli.reference import complete, resolve
+from oakleaf.cli.rendering.error_text import CommandError
+from oakleaf.cli.rendering.output import clip, echo, json_option, print_json, table, to_json_value
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.time_text import parse_time
+from oakleaf.core.tree import parse_seq
+from oakleaf.core.usage import Totals, add, format_cost
+from oakleaf.log.ledger import calls_with_sessions
+from oakleaf.log.storage import SessionStorage
+from oakleaf.session import Session, UsageView
+from oakleaf.stores.counts import QUARTER, UsageColumn, sum_usage
 
 _GROUPS = ("day", "model", "agent", "session", "purpose", "bucket")
 

@@ -13,24 +13,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...agent.limits import Limits
-from ...core.redact import Redactor
-from ...core.time_text import parse_duration
-from ...engines.absurd.queue import DEFAULT_QUEUE
-from ...errors import PostgresRequired, SessionRunning
-from ...log.runtime import environment_secrets
-from ...session import Session
-from ..agent_options import AgentOptions, load_module
-from ..json_log import log_format_option, start_log
-from ..option_group import complete_file
-from ..rendering.error_text import CommandError, needs_extra
-from ..rendering.output import echo, notify, plural, print_json
-from ..run_source import Source, reject_naming_options, resolve_runnable
-from ..store_option import StoreLocation, pass_location
+from oakleaf.agent.limits import Limits
+from oakleaf.cli.agent_options import AgentOptions, load_module
+from oakleaf.cli.json_log import log_format_option, start_log
+from oakleaf.cli.option_group import complete_file
+from oakleaf.cli.rendering.error_text import CommandError, needs_extra
+from oakleaf.cli.rendering.output import echo, notify, plural, print_json
+from oakleaf.cli.run_source import Source, reject_naming_options, resolve_runnable
+from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.redact import Redactor
+from oakleaf.core.time_text import parse_duration
+from oakleaf.errors import PostgresRequired, SessionRunning
+from oakleaf.log.runtime import environment_secrets
+from oakleaf.session import Session
+from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
-    from ...engines.absurd.engine import Agent
-    from ...engines.absurd.schema import InstallResult
+    from oakleaf_postgres.absurd.engine import Agent
+    from oakleaf_postgres.absurd.schema import InstallResult
 
 ENGINES = "local, absurd or absurd:QUEUE"
 WORKER_OPTIONS = (
@@ -120,9 +120,9 @@ def worker(
     require_postgres(location)
     agents = load_agents(sources)
     with needs_extra("absurd"):
-        from ...engines.absurd.worker import Worker
-        from ...lab.worker_task import TASK as CELL_TASK
-        from ...lab.worker_task import CellTasks
+        from oakleaf_lab.worker_task import TASK as CELL_TASK
+        from oakleaf_lab.worker_task import CellTasks
+        from oakleaf_postgres.absurd.worker import Worker
     report = start_log(log_format, Redactor(environment_secrets()), "worker")
     seconds = parse_duration("lease", lease) // 1_000_000
     grace_seconds = parse_duration("grace", grace) / 1_000_000
@@ -162,7 +162,7 @@ def worker(
 
 def load_agents(sources: Iterable[str]) -> list[Agent]:
     with needs_extra("absurd"):
-        from ...engines.absurd.engine import Agent
+        from oakleaf_postgres.absurd.engine import Agent
     by_name: dict[str, Agent] = {}
     for source in sources:
         values = vars(load_module("--agents", source, source))
@@ -171,7 +171,7 @@ def load_agents(sources: Iterable[str]) -> list[Agent]:
         agents = [one for one in (*values.values(), *several) if isinstance(one, Agent)]
         if not agents:
             raise CommandError(
-                f"{source} has no agents; define one with oakleaf.engines.absurd.Agent(NAME, model=…, tools=[…])"
+                f"{source} has no agents; define one with oakleaf_postgres.absurd.Agent(NAME, model=…, tools=[…])"
             )
         for agent in agents:
             if by_name.setdefault(agent.name, agent) is not agent:
@@ -251,7 +251,7 @@ def load_absurd(location: StoreLocation) -> Callable[..., InstallResult]:
     """Return the function that installs Absurd's schema and a queue in the store's database."""
     require_postgres(location)
     with needs_extra("absurd"):
-        from ...engines.absurd.schema import install
+        from oakleaf_postgres.absurd.schema import install
     return install
 
 

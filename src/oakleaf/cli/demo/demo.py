@@ -24,12 +24,12 @@ from typing import Any
 import click
 import msgspec
 
-from ...core.usage import Totals, format_cost
-from ...session import Session
-from ...store import Store
-from ...store import open as open_store
-from ...wire import PROVIDERS, find_provider, render
-from ..rendering.output import bold, clip, dim, echo, fit_line, print_json, width
+from oakleaf.cli.rendering.output import bold, clip, dim, echo, fit_line, print_json, width
+from oakleaf.core.usage import Totals, format_cost
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.store import open as open_store
+from oakleaf.wire import PROVIDERS, find_provider, render
 
 SHOP = ("--model", "scripted:support.json", "--tools", "shop.py")
 AGENT = (*SHOP, "--system", "@prompt.txt", "--title", "Order 41")
@@ -253,7 +253,7 @@ def resume(presenter: Presenter, session: Session, before: dict[str, bytes]) -> 
 
 def rendered_prefix(session: Session, seq: int) -> dict[str, bytes]:
     """Return each provider's request after entry `seq`, as bytes."""
-    from ..reference import Position
+    from oakleaf.cli.reference import Position
 
     at_entry = Position(session, session.log.leaf_at(seq)).session_at()
     return {name: render(at_entry.request(name)) for name in PROVIDERS}

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import click
 
-from ... import errors
+from oakleaf import errors
 
 FAILURE, USAGE, CONFLICT = errors.ExitCode.PROBLEM, errors.ExitCode.USAGE, errors.ExitCode.LOCKED
 
@@ -35,7 +35,7 @@ class TakenOver(CommandError):
 
 def print_error(text: str) -> None:
     """Print an error to stderr. Escapes its text, and checks NO_COLOR itself: click's context is gone here."""
-    from .output import safe  # late: `oakleaf --help` needs none of it
+    from oakleaf.cli.rendering.output import safe  # late: `oakleaf --help` needs none of it
 
     color = False if os.environ.get("NO_COLOR") else None
     text = errors.without_passwords(suggestions.complete(text))

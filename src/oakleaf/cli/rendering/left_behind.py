@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ...agent.tools.tool import EarlierCall, PendingApproval
-from ...session import Session
-from .output import clip, notify, plural, safe, width
-from .turn_events import call_details, call_text, mark, preview
+from oakleaf.agent.tools.tool import EarlierCall, PendingApproval
+from oakleaf.cli.rendering.output import clip, notify, plural, safe, width
+from oakleaf.cli.rendering.turn_events import call_details, call_text, mark, preview
+from oakleaf.session import Session
 
 SHOWN = 5
 COUNTED = 50

@@ -17,9 +17,9 @@ from unicodedata import category, east_asian_width
 import click
 import msgspec
 
-from ...errors import plural as plural
-from ..option_group import Decorator, option_group
-from .error_text import CommandError, suggestions
+from oakleaf.cli.option_group import Decorator, option_group
+from oakleaf.cli.rendering.error_text import CommandError, suggestions
+from oakleaf.errors import plural as plural
 
 SCHEMA_VERSION = 1
 MIN_LAST_COLUMN = 12

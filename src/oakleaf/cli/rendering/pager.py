@@ -19,8 +19,8 @@ from typing import IO, Any, TextIO, cast
 import click
 from click.core import ParameterSource
 
-from ...errors import InvalidArgument
-from .output import notify
+from oakleaf.cli.rendering.output import notify
+from oakleaf.errors import InvalidArgument
 
 LESS = "FRX"
 """Exit if everything fits, show colours, leave the text on the screen."""

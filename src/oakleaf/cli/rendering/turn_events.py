@@ -10,11 +10,11 @@ from typing import Self
 
 import click
 
-from ...agent.events import Event, is_whole_answer
-from ...core.codec import to_json
-from ...core.messages import Message, Outcome, Text, ToolCall, ToolResult
-from ...session import Session
-from .output import clip, dim, echo, encode_line, notify, safe, width
+from oakleaf.agent.events import Event, is_whole_answer
+from oakleaf.cli.rendering.output import clip, dim, echo, encode_line, notify, safe, width
+from oakleaf.core.codec import to_json
+from oakleaf.core.messages import Message, Outcome, Text, ToolCall, ToolResult
+from oakleaf.session import Session
 
 MARKS: dict[Outcome, str] = {
     "done": "✓",

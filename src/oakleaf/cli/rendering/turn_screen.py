@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Self
 
-from ...core.messages import Message, ToolCall, ToolResult
-from ...session import Session
-from .output import safe
-from .turn_events import Watcher, call_text, mark, preview
+from oakleaf.cli.rendering.output import safe
+from oakleaf.cli.rendering.turn_events import Watcher, call_text, mark, preview
+from oakleaf.core.messages import Message, ToolCall, ToolResult
+from oakleaf.session import Session
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -1,5 +1,5 @@
 """The store in memory."""
 
-from .store import MemoryStore
+from oakleaf.stores.memory.store import MemoryStore
 
 __all__ = ["MemoryStore"]

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from ...core.tree import Leaf, reachable_seqs
-from ..base import PurgeResult
-from ..message_limits import retained_limit_facts
-from ..transfer import blob_references
-from .tables import SessionData, Tables
+from oakleaf.core.tree import Leaf, reachable_seqs
+from oakleaf.stores.base import PurgeResult
+from oakleaf.stores.memory.tables import SessionData, Tables
+from oakleaf.stores.message_limits import retained_limit_facts
+from oakleaf.stores.transfer import blob_references
 
 
 def descendants(tables: Tables, session_id: str, *, forks: bool, trashed: bool = False) -> list[str]:

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from ...core.entries import Entry
-from ...core.messages import Message
-from ...core.search import TITLE, Search, index_columns, matches
-from ...core.search_text import is_error, searchable_text, tool_names
-from ...core.tree import Leaf, lineage, reachable_seqs
-from ..search import HitLocation, SearchHit, SearchPage, entry_hit, ranges_contain, title_hit
-from .tables import SessionData, Tables
+from oakleaf.core.entries import Entry
+from oakleaf.core.messages import Message
+from oakleaf.core.search import TITLE, Search, index_columns, matches
+from oakleaf.core.search_text import is_error, searchable_text, tool_names
+from oakleaf.core.tree import Leaf, lineage, reachable_seqs
+from oakleaf.stores.memory.tables import SessionData, Tables
+from oakleaf.stores.search import HitLocation, SearchHit, SearchPage, entry_hit, ranges_contain, title_hit
 
 
 class MemorySearch(Struct, frozen=True):

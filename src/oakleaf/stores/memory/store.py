@@ -12,12 +12,12 @@ from threading import RLock
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from ...core.drafts import Blob, NewEntry
-from ...core.entries import Entry
-from ...core.search import Search
-from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, reachable_seqs, window
-from ...core.usage import Call, add, difference, total
-from ...errors import (
+from oakleaf.core.drafts import Blob, NewEntry
+from oakleaf.core.entries import Entry
+from oakleaf.core.search import Search
+from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, reachable_seqs, window
+from oakleaf.core.usage import Call, add, difference, total
+from oakleaf.errors import (
     Fenced,
     IdTaken,
     InvalidPosition,
@@ -26,7 +26,7 @@ from ...errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from ..base import (
+from oakleaf.stores.base import (
     Change,
     CommitResult,
     Fact,
@@ -44,12 +44,12 @@ from ..base import (
     is_callers_key,
     next_fence,
 )
-from ..search import IndexProgress, SearchPage
-from ..transfer import ImportResult, SessionExports
-from .purge import delete_blobs, descendants, purge, unreferenced
-from .search import MemorySearch
-from .tables import SessionData, Tables, matches
-from .transfer import MemoryExporter, MemoryImporter
+from oakleaf.stores.memory.purge import delete_blobs, descendants, purge, unreferenced
+from oakleaf.stores.memory.search import MemorySearch
+from oakleaf.stores.memory.tables import SessionData, Tables, matches
+from oakleaf.stores.memory.transfer import MemoryExporter, MemoryImporter
+from oakleaf.stores.search import IndexProgress, SearchPage
+from oakleaf.stores.transfer import ImportResult, SessionExports
 
 
 class MemoryStore(StoreBackend):

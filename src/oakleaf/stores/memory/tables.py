@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
-from ...core.drafts import Blob, NewEntry
-from ...core.tree import Branch, Leaf
-from ...core.usage import Call
-from ...errors import NotFound
-from ..base import Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow, is_callers_key
+from oakleaf.core.drafts import Blob, NewEntry
+from oakleaf.core.tree import Branch, Leaf
+from oakleaf.core.usage import Call
+from oakleaf.errors import NotFound
+from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow, is_callers_key
 
 
 class SessionData(Struct):

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ...core.drafts import Blob, NewEntry
-from ...core.tree import Branch, Leaf
-from ...core.usage import Call
-from ..base import Fact, QueuedInput, SessionDetail, SessionRow
-from ..transfer import BlobStream, SessionExporter, SessionImporter
-from .tables import SessionData
+from oakleaf.core.drafts import Blob, NewEntry
+from oakleaf.core.tree import Branch, Leaf
+from oakleaf.core.usage import Call
+from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow
+from oakleaf.stores.memory.tables import SessionData
+from oakleaf.stores.transfer import BlobStream, SessionExporter, SessionImporter
 
 if TYPE_CHECKING:
-    from .store import MemoryStore
+    from oakleaf.stores.memory.store import MemoryStore
 
 
 class MemoryExporter(SessionExporter):

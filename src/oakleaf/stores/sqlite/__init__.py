@@ -1,5 +1,5 @@
 """The store in one SQLite file."""
 
-from .store import SqliteStore
+from oakleaf.stores.sqlite.store import SqliteStore
 
 __all__ = ["SqliteStore"]

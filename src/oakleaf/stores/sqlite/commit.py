@@ -15,13 +15,13 @@ import apsw
 from msgspec import UNSET, Struct
 from msgspec.structs import astuple
 
-from ...core.call_hash import call_hashes
-from ...core.codec import to_json
-from ...core.drafts import Blob, NewEntry
-from ...core.tree import Leaf
-from ...core.usage import Call, Totals, difference, total
-from ...errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
-from ..base import (
+from oakleaf.core.call_hash import call_hashes
+from oakleaf.core.codec import to_json
+from oakleaf.core.drafts import Blob, NewEntry
+from oakleaf.core.tree import Leaf
+from oakleaf.core.usage import Call, Totals, difference, total
+from oakleaf.errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
+from oakleaf.stores.base import (
     MADE_KEY,
     SETTABLE_COLUMNS,
     Change,
@@ -30,7 +30,7 @@ from ..base import (
     SessionRow,
     is_callers_key,
 )
-from ..rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
+from oakleaf.stores.sql.rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
 SELECT_HEAD = """
 select number, branch, seq, facts, calls, active_at, needs_indexing, fence, trashed_at, holder, lease_until,

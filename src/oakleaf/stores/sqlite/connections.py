@@ -17,11 +17,11 @@ from weakref import WeakSet
 
 import apsw
 
-from ...errors import OakleafError, StoreClosed, StoreFull, StoreReadOnly
-from . import file
-from .group_commit import Group, Ticket
-from .readonly import check_readable, open_readonly, readonly_snapshot
-from .wal import Wal
+from oakleaf.errors import OakleafError, StoreClosed, StoreFull, StoreReadOnly
+from oakleaf.stores.sqlite import file
+from oakleaf.stores.sqlite.group_commit import Group, Ticket
+from oakleaf.stores.sqlite.readonly import check_readable, open_readonly, readonly_snapshot
+from oakleaf.stores.sqlite.wal import Wal
 
 R = TypeVar("R")
 PAUSE_SECONDS = 5.0

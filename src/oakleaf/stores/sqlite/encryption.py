@@ -11,7 +11,7 @@ import os
 
 import apsw
 
-from ...errors import EncryptionUnavailable, InvalidKey
+from oakleaf.errors import EncryptionUnavailable, InvalidKey
 
 _KEYS: dict[str, str] = {}
 

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 import apsw
 
-from ...errors import (
+from oakleaf.errors import (
     NewerFormat,
     NotAStore,
     PrereleaseFormat,
@@ -31,7 +31,7 @@ from ...errors import (
     StoreLocked,
     StoreReadOnly,
 )
-from .encryption import has_key, unlock
+from oakleaf.stores.sqlite.encryption import has_key, unlock
 
 try:
     import fcntl

@@ -25,7 +25,7 @@ from threading import Lock
 from time import perf_counter
 from typing import Generic, TypeVar
 
-from ...errors import StoreError
+from oakleaf.errors import StoreError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -15,9 +15,9 @@ from typing import Literal
 import apsw
 from msgspec import Struct
 
-from ...errors import NotAStore, OakleafError, StoreDamaged
-from .file import FORMAT, check_format, may_write
-from .readonly import readonly_snapshot
+from oakleaf.errors import NotAStore, OakleafError, StoreDamaged
+from oakleaf.stores.sqlite.file import FORMAT, check_format, may_write
+from oakleaf.stores.sqlite.readonly import readonly_snapshot
 
 Level = Literal["ok", "warning", "problem"]
 

@@ -16,11 +16,11 @@ from typing import Any
 import apsw
 from msgspec import Struct
 
-from ...core.codec import check_text
-from ...errors import NotAStore, NotFound, StoreError
-from . import file
-from .encryption import register_key
-from .readonly import ReadOnlyConnection, open_readonly
+from oakleaf.core.codec import check_text
+from oakleaf.errors import NotAStore, NotFound, StoreError
+from oakleaf.stores.sqlite import file
+from oakleaf.stores.sqlite.encryption import register_key
+from oakleaf.stores.sqlite.readonly import ReadOnlyConnection, open_readonly
 
 # SQLite passes to its authorizer the view, or common table expression, through which a column is read. A query can
 # give an expression of its own any name, so the names that open the tables are drawn at random for each

@@ -7,12 +7,12 @@ from typing import Any
 
 import apsw
 
-from ...core.tree import Branch
-from ..base import Fact
-from ..purge import Purge
-from .read import SessionReader
-from .search_index import remove_from_index
-from .transfer import insert_facts
+from oakleaf.core.tree import Branch
+from oakleaf.stores.base import Fact
+from oakleaf.stores.sql.purge import Purge
+from oakleaf.stores.sqlite.read import SessionReader
+from oakleaf.stores.sqlite.search_index import remove_from_index
+from oakleaf.stores.sqlite.transfer import insert_facts
 
 CHILDREN = "select id from session where parent_session = ?{} order by number"
 SELECT_CHILDREN = CHILDREN.format("")

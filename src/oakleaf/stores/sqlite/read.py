@@ -12,13 +12,13 @@ from typing import Any
 import apsw
 import msgspec
 
-from ...core.codec import decode_message
-from ...core.entries import Entry
-from ...core.messages import Message
-from ...core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
-from ...core.usage import Call
-from ...errors import InvalidPosition, NotFound, StoreDamaged
-from ..base import (
+from oakleaf.core.codec import decode_message
+from oakleaf.core.entries import Entry
+from oakleaf.core.messages import Message
+from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
+from oakleaf.core.usage import Call
+from oakleaf.errors import InvalidPosition, NotFound, StoreDamaged
+from oakleaf.stores.base import (
     LABEL,
     LIMIT_FACT_KINDS,
     CallPlace,
@@ -28,9 +28,9 @@ from ..base import (
     SessionRow,
     StoredEntry,
 )
-from ..counts import StorageSize
-from ..database_store import path_ranges
-from ..rows import (
+from oakleaf.stores.counts import StorageSize
+from oakleaf.stores.sql.database_store import path_ranges
+from oakleaf.stores.sql.rows import (
     CALL_COLUMNS,
     ENTRY_COLUMNS,
     FACT_COLUMNS,
@@ -41,7 +41,7 @@ from ..rows import (
     session_from,
     stored_from,
 )
-from ..session_rows import detail_from
+from oakleaf.stores.sql.session_rows import detail_from
 
 BLOCK_SIZE = 256
 """Calls in a row of usage_block."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 import apsw
 from msgspec import Struct
 
-from ...errors import StoreError
-from . import file
+from oakleaf.errors import StoreError
+from oakleaf.stores.sqlite import file
 
 Stamp = tuple[int, ...]
 MAX_TRIES, PAUSE_SECONDS = 20, 0.01

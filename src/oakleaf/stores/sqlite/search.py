@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ...core.search import Term
-from ...core.tree import Leaf, Range
-from ..database_search import Candidate, DatabaseSearch
-from .search_index import tenant_words
-from .transfer import SqliteExporter
+from oakleaf.core.search import Term
+from oakleaf.core.tree import Leaf, Range
+from oakleaf.stores.sql.database_search import Candidate, DatabaseSearch
+from oakleaf.stores.sqlite.search_index import tenant_words
+from oakleaf.stores.sqlite.transfer import SqliteExporter
 
 SELECT_KEYS = """
 select rowid from search where search match :match and rowid >= :first and rowid < :end order by rowid desc limit :limit

@@ -11,8 +11,8 @@ from typing import Any
 import apsw
 from msgspec.structs import asdict
 
-from ...core.search import Column
-from ..search_index import IndexedBranch, IndexedSession, IndexRow, SearchIndex, StaleSession
+from oakleaf.core.search import Column
+from oakleaf.stores.sql.search_index import IndexedBranch, IndexedSession, IndexRow, SearchIndex, StaleSession
 
 STALE = "session.space = :space and (:owner is null or session.owner = :owner) and session.needs_indexing"
 COUNT_STALE = f"select count(*) from session indexed by session_needs_indexing where {STALE}"

@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 import apsw
 from msgspec import json
 
-from ...core.drafts import Blob
-from ...core.entries import Entry
-from ...core.messages import Message
-from ...core.search import Search
-from ...core.tree import Branch, Leaf, Range
-from ...core.usage import Call
-from ...errors import Fenced, IdTaken, NotFound, NotTrashed, SessionTrashed
-from ..base import (
+from oakleaf.core.drafts import Blob
+from oakleaf.core.entries import Entry
+from oakleaf.core.messages import Message
+from oakleaf.core.search import Search
+from oakleaf.core.tree import Branch, Leaf, Range
+from oakleaf.core.usage import Call
+from oakleaf.errors import Fenced, IdTaken, NotFound, NotTrashed, SessionTrashed
+from oakleaf.stores.base import (
     ACTIVITY_STEP,
     STATUSES,
     CallPlace,
@@ -40,24 +40,31 @@ from ..base import (
     StoredEntry,
     next_fence,
 )
-from ..counts import StorageSize
-from ..database_store import DatabaseStore
-from ..purge import descendants
-from ..rows import SESSION_COLUMNS, session_from
-from ..search import IndexProgress, SearchPage
-from ..session_query import COMMON_STATUSES, session_conditions, sort_clause
-from ..session_rows import SESSION_NAMES
-from ..transfer import ImportResult, SessionExports
-from .commit import Heads, apply, find_change, insert_blobs, insert_session
-from .connections import SqliteConnections
-from .encryption import register_key
-from .file import real_path
-from .life_lock import life_lock
-from .purge import NOT_QUEUED, SELECT_CHILDREN, SELECT_TASKS, SELECT_TRASHED_TASKS, SqlitePurge, children
-from .read import SessionReader
-from .search import SqliteSearch
-from .search_index import MERGED_PAGES, SqliteSearchIndex, merge_segments
-from .transfer import SqliteExporter, SqliteImporter
+from oakleaf.stores.counts import StorageSize
+from oakleaf.stores.search import IndexProgress, SearchPage
+from oakleaf.stores.sql.database_store import DatabaseStore
+from oakleaf.stores.sql.purge import descendants
+from oakleaf.stores.sql.rows import SESSION_COLUMNS, session_from
+from oakleaf.stores.sql.session_query import COMMON_STATUSES, session_conditions, sort_clause
+from oakleaf.stores.sql.session_rows import SESSION_NAMES
+from oakleaf.stores.sqlite.commit import Heads, apply, find_change, insert_blobs, insert_session
+from oakleaf.stores.sqlite.connections import SqliteConnections
+from oakleaf.stores.sqlite.encryption import register_key
+from oakleaf.stores.sqlite.file import real_path
+from oakleaf.stores.sqlite.life_lock import life_lock
+from oakleaf.stores.sqlite.purge import (
+    NOT_QUEUED,
+    SELECT_CHILDREN,
+    SELECT_TASKS,
+    SELECT_TRASHED_TASKS,
+    SqlitePurge,
+    children,
+)
+from oakleaf.stores.sqlite.read import SessionReader
+from oakleaf.stores.sqlite.search import SqliteSearch
+from oakleaf.stores.sqlite.search_index import MERGED_PAGES, SqliteSearchIndex, merge_segments
+from oakleaf.stores.sqlite.transfer import SqliteExporter, SqliteImporter
+from oakleaf.stores.transfer import ImportResult, SessionExports
 
 R = TypeVar("R")
 SELECT_LATEST = f"""

@@ -11,15 +11,15 @@ from typing import Any
 
 import apsw
 
-from ...core.drafts import NewEntry
-from ...core.tree import Branch, Leaf
-from ...core.usage import Call
-from ..base import Fact, QueuedInput, SessionDetail, SessionRow
-from ..rows import ENTRY_COLUMNS, call_row, split_fact_data, stored_from
-from ..session_rows import SESSION_NAMES, detail_row, json_text, session_row
-from ..transfer import PIECE_BYTES, BlobStream, SessionExporter, SessionImporter
-from .commit import INSERT_BRANCH, INSERT_CALL, INSERT_FACT, insert_entries
-from .read import SessionReader
+from oakleaf.core.drafts import NewEntry
+from oakleaf.core.tree import Branch, Leaf
+from oakleaf.core.usage import Call
+from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow
+from oakleaf.stores.sql.rows import ENTRY_COLUMNS, call_row, split_fact_data, stored_from
+from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, json_text, session_row
+from oakleaf.stores.sqlite.commit import INSERT_BRANCH, INSERT_CALL, INSERT_FACT, insert_entries
+from oakleaf.stores.sqlite.read import SessionReader
+from oakleaf.stores.transfer import PIECE_BYTES, BlobStream, SessionExporter, SessionImporter
 
 SELECT_OWNERS = """
 select distinct session_number from branch join json_each(?) as named on named.value = branch.id order by 1

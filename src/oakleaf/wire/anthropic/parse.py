@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
-from ...core.entries import Evidence
-from ...core.messages import Part, ProviderBlock, Reasoning, Text, ToolResult, check_message
-from ...core.usage import Usage
-from ...errors import InvalidMessage, UnrecognizedReply
-from ..base import Answer, HistoryMessage, Proof, history_message
-from ..parsing import (
+from oakleaf.core.entries import Evidence
+from oakleaf.core.messages import Part, ProviderBlock, Reasoning, Text, ToolResult, check_message
+from oakleaf.core.usage import Usage
+from oakleaf.errors import InvalidMessage, UnrecognizedReply
+from oakleaf.wire.anthropic import NAME
+from oakleaf.wire.base import Answer, HistoryMessage, Proof, history_message
+from oakleaf.wire.parsing import (
     compact_json,
     content_blocks,
     int_field,
@@ -27,7 +28,6 @@ from ..parsing import (
     to_dict,
     to_plain,
 )
-from . import NAME
 
 _OF_THE_USER = ("text", "image", "document", "search_result", "container_upload", "tool_result")
 _ID_KEYS = {"use": "id", "result": "tool_use_id"}

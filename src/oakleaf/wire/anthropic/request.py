@@ -11,21 +11,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from ...core.context import Context, Item
-from ...core.messages import (
-    Attachment,
-    Media,
-    Part,
-    ProviderBlock,
-    Reasoning,
-    Text,
-    ToolCall,
-)
-from ...core.tool_definitions import ToolSpec, read_tools
-from ..base import Blobs, HistoryPart, Request
-from ..media import PDF, load_content, media_stub, with_reasoning
-from ..options import request_fields
-from ..tool_pairs import (
+from oakleaf.core.context import Context, Item
+from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.wire.anthropic import NAME
+from oakleaf.wire.anthropic.parse import describe
+from oakleaf.wire.base import Blobs, HistoryPart, Request
+from oakleaf.wire.media import PDF, load_content, media_stub, with_reasoning
+from oakleaf.wire.options import request_fields
+from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
     PairedMessage,
@@ -35,8 +29,6 @@ from ..tool_pairs import (
     pair_results,
     proofs_of,
 )
-from . import NAME
-from .parse import describe
 
 ID_LENGTH = 64
 NAME_LENGTH = 128

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ...core.codec import to_json
-from ...core.messages import Attachment, Part, ProviderBlock, Reasoning, Text, ToolResult
-from ...core.usage import Usage, is_count
-from ...errors import UnrecognizedReply
-from ..base import Answer, HistoryMessage, Proof, history_message
-from ..parsing import (
+from oakleaf.core.codec import to_json
+from oakleaf.core.messages import Attachment, Part, ProviderBlock, Reasoning, Text, ToolResult
+from oakleaf.core.usage import Usage, is_count
+from oakleaf.errors import UnrecognizedReply
+from oakleaf.wire.base import Answer, HistoryMessage, Proof, history_message
+from oakleaf.wire.gemini import NAME
+from oakleaf.wire.parsing import (
     compact_json,
     content_blocks,
     parse_base64,
@@ -26,7 +27,6 @@ from ..parsing import (
     to_dict,
     to_plain,
 )
-from . import NAME
 
 _USUAL = str.maketrans("-_", "+/")
 _METADATA = ("grounding_metadata", "url_context_metadata", "citation_metadata")

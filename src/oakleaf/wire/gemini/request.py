@@ -12,13 +12,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.context import Context
-from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
-from ...core.tool_definitions import ToolSpec, read_tools
-from ..base import Blobs, HistoryPart, Request
-from ..media import PDF, load_content, media_stub
-from ..options import request_fields
-from ..tool_pairs import (
+from oakleaf.core.context import Context
+from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.wire.base import Blobs, HistoryPart, Request
+from oakleaf.wire.gemini import NAME
+from oakleaf.wire.media import PDF, load_content, media_stub
+from oakleaf.wire.options import request_fields
+from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
     PairedMessage,
@@ -28,7 +29,6 @@ from ..tool_pairs import (
     pair_results,
     proofs_of,
 )
-from . import NAME
 
 ID_LENGTH = 64
 NAME_LENGTH = 64

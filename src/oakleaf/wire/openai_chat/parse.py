@@ -8,12 +8,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ...core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
-from ...core.usage import Usage
-from ...errors import UnrecognizedReply
-from ..base import Answer, HistoryMessage, Proof, history_message
-from ..parsing import content_blocks, int_field, parse_base64, parse_tool_call, text_field, to_dict
-from . import NAME
+from oakleaf.core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
+from oakleaf.core.usage import Usage
+from oakleaf.errors import UnrecognizedReply
+from oakleaf.wire.base import Answer, HistoryMessage, Proof, history_message
+from oakleaf.wire.openai_chat import NAME
+from oakleaf.wire.parsing import content_blocks, int_field, parse_base64, parse_tool_call, text_field, to_dict
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where compatible servers have the reasoning: DeepSeek, Kimi and llama.cpp the first; OpenRouter, Groq and vLLM the second."""

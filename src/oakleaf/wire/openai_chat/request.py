@@ -13,14 +13,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from ...core.context import Context, Item, endpoint_of
-from ...core.entries import Endpoint
-from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
-from ...core.tool_definitions import ToolSpec, read_tools
-from ..base import Blobs, HistoryPart, Request
-from ..media import PDF, LoadedMedia, load_content, load_media, media_stub, with_reasoning
-from ..options import request_fields
-from ..tool_pairs import (
+from oakleaf.core.context import Context, Item, endpoint_of
+from oakleaf.core.entries import Endpoint
+from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.wire.base import Blobs, HistoryPart, Request
+from oakleaf.wire.media import PDF, LoadedMedia, load_content, load_media, media_stub, with_reasoning
+from oakleaf.wire.openai_chat import NAME
+from oakleaf.wire.openai_chat.parse import REASONING_FIELDS, link_text
+from oakleaf.wire.options import request_fields
+from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
     PairedMessage,
@@ -30,8 +32,6 @@ from ..tool_pairs import (
     pair_results,
     result_content,
 )
-from . import NAME
-from .parse import REASONING_FIELDS, link_text
 
 ID_LENGTH = 40
 NAME_LENGTH = 64

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from ...core.messages import Attachment, Message, Part, ProviderBlock, Reasoning, Text, ToolResult
-from ...core.usage import Usage
-from ...errors import UnrecognizedReply
-from ..base import Answer, HistoryMessage, Proof, history_message
-from ..openai_chat.parse import AUDIO_TYPES, DATA_URL
-from ..parsing import (
+from oakleaf.core.messages import Attachment, Message, Part, ProviderBlock, Reasoning, Text, ToolResult
+from oakleaf.core.usage import Usage
+from oakleaf.errors import UnrecognizedReply
+from oakleaf.wire.base import Answer, HistoryMessage, Proof, history_message
+from oakleaf.wire.openai_chat.parse import AUDIO_TYPES, DATA_URL
+from oakleaf.wire.openai_responses import NAME
+from oakleaf.wire.parsing import (
     compact_json,
     content_blocks,
     int_field,
@@ -26,7 +27,6 @@ from ..parsing import (
     to_dict,
     to_plain,
 )
-from . import NAME
 
 _PROOF = {
     "message": ("id", "status", "phase"),

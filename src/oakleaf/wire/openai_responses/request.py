@@ -15,15 +15,16 @@ from typing import Any
 
 import msgspec
 
-from ...core.context import Context, endpoint_of
-from ...core.context import Item as ContextItem
-from ...core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
-from ...core.tool_definitions import ToolSpec, read_tools
-from ..base import Blobs, HistoryPart, Request
-from ..media import PDF, load_content, media_stub, with_reasoning
-from ..openai_chat.request import ERROR, MEDIA_LIMITS
-from ..options import request_fields
-from ..tool_pairs import (
+from oakleaf.core.context import Context, endpoint_of
+from oakleaf.core.context import Item as ContextItem
+from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.wire.base import Blobs, HistoryPart, Request
+from oakleaf.wire.media import PDF, load_content, media_stub, with_reasoning
+from oakleaf.wire.openai_chat.request import ERROR, MEDIA_LIMITS
+from oakleaf.wire.openai_responses import NAME
+from oakleaf.wire.options import request_fields
+from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
     PairedMessage,
     ToolPair,
@@ -32,7 +33,6 @@ from ..tool_pairs import (
     pair_results,
     proofs_of,
 )
-from . import NAME
 
 ID_LENGTH = 64
 NAME_LENGTH = 64

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from ..base import Request
+from oakleaf.wire.base import Request
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")

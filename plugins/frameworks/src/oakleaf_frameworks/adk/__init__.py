@@ -1,0 +1,8 @@
+"""Google's ADK: Oakleaf as its session service."""
+
+from oakleaf_frameworks import needs_extra
+
+with needs_extra("adk"):
+    from oakleaf_frameworks.adk.service import OakleafSessionService
+
+__all__ = ["OakleafSessionService"]

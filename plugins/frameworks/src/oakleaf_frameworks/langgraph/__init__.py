@@ -1,0 +1,8 @@
+"""LangGraph: Oakleaf as its checkpointer."""
+
+from oakleaf_frameworks import needs_extra
+
+with needs_extra("langgraph"):
+    from oakleaf_frameworks.langgraph.saver import OakleafSaver
+
+__all__ = ["OakleafSaver"]

@@ -1,0 +1,189 @@
+"""Run one cell: replay a session in one lane, into a session whose id is known before, and say what each turn did.
+
+A cell that was interrupted is continued by the same call: what its replay has stored is not asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from oakleaf.agent.run import ModelLike
+from oakleaf.agent.tools.tool import Tool
+from oakleaf.core.entries import Entry
+from oakleaf.core.usage import Call, Totals, Usage, total
+from oakleaf.errors import ModelUnavailable, Overloaded, shorten
+from oakleaf.log import ledger
+from oakleaf.log.log import Log
+from oakleaf.replay.diff import DiffRow
+from oakleaf.replay.replay import ReplayPlan, ReplayTarget, replay
+from oakleaf.replay.replay_loop import CallMeter
+from oakleaf.replay.report import ReplayReport
+from oakleaf.replay.turn_comparison import WEIGHTS, Divergence
+from oakleaf.replay.turn_reader import message_text
+from oakleaf.stores.base import Fact
+from oakleaf_lab.cohort import CohortSession
+from oakleaf_lab.experiment import Cell, CellResult, Experiment, TurnClass, TurnResult
+
+_RUNNING = ("turn_started", "turn_resumed", "appended", "calls_started", "approval_requested")
+"""The facts of a turn that runs; what comes after the last of them, until it is resumed, is a crash."""
+UNREACHABLE = (Overloaded.code, ModelUnavailable.code)
+"""The codes of errors after which the same call may succeed later."""
+
+
+class CellSetup(Struct, frozen=True):
+    """What the cells of a run are replayed with."""
+
+    experiment: Experiment
+    sources: Mapping[str, CohortSession]
+    """The sessions of the cohort by id."""
+    model_of: Callable[[Cell], ModelLike | None]
+    """The model of a cell; None for the recorded answers."""
+    tools: Sequence[Tool] | None
+    """Those of the candidate; None: the recorded ones."""
+    baseline_tools: Sequence[Tool] | None
+
+
+class ModelUnreachable(Exception):
+    """A model gave no answer now; the cell can be continued later."""
+
+
+async def run_cell(cell: Cell, source: Log, run_id: str, setup: CellSetup, meter: CallMeter) -> CellResult:
+    """Replay the session, or read what was observed."""
+    if cell.lane == "observed":
+        return await asyncio.to_thread(observe, cell, source)
+    experiment, change = setup.experiment, setup.experiment.change
+    is_candidate = cell.lane == "candidate"
+    tools = setup.tools if is_candidate else setup.baseline_tools
+    plan = ReplayPlan(
+        model=setup.model_of(cell),
+        prompt=change.prompt if is_candidate else None,
+        prompt_patch=change.prompt_patch if is_candidate else None,
+        options=change.options if is_candidate else None,
+        tools="recorded" if tools is None else tools,
+        mode=experiment.mode,
+        on_miss="stop" if experiment.after_divergence == "stop" else "next",
+        target=ReplayTarget(
+            cell.replay_id(run_id), {"lab": run_id, "lane": cell.lane, "repetition": str(cell.number)}
+        ),
+        meter=meter,
+    )
+    report = await replay(source, plan)
+    if report.error_code in UNREACHABLE:
+        raise ModelUnreachable(report.stop_reason)
+    return await asyncio.to_thread(_result, cell, source, report)
+
+
+def observe(cell: Cell, source: Log) -> CellResult:
+    """Return what the recorded turns used and how long they took."""
+    path = source.path().entries
+    costs = ledger.by_turn(source, path)
+    durations = turn_milliseconds(path, source.store.journal(source.session_id))
+    turns = [
+        TurnResult(
+            entry.turn,
+            "same",
+            None,
+            costs.get(entry.turn, Totals()),
+            durations[entry.turn],
+            input=shorten(" ".join(message_text(entry.message).split()), 120),
+        )
+        for entry in path
+        if entry.is_input and entry.message is not None
+    ]
+    used = total(ledger.model_calls(source, "path", None))
+    return CellResult(cell, None, tuple(turns), used)
+
+
+def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
+    store = source.store
+    replayed = Log(store, store.session(report.replay), source.runtime)
+    path = replayed.path().entries
+    calls = answered_calls(store.calls(report.replay))
+    usage = ledger.totals_by_turn(calls, path)
+    durations = turn_milliseconds(path, store.journal(report.replay))
+    cut = _cut_turns(path)
+    recorded = [row for row in report.rows if row.turn_a is not None]
+    turns: list[TurnResult] = []
+    for number, row in enumerate(recorded[: report.turns], 1):
+        assert row.turn_a is not None
+        is_failed = report.is_unanswered and number == report.turns
+        turns.append(
+            TurnResult(
+                row.turn_a,
+                "failed" if is_failed else classify(row),
+                row.turn_b,
+                usage.get(row.turn_b or 0, Totals()),
+                durations.get(row.turn_b or 0, 0),
+                is_cut=row.turn_b in cut or is_failed,
+                divergence=_heaviest(row.differences),
+            )
+        )
+    return CellResult(cell, report.replay, tuple(turns), total(calls), report.stop_reason)
+
+
+def answered_calls(calls: Iterable[Call]) -> list[Call]:
+    """Leave out calls that a crash cut off: they say nothing about the lane. Their cost is not known."""
+    return [call for call in calls if call.failed or call.usage != Usage()]
+
+
+def _cut_turns(path: Sequence[Entry]) -> set[int]:
+    """Return the turns with a call that was not recorded."""
+    return {
+        entry.turn
+        for entry in path
+        if entry.message is not None
+        and any(result.outcome == "not_recorded" for result in entry.message.results)
+    }
+
+
+def classify(row: DiffRow) -> TurnClass:
+    """Return what the model did differently in a turn. Another result of the same call is not its doing."""
+    kinds = [each.kind for each in row.differences if each.kind != "result changed"]
+    heaviest = max(kinds, key=lambda kind: WEIGHTS[kind], default="same")
+    return "missing" if heaviest in ("missing", "input changed") else heaviest  # type: ignore[return-value]
+
+
+def _heaviest(differences: Iterable[Divergence]) -> Divergence | None:
+    heaviest = max(differences, key=lambda each: WEIGHTS[each.kind], default=None)
+    if heaviest is None:
+        return None
+    return replace(heaviest, expected=shorten(heaviest.expected, 300), actual=shorten(heaviest.actual, 300))
+
+
+def turn_milliseconds(path: Sequence[Entry], facts: Iterable[Fact]) -> dict[int, int]:
+    """Return how long each turn ran, from its input to its last entry, in milliseconds: without the time in which it waited
+    for a person, or in which nothing ran it after an interruption."""
+    pauses = _pauses(facts)
+    ends: dict[int, Entry] = {}
+    starts: dict[int, Entry] = {}
+    for entry in path:
+        if entry.is_input:
+            starts[entry.turn] = entry
+        if entry.turn:
+            ends[entry.turn] = entry
+    return {
+        turn: max(0, ends[turn].at - start.at - pauses.get(turn, 0)) // 1_000
+        for turn, start in starts.items()
+    }
+
+
+def _pauses(facts: Iterable[Fact]) -> dict[int, int]:
+    """Return how long each turn did not run before it was resumed, in microseconds."""
+    pauses: dict[int, int] = {}
+    stopped: int | None = None
+    active = 0
+    for fact in facts:
+        if fact.kind == "turn_resumed":
+            turn = int(fact.data.get("turn", 0))
+            pauses[turn] = pauses.get(turn, 0) + fact.at - (active if stopped is None else stopped)
+        if fact.kind in _RUNNING:
+            active = fact.at
+        if fact.kind in ("turn_started", "turn_resumed"):
+            stopped = None
+        elif fact.kind in ("waiting", "turn_ended"):
+            stopped = fact.at
+    return pauses

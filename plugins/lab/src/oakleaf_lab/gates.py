@@ -1,0 +1,123 @@
+"""Gates: conditions under which a lab run fails, such as `tool_changed > baseline + 5%` or `cost > 1.2x`.
+
+    METRIC > baseline + 5%      more than 5 points above the baseline (of a rate), or 5 % above it (of anything else)
+    METRIC > 1.2x               more than 1.2 times the baseline
+    METRIC > 10%                more than that, whatever the baseline is
+
+A gate against the baseline fires if the candidate passes the bound and the difference is real: its interval excludes no
+effect. So equal setups pass in at least 95 of 100 runs, whatever the bound. With too few data it is not decided.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import Literal
+
+from msgspec import Struct
+
+from oakleaf.errors import InvalidLab, plural
+from oakleaf_lab.statistics import Effect
+
+Operator = Literal["<", "<=", ">", ">="]
+_GATE = re.compile(
+    r"(?P<metric>[A-Za-z_][\w.-]*)\s*(?P<operator>[<>]=?)\s*"
+    r"(?:(?P<base>baseline)\s*(?:(?P<sign>[+−-])\s*(?P<margin>\d+(?:\.\d+)?)\s*(?P<percent>%?))?"
+    r"|(?P<factor>\d+(?:\.\d+)?)\s*[x×]"
+    r"|\$?(?P<bound>\d+(?:\.\d+)?)\s*(?P<bound_percent>%?))"
+)
+EXAMPLES = "'tool_changed > baseline + 5%', 'cost > 1.2x' or 'failed > 1%'"
+
+
+class Gate(Struct, frozen=True):
+    """A condition under which the run fails."""
+
+    text: str
+    metric: str
+    operator: Operator
+    margin: float = 0.0
+    """Added to the baseline: points of 1, or a part of the baseline with `is_part`."""
+    is_part: bool = False
+    """Whether the margin was written in percent."""
+    factor: float | None = None
+    """The bound is the baseline times this factor."""
+    bound: float | None = None
+    """The bound itself, independent of the baseline."""
+
+
+class GateResult(Struct, frozen=True):
+    """The outcome of a gate."""
+
+    gate: str
+    outcome: Literal["passed", "failed", "undecided"]
+    why: str
+
+
+def parse_gate(text: str, metrics: Sequence[str] | None) -> Gate:
+    """Parse a gate; raise InvalidLab if it is none, or names none of these metrics. None: any metric."""
+    match = _GATE.fullmatch(text.strip())
+    if match is None:
+        raise InvalidLab(f"the gate {text!r} cannot be parsed", f"write one like {EXAMPLES}")
+    metric = match["metric"]
+    if metrics is not None and metric not in metrics:
+        close = get_close_matches(metric, metrics, 1)
+        suggestion = f"did you mean {close[0]}? " if close else ""
+        raise InvalidLab(
+            f"the gate {text!r} names {metric}, which is not measured",
+            f"{suggestion}metrics are {', '.join(metrics)}",
+        )
+    operator: Operator = match["operator"]  # type: ignore[assignment]
+    if match["base"]:
+        sign = -1 if match["sign"] in ("-", "−") else 1
+        margin = sign * float(match["margin"] or 0) / (100 if match["percent"] else 1)
+        return Gate(text, metric, operator, margin, bool(match["percent"]))
+    if match["factor"]:
+        return Gate(text, metric, operator, factor=float(match["factor"]))
+    return Gate(text, metric, operator, bound=float(match["bound"]) / (100 if match["bound_percent"] else 1))
+
+
+def check_gate(gate: Gate, effect: Effect) -> GateResult:
+    """Return whether the gate fires on this effect of the candidate."""
+    if effect.candidate is None or effect.baseline is None:
+        return GateResult(gate.text, "undecided", "no turn has a value in both lanes")
+    bound = _bound(gate, effect, effect.baseline)
+    figures = f"{_figure(effect.candidate, effect)} against a bound of {_figure(bound, effect)}"
+    is_beyond = _compare(effect.candidate, gate.operator, bound)
+    if gate.bound is not None:
+        return GateResult(gate.text, "failed" if is_beyond else "passed", figures)
+    if not effect.is_enough and not (effect.candidate == effect.baseline == 0):
+        return GateResult(
+            gate.text,
+            "undecided",
+            f"too few data: {plural(effect.sessions, 'session')}; widen the cohort",
+        )
+    if is_beyond and not effect.is_difference:
+        return GateResult(gate.text, "passed", f"{figures}, but no clear difference from the baseline")
+    return GateResult(gate.text, "failed" if is_beyond else "passed", figures)
+
+
+def _bound(gate: Gate, effect: Effect, baseline: float) -> float:
+    if gate.bound is not None:
+        return gate.bound
+    if gate.factor is not None:
+        return baseline * gate.factor
+    is_relative = gate.is_part and effect.kind != "rate"
+    return baseline * (1 + gate.margin) if is_relative else baseline + gate.margin
+
+
+def _compare(value: float, operator: Operator, bound: float) -> bool:
+    # A sum of floats that should equal the bound must not pass it by its last digit.
+    tolerance = 1e-9 * max(1.0, abs(bound))
+    match operator:
+        case ">":
+            return value > bound + tolerance
+        case ">=":
+            return value >= bound - tolerance
+        case "<":
+            return value < bound - tolerance
+    return value <= bound + tolerance
+
+
+def _figure(value: float, effect: Effect) -> str:
+    return f"{value * 100:.1f} %" if effect.kind == "rate" else f"{value:.4g}"

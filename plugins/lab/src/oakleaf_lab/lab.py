@@ -1,0 +1,516 @@
+"""A lab: replay a cohort of recorded sessions with the old setup and with a changed one, and compare.
+
+    lab = store.lab("agent:support after:7d", prompt=new_prompt)
+    print("\\n".join(lab.plan_lines()))      # what it will cost, before it costs anything
+    report = lab.run_sync(max_cost_dollars=5)
+
+Each cell is a replay in a session of its own whose id follows from the run, and each result is stored as it lands: a run
+that was killed is continued by the same call and asks no model twice for an answer that is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from oakleaf.agent.blocking import blocking
+from oakleaf.agent.limits import to_microcents
+from oakleaf.agent.run import ModelLike, resolve_models
+from oakleaf.agent.tools.tool import Tool
+from oakleaf.core.usage import Usage
+from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound, StoreError
+from oakleaf.log.runtime import Runtime
+from oakleaf.models.availability import available_models, check_available
+from oakleaf.models.model import Model, model_name
+from oakleaf.models.names import model_by_name, stored_model
+from oakleaf.models.prices import price_of
+from oakleaf.stores.base import SessionRow, StoreBackend
+from oakleaf_lab.budget import CostBudget
+from oakleaf_lab.cell import CellSetup
+from oakleaf_lab.cell_work import CellWork
+from oakleaf_lab.cohort import CohortFinder, CohortSession
+from oakleaf_lab.control import JudgeSpec
+from oakleaf_lab.experiment import (
+    AfterDivergence,
+    CandidateChange,
+    Cell,
+    Experiment,
+    LabMode,
+    LabPlan,
+    digest,
+)
+from oakleaf_lab.function_identity import function_identity
+from oakleaf_lab.gates import Gate, parse_gate
+from oakleaf_lab.record import LabRecord, find_run
+from oakleaf_lab.report import METRICS, LabReport, build_report
+from oakleaf_lab.report_text import plan_lines
+from oakleaf_lab.runner import LocalRunner, Progress, Runner
+from oakleaf_lab.scorers import Judge, ScoreFunction, Scorer, as_scorers
+from oakleaf_mcp.client.server import tools_by_name
+from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
+
+if TYPE_CHECKING:
+    from oakleaf_postgres.absurd.task_queue import TaskQueue
+
+ModelOfCell = Callable[[Cell], Model]
+"""A function that returns the model of one cell, for example with a seed of its own."""
+JUDGE_PROMPT_TOKENS, JUDGE_ANSWER_TOKENS = 200, 100
+UNREAL_PROVIDERS = ("scripted", "recorded")
+
+
+class LabOptions(Struct, frozen=True, kw_only=True):
+    """The options of `Store.lab`; docs/lab.md describes each."""
+
+    model: ModelLike | ModelOfCell | None = None
+    prompt: str | None = None
+    prompt_patch: str | None = None
+    options: Mapping[str, Any] | None = None
+    tools: Iterable[Tool | Callable[..., Any]] | None = None
+    baseline_model: ModelLike | ModelOfCell | None = None
+    baseline_tools: Iterable[Tool | Callable[..., Any]] | None = None
+    mode: LabMode | None = None
+    repeat: int = 1
+    after_divergence: AfterDivergence = "stop"
+    sample: int | None = None
+    seed: int = 0
+    again: bool = False
+    engine: Literal["local", "absurd"] = "local"
+    queue: str = DEFAULT_QUEUE
+
+
+class Estimate(Struct, frozen=True):
+    """What a run will do, by what was recorded."""
+
+    sessions: int
+    turns: int
+    calls: int
+    cost_microcents: int
+    unpriced_calls: int
+    """Calls whose cost is not known: their model has no price, or the recording has no usage."""
+    models: tuple[str, ...]
+    is_real: bool
+    """Whether a model is called that costs money."""
+    cells_done: int = 0
+    total_cells: int = 0
+
+
+class Lab:
+    """One lab run: its plan, and the verbs that carry it out."""
+
+    def __init__(
+        self, store: StoreBackend, runtime: Runtime, cohort: Sequence[str], options: LabOptions
+    ) -> None:
+        self._store, self._runtime, self._options = store, runtime, options
+        self._tools, self._baseline_tools = _tools(options.tools), _tools(options.baseline_tools)
+        self._models: dict[str, Model] = {}
+        self._queue = _queue(store, options)
+        self._experiment = _experiment(cohort, options, self._tools, self._baseline_tools)
+        self.planned_at: int | None = None
+        """When the interrupted run that this one continues was planned, in microseconds since the epoch."""
+        record = find_run(store, runtime, self._experiment.digest)
+        if record is None:
+            self.plan = self._build_plan()
+            self.run_id = self.plan.run_id
+            """The id of the session that holds the run."""
+        else:
+            self._experiment = replace(self._experiment, number=record.plan.experiment.number)
+            # The stored experiment may be redacted; what is replayed is what was passed.
+            self.plan, self.run_id = LabPlan(self._experiment, record.plan.cohort), record.run_id
+            self.planned_at = store.session(record.run_id).started_at
+        self._sources = {source.session_id: source for source in self.plan.cohort.sources}
+        self._check_models()
+        if self._queue is not None:
+            self._check_for_workers()
+
+    # -- the plan ----------------------------------------------------------------------------------
+
+    def _build_plan(self) -> LabPlan:
+        experiment = self._experiment
+        finder = CohortFinder(self._store, self._runtime)
+        cohort = finder.find(
+            experiment.cohort,
+            sample=experiment.sample,
+            seed=experiment.seed,
+            needs_model=experiment.mode != "strict" and self._options.baseline_model is None,
+        )
+        if not cohort.sources:
+            raise EmptyCohort(
+                experiment.cohort, [(each.reason, len(each.session_ids)) for each in cohort.skipped]
+            )
+        plan = LabPlan(experiment, cohort)
+        while self._is_to_be_repeated(plan.run_id):
+            self._experiment = replace(self._experiment, number=self._experiment.number + 1)
+            plan = LabPlan(self._experiment, cohort)
+        return plan
+
+    def _is_to_be_repeated(self, run_id: str) -> bool:
+        """Whether there is such a run and another is wanted: it was asked for, or that one is in the trash."""
+        row = self._store.find_session(run_id)
+        return row is not None and (row.trashed_at is not None or self._options.again)
+
+    def _check_models(self) -> None:
+        """Raise ModelUnavailable for a name that cannot be called, before any money is spent."""
+        if self._experiment.mode == "strict":
+            return
+        # A worker has its own keys and servers; here its models are only asked for their prices.
+        is_local = self._queue is None
+        for name in (self._options.model, self._options.baseline_model):
+            if isinstance(name, str) and name not in self._models:
+                self._models[name] = available_models([name])[0] if is_local else model_by_name(name)
+        if self._options.baseline_model is not None:
+            return
+        for source in self.plan.cohort.sources:
+            if source.model is not None and source.model not in self._models:
+                model = stored_model(source.model, source.session_id, "baseline_model")
+                self._models[source.model] = check_available(model) if is_local else model
+
+    def estimate(self, judge: Judge | None = None) -> Estimate:
+        """Return what is left to do, and what it will cost if the answers are as long as the recorded ones."""
+        record: LabRecord | None = None
+        with suppress(NotFound):
+            record = LabRecord.load(self._store, self._runtime, self.run_id)
+        done = {} if record is None else record.cells
+        cells = list(self.plan.cells())
+        calls = cost = unpriced = 0
+        models: dict[str, bool] = {}
+
+        def add(model: ModelLike, count: int, usage: Usage | None) -> None:
+            nonlocal calls, cost, unpriced
+            first = resolve_models(model)[0]
+            models[model_name(first) or first.model] = first.provider not in UNREAL_PROVIDERS
+            price = None if usage is None else price_of(first, usage)
+            calls += count
+            cost += 0 if price is None else price.microcents
+            unpriced += count if price is None else 0
+
+        for cell in cells:
+            source = self._sources[cell.source]
+            if judge is not None and (record is None or not record.has(judge.key(cell))):
+                add(judge.model, source.turns, _judge_usage(source))
+            if cell in done or cell.lane == "observed":
+                continue
+            model = self._model_of(cell)
+            if model is not None:
+                add(model, source.calls, _recorded_usage(source))
+        return Estimate(
+            len(self._sources),
+            self.plan.cohort.turns,
+            calls,
+            cost,
+            unpriced,
+            tuple(models),
+            any(models.values()),
+            sum(cell in done for cell in cells),
+            len(cells),
+        )
+
+    def plan_lines(self, judge: Judge | None = None) -> list[str]:
+        """Return the plan and its estimate as lines of text."""
+        lines = plan_lines(self.plan, self.estimate(judge))
+        if self.planned_at is not None:
+            day = datetime.fromtimestamp(self.planned_at / 1e6).strftime("%Y-%m-%d %H:%M")
+            lines.insert(
+                0, f"continues  {self.run_id}, planned at {day}; oakleaf rm {self.run_id} forgets it"
+            )
+        return lines
+
+    def check(
+        self,
+        *,
+        fail_if: Sequence[str] = (),
+        max_cost_microcents: int | None = None,
+        max_cost_dollars: float | None = None,
+        scorers: Sequence[ScoreFunction] = (),
+        judge: Judge | None = None,
+    ) -> tuple[list[Gate], list[Scorer]]:
+        """Return the gates and scorers; raise InvalidLab for what would stop the run after it has spent money."""
+        limit = to_microcents(max_cost_dollars, max_cost_microcents)
+        functions = as_scorers(scorers, METRICS)
+        names = [*METRICS, *(each.name for each in functions), *([] if judge is None else [judge.name])]
+        gates = [parse_gate(text, names) for text in fail_if]
+        if limit is not None:
+            budget = CostBudget(limit)
+            for model in self._all_models(judge):
+                budget.check_price(model)
+        return gates, functions
+
+    def _all_models(self, judge: Judge | None) -> Iterable[Model]:
+        for cell in self.plan.cells():
+            model = None if cell.lane == "observed" else self._model_of(cell)
+            yield from () if model is None else resolve_models(model)
+        yield from () if judge is None else resolve_models(judge.model)
+
+    # -- running -----------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        *,
+        workers: int = 4,
+        max_cost_microcents: int | None = None,
+        max_cost_dollars: float | None = None,
+        fail_if: Sequence[str] = (),
+        scorers: Sequence[ScoreFunction] = (),
+        judge: Judge | None = None,
+        progress: Progress | None = None,
+        notify: Callable[[str], None] = lambda line: None,
+    ) -> LabReport:
+        """Run what is not done yet, and return the report. Cancelled, it finishes the calls in flight first.
+
+        No model call is made that could make the run cost more than `max_cost_dollars`, or `max_cost_microcents`. `scorers` are functions of a
+        turn or a session; `judge` is a model that scores each turn. `fail_if` are gates, checked in the report. `notify`
+        is called with what the workers of a queue wait for.
+        """
+        if type(workers) is not int or workers < 1:
+            raise InvalidArgument("workers", workers, "a number from 1 up")
+        limit = to_microcents(max_cost_dollars, max_cost_microcents)
+        gates, functions = self.check(
+            fail_if=fail_if, max_cost_microcents=limit, scorers=scorers, judge=judge
+        )
+        record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
+        await asyncio.to_thread(record.add_gates, fail_if)
+        runner = self._runner(record, functions, judge, limit, workers, progress, notify)
+        await runner.run()
+        spent, _ = await asyncio.to_thread(self._cost_so_far, record)
+        versions = {each.name: each.version for each in functions}
+        versions |= {} if judge is None else {judge.name: judge.version}
+        return build_report(
+            self.run_id,
+            record.plan,  # as it is stored: a report repeats no secret of a prompt
+            record.cells,
+            record.scores.values(),
+            versions,
+            gates,
+            spent=spent,
+            why=runner.why,
+        )
+
+    run_sync = blocking(run)
+
+    def _runner(
+        self,
+        record: LabRecord,
+        scorers: Sequence[Scorer],
+        judge: Judge | None,
+        limit: int | None,
+        workers: int,
+        progress: Progress | None,
+        notify: Callable[[str], None],
+    ) -> Runner:
+        longest = max((source.longest_answer for source in self.plan.cohort.sources), default=0)
+        budget = CostBudget(limit, 0, longest)
+        setup = CellSetup(self._experiment, self._sources, self._model_of, self._tools, self._baseline_tools)
+
+        def cost() -> int:
+            return sum(self._cost_so_far(record))
+
+        if self._queue is None:
+            work = CellWork(self._store, self._runtime, setup, record, budget, scorers, judge)
+            return LocalRunner(record, work, progress, budget, cost, workers)
+        from oakleaf_lab.queue_runner import QueueRunner  # imported late: needs the engine's packages
+
+        work = CellWork(self._store, self._runtime, setup, record, budget, scorers)
+        return QueueRunner(
+            record, work, progress, self._queue, limit, judge, self._judge_spec(judge), cost, notify
+        )
+
+    def _judge_spec(self, judge: Judge | None) -> JudgeSpec | None:
+        """Return the judge as it is stored for workers."""
+        if judge is None:
+            return None
+        spec = JudgeSpec(_name(judge.model) or "", judge.prompt, judge.name)
+        self._check_readable(spec, "the judge's prompt")
+        return spec
+
+    def _check_for_workers(self) -> None:
+        """Raise InvalidLab for what cannot be stored for a worker."""
+        for model in (self._options.model, self._options.baseline_model):
+            if model is not None and not isinstance(model, str) and is_model_of_cell(model):
+                raise InvalidLab(
+                    f"{_name(model)} is a function of the cell, which only this process has",
+                    "pass a model that an agent of the workers has, or run it with engine='local'",
+                )
+        self._check_readable(self._experiment, "the experiment")
+
+    def _check_readable(self, value: object, subject: str) -> None:
+        data = msgspec.json.decode(msgspec.json.encode(value))
+        if self._runtime.redactor.redact_json(data) != data:
+            raise InvalidLab(
+                f"{subject} contains a secret, which is not stored, so a worker cannot read it",
+                "take it out, or run it with engine='local'",
+                "take it out, or run it without --engine",
+            )
+
+    def _cost_so_far(self, record: LabRecord) -> tuple[int, int]:
+        """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge; and the most
+        that calls may have cost which a crash cut off."""
+        row = self._store.session(record.run_id)
+        spent, unknown = row.totals.cost_microcents, self._cost_of_unpriced_calls(row, None)
+        for cell in self.plan.cells():
+            if cell.lane == "observed":
+                continue
+            replay = self._store.find_session(cell.replay_id(self.run_id))
+            if replay is not None:
+                spent += replay.totals.cost_microcents
+                unknown += self._cost_of_unpriced_calls(replay, cell)
+        return spent, unknown
+
+    def _cost_of_unpriced_calls(self, row: SessionRow, cell: Cell | None) -> int:
+        """Return the most that calls may have cost which a crash cut off or which failed: what was reserved for them.
+
+        A call that was made without a limit has no reservation: it counts as the longest call of the session.
+        """
+        if not (row.totals.unpriced_calls or row.totals.unknown_calls):
+            return 0
+        started = self._store.facts_of_kind(row.session_id, "call_started")
+        reserved: dict[str, int] = {
+            fact.data["call_id"]: fact.data["reserved"] for fact in started if "reserved" in fact.data
+        }
+        failed = self._store.facts_of_kind(row.session_id, "call_failed")
+        refused = {fact.data.get("refused") for fact in failed}
+        unpriced = [
+            call
+            for call in self._store.calls(row.session_id)
+            if call.price is None and call.call_id not in refused
+        ]
+        unknown = [call for call in unpriced if call.call_id not in reserved and not call.failed]
+        known = sum(reserved.get(call.call_id, 0) for call in unpriced)
+        return known + (len(unknown) * self._longest_call(cell) if cell is not None else 0)
+
+    def _longest_call(self, cell: Cell) -> int:
+        """Return what the longest call of a cell may cost, by its recording."""
+        source, model = self._sources[cell.source], self._model_of(cell)
+        if model is None:
+            return 0
+        usage = Usage(source.longest_request, 2 * source.longest_answer, 0, 0)
+        price = price_of(resolve_models(model)[0], usage)
+        return 0 if price is None else price.microcents
+
+    def _model_of(self, cell: Cell) -> ModelLike | None:
+        """Return the model of a cell; None for the recorded answers."""
+        if self._experiment.mode == "strict":
+            return None
+        model = self._options.model if cell.lane == "candidate" else None
+        model = model or self._options.baseline_model or self._sources[cell.source].model
+        if model is None:
+            return None
+        if isinstance(model, str):  # one object for all cells, so that they share its connections
+            return self._models[model]
+        return model(cell) if is_model_of_cell(model) else cast("ModelLike", model)
+
+
+def _queue(store: StoreBackend, options: LabOptions) -> TaskQueue | None:
+    """Return the queue whose workers run the cells; None if this process does."""
+    if options.engine == "local":
+        return None
+    if options.engine != "absurd":
+        raise InvalidArgument("engine", options.engine, '"local" or "absurd"')
+    try:
+        from oakleaf_postgres.absurd.task_queue import TaskQueue
+    except ModuleNotFoundError as error:
+        raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[absurd]'") from None
+    return TaskQueue(store, options.queue)
+
+
+def _judge_usage(source: CohortSession) -> Usage:
+    """Estimate what a judge reads and writes about the turns of a session: what they say, and its prompt."""
+    read = source.longest_request + source.usage.output_tokens + source.turns * JUDGE_PROMPT_TOKENS
+    return Usage(read, source.turns * JUDGE_ANSWER_TOKENS, 0, 0)
+
+
+def _recorded_usage(source: CohortSession) -> Usage | None:
+    """Return what the recorded calls of a session used; None if it is not known."""
+    used = source.usage
+    if used.is_unknown or not used.calls:
+        return None
+    return Usage(used.input_tokens, used.output_tokens, used.cache_read_tokens, 0)
+
+
+def _experiment(
+    cohort: Sequence[str],
+    options: LabOptions,
+    tools: Sequence[Tool] | None,
+    baseline_tools: Sequence[Tool] | None,
+) -> Experiment:
+    mode = options.mode or "recorded"
+    if mode not in get_args(LabMode):
+        raise InvalidLab(f"mode={mode!r} is invalid", f"use {', '.join(get_args(LabMode))}")
+    if options.after_divergence not in get_args(AfterDivergence):
+        raise InvalidLab(
+            f"after_divergence={options.after_divergence!r} is invalid",
+            f"use {' or '.join(get_args(AfterDivergence))}",
+        )
+    if type(options.repeat) is not int or options.repeat < 1:
+        raise InvalidArgument("repeat", options.repeat, "a number from 1 up")
+    change = CandidateChange(
+        model=_name(options.model),
+        prompt=options.prompt,
+        prompt_patch=options.prompt_patch,
+        options=None if not options.options else dict(options.options),
+        tools=None if tools is None else tuple(tool.name for tool in tools),
+        tools_hash=_tools_hash(tools),
+    )
+    if mode == "strict" and not change.is_empty:
+        raise InvalidLab(
+            "mode strict repeats the recorded answers, so nothing can be changed",
+            "leave out model=, prompt=, options= and tools=, or use another mode",
+            "leave out --model, --prompt, -o and --tools, or use another mode",
+        )
+    return Experiment(
+        cohort=tuple(cohort),
+        sample=options.sample,
+        seed=options.seed,
+        change=change,
+        baseline_model=_name(options.baseline_model),
+        baseline_tools=None if baseline_tools is None else tuple(tool.name for tool in baseline_tools),
+        baseline_tools_hash=_tools_hash(baseline_tools),
+        mode=mode,
+        repeat=options.repeat,
+        after_divergence=options.after_divergence,
+    )
+
+
+def _tools(tools: Iterable[Tool | Callable[..., Any]] | None) -> list[Tool] | None:
+    return None if tools is None else list(tools_by_name(tools).values())
+
+
+def _tools_hash(tools: Sequence[Tool] | None) -> str | None:
+    return None if tools is None else digest([tool.spec for tool in tools])
+
+
+def is_model_of_cell(model: ModelLike | ModelOfCell) -> TypeGuard[ModelOfCell]:
+    """Whether it is a function that returns the model of a cell, and no model itself."""
+    return callable(model) and not hasattr(model, "stream")
+
+
+def _name(model: ModelLike | ModelOfCell | None) -> str | None:
+    """Return the name of a model as the plan stores it; of a function also its identity."""
+    if model is None or isinstance(model, str):
+        return model
+    if is_model_of_cell(model):
+        return f"{getattr(model, '__name__', type(model).__name__)} {function_identity(model)}"
+    models = resolve_models(cast("ModelLike", model))
+    return ", ".join(model_name(each) or each.model for each in models)
+
+
+def load_report(store: StoreBackend, runtime: Runtime, run_id: str) -> LabReport:
+    """Return the report of a stored run, as far as it is done, with all its scores and the gates that were checked last."""
+    record = LabRecord.load(store, runtime, run_id)
+    row = store.session(run_id)
+    replays = (result for cell, result in record.cells.items() if cell.lane != "observed")
+    return build_report(
+        run_id,
+        record.plan,
+        record.cells,
+        record.scores.values(),
+        {score.scorer: score.version for score in record.scores.values()},  # of each the latest
+        [parse_gate(text, None) for text in record.gates],
+        spent=row.totals.cost_microcents + sum(result.usage.cost_microcents for result in replays),
+        why=None if record.is_complete else row.error,
+    )

@@ -1,0 +1,244 @@
+"""Promote a recorded turn or session to a regression case: a bundle and a readable expectation next to it.
+
+The bundle ends with the promoted turn, so later turns of the session stay out of the repository, and is redacted like one
+for sharing unless that is declined. The expectation is read from the bundle as written, so the two agree. The same source
+gives the same bytes. The source is only read.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from oakleaf.bundle.copy import copy_session
+from oakleaf.bundle.transfer import export, import_bundle
+from oakleaf.bundle.write import BundleExportResult, atomic_file
+from oakleaf.core.entries import Entry, Settings
+from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import is_completed
+from oakleaf.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
+from oakleaf.log.fork import fork
+from oakleaf.log.log import Log
+from oakleaf.log.runtime import real_runtime
+from oakleaf.replay.turn_reader import TurnView, message_text, read_turns
+from oakleaf.stores.base import StoreBackend
+from oakleaf.stores.memory import MemoryStore
+from oakleaf_lab.case_file import (
+    FORMAT,
+    SUFFIX,
+    Case,
+    CaseReplay,
+    ExpectedCall,
+    ExpectedTurn,
+    call_text,
+    write_case,
+)
+from oakleaf_lab.regression import judge_turn
+
+MAX_INPUT = 200
+"""The characters of an input that the case shows its reader."""
+
+
+class Expectation(Struct, frozen=True, kw_only=True):
+    """What the promoted turns must do beside what was recorded."""
+
+    tools: bool = True
+    """Whether they must make the recorded calls."""
+    never_calls: tuple[str, ...] = ()
+    says: tuple[str, ...] = ()
+    never_says: tuple[str, ...] = ()
+    scorers: tuple[str, ...] = ()
+    """As a case names them, their files relative to the folder of the case."""
+
+
+class Promotion(Struct, frozen=True):
+    """A case that was written."""
+
+    name: str
+    case: str
+    bundle: str
+    turns: int
+    redactions: dict[str, int]
+    """How often each secret was masked in the bundle."""
+    bytes: int
+    unmet: tuple[str, ...] = ()
+    """What the recording itself does not meet: the case fails until a model or a prompt does better."""
+
+
+class _Bundle(Struct, frozen=True):
+    """A bundle as it is written, and what a reader of it finds."""
+
+    data: bytes
+    result: BundleExportResult
+    turns: tuple[TurnView, ...]
+    """Those that the case is about."""
+    answered: frozenset[int]
+    """Those that have a final answer, by the entry of their input."""
+    start: int
+    """The entries before them."""
+    session_id: str
+
+
+def promote(
+    source: Log,
+    folder: Path,
+    *,
+    at: int | None = None,
+    name: str | None = None,
+    expectation: Expectation = Expectation(),
+    redact: bool = True,
+    blobs: bool = False,
+    overwrite: bool = False,
+) -> Promotion:
+    """Write a case of the turn that holds entry `at`, or of every turn of the session."""
+    turns = _turns(source, at)
+    bundle = _bundle(source, turns, redact=redact, blobs=blobs)
+    name = name or _slug(message_text(bundle.turns[-1].input)) or bundle.session_id
+    last = bundle.turns[-1]
+    expected = tuple(
+        _expected_turn(turn, expectation, is_answered=turn.turn in bundle.answered, is_last=turn is last)
+        for turn in bundle.turns
+    )
+    if last.turn not in bundle.answered and not expected[-1].has_expectations:
+        raise NothingExpected(source.session_id, last.turn, is_last=last.last == source.leaf.seq)
+    case = Case(FORMAT, f"{name}.oakleaf", bundle.start, CaseReplay(), expected)
+    place = "" if at is None else f" at entry {at}"
+    text = write_case(
+        case,
+        origin=f"Promoted from {bundle.session_id}{place}.",
+        answers={turn.turn: _answer(turn) for turn in bundle.turns if turn.turn in bundle.answered},
+    )
+    case_path, bundle_path = folder / f"{name}{SUFFIX}", folder / case.bundle
+    _write({bundle_path: bundle.data, case_path: text.encode()}, overwrite=overwrite)
+    unmet = [
+        failure.text
+        for expected, turn in zip(case.turn, bundle.turns, strict=True)
+        for failure in judge_turn(expected, turn)
+    ]
+    return Promotion(
+        name,
+        str(case_path),
+        str(bundle_path),
+        len(case.turn),
+        dict(bundle.result.redactions),
+        len(bundle.data),
+        tuple(unmet),
+    )
+
+
+def _turns(source: Log, at: int | None) -> list[TurnView]:
+    """Return the turns to promote, complete ones only: an open call has no result that a replay could give."""
+    turns = read_turns(source.path().entries)
+    selection = [turn for turn in turns if at is None or turn.turn <= at <= turn.last]
+    if not selection:
+        raise NothingToPromote(source.session_id, at, [turn.turn for turn in turns])
+    if source.cut(selection[-1].last).at < selection[-1].last:
+        raise NothingToPromote(source.session_id, at, [], "the last tool calls of the turn have no results")
+    return selection
+
+
+def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) -> _Bundle:
+    """Export the session up to the last turn, and read the bundle again: redaction changes what is in it."""
+    last = turns[-1].last
+    if last != source.leaf.seq or len(source.store.branches(source.session_id)) > 1:
+        source = _shorten(source, last)
+    file = io.BytesIO()
+    result = export(source, file, redact=redact, blobs=blobs)
+    data = file.getvalue()
+    store, runtime = MemoryStore(space=source.store.space), real_runtime()
+    session_id = import_bundle(store, runtime, io.BytesIO(data)).session_id
+    first = turns[0].turn
+    entries = Log(store, store.session(session_id), runtime).path().entries
+    digests = {media.hash for entry in entries[first - 1 :] if entry.message for media in entry.message.media}
+    if missing := sum(store.blob(digest) is None for digest in digests):
+        raise AttachmentsMissing(source.session_id, missing, is_left_out=not blobs)
+    bundle_turns = tuple(turn for turn in read_turns(entries) if turn.turn >= first)
+    answered = frozenset(
+        turn.turn for turn in bundle_turns if is_completed(entries[turn.turn - 1 : turn.last])
+    )
+    return _Bundle(data, result, bundle_turns, answered, first - 1, session_id)
+
+
+def _shorten(source: Log, last: int) -> Log:
+    """Return a session in memory that ends at entry `last`. Its ids and times follow from the source: the same bytes again."""
+    store = MemoryStore(space=source.store.space)
+    entry = source.path().entries[last - 1]
+    runtime = replace(source.runtime, new_id=_ids(f"{source.session_id}@{last}"), now=lambda: entry.at)
+    session_id = copy_session(source.store, source.session_id, store, runtime, new_id=False)
+    log = Log(store, replace(store.session(session_id), leaf=_find(store, session_id, entry)), runtime)
+    return fork(log, log.cut(last), Settings())
+
+
+def _find(store: StoreBackend, session_id: str, entry: Entry) -> Leaf:
+    """Return where a copy has this entry: its branches have other numbers than those of the source."""
+    leaves = (
+        Leaf(branch.branch, entry.seq)
+        for branch in store.branches(session_id)
+        if branch.parent_seq < entry.seq <= branch.tail
+    )
+    return next(
+        leaf
+        for leaf in leaves
+        if store.path(session_id, leaf=leaf, first=leaf.seq).entries[0].entry_id == entry.entry_id
+    )
+
+
+def _ids(origin: str) -> Callable[[str], str]:
+    count = 0
+
+    def new_id(prefix: str) -> str:
+        nonlocal count
+        count += 1
+        digest = sha256(f"{origin} {count}".encode()).hexdigest()
+        return f"{prefix}_{digest[:20]}" if prefix else digest[:12]
+
+    return new_id
+
+
+def _expected_turn(
+    turn: TurnView, expectation: Expectation, *, is_answered: bool, is_last: bool
+) -> ExpectedTurn:
+    """Expect the recorded calls of every turn, unless one of them is forbidden; what is said is expected of the last.
+
+    The calls of a turn without an answer are not all that it was going to make, so they are not expected.
+    """
+    calls = [view.call for step in turn.steps for view in step.calls]
+    forbidden = [ExpectedCall.parse(text) for text in expectation.never_calls]
+    is_forbidden = any(pattern.matches(call) for pattern in forbidden for call in calls)
+    text = message_text(turn.input)
+    return ExpectedTurn(
+        seq=turn.turn,
+        input=text if len(text) <= MAX_INPUT else f"{text[:MAX_INPUT]}…",
+        tools=tuple(map(call_text, calls))
+        if expectation.tools and is_answered and not is_forbidden
+        else None,
+        never_calls=expectation.never_calls,
+        says=expectation.says if is_last else (),
+        never_says=expectation.never_says,
+        scorers=expectation.scorers,
+    )
+
+
+def _answer(turn: TurnView) -> str:
+    return message_text(turn.steps[-1].message) if turn.steps else ""
+
+
+def _write(files: dict[Path, bytes], *, overwrite: bool) -> None:
+    if not overwrite and (present := next((path for path in files if path.exists()), None)) is not None:
+        raise CaseExists(str(present))
+    for path, data in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as file:
+            file.write(data)
+
+
+def _slug(text: str) -> str:
+    """Return a file name from the first words of a text."""
+    words = re.findall(r"[a-z0-9]+", text.lower())[:7]
+    return "-".join(words)[:50].rstrip("-")

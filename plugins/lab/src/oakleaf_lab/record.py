@@ -1,0 +1,200 @@
+"""The session that holds a lab run: its plan, its gates, the result of each cell and the scores, as notes.
+
+A run is a session of its own with relation `replay`, so that no list of conversations shows it and nothing continues it. Its
+first entry is the plan; each finished cell adds one note, under a key that names the cell, so that a cell is stored once
+however often it is run. What a killed run has stored is all that the next one needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+from contextlib import suppress
+from threading import Lock
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Entry, Note
+from oakleaf.core.typed_json import converter
+from oakleaf.core.usage import Call
+from oakleaf.errors import NotFound
+from oakleaf.log.log import Log
+from oakleaf.log.runtime import Runtime
+from oakleaf.stores.base import SessionQuery, SessionRow, StoreBackend
+from oakleaf_lab.cohort import AGENT, create_lab_session
+from oakleaf_lab.experiment import Cell, CellResult, LabPlan
+
+RUN_PREFIX = "lab_"
+FORMAT = 1
+
+
+class Score(Struct, frozen=True, omit_defaults=True):
+    """What one scorer said of one cell."""
+
+    scorer: str
+    version: str
+    """A hash of the scorer: a changed one scores again."""
+    cell: Cell
+    turn: int | None = None
+    """The seq of the turn's input in the recording; None for a score of the whole session."""
+    value: float | None = None
+    error: str | None = None
+    """Why it has no value."""
+
+
+_to_plan, _to_cell_result = converter(LabPlan), converter(CellResult)
+_to_scores = converter(list[Score])
+
+
+class LabRecord:
+    """A lab run as it is stored. Safe to use from several threads."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._lock = Lock()
+        self.fence: int | None = None
+        self.log.follows_notes = True  # a run's session holds nothing but notes, of any number of processes
+        self.cells: dict[Cell, CellResult] = {}
+        self.gates: tuple[str, ...] = ()
+        """Those that were checked last."""
+        self.scores: dict[tuple[str, str, Cell, int | None], Score] = {}
+        self._plan: LabPlan | None = None
+        self._keys: set[str] = set()
+        self._seq = self._facts = 0
+        self.update()
+        self.plan = self._stored_plan()
+
+    def update(self) -> None:
+        """Read what was stored since, by this or another process."""
+        with self._lock:
+            store, run_id = self.log.store, self.log.session_id
+            facts = store.journal(run_id, self._facts)
+            entries = store.path(run_id, first=self._seq + 1).entries
+            self._facts += len(facts)
+            self._seq += len(entries)
+            self._keys |= {fact.key for fact in facts if fact.key}
+            for data in _notes(entries):
+                self._read(data)
+
+    def _stored_plan(self) -> LabPlan:
+        if self._plan is None:
+            raise NotFound(self.log.session_id)
+        return self._plan
+
+    def _read(self, data: dict[str, Any]) -> None:
+        if "plan" in data:
+            self._plan = _to_plan(data["plan"])
+        elif "cell" in data:
+            result = _to_cell_result(data["cell"])
+            self.cells[result.cell] = result
+        elif "gates" in data:
+            self.gates = tuple(data["gates"])
+        elif "scores" in data:
+            for score in _to_scores(data["scores"]):
+                self.scores[score.scorer, score.version, score.cell, score.turn] = score
+
+    @property
+    def run_id(self) -> str:
+        return self.log.session_id
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every cell has its result."""
+        return all(cell in self.cells for cell in self.plan.cells())
+
+    @classmethod
+    def create(cls, store: StoreBackend, runtime: Runtime, run_id: str, plan: LabPlan) -> LabRecord:
+        """Store the plan; if it is stored already, return the run as it is."""
+        with suppress(NotFound):
+            return cls.load(store, runtime, run_id)
+        data = {"lab": FORMAT, "plan": msgspec.to_builtins(plan)}
+        experiment = plan.experiment
+        title = f"lab {' '.join(experiment.cohort)}"[:200]
+        notes = [Draft(Note(data, hidden=True))]
+        row = create_lab_session(store, runtime, run_id, title, notes, tags={"experiment": experiment.digest})
+        return cls(Log(store, row, runtime))
+
+    @classmethod
+    def load(cls, store: StoreBackend, runtime: Runtime, run_id: str) -> LabRecord:
+        return cls(Log(store, store.session(run_id), runtime))
+
+    def add_cell(self, result: CellResult) -> None:
+        self._append({"cell": msgspec.to_builtins(result)}, result.cell.key)
+
+    def add_gates(self, gates: Sequence[str]) -> None:
+        """Store the gates of a run, unless they are stored already; a later report shows their outcomes."""
+        if gates and tuple(gates) != self.gates:
+            self._append({"gates": list(gates)}, None)
+
+    def add_scores(self, scores: Sequence[Score], key: str, call: Call | None = None) -> None:
+        """Store scores, with the model call that they cost, in one commit."""
+        self._append({"scores": msgspec.to_builtins(list(scores))}, key, call)
+
+    def has(self, key: str) -> bool:
+        """Whether something was stored under this key."""
+        return key in self._keys
+
+    def record_call(self, kind: str, call: Call, data: dict[str, Any] | None = None) -> None:
+        """Record the start or the failure of a model call that is not part of a replay."""
+        with self._lock:
+            self.log.record(
+                kind, data=data, calls=[call], replaces_call=kind != "call_started", fence=self.fence
+            )
+
+    def finish(self, *, is_complete: bool, why: str | None) -> None:
+        with self._lock:
+            row = {"status": "completed" if is_complete else "interrupted", "error": why}
+            self.log.record(
+                "ended", data=row, row={**row, "completed_at": self.log.runtime.now()}, fence=self.fence
+            )
+
+    def _append(self, data: dict[str, Any], key: str | None, call: Call | None = None) -> None:
+        """Store the data, and keep it as a later process reads it: redacted."""
+        calls = [] if call is None else [call]
+        with self._lock:
+            self.log.append(
+                [Draft(Note(data, hidden=True))],
+                key=key,
+                calls=calls,
+                replaces_call=bool(calls),
+                fence=self.fence,
+            )
+            self._keys |= set() if key is None else {key}
+            self._read(self.log.runtime.redactor.redact_json(data))
+
+
+def find_run(store: StoreBackend, runtime: Runtime, experiment_digest: str) -> LabRecord | None:
+    """Return the newest unfinished run of an experiment."""
+    query = SessionQuery(relation="replay", agent=AGENT, tag=("experiment", experiment_digest))
+    unfinished = (row for row in store.all_sessions(query) if row.status != "completed")
+    row = next(unfinished, None)
+    return None if row is None else LabRecord(Log(store, row, runtime))
+
+
+def run_rows(store: StoreBackend) -> Iterator[SessionRow]:
+    """Yield the rows of all lab runs, newest first."""
+    yield from store.all_sessions(SessionQuery(relation="replay", agent=AGENT, id_prefix=RUN_PREFIX))
+
+
+def runs_that_quote(store: StoreBackend, session_ids: Set[str]) -> Iterator[SessionRow]:
+    """Yield the lab runs of these sessions, the trash included: what a run stores quotes their inputs and answers."""
+    query = SessionQuery(relation="replay", agent=AGENT, id_prefix=RUN_PREFIX)
+    for trashed in (False, True):
+        for row in store.all_sessions(replace(query, trashed=trashed)):
+            notes = _notes(store.path(row.session_id, first=1, last=1).entries)
+            plans = (_to_plan(data["plan"]) for data in notes if "plan" in data)
+            if any(each.session_id in session_ids for plan in plans for each in plan.cohort.sources):
+                yield row
+
+
+def run_summary(row: SessionRow) -> dict[str, Any]:
+    """Return what a list of runs shows of one."""
+    status = "complete" if row.status == "completed" else "incomplete"
+    return {"run_id": row.session_id, "title": row.title, "status": status, "started_at": row.started_at}
+
+
+def _notes(path: Sequence[Entry]) -> Iterator[dict[str, Any]]:
+    return (entry.payload.data for entry in path if isinstance(entry.payload, Note))

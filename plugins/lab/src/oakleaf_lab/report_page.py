@@ -1,0 +1,108 @@
+"""A lab report for pages: one row per session, what is around them, and one HTML file that opens from disk.
+
+The viewer's page and the file show the same data with the same script (`server/viewer/lab_report.js`). The file may run its
+own script, use its own style and show its own content, each allowed by its hash, and can make no request.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from oakleaf.core.redact import Redactor
+from oakleaf_lab.experiment import TURN_CLASSES
+from oakleaf_lab.report import LabReport, ReplayedTurn, SessionReport
+from oakleaf_lab.report_text import change_text
+from oakleaf_server.es_modules import join_modules
+from oakleaf_server.offline_page import embed, page_head, read_viewer
+
+STYLES = ("theme.css", "layout.css", "transcript.css", "pages.css", "lab.css", "offline.css")
+
+
+class LaneSummary(Struct, frozen=True):
+    """What a session did in one lane, over all repetitions."""
+
+    replays: tuple[str, ...]
+    classes: dict[str, int]
+    """How many turns are of each class."""
+    cost_microcents: int
+    unpriced_calls: int
+    milliseconds: int
+
+
+class SessionSummary(Struct, frozen=True):
+    """A session of the cohort as one row."""
+
+    session_id: str
+    heading: str
+    change: float
+    turns: int
+    baseline: LaneSummary
+    candidate: LaneSummary
+    errors: tuple[str, ...] = ()
+
+
+def session_summaries(report: LabReport) -> list[SessionSummary]:
+    """Return a row per session, those that changed most first."""
+    rows = map(_summary, report.sessions)
+    return sorted(rows, key=lambda row: (-row.change, -_weight(row), row.session_id))
+
+
+def _weight(row: SessionSummary) -> int:
+    """Return how much the candidate differs from the recording, for sessions that change as much as by noise."""
+    return sum(TURN_CLASSES.index(kind) * count for kind, count in row.candidate.classes.items())
+
+
+def _summary(session: SessionReport) -> SessionSummary:
+    return SessionSummary(
+        session.session_id,
+        session.heading,
+        session.change,
+        len(session.turns),
+        _lane(session.baseline, [turn for each in session.turns for turn in each.baseline]),
+        _lane(session.candidate, [turn for each in session.turns for turn in each.candidate]),
+        session.errors,
+    )
+
+
+def _lane(replays: tuple[str, ...], turns: Sequence[ReplayedTurn]) -> LaneSummary:
+    return LaneSummary(
+        replays,
+        dict(Counter[str](turn.kind for turn in turns)),
+        sum(turn.cost_microcents for turn in turns),
+        sum(turn.unpriced_calls for turn in turns),
+        sum(turn.milliseconds for turn in turns),
+    )
+
+
+def report_summary(report: LabReport) -> dict[str, Any]:
+    """Return everything but the sessions, as JSON data."""
+    data: dict[str, Any] = msgspec.to_builtins(report)
+    del data["sessions"]
+    comparisons = zip(data["comparisons"], report.comparisons, strict=True)
+    data["comparisons"] = [{**view, "is_difference": each.effect.is_difference} for view, each in comparisons]
+    data["change"] = change_text(report.experiment)
+    data["classes"] = list(TURN_CLASSES)
+    return data
+
+
+def report_html(report: LabReport, redactor: Redactor | None) -> Iterator[bytes]:
+    """Yield a report as one HTML file, piece by piece. The same report gives the same bytes."""
+    turns = {session.session_id: msgspec.to_builtins(session.turns) for session in report.sessions}
+    rows = [
+        {**msgspec.to_builtins(row), "turn_reports": turns[row.session_id]}
+        for row in session_summaries(report)
+    ]
+    data: Any = {"run": report_summary(report), "sessions": rows}
+    if redactor is not None:
+        data = redactor.redact_json(data)
+    sources = read_viewer()
+    script = join_modules(sources, "offline_lab.js", {})
+    style = "".join(sources[name] for name in STYLES)
+    yield page_head(script, style, sources["icon.svg"], title="Lab run").encode()
+    yield from embed("report", memoryview(msgspec.json.encode(data)))
+    yield b"</body>\n</html>\n"

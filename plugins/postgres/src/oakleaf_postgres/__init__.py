@@ -1,0 +1,1 @@
+"""The store on a PostgreSQL server. Empty on purpose: importing it needs no driver."""

@@ -1,0 +1,255 @@
+"""The Absurd engine: a run is a task on a queue in PostgreSQL, executed by the worker that claims it.
+
+Turns an input into a task in the transaction that makes it durable. `worker` executes tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from absurd_sdk import Absurd
+from msgspec import Struct
+
+from oakleaf.agent.import_plan import require_accepted
+from oakleaf.agent.limits import Limits, check_turns, limit_data, narrow
+from oakleaf.agent.run import ModelLike, resolve_models
+from oakleaf.agent.start_facts import queued_turn_data
+from oakleaf.agent.tools.tool import Tool
+from oakleaf.core.context import changed_options, fold_settings, merge_options
+from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.entries import Effects, Settings, check_effects
+from oakleaf.core.messages import Message, user
+from oakleaf.core.typed_json import converter
+from oakleaf.core.usage import MAX_COUNT
+from oakleaf.errors import InputsQueued, InvalidOperation, PostgresRequired, SessionRunning, TurnOpen
+from oakleaf.log.changes import new_key
+from oakleaf.log.keyed_turn import KeyedTurn, find_turn
+from oakleaf.log.log import Log
+from oakleaf.log.turn_start import trigger_columns
+from oakleaf.log.workspace import Workspace
+from oakleaf.models.model import Model
+from oakleaf.stores.base import SessionRow
+from oakleaf.wire.options import check_options
+from oakleaf_mcp.client.server import McpServer, ToolLike, split_tools
+from oakleaf_postgres.absurd import schema as absurd_schema
+from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE, queue_tables
+from oakleaf_postgres.absurd.shared_transaction import EngineConnections
+from oakleaf_postgres.store.connections import Connection, PostgresConnections
+from oakleaf_postgres.store.store import PostgresStore
+from oakleaf_workspace.tools import workspace_tools
+
+TASK = "oakleaf-run"
+ATTEMPTS = 20
+"""How often a task is claimed before it fails for good: workers may die, providers may be away for a while."""
+RETRY: Any = {"kind": "exponential", "base_seconds": 0.5, "factor": 2.0, "max_seconds": 120.0}
+
+
+class Agent(Struct, frozen=True):
+    """What a worker runs a task with, under a name: a model or a chain of them, tools and limits."""
+
+    name: str
+    model: ModelLike
+    tools: tuple[ToolLike, ...] | list[Any] = ()
+    limits: Limits = Limits()
+    workspace: Workspace | None = None
+    """A folder on the worker's machine for the tools that read, write and run commands there."""
+    commands: tuple[str, ...] = ()
+    """The commands its shell tool may run."""
+    env: tuple[str, ...] = ()
+    """The variables of the worker's environment that these commands inherit besides PATH, HOME, LANG and the like."""
+    options: dict[str, Any] = {}
+    """Options of its model's calls, for a session that has none of the same name."""
+    effects: Effects | None = None
+    """What becomes of an unsafe call that a path which was left has made, for a session whose path does not say."""
+
+    def models(self) -> list[Model]:
+        return resolve_models(self.model)
+
+    def tools_by_name(self) -> dict[str, Tool]:
+        return split_tools(self.tools)[0]
+
+    def servers(self) -> tuple[McpServer, ...]:
+        return split_tools(self.tools)[1]
+
+    def tools_for(self, log: Log) -> dict[str, Tool]:
+        """Return its tools with those of its workspace, which store output that is too long to show with the session."""
+        if self.workspace is None:
+            return self.tools_by_name()
+        own = workspace_tools(log, self.workspace, commands=self.commands, env=self.env)
+        return split_tools([*self.tools, *own])[0]
+
+
+class TaskParams(Struct, frozen=True):
+    """The parameters of a task: which session it runs, and nothing of its content."""
+
+    session: str
+    space: str
+    agent: str | None
+
+
+to_task_params = converter(TaskParams)
+
+
+class EnqueuedTask(Struct, frozen=True):
+    """A durable input and the task that will answer it."""
+
+    session_id: str
+    queue: str
+    task_id: str
+    seq: int
+    """The leaf of the session: the input, unless it was queued."""
+
+
+def spawn_turn(connection: Connection, queue: str, params: TaskParams, key: str) -> str:
+    """Spawn the task of a turn in the open transaction, once for each key; return its id."""
+    task = Absurd(connection, queue).spawn(
+        TASK,
+        msgspec.to_builtins(params),
+        max_attempts=ATTEMPTS,
+        retry_strategy=RETRY,
+        queue=queue,
+        idempotency_key=f"{params.session}/{key}",
+    )
+    return str(task["task_id"])
+
+
+class SpawningConnections(EngineConnections):
+    """Spawn the task in the transaction that writes its input: both are committed, or neither."""
+
+    def __init__(self, base: PostgresConnections, queue: str, params: TaskParams, key: str) -> None:
+        super().__init__(base)
+        self._queue, self._params, self._key = queue, params, key
+        self._task_id = ""
+
+    def after_write(self, connection: Connection) -> None:
+        self._task_id = spawn_turn(connection, self._queue, self._params, self._key)
+
+    def find_task(self) -> bool:
+        """Read the task that was spawned under this key before; return whether it still runs or will."""
+        table = queue_tables(self._queue)["tasks"]
+        query = f"select task_id, state from absurd.{table} where idempotency_key = %s"
+        rows = self.query(query, (f"{self._params.session}/{self._key}",))
+        self._task_id = str(rows[0][0]) if rows else ""
+        return bool(rows) and rows[0][1] not in ("failed", "cancelled")
+
+    def enqueued_task(self, seq: int) -> EnqueuedTask:
+        return EnqueuedTask(self._params.session, self._queue, self._task_id, seq)
+
+
+def send(
+    log: Log,
+    content: str | Message | None,
+    *,
+    queue: str = DEFAULT_QUEUE,
+    agent: str | None = None,
+    key: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    limits: Limits | None = None,
+    effects: Effects | None = None,
+    one_shot: bool = False,
+    about: Mapping[str, Any] | None = None,
+) -> EnqueuedTask:
+    """Write the input and spawn its task in one transaction. Without content: a task for the open turn.
+
+    With `key` it may be sent again, at any time: it is written once, and has one task. The number of turns is checked here against
+    `limits` and the session's own; the worker checks these and its agent's limits, before it calls a model. Its model and
+    tools are recorded when it starts the turn.
+    """
+    recorded = None if content is None else find_turn(log, key, content)
+    if recorded is not None:
+        return _recorded_task(log, recorded, str(key), queue, agent)
+    row = log.refresh()
+    _check_can_send(log, content)
+    if row.imported_facts:
+        require_accepted(log, None, calls=content is None)
+    settings = fold_settings(log.store.control_entries(row.session_id, leaf=row.leaf))
+    check_options(None, options)  # the worker knows the provider
+    check_effects(effects)
+    if content is not None:
+        _check_turns(settings, row, limits)
+        if log.store.inbox(row.session_id, 1):  # what was queued first runs first
+            if key is not None or options or effects:
+                raise InputsQueued(row.session_id)
+            message = user(content) if isinstance(content, str) else content
+            return enqueue(log, message, queue=queue, agent=agent)
+    key = key or new_key(log.runtime)
+    task_log, spawning = _spawning_log(log, row, queue, agent, key)
+    if content is None:
+        task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
+    else:
+        drafts = [Draft(user(content) if isinstance(content, str) else content)]
+        row_changes = trigger_columns(about or {})
+        about = {**queued_turn_data(log), **(about or {}), **({"one_shot": True} if one_shot else {})}
+        changed = Settings(options=changed_options(settings.options, options), effects=effects)
+        if changed != Settings():
+            drafts.insert(0, Draft(changed))
+        if (in_force := merge_options(settings.options, options)) is not None:
+            about["options"] = in_force
+        about |= {} if limits is None else {"limits": limit_data(limits)}
+        enqueued = [ExtraFact("enqueued", {"queue": queue})]
+        task_log.append(drafts, key=key, data=about, row=row_changes, facts=enqueued)
+    return spawning.enqueued_task(log.refresh().leaf.seq)
+
+
+def enqueue(
+    log: Log, message: Message, *, queue: str = DEFAULT_QUEUE, agent: str | None = None
+) -> EnqueuedTask:
+    """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
+    row = log.refresh()
+    task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))
+    task_log.enqueue(message)
+    return spawning.enqueued_task(row.leaf.seq)
+
+
+def _spawning_log(
+    log: Log, row: SessionRow, queue: str, agent: str | None, key: str
+) -> tuple[Log, SpawningConnections]:
+    if not isinstance(log.store, PostgresStore):
+        raise PostgresRequired("absurd", log.store.url)
+    params = TaskParams(row.session_id, row.space, agent or row.agent)
+    created: list[SpawningConnections] = []
+
+    def wrap(base: PostgresConnections) -> PostgresConnections:
+        base.read_snapshot(lambda connection: absurd_schema.check_queue(connection, base.url, queue))
+        created.append(SpawningConnections(base, queue, params, key))
+        return created[0]
+
+    return Log(log.store.with_connections(wrap), row, log.runtime, log.cursor), created[0]
+
+
+def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> None:
+    """Raise if the sender's or the session's limits allow no other turn. Without either, only the worker knows one."""
+    stop = check_turns(narrow(limits or Limits(turns=MAX_COUNT), settings.limits), row.session_id, row.turns)
+    if stop is not None and not stop.is_warning:
+        raise stop.to_error(row.session_id)
+
+
+def _recorded_task(log: Log, recorded: KeyedTurn, key: str, queue: str, agent: str | None) -> EnqueuedTask:
+    """Return the task of an input that was sent before. If it is unanswered and its task is gone or failed, it gets one."""
+    row = log.store.session(log.session_id)
+    # An import does not say which queue of this store is used.
+    for fact in log.store.journal(log.session_id, max(recorded.fact_number, row.imported_facts)):
+        if fact.kind == "enqueued":
+            queue = fact.data["queue"]
+            break
+        if fact.kind == "appended":
+            break
+    _, spawning = _spawning_log(log, row, queue, agent, key)
+    if not spawning.find_task() and recorded.is_open:
+        task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))
+        task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True)
+    return spawning.enqueued_task(recorded.turn)
+
+
+def _check_can_send(log: Log, content: str | Message | None) -> None:
+    """Allow one input at a time; `resume` continues the open turn."""
+    is_open = bool(log.cursor.turn)
+    if content is not None and is_open:
+        row = log.store.session(log.session_id)
+        if row.holder is None:
+            raise TurnOpen(row.session_id)
+        raise SessionRunning(row.session_id, row.holder, row.lease_until)
+    if content is None and not is_open and not log.store.inbox(log.session_id, 1):
+        raise InvalidOperation(f"no turn is open in session {log.session_id}; send an input")

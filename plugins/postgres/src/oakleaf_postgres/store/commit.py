@@ -1,0 +1,520 @@
+"""Write one change of a session to PostgreSQL, as one statement.
+
+The statement's first part advances the session's row if every condition of the change holds; its other parts insert
+what belongs to that row, so nothing is written if one does not. Its text depends on the shape of the change only: it
+is built once and prepared once on each connection.
+
+A change that fits runs alone, in one round trip (measured: `begin` and `commit` around it cost 1.3 to 1.5 times as
+much). If it wrote nothing, or needs more than the statement can say (blobs, a branch of its own, many rows),
+`commit_locked` locks the session, raises what was refused, and runs the same statement within its transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct
+from msgspec.structs import astuple
+
+from oakleaf.core.call_hash import call_hashes
+from oakleaf.core.codec import to_json
+from oakleaf.core.drafts import Blob, NewEntry
+from oakleaf.core.tree import Leaf
+from oakleaf.core.usage import Totals, total
+from oakleaf.errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
+from oakleaf.stores.base import MADE_KEY, SETTABLE_COLUMNS, Change, CommitResult, is_callers_key
+from oakleaf.stores.sql.rows import call_row, entry_row
+from oakleaf.stores.sql.session_rows import json_text
+from oakleaf_postgres.store.connections import SET_LOCK_TIMEOUT, SET_SPACE
+from oakleaf_postgres.store.rows import (
+    CALL_NAMES,
+    CALL_TYPES,
+    ENTRY_NAMES,
+    ENTRY_TYPES,
+    FACT_COLUMNS,
+    insert_into,
+    named_row,
+    named_rows,
+)
+from oakleaf_postgres.store.statement import Connection, Rows, Statement, run_statement
+
+MAX_ROWS = 16
+"""Entries, facts and calls in the statement; those of a larger change are inserted after it, in the same transaction."""
+TOOL_CALL_NAMES = ("hash", "seq")
+FACT_NAMES = ("number", "kind", "key", "first_seq", "data")
+FACT_TYPES = ("bigint", "text", "text", "bigint", "text")
+
+SELECT_HEAD = """
+select number, branch, seq, facts, calls, fence, trashed_at, owner, holder, lease_until,
+       (select session_number from oakleaf.branch where branch.id = session.branch) = number,
+       (select max(entry.seq) from oakleaf.entry where entry.branch = session.branch)
+from oakleaf.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s) for no key update
+"""
+SELECT_KEY = f"""
+select {FACT_COLUMNS} from oakleaf.journal where session_number = %s and key = %s order by number desc limit 1
+"""
+IS_CALLERS_KEY = f"pg_catalog.left(journal.key, 1) <> '{MADE_KEY}'"
+SELECT_CALLERS_KEY = f"""
+select {FACT_COLUMNS} from oakleaf.journal where session_number = %s and key = %s and {IS_CALLERS_KEY} order by number desc limit 1
+"""
+INSERT_BRANCH = """
+insert into oakleaf.branch (space, session_number, parent, parent_seq) values (%s, %s, %s, %s) returning id
+"""
+INSERT_ENTRY = insert_into("entry", "branch", "space", "owner", *ENTRY_NAMES)
+INSERT_TOOL_CALL = insert_into("tool_call", "branch", "space", "hash", "seq")
+INSERT_CALL = insert_into("usage", "session_number", "space", "owner", "number", *CALL_NAMES)
+INSERT_FACT = insert_into("journal", "session_number", "space", "owner", "number", "kind", "data", "at")
+INSERT_BLOB = """
+insert into oakleaf.blob (space, hash, mime, size, at, bytes) values (%s, %s, %s, %s, %s, %s)
+on conflict (space, hash) do update set at = greatest(blob.at, excluded.at)
+"""
+# For an entry of the same transaction: one that is stored already is locked against deletion and not written. Every new
+# session uses the blob of its tools, and with an update of it each would wait until the one before was on disk.
+INSERT_USED_BLOB = """
+with stored as materialized (select number from oakleaf.blob where space = %s and hash = %s for key share)
+insert into oakleaf.blob (space, hash, mime, size, at, bytes)
+select %s, %s, %s, %s, %s, %s where not exists (select 1 from stored)
+on conflict (space, hash) do update set at = greatest(blob.at, excluded.at)
+"""
+TIE_BLOB = """
+insert into oakleaf.blob_use (branch, seq, blob_number, space)
+select %s, %s, number, space from oakleaf.blob where space = %s and hash = %s on conflict do nothing
+"""
+
+BranchMode = Literal["none", "extend", "check", "open"]
+"""What a change with entries does: extend the leaf's branch (`check`: if it may), or open one. `none`: no entries."""
+
+
+class Shape(Struct, frozen=True):
+    """What two changes with the same statement have in common."""
+
+    branch: BranchMode
+    entries: int
+    tool_calls: int
+    facts: int
+    calls: int
+    has_calls: bool
+    replaces_call: bool
+    drops_call: bool
+    moves: bool
+    columns: tuple[str, ...]
+    has_tags: bool
+    has_state: bool
+    takes_input: bool
+    drops_draft: bool
+    has_leaf: bool
+    is_fenced: bool
+    needs_free: bool
+    is_owned: bool
+
+    @property
+    def has_started_call(self) -> bool:
+        """Whether it replaces or deletes the row of a call that was started before."""
+        return self.replaces_call or self.drops_call
+
+
+class PostgresHead(Struct, frozen=True):
+    """The locked row of a session, as far as a change depends on it."""
+
+    number: int
+    leaf: Leaf
+    facts: int
+    calls: int
+    fence: int
+    trashed_at: int | None
+    owner: str | None
+    can_extend: bool
+    """Its leaf is the last entry of a branch of its own."""
+    lease: tuple[str | None, int | None]
+    """Holder and end."""
+
+
+def fits_statement(change: Change) -> bool:
+    """Whether the change can be written without reading anything first."""
+    if is_callers_key(change.key):
+        return False
+    if change.blobs or _is_large(change) or ((change.entries or change.move_to) and change.after is None):
+        return False
+    return not any(entry.media or entry.references for entry in change.entries)
+
+
+def _is_large(change: Change) -> bool:
+    return len(change.entries) + len(change.facts) + len(change.calls) > MAX_ROWS
+
+
+def shape_of(change: Change, owner: str | None, branch: BranchMode) -> Shape:
+    """Return the shape; `branch` counts only if the change has entries."""
+    is_large, has_entries, moves = _is_large(change), bool(change.entries), change.move_to is not None
+    replaces_call = change.replaces_call and bool(change.calls)
+    assert not replaces_call or len(change.calls) == 1, "a change replaces one call"
+    return Shape(
+        ("open" if moves else branch) if has_entries else "none",
+        0 if is_large else len(change.entries),
+        0 if is_large else len(tool_call_rows(change.entries)),
+        0 if is_large else len(change.facts),
+        len(change.calls) if replaces_call or not is_large else 0,
+        bool(change.calls),
+        replaces_call,
+        change.drops_call is not None,
+        moves,
+        tuple(change.columns),
+        bool(change.tags),
+        change.state is not UNSET,
+        change.inbox_number is not None,
+        # The answer that a draft became replaces it, and a rewind drops it; only a fenced runner saves drafts.
+        moves or (has_entries and change.fence is not None),
+        change.after is not None,
+        change.fence is not None,
+        change.needs_free_session,
+        owner is not None,
+    )
+
+
+def values_of(
+    change: Change, shape: Shape, space: str, owner: str | None, parent: Leaf | None
+) -> dict[str, Any]:
+    """Return the values of the statement by name. `parent`: where a branch that it opens begins."""
+    entries, after, to = change.entries, change.after, change.move_to
+    state = change.state
+    values: dict[str, Any] = {
+        "space": space,
+        "id": change.session_id,
+        "owner": owner,
+        "at": change.at,
+        "activity": change.activity,
+        "inactive_before": change.inactive_before,
+        "fence": change.fence,
+        "new_facts": 1 + len(change.facts),
+        "new_turns": change.inherited_turns + change.inputs,
+        "input": change.inbox_number,
+        "state": state.decode() if isinstance(state, bytes) else None,
+    }
+    if after is not None:
+        values["after_branch"], values["after_seq"] = after.branch, after.seq
+    if to is not None:
+        values["to_branch"], values["to_seq"] = to.branch, to.seq
+    if parent is not None:
+        values["parent_branch"], values["parent_seq"] = parent.branch, parent.seq
+    if entries:
+        values["last_seq"], values["next_seq"] = entries[-1].seq, entries[0].seq
+    if change.calls or shape.drops_call:
+        values.update(zip(NEW_SUMS, astuple(total(change.calls)), strict=True))
+    if shape.drops_call:
+        values["call_call_id_0"] = change.drops_call
+    for name, value in change.columns.items():
+        values[f"set_{name}"] = to_json(value, name).decode() if name == "tool_names" else value
+    if change.tags:
+        values["tags"] = to_json(dict(change.tags), "tags").decode()
+    for n in range(shape.entries):
+        values.update(zip(named_row("entry", ENTRY_NAMES, n), entry_row(entries[n]), strict=True))
+    for n, tool_call in enumerate(tool_call_rows(entries) if shape.tool_calls else ()):
+        values.update(zip(named_row("tool_call", TOOL_CALL_NAMES, n), tool_call, strict=True))
+    for n in range(shape.calls):
+        row = (1 - shape.calls + n, *call_row(change.calls[n], None))
+        values.update(zip(named_row("call", ("number", *CALL_NAMES), n), row, strict=True))
+    # Facts and calls are numbered back from the last one, whose number the advanced row holds.
+    last, first = len(change.facts), entries[0].seq if entries else None
+    own = (-last, change.kind, change.key, first, json_text(change.data, "journal data"))
+    values.update(zip(named_row("fact", FACT_NAMES, 0), own, strict=True))
+    for n in range(shape.facts):
+        fact = change.facts[n]
+        row = (n + 1 - last, fact.kind, None, None, json_text(fact.data, "journal data"))
+        values.update(zip(named_row("fact", FACT_NAMES, n + 1), row, strict=True))
+    return values
+
+
+# -- the statement -----------------------------------------------------------------------------------
+
+SUMS = Totals.__struct_fields__
+NEW_SUMS = tuple(f"new_{name}" for name in SUMS)
+TOTALS = "".join(f", {name} = session.{name} + %(new_{name})s" for name in SUMS)
+# A started call is counted already: what it counted is subtracted. It is read before the session is locked, so the
+# number of facts must still be the one that was read with it; if another writer came between, nothing is written.
+TOTALS_REPLACED = "".join(
+    f", {name} = session.{name} + %(new_{name})s - coalesce(started.{name}, 0)" for name in SUMS
+)
+STARTED = f"""started as materialized (
+    select session.facts as known_facts, call.* from oakleaf.session left join lateral (
+        select number, 1 as calls, {", ".join(f"coalesce({name}, 0) as {name}" for name in SUMS[1:6])},
+               (cost_microcents is null)::integer as unpriced_calls,
+               (input_tokens is null and output_tokens is null)::integer as unknown_calls
+        from oakleaf.usage where usage.session_number = session.number and usage.call_id = %(call_call_id_0)s
+        order by number desc limit 1
+    ) as call on true
+    where {SET_SPACE} and session.id = %(id)s)"""
+# The leaf is the last entry of a branch of this session's own. Asked of the leaf that is expected and not of the
+# row's: so it is two probes of an index, where a join would walk the whole branch. Not asked when the branch is known
+# to be its own: if it has entries after the leaf, the primary key of the first new one refuses.
+CAN_EXTEND = f"""
+    session.number = (select session_number from oakleaf.branch where {SET_SPACE} and branch.id = %(after_branch)s)
+    and not exists (
+        select 1 from oakleaf.entry
+        where {SET_SPACE} and entry.branch = %(after_branch)s and entry.seq = %(next_seq)s)"""
+# The position to move to is an entry, or the beginning of a branch.
+POSITION_EXISTS = f"""
+    (exists (select 1 from oakleaf.entry
+             where {SET_SPACE} and entry.branch = %(to_branch)s and entry.seq = %(to_seq)s)
+     or exists (select 1 from oakleaf.branch
+                where {SET_SPACE} and branch.id = %(to_branch)s and branch.parent_seq = %(to_seq)s))"""
+ACTIVITY = ", active_at = case when session.active_at < %(inactive_before)s then %(activity)s else session.active_at end"
+IS_FREE = "(session.holder is null or coalesce(session.lease_until, 0) <= %(at)s)"
+BRANCH = """branch as (
+    insert into oakleaf.branch (id, space, session_number, parent, parent_seq)
+    select branch, space, number, %(parent_branch)s::bigint, %(parent_seq)s::bigint from head)"""
+REPLACED = f"""replaced as (
+    update oakleaf.usage set branch = head.branch, {
+    ", ".join(f"{name} = %(call_{name}_0)s" for name in CALL_NAMES if name != "branch")
+}
+    from head cross join started where {
+    SET_SPACE
+} and usage.session_number = head.number and usage.number = started.number)"""
+# Rows have the numbers up to the session's count of calls, so those after a dropped one close up: each takes the content
+# of the next, because two parts of a statement may not touch one row, and the last one is deleted.
+DROPPED = f"""closed_up as (
+    update oakleaf.usage set {", ".join(f"{name} = next.{name}" for name in CALL_NAMES)}
+    from head cross join started join oakleaf.usage as next on next.session_number = head.number
+    where {SET_SPACE} and usage.session_number = head.number and usage.number >= started.number and next.number = usage.number + 1),
+dropped as (
+    delete from oakleaf.usage using head
+    where {SET_SPACE} and usage.session_number = head.number and usage.number = head.calls + 1)"""
+INPUT = f"""input as (
+    delete from oakleaf.inbox using head where {SET_SPACE} and inbox.session_number = head.number and inbox.number = %(input)s
+    returning inbox.key)"""
+INPUT_KEY = "case when new.key is not null then (select key from input) end"
+DRAFT = f"draft as (delete from oakleaf.draft using head where {SET_SPACE} and draft.session_number = head.number)"
+STATE = f"""state as (
+    update oakleaf.session_detail set state = %(state)s from head
+    where {SET_SPACE} and session_detail.session_number = head.number)"""
+
+
+@lru_cache(maxsize=1024)
+def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
+    """Build the statement, with the parts of `EngineSql` if there are any."""
+    parts = [STARTED] * shape.has_started_call + [_head(shape, condition)]
+    parts += [BRANCH] * (shape.branch == "open")
+    if shape.entries:
+        parts.append(f"""entries as (
+    insert into oakleaf.entry (branch, space, owner, {", ".join(ENTRY_NAMES)})
+    select head.branch, head.space, head.owner, new.* from head
+    cross join (values {named_rows("entry", ENTRY_NAMES, ENTRY_TYPES, shape.entries)}) as new)""")
+    if shape.tool_calls:
+        parts.append(tool_calls_part("head", shape.tool_calls))
+    if shape.calls:
+        parts.append(_calls(shape))
+    parts += [REPLACED] * shape.replaces_call + [DROPPED] * shape.drops_call + [INPUT] * shape.takes_input
+    leaf = "case when new.key is not null then {} end" if shape.has_leaf else "null::bigint"
+    parts.append(f"""facts as (
+    insert into oakleaf.journal (session_number, number, space, owner, kind, key, branch, first_seq, last_seq, data, at, input_key)
+    select head.number, head.facts + new.number, head.space, head.owner, new.kind, new.key, {leaf.format("head.branch")},
+           new.first_seq, {leaf.format("head.seq")}, new.data, %(at)s::bigint,
+           {INPUT_KEY if shape.takes_input else "null"} from head
+    cross join (values {named_rows("fact", FACT_NAMES, FACT_TYPES, 1 + shape.facts)}) as new ({", ".join(FACT_NAMES)}))""")
+    parts += [DRAFT] * shape.drops_draft + [STATE] * shape.has_state
+    result = f"branch, seq, facts, {effect}" if effect else "branch, seq, facts"
+    return Statement.parse(f"with {', '.join(parts)}\nselect {result} from head")
+
+
+def tool_calls_part(source: str, count: int) -> str:
+    """Return the part that indexes the tool calls of new entries; `source` has their branch and space."""
+    return f"""tool_calls as (
+    insert into oakleaf.tool_call (branch, space, hash, seq)
+    select {source}.branch, {source}.space, new.* from {source}
+    cross join (values {named_rows("tool_call", TOOL_CALL_NAMES, ("bigint", "bigint"), count)}) as new)"""
+
+
+def tool_call_rows(entries: Iterable[NewEntry]) -> list[tuple[int, int]]:
+    """Return hash and seq for the tool calls of entries."""
+    return [(hash_, entry.seq) for entry in entries for hash_ in call_hashes(entry.role, entry.body)]
+
+
+def _calls(shape: Shape) -> str:
+    names = [name for name in CALL_NAMES if name != "branch"]
+    values = named_rows("call", ("number", *CALL_NAMES), ("bigint", *CALL_TYPES), shape.calls)
+    only_new = " cross join started where started.number is null" if shape.replaces_call else ""
+    return f"""calls as (
+    insert into oakleaf.usage (session_number, number, space, owner, branch, {", ".join(names)})
+    select head.number, head.calls + new.number, head.space, head.owner, head.branch,
+           {", ".join(f"new.{name}" for name in names)} from head
+    cross join (values {values}) as new (number, {", ".join(CALL_NAMES)}){only_new})"""
+
+
+def _head(shape: Shape, condition: str) -> str:
+    assert SETTABLE_COLUMNS.issuperset(shape.columns), shape.columns
+    sets = "facts = session.facts + %(new_facts)s, updated_at = %(at)s, turns = session.turns + %(new_turns)s"
+    sets += ACTIVITY * (shape.branch != "none" or shape.moves or shape.has_calls)
+    sets += TOTALS_REPLACED if shape.has_started_call else TOTALS if shape.has_calls else ""
+    sets += "".join(f", {name} = %(set_{name})s" for name in shape.columns)
+    if shape.has_tags:
+        sets += ", tags = pg_catalog.jsonb_strip_nulls(coalesce(session.tags, '{}') || %(tags)s::text::jsonb)"
+    if shape.branch == "open":
+        sets += ", branch = pg_catalog.nextval('oakleaf.branch_id'), seq = %(last_seq)s"
+    elif shape.branch != "none":
+        sets += ", seq = %(last_seq)s"
+    elif shape.moves:
+        sets += ", branch = %(to_branch)s, seq = %(to_seq)s"
+    conditions = [SET_SPACE, SET_LOCK_TIMEOUT, *([condition] if condition else []), "session.id = %(id)s"]
+    conditions += ["session.owner = %(owner)s"] * shape.is_owned
+    conditions.append("session.trashed_at is null")
+    conditions += ["session.branch = %(after_branch)s and session.seq = %(after_seq)s"] * shape.has_leaf
+    conditions += ["session.fence = %(fence)s"] * shape.is_fenced
+    conditions += [IS_FREE] * shape.needs_free
+    conditions += [CAN_EXTEND] * (shape.branch == "check")
+    conditions += [POSITION_EXISTS] * shape.moves
+    conditions += ["session.facts = started.known_facts"] * shape.has_started_call
+    returned = ("number", "space", "owner", "branch", "seq", "facts", "calls")
+    return f"""head as (
+    update oakleaf.session set {sets}
+    {"from started " * shape.has_started_call}where {" and ".join(conditions)}
+    returning {", ".join(f"session.{name}" for name in returned)})"""
+
+
+def committed(rows: Rows) -> CommitResult | None:
+    """Read the statement's result; None if it wrote nothing."""
+    if not rows:
+        return None
+    branch, seq, facts = (int(number or 0) for number in rows[0][:3])
+    return CommitResult(Leaf(branch, seq), facts)
+
+
+# -- under the session's lock ------------------------------------------------------------------------
+
+
+def lock_head(writer: Connection, session_id: str, owner: str | None) -> PostgresHead:
+    row = writer.execute(SELECT_HEAD, {"id": session_id, "owner": owner}).fetchone()
+    if row is None:
+        raise NotFound(session_id)
+    number, branch, seq, facts, calls, fence, trashed_at, row_owner, *lease, is_own, tail = row
+    can_extend = bool(is_own) and (tail is None or tail == seq)
+    leaf = Leaf(branch, seq)
+    return PostgresHead(
+        number, leaf, facts, calls, fence, trashed_at, row_owner, can_extend, (lease[0], lease[1])
+    )
+
+
+def commit_locked(writer: Connection, change: Change, space: str, owner: str | None) -> CommitResult:
+    """Write any change in the transaction that is open, or raise why it is refused."""
+    head = lock_head(writer, change.session_id, owner)
+    if is_callers_key(change.key):
+        fact = writer.execute(SELECT_CALLERS_KEY, (head.number, change.key)).fetchone()
+        if fact is not None:
+            return repeat_of(fact, head.leaf)
+    if head.trashed_at is not None:
+        raise SessionTrashed(change.session_id)
+    if change.fence is not None and change.fence != head.fence:
+        raise Fenced(change.session_id, change.fence, head.fence)
+    if change.after is not None and change.after != head.leaf:
+        return _earlier_result(writer, change, head)
+    change.refuse_if_held(*head.lease)
+    check_blobs(writer, space, change.entries, change.blobs)
+    insert_blobs(writer, space, change.blobs, change.at, change.entries)
+    parent = head.leaf if change.move_to is None else change.move_to
+    shape = shape_of(change, owner, "extend" if head.can_extend else "open")
+    values = values_of(change, shape, space, owner, parent)
+    done = committed(run_statement(writer, statement(shape), values))
+    if done is None:  # the lock is held and every other condition was checked
+        raise InvalidPosition(str(change.move_to), 0, head.leaf.seq)
+    if _is_large(change):
+        _insert_rows(writer, change, head, done.leaf.branch, space, has_calls=shape.calls > 0)
+    tie_blobs(writer, done.leaf.branch, change.entries, space)
+    return done
+
+
+def _earlier_result(writer: Connection, change: Change, head: PostgresHead) -> CommitResult:
+    """The leaf has moved: either this very change moved it, or the writer is stale.
+
+    There is no index on a key that Oakleaf made: it would cost every append, and only a late writer pays for this scan.
+    """
+    assert change.after is not None
+    fact = writer.execute(SELECT_KEY, (head.number, change.key)).fetchone()
+    if fact is None or fact[3] is None:
+        change.refuse_if_held(*head.lease)
+        raise StaleLeaf(change.session_id, change.after, head.leaf)
+    return repeat_of(fact, head.leaf)
+
+
+def repeat_of(fact: Sequence[Any], present: Leaf) -> CommitResult:
+    """Return the result of a change that was committed before, by its fact; one that names no leaf has the present one."""
+    leaf = present if fact[3] is None else Leaf(fact[3], fact[5])
+    return CommitResult(leaf, fact[0], is_repeat=True)
+
+
+def find_committed(writer: Connection, change: Change, owner: str | None) -> CommitResult | None:
+    """Return the result of a change whose answer was lost, if its key is in the journal.
+
+    The lock waits for a server process that may still be writing it. Called before anything is refused, since the
+    session may have been taken over or trashed after the change.
+    """
+    head = lock_head(writer, change.session_id, owner)
+    fact = writer.execute(SELECT_KEY, (head.number, change.key)).fetchone()
+    moves_leaf = bool(change.entries) or change.move_to is not None
+    if fact is not None and is_callers_key(change.key) and fact[7] != change.at:
+        return repeat_of(fact, head.leaf)
+    if fact is None or (moves_leaf and head.leaf == change.after):  # the key of an earlier change
+        return None
+    leaf = head.leaf if fact[3] is None else Leaf(fact[3], fact[5])
+    return CommitResult(leaf, fact[0] + len(change.facts))
+
+
+def _insert_rows(
+    writer: Connection, change: Change, head: PostgresHead, branch: int, space: str, *, has_calls: bool
+) -> None:
+    """Insert what a large change has beyond its first fact."""
+    session = (head.number, space, head.owner)
+    with writer.cursor() as cursor:
+        entries = [(branch, space, head.owner, *entry_row(entry)) for entry in change.entries]
+        cursor.executemany(INSERT_ENTRY, entries)
+        tool_calls = [(branch, space, *row) for row in tool_call_rows(change.entries)]
+        cursor.executemany(INSERT_TOOL_CALL, tool_calls)
+        facts = [
+            (*session, n, fact.kind, json_text(fact.data, "journal data"), change.at)
+            for n, fact in enumerate(change.facts, head.facts + 2)
+        ]
+        cursor.executemany(INSERT_FACT, facts)
+        if not has_calls:
+            calls = enumerate(change.calls, head.calls + 1)
+            cursor.executemany(INSERT_CALL, [(*session, n, *call_row(call, branch)) for n, call in calls])
+
+
+def insert_branch(writer: Connection, space: str, number: int, parent: Leaf | None) -> int:
+    place = (parent.branch, parent.seq) if parent else (None, 0)
+    row = writer.execute(INSERT_BRANCH, (space, number, *place)).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def check_blobs(writer: Connection, space: str, entries: Iterable[NewEntry], blobs: Sequence[Blob]) -> None:
+    """Lock the blobs that the entries name. Raise MissingBlob unless all media are stored already or among `blobs`."""
+    new = {blob.hash for blob in blobs}
+    for entry in entries:
+        for digest in (digest for digest in (*entry.media, *entry.references) if digest not in new):
+            query = "select 1 from oakleaf.blob where space = %s and hash = %s for key share"
+            is_missing = writer.execute(query, (space, digest)).fetchone() is None
+            if is_missing and digest in entry.media:
+                raise MissingBlob(digest)
+
+
+def insert_blobs(
+    writer: Connection, space: str, blobs: Sequence[Blob], at: int, entries: Iterable[NewEntry] = ()
+) -> None:
+    """Store blobs; those that `entries` of the same transaction use are not written again."""
+    used = {digest for entry in entries for digest in entry.media}
+    for blob in blobs:
+        values = (space, blob.hash, blob.mime, len(blob.data), at, blob.data)
+        if blob.hash in used:
+            writer.execute(INSERT_USED_BLOB, (space, blob.hash, *values))
+        else:
+            writer.execute(INSERT_BLOB, values)
+
+
+def tie_blobs(writer: Connection, branch: int, entries: Iterable[NewEntry], space: str) -> None:
+    """Record which entries use which blobs."""
+    uses = [
+        (branch, entry.seq, space, digest)
+        for entry in entries
+        for digest in (*entry.media, *entry.references)
+    ]
+    if uses:
+        with writer.cursor() as cursor:
+            cursor.executemany(TIE_BLOB, uses)

@@ -1,0 +1,167 @@
+"""The engine from the command line: migrate, worker, run, approve; a worker there is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from support import paths
+from support.postgres import Database, DatabaseHost
+from support.processes import wait_until
+from support.terminal import oakleaf
+
+numbers = count(1)
+
+AGENTS = """
+import oakleaf
+from oakleaf import ScriptedModel, ToolCall, assistant
+from oakleaf_postgres.absurd import Agent
+
+
+@oakleaf.tool(approval=True)
+def refund(order: int) -> str:
+    '''Give the money back.'''
+    return f"refunded {order}"
+
+
+def answer(request):
+    said = sum(item.message.role == "assistant" for item in request.context.items)
+    return [assistant("I refund it.", ToolCall("c", "refund", {"order": 41})), "Refunded.", "Welcome."][said]
+
+
+support = Agent("support", ScriptedModel(answer), [refund])
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(postgres: DatabaseHost) -> Database:
+    return Database(postgres, "absurd_cli")
+
+
+@pytest.fixture
+def queue(installed: Database) -> str:
+    name = f"c{next(numbers)}"
+    done = oakleaf(
+        "migrate", "--engine", "absurd", "--queue", name, "--yes", "--json", store=installed.owner_url
+    )
+    assert done.json["queue"] == name
+    return name
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Path:
+    place = tmp_path / "agents.py"
+    place.write_text(AGENTS)
+    return place
+
+
+@contextmanager
+def worker(installed: Database, queue: str, agents: Path) -> Iterator[Path]:
+    command = [sys.executable, "-m", "oakleaf.cli.main", "--store", installed.url, "worker", "--queue", queue]
+    options = ["--agents", str(agents), "--concurrency", "2", "--lease", "5s"]
+    output_path = agents.parent / "said"
+    with output_path.open("w") as file, subprocess.Popen([*command, *options], stderr=file) as process:
+        try:
+            yield output_path
+        finally:
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0
+
+
+class TestWorker:
+    def test_an_input_is_answered_by_a_worker_after_a_person_has_spoken(
+        self, installed: Database, queue: str, agents: Path
+    ) -> None:
+        result = oakleaf(
+            "run", "--engine", f"absurd:{queue}", "--agent", "support", "Refund 41", store=installed.url
+        )
+        assert result.code == 0, result.err
+        session_id = result.out.strip()
+        assert "oakleaf tail -f" in result.err
+        sleeping = f"select 1 from absurd.t_{queue} where state = 'sleeping'"
+        with worker(installed, queue, agents) as output_path:
+            wait_until(lambda: installed.run(sleeping))
+            hint = oakleaf("show", session_id, store=installed.url).err
+            assert f"oakleaf approve {session_id}, then its worker continues" in hint, (
+                "not oakleaf resume here"
+            )
+            assert oakleaf("approve", session_id, "--yes", store=installed.url).code == 0
+            wait_until(lambda: "Refunded." in oakleaf("show", session_id, store=installed.url).out)
+            report = json.loads(oakleaf("show", session_id, "--json", store=installed.url).out)
+            assert report["session"]["status"] == "completed"
+            more = oakleaf(
+                "run", "--engine", f"absurd:{queue}", "--resume", session_id, "Thanks", store=installed.url
+            )
+            assert more.code == 0, more.err
+            wait_until(lambda: "Welcome." in oakleaf("show", session_id, store=installed.url).out)
+        assert "runs tasks" in output_path.read_text()
+        assert "stopping" in output_path.read_text()
+
+    def test_a_busy_session_is_an_exit_code_and_queued_input_has_a_task(
+        self, installed: Database, queue: str
+    ) -> None:
+        engine = ["--engine", f"absurd:{queue}"]
+        result = oakleaf("run", *engine, "--agent", "support", "--json", "One", store=installed.url)
+        name = result.json["sent"]["session_id"]
+        assert oakleaf("run", *engine, "--resume", name, "Two", store=installed.url).code == 3
+        assert oakleaf("run", *engine, "--resume", name, "--queue", "Two", store=installed.url).code == 0
+        assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("line", "words"),
+        [
+            (["run", "--engine", "celery", "hi"], "unknown engine 'celery'"),
+            (["run", "--engine", "absurd", "hi"], "needs --agent NAME"),
+            (
+                ["run", "--engine", "absurd", "--agent", "a", "--model", "x:y", "hi"],
+                "models come from the worker's agent",
+            ),
+            (["run", "--engine", "absurd:nowhere", "--agent", "a", "hi"], "--queue nowhere"),
+            (["worker", "--agents", "nothing.py"], "no file nothing.py"),
+            (["worker", "--queue", "nowhere", "--agents", "AGENTS"], "--queue nowhere"),
+            (["worker", "--lease", "soon", "--agents", "AGENTS"], "a duration: 30s"),
+            (["worker", "--grace", "2", "--agents", "AGENTS"], "a duration: 30s"),
+            (["worker", "--agents", paths.__file__], "has no agents"),
+        ],
+    )
+    def test_each_says_what_to_do(
+        self, installed: Database, queue: str, agents: Path, line: list[str], words: str
+    ) -> None:
+        command = [str(agents) if word == "AGENTS" else word for word in line]
+        done = oakleaf(*command, store=installed.url)
+        assert done.code in (1, 2), done.err
+        assert words in done.err
+        assert "runs tasks" not in done.err
+        assert "Traceback" not in done.err
+
+    @pytest.mark.parametrize("line", [["run", "--agent", "a", "hi"], ["migrate"]])
+    def test_a_file_has_no_such_engine(self, tmp_path: Path, line: list[str]) -> None:
+        done = oakleaf(*line, "--engine", "absurd", store=tmp_path / "s.db")
+        assert done.code == 2
+        assert "needs PostgreSQL" in done.err
+        assert not (tmp_path / "s.db").exists()
+
+    def test_without_the_schema_it_says_what_to_run(self, migrated_database: Database) -> None:
+        done = oakleaf("run", "--engine", "absurd", "--agent", "a", "hi", store=migrated_database.url)
+        assert done.code == 1
+        assert "migrate --engine absurd" in done.err
+
+    def test_one_command_sets_up_an_empty_database(self, postgres: DatabaseHost) -> None:
+        url = postgres.url(postgres.create_database("absurd_empty"))
+        assert "migrate --engine absurd" in oakleaf("worker", "--help").out
+        done = oakleaf("migrate", "--engine", "absurd", "--yes", store=url)
+        assert done.code == 0, done.err
+        assert "now has schema" in done.out
+        assert "queue 'oakleaf' is ready" in done.out
+        queued = oakleaf("run", "--engine", "absurd", "--agent", "support", "hi", store=url)
+        assert queued.code == 0, queued.err

@@ -1,0 +1,279 @@
+"""What handlers share: the store as each caller may see it, the agent that answers, and live events.
+
+Handlers get sessions only from `ServerContext`, which checks what the caller may see. Positions in requests are
+untrusted: they are checked against the session's tree before anything is read there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial, wraps
+from threading import Lock
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from anyio import to_thread
+from litestar import Request
+from msgspec import Struct
+from msgspec.structs import replace
+
+from oakleaf.agent.limits import Limits, with_defaults
+from oakleaf.agent.prompt_window import MessageLimits, tree_message_limits
+from oakleaf.core.entries import Effects
+from oakleaf.core.tree import Branch, Leaf, reachable_seqs
+from oakleaf.errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
+from oakleaf.log.log import Log
+from oakleaf.log.workspace import Workspace
+from oakleaf.models.model import Model, model_name
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf_mcp.client.server import ToolLike
+from oakleaf_server.auth import AccessSettings, Caller
+from oakleaf_server.live import LiveHub, StorePoller
+from oakleaf_server.metrics import Metrics
+
+P = ParamSpec("P")
+R = TypeVar("R")
+V = TypeVar("V")
+_POSITION = re.compile(r"(?:(\d{1,18}):)?(\d{1,10})")
+
+
+class ServerAgent(Struct, frozen=True):
+    """The models, tools and limits that answer messages sent to this server."""
+
+    models: tuple[Model, ...] = ()
+    tools: tuple[ToolLike, ...] = ()
+    limits: Limits | None = None
+    default_limits: dict[str, Any] = {}
+    """Limits for a session that has none of the same name."""
+    workspace: Workspace | None = None
+    commands: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    """Options of its models' calls, for a session that has none of the same name."""
+    offered: tuple[Model, ...] = ()
+    """Further models, which a request may name."""
+    effects: Effects | None = None
+    """What becomes of an unsafe call that a path which was left has made, for a session whose path does not say."""
+
+    def tools_of(self, session: Session) -> list[ToolLike]:
+        """Return its tools and those of the workspace, which store long output in this session."""
+        if self.workspace is None:
+            return list(self.tools)
+        return [*self.tools, *session.workspace_tools(self.workspace, commands=self.commands, env=self.env)]
+
+    def limits_of(self, session_limits: Mapping[str, Any] | None) -> Limits:
+        """Return its limits of a turn in a session that has these of its own."""
+        return with_defaults(self.limits or Limits(), self.default_limits, session_limits)
+
+    @property
+    def model_names(self) -> list[str]:
+        """The names of the models that a request may name: those that answer, and those offered."""
+        names = (model_name(model) or model.model for model in (*self.models, *self.offered))
+        return list(dict.fromkeys(names))
+
+    def find_model(self, name: str) -> Model | None:
+        """Return the model that has this name, if the operator offers one. A name that a caller or a session gives is
+        compared, never resolved: resolved it could name a file or an address."""
+        for model in (*self.models, *self.offered):
+            if name in (model.model, f"{model.provider}:{model.model}", model_name(model)):
+                return model
+        return None
+
+    def requested_model(self, name: str) -> Model:
+        """Return the model that a request names; raise ModelRefused if the operator does not offer it."""
+        model = self.find_model(name)
+        if model is None:
+            offers = f"it offers {', '.join(self.model_names)}" if self.model_names else "it offers none"
+            raise ModelRefused(
+                name,
+                f"a request names it and this server does not offer it; {offers}",
+                "the operator offers another: oakleaf serve --offer NAME",
+            )
+        return model
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ModelRefused for the model of a request that the operator does not offer."""
+        if name is not None:
+            self.requested_model(name)
+
+    def answering_models(self, requested: str | None, setting: str | None) -> list[Model]:
+        """Return the model that the request names, else the one that the session's setting names if it is offered, else
+        the agent's. The other models that stored data names are not asked."""
+        if requested is not None:
+            return [self.requested_model(requested)]
+        if setting is not None and (model := self.find_model(setting)) is not None:
+            return [model]
+        if not self.models:
+            name = f"name one that is offered, in the request: {', '.join(self.model_names)}; or "
+            raise ModelUnavailable(
+                "this server",
+                "no model is configured that answers",
+                f"{name if self.offered else ''}start oakleaf serve with --model",
+            )
+        return list(self.models)
+
+
+class BranchTree(Struct, frozen=True):
+    """A session's branches, and the last seq of each that belongs to the session."""
+
+    branches: dict[int, Branch]
+    reach: dict[int, int]
+
+    def contains(self, leaf: Leaf) -> bool:
+        branch = self.branches.get(leaf.branch)
+        return branch is not None and branch.parent_seq <= leaf.seq <= self.reach.get(leaf.branch, -1)
+
+
+class LruCache(Generic[V]):
+    """Caches values derived from immutable facts, keyed by what identifies those facts."""
+
+    def __init__(self, size: int = 16) -> None:
+        self._size = size
+        self._values: OrderedDict[Hashable, V] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, key: Hashable, make: Callable[[], V]) -> V:
+        """Return the cached value or compute it; concurrent callers may compute it twice."""
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
+        value = make()
+        with self._lock:
+            self._values[key] = value
+            while len(self._values) > self._size:
+                self._values.popitem(last=False)
+        return value
+
+
+class ServerContext:
+    def __init__(
+        self,
+        store: Store,
+        access: AccessSettings,
+        agent: ServerAgent = ServerAgent(),
+        open_for_owner: Callable[[str], Store] | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.store, self.access, self.agent, self.metrics = store, access, agent, metrics
+        self.live = LiveHub()
+        self.poller = StorePoller(store.backend, self.live)
+        self._open_for_owner = open_for_owner
+        self._owner_stores: dict[str, Store] = {}
+        self._lock = Lock()
+        self._trees: LruCache[BranchTree] = LruCache()
+        self._prompt_limits: LruCache[MessageLimits] = LruCache(4)
+
+    def close(self) -> None:
+        for sessions in self._owner_stores.values():
+            sessions.close()
+
+    # -- sessions ----------------------------------------------------------------------------------
+
+    def store_of(self, caller: Caller) -> Store:
+        """Return the store as the caller may see it; a client gets one opened for its owner."""
+        if not caller.is_client or caller.owner is None:
+            return self.store
+        with self._lock:
+            if caller.owner not in self._owner_stores:
+                if self._open_for_owner is None:
+                    raise NotFound(caller.owner)
+                self._owner_stores[caller.owner] = self._open_for_owner(caller.owner)
+            return self._owner_stores[caller.owner]
+
+    def session(self, caller: Caller, session_id: str) -> Session:
+        """Return a session at its leaf. For a client exist its owner's sessions, except trashed ones, tasks and replays.
+
+        PostgreSQL's view `own_session` says the same: a task's input and answer are its parent's tool call and result.
+        """
+        session = self.store_of(caller).session(session_id)
+        if caller.is_client:
+            row = session.row
+            is_internal = row.relation in ("task", "replay")
+            if row.trashed_at is not None or is_internal or row.owner != caller.owner:
+                raise NotFound(session_id)
+        return session
+
+    # -- positions ---------------------------------------------------------------------------------
+
+    def tree(self, session: Session) -> BranchTree:
+        """Return the branches of a session, cached by its number of facts: branches change only with facts."""
+        row = session.row
+        return self._trees.get((row.session_id, row.facts), lambda: _load_tree(session))
+
+    def position(self, session: Session, text: str | None) -> Leaf:
+        """Parse `3:7`, or `7` on the current path; raise InvalidPosition if it is not in the session's tree."""
+        if text is None:
+            return session.leaf
+        match = _POSITION.fullmatch(text)
+        if match is None:
+            raise InvalidPosition(text, 0, session.leaf.seq)
+        branch, seq = match.groups()
+        if branch is None:
+            return session.log.leaf_at(int(seq))
+        leaf = Leaf(int(branch), int(seq))
+        if not self.tree(session).contains(leaf):
+            raise InvalidPosition(text, 0, session.leaf.seq)
+        return leaf
+
+    def session_at(self, session: Session, text: str | None) -> Session:
+        """Return a handle whose leaf is at a position; the stored session does not move."""
+        if text is None:
+            return session
+        log, leaf = session.log, self.position(session, text)
+        return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
+
+    def prompt_limits(self, session: Session) -> MessageLimits:
+        """Return the message limits that applied to the turns of the tree."""
+        row = session.row
+        return self._prompt_limits.get((row.session_id, row.facts), lambda: tree_message_limits(session.log))
+
+
+def _load_tree(session: Session) -> BranchTree:
+    branches = {branch.branch: branch for branch in session.branches()}
+    own = [Leaf(b.branch, b.tail) for b in branches.values() if b.session_id == session.session_id]
+    return BranchTree(branches, reachable_seqs(branches, own))
+
+
+ApiRequest = Request[Any, Any, Any]
+
+
+def in_thread(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Run a synchronous handler in a worker thread, because the store blocks."""
+
+    @wraps(handler)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return await to_thread.run_sync(partial(handler, *args, **kwargs))
+
+    return run
+
+
+def few_at_once(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
+    """Run a handler that reads thousands of entries in a worker thread, few at a time, so that memory stays bounded.
+
+    Others wait without holding a thread.
+    """
+    run_in_thread = in_thread(handler)
+
+    @wraps(handler)
+    async def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        request: Any = kwargs["request"]
+        async with request.app.state.wide_reads:
+            return await run_in_thread(*args, **kwargs)
+
+    return run
+
+
+def context_and_caller(request: ApiRequest) -> tuple[ServerContext, Caller]:
+    """Return the server context and the caller of a request."""
+    context: ServerContext = request.app.state.context
+    caller: Caller = request.scope["state"]["caller"]
+    return context, caller
+
+
+def find_session(request: ApiRequest, session_id: str, at: str | None = None) -> Session:
+    """Return a session as the caller may see it, at a position of its tree, or at its leaf."""
+    context, caller = context_and_caller(request)
+    return context.session_at(context.session(caller, session_id), at)

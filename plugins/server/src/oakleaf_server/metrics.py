@@ -1,0 +1,113 @@
+"""Counters of a server process, and the text in which Prometheus reads them.
+
+Off unless `oakleaf serve --metrics` asks for it. Requests and commits are counted as they happen; sessions, queued inputs,
+tasks, workers and cost are read from the store when the counters are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from threading import Lock
+
+from oakleaf.stores.base import SessionQuery, StoreBackend
+from oakleaf_server.schemas import QueueView
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+DAY = 86_400 * 1_000_000
+
+
+class Histogram:
+    """How long something took: cumulative counts per upper bound, as Prometheus wants them."""
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(BUCKETS) + 1)
+        self._sum = 0.0
+        self._lock = Lock()
+
+    def observe(self, seconds: float) -> None:
+        with self._lock:
+            self._sum += seconds
+            self._counts[next((n for n, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))] += 1
+
+    def lines(self, name: str, help: str) -> Iterator[str]:
+        with self._lock:
+            counts, sum_seconds = list(self._counts), self._sum
+        yield f"# HELP {name} {help}"
+        yield f"# TYPE {name} histogram"
+        below = 0
+        for bound, count in zip((*map(str, BUCKETS), "+Inf"), counts, strict=True):
+            below += count
+            yield f'{name}_bucket{{le="{bound}"}} {below}'
+        yield f"{name}_sum {sum_seconds:.6f}"
+        yield f"{name}_count {below}"
+
+
+class Metrics:
+    """What this process has counted since it started."""
+
+    def __init__(self) -> None:
+        self.commits, self.requests = Histogram(), Histogram()
+        self._statuses: Counter[str] = Counter()
+        self._lock = Lock()
+
+    def count_response(self, status: int, seconds: float) -> None:
+        self.requests.observe(seconds)
+        with self._lock:
+            self._statuses[f"{status // 100}xx"] += 1
+
+    def text(
+        self, store: StoreBackend, *, queues: Sequence[QueueView], active_runs: int, streams: int, now: int
+    ) -> str:
+        """Return everything in the text format of Prometheus."""
+        with self._lock:
+            statuses = sorted(self._statuses.items())
+        sessions = sorted(store.count(SessionQuery(), "status").items())
+        spent = store.daily_usage(now - now % DAY)
+        cost, calls = Counter[str](), Counter[str]()
+        for one in spent:
+            cost[one.model or ""] += one.totals.cost_microcents
+            calls[one.model or ""] += one.totals.calls
+        lines = [
+            *self.commits.lines("oakleaf_commit_seconds", "Commits of this process, until they are durable."),
+            *self.requests.lines("oakleaf_http_request_seconds", "Requests until their response begins."),
+            *_family("oakleaf_http_responses_total", "counter", "Responses by class.", "code", statuses),
+            *_family("oakleaf_sessions", "gauge", "Sessions by status.", "status", sessions),
+            *_family("oakleaf_model_calls_today", "gauge", "Model calls since midnight UTC.", "model", calls.items()),
+            *_family(
+                "oakleaf_cost_today_dollars", "gauge", "Money since midnight UTC.", "model",
+                ((model, microcents / 1e8) for model, microcents in cost.items()),
+            ),
+            *_single("oakleaf_active_runs", "Runs of this process.", active_runs),
+            *_single("oakleaf_event_streams", "Event streams that are open.", streams),
+            *_single("oakleaf_queued_inputs", "Inputs that wait for a run.", store.queued_input_count()),
+            *_queue_family("oakleaf_waiting_tasks", "Tasks that a worker could run now.", queues, "waiting"),
+            *_queue_family("oakleaf_waiting_task_seconds", "How long the first of them waits.", queues, "waiting_seconds"),
+            *_queue_family("oakleaf_running_tasks", "Tasks that workers run.", queues, "running"),
+            *_queue_family("oakleaf_workers", "Workers that live.", queues, "workers"),
+            *_queue_family("oakleaf_worker_slots", "How many tasks they can run at once.", queues, "slots"),
+        ]  # fmt: skip
+        return "\n".join(lines) + "\n"
+
+
+def _single(name: str, help: str, value: float) -> Iterator[str]:
+    yield f"# HELP {name} {help}"
+    yield f"# TYPE {name} gauge"
+    yield f"{name} {value}"
+
+
+def _family(
+    name: str, kind: str, help: str, label: str, values: Iterable[tuple[str, float]]
+) -> Iterator[str]:
+    yield f"# HELP {name} {help}"
+    yield f"# TYPE {name} {kind}"
+    for value, number in values:
+        yield f'{name}{{{label}="{_escape(value)}"}} {number}'
+
+
+def _queue_family(name: str, help: str, queues: Sequence[QueueView], field: str) -> Iterator[str]:
+    return _family(name, "gauge", help, "queue", ((view.queue, getattr(view, field)) for view in queues))
+
+
+def _escape(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,125 @@
+"""Export a session as one HTML file that opens from disk without network: the viewer and a bundle.
+
+Nothing is imported from the server; only the viewer's files beside it are read, and `server/viewer/offline.js` decides
+what the page does with the bundle. The page may run its own script, use its own style and show its own content, each
+allowed by its hash, and can make no request. The bundle is embedded as base64, which no session content can terminate;
+beside it are the requests of each model call, which only `wire` can render.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator
+from hashlib import sha256
+from importlib.resources import files
+from io import BytesIO
+from typing import BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+from oakleaf.bundle.transfer import PathOrFile
+from oakleaf.bundle.write import BundleExportResult, open_target
+from oakleaf.errors import PageTooLarge
+from oakleaf_server.es_modules import join_modules
+from oakleaf_server.offline_requests import requests
+
+MAX_BUNDLE_BYTES = 50_000_000
+"""The largest embedded bundle. A browser holds it three times: as text, as bytes, and as what it shows."""
+PIECE = 3 << 18
+"""Bytes per element; a multiple of three, so that only the last piece's base64 has padding."""
+_STAND_INS = {"api.js": "offline.js", "live.js": "offline_live.js", "route.js": "offline_route.js"}
+_STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">')
+_ICON = "icon.svg"
+
+
+class HtmlExportResult(Struct, frozen=True):
+    bundle: BundleExportResult
+    """The embedded bundle."""
+    bytes: int
+    """Size of the whole file."""
+
+
+def write_page(to: PathOrFile, export: Callable[[BinaryIO], BundleExportResult]) -> HtmlExportResult:
+    """Write the bundle that `export` writes as a page. The same bundle and Oakleaf version give the same bytes."""
+    bundle = _BoundedBuffer()
+    exported = export(bundle)
+    return HtmlExportResult(exported, _write(to, page(bundle.getbuffer())))
+
+
+class _BoundedBuffer(BytesIO):
+    """A buffer that refuses more than a page may hold, before memory is full."""
+
+    def write(self, data: object, /) -> int:
+        assert isinstance(data, bytes)
+        if self.tell() + len(data) > MAX_BUNDLE_BYTES:
+            raise PageTooLarge(MAX_BUNDLE_BYTES)
+        return super().write(data)
+
+
+def _write(to: PathOrFile, parts: Iterator[bytes]) -> int:
+    size = 0
+    with open_target(to, "the page") as file:
+        for part in parts:
+            file.write(part)
+            size += len(part)
+    return size
+
+
+def page(bundle: memoryview) -> Iterator[bytes]:
+    """Yield the file piece by piece."""
+    sources = read_viewer()
+    script = join_modules(sources, "main.js", _STAND_INS)
+    style = "".join(sources[name] for name in [*_STYLES.findall(sources["index.html"]), "offline.css"])
+    yield page_head(script, style, sources[_ICON], title="Session").encode()
+    yield from embed("bundle", bundle)
+    yield from embed("requests", memoryview(msgspec.json.encode(requests(bundle))))
+    yield b"</body>\n</html>\n"
+
+
+def embed(name: str, data: memoryview) -> Iterator[bytes]:
+    """Yield bytes in elements that the page's script reads and no browser runs."""
+    for begin in range(0, len(data), PIECE):
+        yield f'<script type="application/octet-stream" class="{name}">'.encode()
+        yield b64encode(data[begin : begin + PIECE])
+        yield b"</script>\n"
+
+
+def read_viewer() -> dict[str, str]:
+    """Return the viewer's files by name. A checkout may have changed their line endings."""
+    folder = files("oakleaf_server").joinpath("viewer")
+    assets = (
+        (one.name, one) for one in folder.iterdir() if one.name.endswith((".js", ".css", ".html", ".svg"))
+    )
+    return {name: one.read_text("utf-8").replace("\r\n", "\n") for name, one in sorted(assets)}
+
+
+def page_head(script: str, style: str, icon: str, *, title: str) -> str:
+    """Return the beginning of a file that may run its own script, use its own style, and make no request."""
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "connect-src 'none'; base-uri 'none'; form-action 'none'"
+    )
+    icon_data = b64encode(icon.encode()).decode()
+    return f"""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="referrer" content="no-referrer">
+<title>{title} · Oakleaf</title>
+<link rel="icon" type="image/svg+xml" data-name="{_ICON}" href="data:image/svg+xml;base64,{icon_data}">
+<style>{style}</style>
+<script type="module">{script}</script>
+</head>
+<body data-copy>
+<noscript>This page is a program: it needs JavaScript. Its content is base64, in the elements of type application/octet-stream.</noscript>
+"""
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + b64encode(sha256(text.encode()).digest()).decode()

@@ -1,0 +1,100 @@
+"""Route for the home page: what waits for a person, what failed, what runs, and what it cost."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+
+from litestar import get
+
+from oakleaf.agent.call_status import read_call_status
+from oakleaf.core.usage import Totals, add
+from oakleaf.log.session_list import MAX_COUNT, count_sessions, session_page
+from oakleaf.session import Session
+from oakleaf.stores import is_postgres_url
+from oakleaf.stores.base import SessionQuery, SessionRow, StoreBackend
+from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, in_thread
+from oakleaf_server.json_views import to_json
+from oakleaf_server.pending_calls import pending_approvals
+from oakleaf_server.routes.sessions import list_row, list_rows
+from oakleaf_server.routes.usage import day
+from oakleaf_server.schemas import Overview, QueueView, WaitingSession
+
+STATUSES = ("waiting", "failed", "interrupted", "running")
+MAX_ROWS = 12
+WEEK = 7
+_DAY = 86_400_000_000
+
+
+@get("/api/overview", tags=["sessions"])
+@in_thread
+def overview(request: ApiRequest) -> Overview:
+    """Return what needs attention: sessions that wait for approval with their calls, failed, interrupted and running ones,
+    without tasks and replays, and the cost of today and of seven days (UTC)."""
+    context, _ = context_and_caller(request)
+    store, runtime = context.store.backend, context.store.runtime
+    today = runtime.now() // _DAY
+    spent = store.daily_usage((today - WEEK + 1) * _DAY)
+    sums = {number: Totals() for number in range(today - WEEK + 1, today + 1)}
+    for one in spent:
+        sums[one.day] = add(sums.get(one.day, Totals()), one.totals)
+    queries = {status: _query(status) for status in STATUSES}
+    pages = {status: session_page(store, query, runtime) for status, query in queries.items()}
+    counts = [count_sessions(store, query, "status", runtime) for query in queries.values()]
+    views = {status: [list_row(row) for row in list_rows(store, page)] for status, page in pages.items()}
+    return Overview(
+        counts=reduce(or_, counts),
+        total=sum(store.status_counts(MAX_COUNT).values()),
+        waiting=[
+            WaitingSession(session=view, approvals=_approvals(context, row))
+            for view, row in zip(views["waiting"], pages["waiting"].sessions, strict=True)
+        ],
+        failed=views["failed"],
+        interrupted=views["interrupted"],
+        running=views["running"],
+        cost_today=to_json(sums[today]),
+        cost_week=to_json(reduce(add, sums.values())),
+        days=[{"name": day(number), "totals": to_json(sums[number])} for number in sorted(sums)],
+        queues=queue_views(store),
+    )
+
+
+def queue_views(store: StoreBackend) -> list[QueueView]:
+    """Return the queues of the Absurd engine, if the store has one."""
+    if not is_postgres_url(store.url):
+        return []
+    from oakleaf_postgres.absurd.health import findings_of, queue_statuses
+    from oakleaf_postgres.store.store import PostgresStore
+
+    assert isinstance(store, PostgresStore)
+    views = []
+    for status in queue_statuses(store):
+        problems = [finding for finding in findings_of(status) if finding.level == "problem"]
+        views.append(
+            QueueView(
+                queue=status.queue,
+                waiting=status.waiting,
+                waiting_seconds=status.waiting_seconds,
+                running=status.running,
+                workers=len(status.alive),
+                slots=sum(worker.slots for worker in status.alive),
+                dead_workers=len(status.dead),
+                suspects=status.suspects,
+                problem=problems[0].message if problems else None,
+                hint=problems[0].fix if problems else None,
+            )
+        )
+    return views
+
+
+def _query(status: str) -> SessionQuery:
+    """Return the query of a list: what a task waits for is told by its parent, and a replay is not resumed."""
+    return SessionQuery(status=status, include_children=False, order="active", limit=MAX_ROWS)
+
+
+def _approvals(context: ServerContext, row: SessionRow) -> list[dict[str, object]]:
+    session: Session = context.store.session(row.session_id)
+    return pending_approvals(session, read_call_status(session.log))
+
+
+HANDLERS = [overview]

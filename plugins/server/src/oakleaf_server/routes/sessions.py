@@ -1,0 +1,373 @@
+"""Routes for sessions: list, count, start, read, rename, tag, trash, restore."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from litestar import Response, delete, get, patch, post
+from litestar.di import NamedDependency, Provide
+from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import replace
+
+from oakleaf import __version__
+from oakleaf.agent.call_status import read_call_status
+from oakleaf.core.context import active_compactions, fold_settings
+from oakleaf.core.messages import system
+from oakleaf.core.time_text import parse_time
+from oakleaf.core.turns import CallModel, Rest, RunTools
+from oakleaf.errors import InvalidArgument
+from oakleaf.log.lease import is_held
+from oakleaf.log.session_list import MAX_COUNT, count_sessions, current_row, heading, headings, session_page
+from oakleaf.log.workspace import Workspace
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
+from oakleaf.stores.counts import CountColumn
+from oakleaf.wire import PROVIDERS
+from oakleaf_mcp.client.server import split_tools
+from oakleaf_server.active_runs import responder
+from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
+from oakleaf_server.json_views import public_row, row_view, to_json
+from oakleaf_server.pending_calls import open_call_views, pending_approvals
+from oakleaf_server.schemas import (
+    Facets,
+    Json,
+    RestoreResult,
+    ServerInfo,
+    SessionList,
+    SessionResponse,
+    SessionResult,
+    TrashResult,
+)
+from oakleaf_server.truncate import SizedPage, truncate_value
+
+RELATED = 100
+STEP, MAX_WORK = 500, 2_000
+UNTITLED = 4  # the heading of a row without a title is read from its entries, which takes that much longer
+COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
+SETTINGS = ("model", "prompt", "prompt_patch", "tools", "limits", "options", "effects")
+_MAX_VALUES = 100
+
+
+def session_query(
+    request: ApiRequest,
+    status: Annotated[str | None, QueryParameter(description="idle, running, waiting, …")] = None,
+    owner: FromQuery[str | None] = None,
+    agent: FromQuery[str | None] = None,
+    model: FromQuery[str | None] = None,
+    conversation: FromQuery[str | None] = None,
+    tag: Annotated[str | None, QueryParameter(description="name=value")] = None,
+    relation: Annotated[str | None, QueryParameter(description="fork, task, replay or import")] = None,
+    parent: Annotated[
+        str | None, QueryParameter(description="Forks, tasks and replays of this session")
+    ] = None,
+    title: FromQuery[str | None] = None,
+    after: Annotated[str | None, QueryParameter(description="Started at or after: 2026-11-01, or 7d")] = None,
+    before: Annotated[str | None, QueryParameter(description="Started before")] = None,
+    trashed: FromQuery[bool] = False,
+    all: Annotated[bool, QueryParameter(description="Include tasks and replays")] = False,
+) -> SessionQuery:
+    """Build a session query from the filters of the request, as in `oakleaf ls`."""
+    now = context_and_caller(request)[0].store.runtime.now()
+    name, equals, value = (tag or "").partition("=")
+    if tag is not None and not (name and equals):
+        raise InvalidArgument("tag", tag, "name=value")
+    return SessionQuery(
+        status=status,
+        owner=owner,
+        agent=agent,
+        model=model,
+        conversation_id=conversation,
+        tag=(name, value) if tag else None,
+        relation=relation,
+        parent_session=parent,
+        title=title,
+        started_from=None if after is None else parse_time("after", after, now),
+        started_before=None if before is None else parse_time("before", before, now),
+        trashed=trashed,
+        include_children=all or bool(relation) or bool(parent),
+        order="active",
+    )
+
+
+class ListRow(Struct, frozen=True):
+    row: SessionRow
+    heading: str
+    active_at: int
+
+
+def find_sessions(store: Store, query: SessionQuery, text: str) -> tuple[list[ListRow], str | None]:
+    """Return a page of sessions and its `next`; with a text, only those whose heading contains all of its words.
+
+    Headings are not indexed, so they are scanned in order, a bounded number per request: a page with few rows and
+    a `next` has not scanned all sessions.
+    """
+    words = text.casefold().split()
+    if words:
+        return _scan_headings(store, query, words)
+    page = session_page(store.backend, query, store.runtime)
+    return list_rows(store.backend, page), page.next
+
+
+def list_rows(store: StoreBackend, page: SessionPage) -> list[ListRow]:
+    """Return the sessions of a page with their headings and the times of their last activity."""
+    names = headings(store, page.sessions)
+    return [ListRow(row, names[row.session_id], page.active_at[row.session_id]) for row in page.sessions]
+
+
+def _scan_headings(store: Store, query: SessionQuery, words: list[str]) -> tuple[list[ListRow], str | None]:
+    matches, before, work = list[ListRow](), query.before, 0
+    while True:
+        step = replace(query, before=before, limit=STEP)
+        page = session_page(store.backend, step, store.runtime)
+        for n, row in enumerate(list_rows(store.backend, page), 1):
+            work += 1 if row.row.title else UNTITLED
+            if all(word in row.heading.casefold() for word in words):
+                matches.append(row)
+            if len(matches) == query.limit or work >= MAX_WORK:
+                shorter = session_page(store.backend, replace(step, limit=n), store.runtime)
+                return matches, shorter.next
+        if page.next is None:
+            return matches, None
+        before = page.next
+
+
+@get("/api", opt={"client": True}, tags=["server"])
+@in_thread
+def server_info(request: ApiRequest) -> ServerInfo:
+    """Describe the server and what the caller may do."""
+    context, caller = context_and_caller(request)
+    agent = context.agent
+    own, _ = split_tools(agent.tools)  # those of MCP servers are known in a run only
+    tools = [{"name": t.name, "effect": t.effect, "approval": t.approval} for t in own.values()]
+    return ServerInfo(
+        version=__version__,
+        level=caller.level,
+        owner=caller.owner,
+        space=context.store.backend.space,
+        models=[] if caller.is_client else agent.model_names,
+        tools=[] if caller.is_client else tools,
+        can_send=bool(agent.models) or not caller.is_client,
+        can_import=context.access.token is None and not caller.is_client,
+        can_export=context.access.internal_token is not None and not caller.is_client,
+        providers=list(PROVIDERS),
+    )
+
+
+@get(
+    "/api/sessions",
+    dependencies={"session_filter": Provide(session_query, sync_to_thread=False)},
+    opt={"client": True},
+    tags=["sessions"],
+)
+@in_thread
+def list_sessions(
+    request: ApiRequest,
+    session_filter: NamedDependency[SessionQuery],
+    text: Annotated[
+        str, QueryParameter(max_length=200, description="Words that must all occur in the heading")
+    ] = "",
+    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
+    page: Annotated[str | None, QueryParameter(description="The `next` of the previous page")] = None,
+) -> SessionList:
+    """List sessions, last active first. A client sees its own with fewer fields."""
+    context, caller = context_and_caller(request)
+    store = context.store_of(caller)
+    if caller.is_client:
+        # Only by visible fields: filtering by a hidden field would reveal it.
+        allowed = ("status", "agent", "title", "started_from", "started_before")
+        session_filter = SessionQuery(
+            include_children=False,
+            order="active",
+            **{name: getattr(session_filter, name) for name in allowed},
+        )
+    session_filter = replace(session_filter, limit=limit, before=page)
+    (rows, next_page), page_items = find_sessions(store, session_filter, text), SizedPage()
+    for row in rows:
+        view = public_row(row_view(row.row, row.heading)) if caller.is_client else list_row(row)
+        if not page_items.add(view):
+            _, next_page = find_sessions(store, replace(session_filter, limit=len(page_items.items)), text)
+            break
+    return SessionList(sessions=page_items.items, next=next_page)
+
+
+def list_row(row: ListRow) -> Json:
+    """Return a session as a list shows it."""
+    return {**_truncated_row(row_view(row.row, row.heading)), "active_at": row.active_at}
+
+
+def _truncated_row(view: Json) -> Json:
+    """Truncate long tags, tool names and errors, each by itself: a reader finds every field."""
+    return {name: truncate_value(value, 4_000, 2_000)[0] for name, value in view.items()}
+
+
+@get(
+    "/api/facets",
+    dependencies={"session_filter": Provide(session_query, sync_to_thread=False)},
+    tags=["sessions"],
+)
+@in_thread
+def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -> Facets:
+    """Count the matching sessions by status, agent, model and relation: the 1,000 last active ones at most."""
+    context, _ = context_and_caller(request)
+    store, runtime = context.store.backend, context.store.runtime
+    totals = {
+        column: count_sessions(store, replace(session_filter, **{column: None}), column, runtime)
+        for column in COLUMNS
+    }
+    counts: dict[str, dict[str, int]] = {
+        column: dict(sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))[:_MAX_VALUES])
+        for column, values in totals.items()
+    }
+    # The counts of an unfiltered column sum to the total.
+    free = next((column for column in COLUMNS if getattr(session_filter, column) is None), None)
+    all_counts = count_sessions(store, session_filter, "status", runtime) if free is None else totals[free]
+    total = sum(all_counts.values())
+    return Facets(total=min(total, MAX_COUNT), is_partial=total >= MAX_COUNT, facets=counts)
+
+
+class WorkspaceBody(Workspace, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where the caller works; prompts name it `{{ctx.…}}`. It gives no tool any access: the server's own workspace does."""
+
+
+class StartBody(Struct, forbid_unknown_fields=True):
+    """All fields are optional."""
+
+    agent: str | None = None
+    prompt: str | None = None
+    title: str | None = None
+    tags: dict[str, str] = {}
+    model: str | None = None
+    conversation_id: str | None = None
+    session_id: str | None = None
+    owner: str | None = None
+    workspace: WorkspaceBody | None = None
+
+
+@post("/api/sessions", tags=["sessions"])
+@in_thread
+def start_session(request: ApiRequest, data: JSONBody[StartBody]) -> Response[SessionResult]:
+    """Start a session; idempotent with a `session_id`."""
+    context, _ = context_and_caller(request)
+    context.agent.check_model(data.model or None)
+    seeds = [system(data.prompt)] if data.prompt else []
+    session = context.store.start(
+        data.agent,
+        seeds,
+        session_id=data.session_id,
+        conversation_id=data.conversation_id,
+        title=data.title or None,
+        tags=data.tags,
+        model=data.model or None,
+        owner=data.owner or None,
+        workspace=data.workspace,
+    )
+    headers = {"location": f"/api/sessions/{session.session_id}"}
+    return Response(session_result(session), status_code=201, headers=headers)
+
+
+def session_result(session: Session) -> SessionResult:
+    row = session.row
+    return SessionResult(session=_truncated_row(row_view(row, heading(session.log.store, row))))
+
+
+@get("/api/sessions/{session_id:str}", opt={"client": True}, tags=["sessions"])
+@in_thread
+def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionResponse:
+    """Read a session: its fields, settings, next action, open tool calls and related sessions."""
+    context, caller = context_and_caller(request)
+    session = context.session(caller, session_id)
+    # At the leaf of this row, or what is open might be older than the number of facts says.
+    store, row = session.log.store, current_row(session.refresh(), session.log.runtime)
+    view = row_view(row, heading(store, row))
+    if caller.is_client:
+        return SessionResponse(session=public_row(view))
+    control_entries = store.control_entries(session_id)
+    current = fold_settings(control_entries)
+    compactions = active_compactions(control_entries)
+    settings, _ = truncate_value(to_json(current), 60_000)
+    query = SessionQuery(parent_session=session_id, limit=RELATED)
+    related = session_page(store, query, session.log.runtime)
+    call_status = read_call_status(session.log)
+    return SessionResponse(
+        session=_truncated_row(view),
+        settings={**dict.fromkeys(SETTINGS), **settings},
+        next_action=next_action(session),
+        open_tool_calls=open_call_views(session, call_status),
+        pending_approvals=pending_approvals(session, call_status),
+        queued=len(store.inbox(session_id)),
+        draft=store.draft(session_id),
+        is_running_here=request.app.state.runs.is_running(session_id),
+        is_held=is_held(row, session.log.runtime),
+        active_compaction=compactions[-1][0] if compactions else None,
+        responder=responder(context.agent, session, current),
+        parent=_parent(store, row),
+        related=[_truncated_row(row_view(each.row, each.heading)) for each in list_rows(store, related)],
+        related_next=related.next,
+    )
+
+
+def _parent(store: StoreBackend, row: SessionRow) -> Json | None:
+    if row.parent_session is None:
+        return None
+    if (parent := store.find_session(row.parent_session)) is None:
+        return {"id": row.parent_session, "is_gone": True}
+    return _truncated_row(row_view(parent, heading(store, parent)))
+
+
+def next_action(session: Session) -> str:
+    """Return the next action from the cursor, which needs only a few entries of the path."""
+    cursor = session.log.cursor
+    if cursor.open_calls:
+        return RunTools.__name__
+    return CallModel.__name__ if cursor.turn else Rest.__name__
+
+
+class UpdateBody(Struct, forbid_unknown_fields=True):
+    """Missing fields stay as they are; null removes a value."""
+
+    title: str | UnsetType | None = UNSET
+    tags: dict[str, str | None] | UnsetType = UNSET
+
+
+@patch("/api/sessions/{session_id:str}", tags=["sessions"])
+@in_thread
+def update_session(
+    request: ApiRequest, session_id: FromPath[str], data: JSONBody[UpdateBody]
+) -> SessionResult:
+    """Rename or tag a session."""
+    session = find_session(request, session_id)
+    if data.title is not UNSET:
+        session.title(data.title or None)
+    if data.tags is not UNSET:
+        session.tag(**data.tags)
+    return session_result(session)
+
+
+@delete("/api/sessions/{session_id:str}", status_code=200, tags=["sessions"])
+@in_thread
+def trash_session(request: ApiRequest, session_id: FromPath[str]) -> TrashResult:
+    """Move a session and its tasks to the trash; `restore` brings them back."""
+    context, _ = context_and_caller(request)
+    return TrashResult(trashed=context.store.delete(session_id))
+
+
+@post("/api/sessions/{session_id:str}/restore", status_code=200, tags=["sessions"])
+@in_thread
+def restore_session(request: ApiRequest, session_id: FromPath[str]) -> RestoreResult:
+    """Restore a session from the trash."""
+    context, _ = context_and_caller(request)
+    return RestoreResult(restored=context.store.restore(session_id))
+
+
+HANDLERS = [
+    server_info,
+    list_sessions,
+    facets,
+    start_session,
+    read_session,
+    update_session,
+    trash_session,
+    restore_session,
+]

@@ -1,0 +1,235 @@
+"""The workspace tools of a session: files, grep, shell and HTTP within one scope.
+
+Output beyond a tool's limit is stored as a blob that its result references, so that the model can page through it and
+garbage collection keeps it. A handle is valid only in the session whose results name it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import shlex
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+from oakleaf.agent.tools.tool import Effect, Happened, NeverHappened, Tool, ToolContext, tool
+from oakleaf.core.drafts import Blob, Draft, ExtraFact
+from oakleaf.core.entries import Payload
+from oakleaf.core.media import digest
+from oakleaf.core.messages import Media, Message, Text, ToolCall, assistant, user
+from oakleaf.core.turns import ENDED_BY_TOOL
+from oakleaf.errors import InvalidOperation, OutOfScope
+from oakleaf.log.lease import Lease
+from oakleaf.log.log import Log
+from oakleaf.log.workspace import Workspace
+from oakleaf_workspace.file_changes import FileChange, FileVersion, large_version, to_details, version
+from oakleaf_workspace.files import Files, Snapshot, read_snapshot
+from oakleaf_workspace.http import HttpTools
+from oakleaf_workspace.scope import Scope
+from oakleaf_workspace.shell import Shell
+
+
+class Spills:
+    """What one call stores besides its text: output beyond the limit, and the files it wrote, before and after.
+
+    Reads back only the output of this session.
+    """
+
+    def __init__(self, log: Log, *, is_repeated: bool = False) -> None:
+        self._log, self._is_repeated = log, is_repeated
+        self.media: list[Media] = []
+        self.changes: list[FileChange] = []
+        self.blobs: list[Blob] = []
+
+    def record_write(self, root: str, path: str, before: Snapshot | None, after: Snapshot) -> None:
+        """Record a file that was written, so that a rewind can restore it."""
+        now = self._version(after)
+        was = None if before is None else self._version(before)
+        is_same = was is not None and was.hash == now.hash
+        # The first try of an interrupted call may have written it: then this is not what was there before.
+        self.changes.append(FileChange(root, path, was, now, is_before_lost=is_same and self._is_repeated))
+
+    def _version(self, snapshot: Snapshot) -> FileVersion:
+        if snapshot.data is None:
+            return large_version(snapshot.hash, snapshot.size, snapshot.mode)
+        saved, blob = version(snapshot.data, snapshot.mode, self._log.runtime.redactor)
+        self.blobs += [] if blob is None else [blob]
+        return saved
+
+    def store(self, data: bytes, mime: str) -> str:
+        redacted = self._log.runtime.redactor.redact_text(data.decode("utf-8", "replace")).encode()
+        media = Media(digest(redacted), mime, len(redacted), "the rest of the output")
+        self._log.store.put_blob(Blob(media.hash, mime, redacted), self._log.runtime.now())
+        self.media.append(media)
+        return media.hash
+
+    def read(self, handle: str) -> bytes:
+        data = self._log.read_blob(handle) if self._is_referenced(handle) else None
+        if data is None:
+            raise OutOfScope(handle, "no result of this session has this handle, or its bytes are damaged")
+        return data
+
+    def _is_referenced(self, handle: str) -> bool:
+        messages = (entry.message for entry in self._log.backwards())
+        return any(media.hash == handle for message in messages if message for media in message.media)
+
+
+def workspace_tools(
+    log: Log,
+    workspace: Workspace,
+    *,
+    commands: Iterable[str] = (),
+    hosts: Iterable[str] = (),
+    env: Iterable[str] = (),
+) -> list[Tool]:
+    """Return the tools of one workspace. `commands` may be run by the shell and inherit the variables named in `env`;
+    `hosts` may be reached by HTTP if private."""
+    scope = Scope.of(workspace, commands, env)
+
+    def files(spills: Spills) -> Files:
+        return Files(scope, spills.store, spills.read, spills.record_write)
+
+    def shell(spills: Spills) -> Shell:
+        return Shell(scope, spills.store, os.environ)
+
+    def was_edited(path: str, old: str, new: str, ctx: ToolContext) -> Happened | NeverHappened | None:
+        with scope.open(path) as file:
+            snapshot = read_snapshot(file)
+        text = (snapshot.data or b"").decode("utf-8", "replace")
+        if old in text and new not in text:
+            return NeverHappened()
+        if new not in text or old in text:
+            return None
+        spills = Spills(log, is_repeated=True)
+        spills.record_write(*scope.locate(path), snapshot, snapshot)
+        _keep(ctx, spills)
+        return Happened("edited before the interruption")
+
+    def http(spills: Spills) -> HttpTools:
+        return HttpTools(spills.store, hosts=frozenset(hosts))
+
+    make = partial(_workspace_tool, log)
+    return [
+        make("read", lambda spills: files(spills).read_file),
+        make(
+            "idempotent",
+            lambda spills: files(spills).write_file,
+            preview=lambda spills: files(spills).preview_write,
+        ),
+        make(
+            "unsafe",
+            lambda spills: files(spills).edit_file,
+            verify=was_edited,
+            preview=lambda spills: files(spills).preview_edit,
+        ),
+        make("read", lambda spills: files(spills).list_files),
+        make("read", lambda spills: files(spills).grep),
+        make("read", lambda spills: files(spills).read_spill),
+        make(
+            "unsafe",
+            lambda spills: shell(spills).run,
+            name="shell",
+            preview=lambda spills: shell(spills).preview,
+        ),
+        make(
+            "unsafe",
+            lambda spills: shell(spills).run_approved,
+            name="shell_approved",
+            approval=True,
+            preview=lambda spills: shell(spills).preview,
+        ),
+        make(
+            "unsafe",
+            lambda spills: http(spills).http_request,
+            preview=lambda spills: http(spills).preview,
+        ),
+    ]
+
+
+def _workspace_tool(
+    log: Log,
+    effect: Effect,
+    bind: Callable[[Spills], Callable[..., Any]],
+    *,
+    name: str | None = None,
+    verify: Callable[..., Any] | None = None,
+    preview: Callable[[Spills], Callable[..., str]] | None = None,
+    approval: bool = False,
+) -> Tool:
+    """Make a tool of the function that `bind` returns for the spills of one call.
+
+    The model sees the function's parameters and docstring, and its name unless `name` is passed. `preview` returns the
+    function that says what the tool would do, for a dry run.
+    """
+    function = bind(Spills(log))
+
+    async def run(ctx: ToolContext, **arguments: Any) -> Any:
+        return await call(bind, ctx, arguments)
+
+    async def run_dry(ctx: ToolContext, **arguments: Any) -> Any:
+        assert preview is not None
+        return await call(preview, ctx, arguments)
+
+    async def call(bind: Callable[[Spills], Callable[..., Any]], ctx: ToolContext, arguments: Any) -> Any:
+        spills = Spills(log, is_repeated=ctx.is_repeated)
+        result = bind(spills)(**arguments)
+        result = await result if inspect.isawaitable(result) else result
+        _keep(ctx, spills)
+        text = result if isinstance(result, str) else result.text
+        return [text, *spills.media] if spills.media else text
+
+    parameters = list(inspect.signature(function, eval_str=True).parameters.values())
+    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=ToolContext)
+    run.__signature__ = inspect.Signature([*parameters, context])  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in [*parameters, context]}
+    run.__doc__ = inspect.getdoc(function)
+    return tool(
+        effect=effect,
+        name=name or function.__name__,
+        verify=verify,
+        dry_run=None if preview is None else run_dry,
+        approval=approval,
+    )(run)
+
+
+def _keep(ctx: ToolContext, spills: Spills) -> None:
+    """Store the files a call wrote with its result."""
+    if spills.changes:
+        ctx.details.update(to_details(spills.changes))
+        ctx.blobs.extend(spills.blobs)
+
+
+def run_shell(
+    log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str], env: Iterable[str]
+) -> str:
+    """Run a command for the host, recorded as a tool call of a model would be; return its output.
+
+    The call is durable before it runs and its result afterwards, errors included. So context, compaction and
+    inspection treat it like a call of the model.
+    """
+    if asyncio._get_running_loop() is not None:
+        raise InvalidOperation(
+            "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
+        )
+    lease = Lease(log)  # while it runs, no other process resumes its turn as an interrupted one
+    lease.take(log.store.session(log.session_id))
+    try:
+        tools = workspace_tools(log, workspace, commands=commands, env=env)
+        (shell,) = [tool for tool in tools if tool.name == "shell"]
+        stored = _run_shell(log, argv, shell, lease.fence)
+    finally:
+        lease.release()
+    assert isinstance(stored, Message)
+    return "".join(part.text for part in stored.results[0].content if isinstance(part, Text))
+
+
+def _run_shell(log: Log, argv: list[str], shell: Tool, fence: int) -> Payload:
+    call = ToolCall(log.runtime.new_id("call"), "shell", {"argv": argv})
+    started = ExtraFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
+    log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started], fence=fence)
+    context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
+    message = asyncio.run(shell.run(context))
+    # An error ends the turn as well as a success: no model is called, and none is told so.
+    return log.append([Draft(message, finish=ENDED_BY_TOOL)], fence=fence).payloads[0]

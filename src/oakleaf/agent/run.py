@@ -1,0 +1,366 @@
+"""The local engine: a run is a task of this process, so that cancelling it does not end the program that waits for it.
+
+Who iterates gets events through a queue, and cancels the run by stopping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from msgspec.structs import replace
+
+from oakleaf.agent.cancellation import CANCEL_REQUESTED
+from oakleaf.agent.events import Emit, Event, RunResult, StopRun, fact_event, run_result
+from oakleaf.agent.limits import Limits
+from oakleaf.agent.loop import Loop, build_loop
+from oakleaf.agent.tasks import RunSetup
+from oakleaf.agent.writer import Writer
+from oakleaf.core.entries import Effects, Entry, check_effects
+from oakleaf.core.messages import Message
+from oakleaf.core.usage import total
+from oakleaf.errors import InvalidOperation, SessionRunning
+from oakleaf.log.async_bridge import run_blocking
+from oakleaf.log.changes import AppendResult
+from oakleaf.log.lease import is_held
+from oakleaf.log.log import Log
+from oakleaf.models.model import Model
+from oakleaf.wire.options import check_options
+from oakleaf_mcp.client.server import ToolLike, for_one_turn, split_tools
+
+ModelLike = Model | str | Sequence[Model | str]
+
+
+class Run:
+    """One run of a session: iterate over it for its events, or await it for its result."""
+
+    def __init__(
+        self,
+        loop: Loop,
+        content: str | Message | None,
+        key: str | None = None,
+        previous: Run | None = None,
+    ) -> None:
+        """`previous` is the latest run through the same handle. If its events were left, this one waits for its end."""
+        self._loop, self._content, self._key = loop, content, key
+        self._previous = previous
+        self._is_left = False
+        """Whether who iterated over its events dropped them before their end."""
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
+        self._events: list[Event] = []
+        self._numbers = EventNumbers(loop)
+        self._is_completing = False
+        self._result: RunResult | None = None
+
+    @property
+    def result(self) -> RunResult:
+        """The result, once the run was iterated over to its end."""
+        if self._result is None:
+            raise InvalidOperation("the run has not ended; iterate over its events to the end, or await it")
+        return self._result
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self._task is not None and self._task.done()
+
+    @property
+    def has_waiting_events(self) -> bool:
+        """Whether the loop has announced events that were not yet yielded."""
+        return self._is_completing or not self._queue.empty()
+
+    def cancel(self) -> None:
+        """Abort the model call and the tools in flight; the session stays valid and resumable. From any thread."""
+        self._is_cancelled = True
+        if self._task is not None and not self._task.done():
+            self._task.get_loop().call_soon_threadsafe(self._task.cancel)
+
+    def stop(self) -> None:
+        """Call no model any more: the model call and the tools in flight end, what they gave is stored, and the turn is left
+        interrupted, to be resumed by another process. For a service that is about to end. From any thread."""
+        self._loop.stop()
+
+    def _start(self, emit: Emit) -> asyncio.Task[None]:
+        if self._task is not None or self._is_cancelled:
+            raise InvalidOperation(
+                "a run can be iterated over once, and not after it was cancelled; send again"
+            )
+        self._task = asyncio.create_task(self._run_loop(emit))
+        return self._task
+
+    def leave(self) -> None:
+        """Cancel it, because nobody iterates over its events any more."""
+        if self._task is not None and not self._task.done():
+            self._is_left = True
+            with suppress(RuntimeError):  # its event loop is closed
+                self.cancel()
+
+    async def _settle(self) -> None:
+        """Wait for the end of a run that was left. One whose event loop stands still ends never: it keeps its lease."""
+        task = self._task
+        if not self._is_left or task is None or task.done():
+            return
+        loop, here = task.get_loop(), asyncio.get_running_loop()
+        if loop is here:
+            await asyncio.wait([task])
+        elif loop.is_running():
+            ended = here.create_future()
+            loop.call_soon_threadsafe(task.add_done_callback, lambda _: _wake(ended))
+            await ended
+
+    async def _run_loop(self, emit: Emit) -> None:
+        try:
+            previous, self._previous = self._previous, None
+            if previous is not None:
+                await previous._settle()
+            await self._loop.run(self._content, self._key, emit=emit)
+        except asyncio.CancelledError:
+            number = self._loop.writer.journal_number or None
+            emit(Event("session:turn_completed", {"stop_reason": "cancelled"}, number))
+        except StopRun:
+            number = self._loop.writer.journal_number
+            emit(Event("session:turn_completed", {"stop_reason": "interrupted"}, number))
+
+    def __aiter__(self) -> RunEvents:
+        return RunEvents(self)
+
+    async def iterate(self) -> AsyncGenerator[Event, None]:
+        """Start it and yield its events; cancel it when the generator is closed before its end."""
+        task = self._start(self._queue.put_nowait)
+        # In a callback and not in the task's body: one cancelled before its first step has no body.
+        task.add_done_callback(lambda _: self._queue.put_nowait(None))
+        try:
+            while (item := await self._queue.get()) is not None:
+                self._is_completing = True
+                for event in await self._numbers.complete(item):
+                    self._events.append(event)
+                    yield event
+                self._is_completing = False
+            for event in await self._numbers.rest():
+                self._events.append(event)
+                yield event
+            self._end(task)
+        finally:
+            await _cancel(task)
+
+    def __await__(self) -> Generator[Any, None, RunResult]:
+        return self._run_to_end().__await__()
+
+    async def _run_to_end(self) -> RunResult:
+        """Run without a step of the event loop for each event: they are numbered at the end."""
+        announced: list[Event] = []
+        task = self._start(announced.append)
+        try:
+            await asyncio.wait([task])
+        finally:
+            await _cancel(task)
+        for event in announced:
+            self._events += await self._numbers.complete(event)
+        self._events += await self._numbers.rest()
+        self._end(task)
+        return self.result
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        """Keep the result of the run, whose task is done; raise its error, or `TurnLimit` if a limit stopped it."""
+        if not task.cancelled():
+            task.result()
+        spent = total(self._loop.writer.model_calls.values())
+        self._result = run_result(self._loop.log.session_id, self._events, spent)
+        if self._result.status == "stopped":
+            self._result.raise_for_status()
+
+
+class RunEvents:
+    """The events of a run. Whoever drops them before their end, by `break` or an error, cancels the run at once.
+
+    A generator alone would be told by the event loop, a while later, when the next input may have been sent already.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._events = run, run.iterate()
+
+    def __aiter__(self) -> RunEvents:
+        return self
+
+    async def __anext__(self) -> Event:
+        return await anext(self._events)
+
+    async def aclose(self) -> None:
+        """Cancel the run, if it has not ended, and wait for its end."""
+        await self._events.aclose()
+
+    def __del__(self) -> None:
+        self._run.leave()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    """Wake who waits on another event loop, unless that was closed or the wait cancelled meanwhile."""
+    with suppress(RuntimeError):
+        waiter.get_loop().call_soon_threadsafe(lambda: None if waiter.done() else waiter.set_result(None))
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait for its end, if it has not ended."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait([task])
+
+
+BOOKKEEPING = ("session:calls_started", "session:task_started")
+"""Facts of a run that are events by themselves."""
+
+
+class EventNumbers:
+    """Completes the events of a run with the facts between them, so that their numbers have no gap.
+
+    The loop announces what it did with the number of the journal's latest fact. The facts up to that one, those of other
+    writers and of the run's bookkeeping, become events of their own before it. They are read only if the run has not
+    written all of them itself with its appends.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop, self._log = loop, loop.log
+        self._own: dict[int, Event] = {}
+        """The events of what the run appended, by the number of the fact."""
+        loop.writer.on_append = partial(_note, self._own)
+        self._last = 0
+        """The number of the last fact that was read."""
+        self._events: deque[Event] = deque()
+
+    async def complete(self, event: Event) -> list[Event]:
+        """Return the events up to and including this one."""
+        if event.journal_number is None or event.type == "session:started":
+            return [event]
+        await self._read(event.journal_number)
+        if event.type in BOOKKEEPING:
+            return self._bookkeeping()
+        before: list[Event] = []
+        while self._events:
+            fact = self._events.popleft()
+            if fact.type == event.type and (
+                event.type != "session:answer" or fact.data.get("seq") == event.data["seq"]
+            ):
+                return [
+                    *before,
+                    replace(event, journal_number=fact.journal_number),
+                    *self._bookkeeping(),
+                ]
+            before.append(fact)
+        return [*before, replace(event, journal_number=None)]
+
+    def _bookkeeping(self) -> list[Event]:
+        """Take the next events that no announcement stands for: they are told at once. Those after an event that is
+        announced later wait for it."""
+        events = []
+        while self._events and self._events[0].type in BOOKKEEPING:
+            events.append(self._events.popleft())
+        return events
+
+    async def rest(self) -> list[Event]:
+        """Return the events of the facts that the loop did not announce."""
+        await self._read(self._loop.writer.journal_number)
+        return list(self._events)
+
+    async def _read(self, until: int) -> None:
+        self._last = max(self._last, self._loop.first_number)
+        if until <= self._last:
+            return
+        numbers = range(self._last + 1, until + 1)
+        if all(number in self._own for number in numbers):
+            self._events += [self._own.pop(number) for number in numbers]
+        else:
+            self._events += await run_blocking(self._facts, self._last, until)
+        self._last = until
+
+    def _facts(self, after: int, until: int) -> list[Event]:
+        facts = self._log.store.journal(self._log.session_id, after, until - after)
+        for fact in facts:
+            self._own.pop(fact.number, None)
+        return [fact_event(fact, self._log.appended_entries(fact)) for fact in facts]
+
+
+def _note(own: dict[int, Event], appended: AppendResult, entries: list[Entry]) -> None:
+    """Add the events of an append; called on a thread of the log."""
+    for fact in appended.facts:
+        own[fact.number] = fact_event(fact, entries if fact.kind == "appended" else ())
+
+
+def start_run(
+    log: Log,
+    content: str | Message | None,
+    *,
+    model: ModelLike,
+    tools: Iterable[ToolLike] = (),
+    limits: Limits | None = None,
+    one_shot: bool = False,
+    key: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    accept_imported: bool = False,
+    about: Mapping[str, Any] | None = None,
+    effects: Effects | None = None,
+    previous: Run | None = None,
+) -> Run:
+    check_effects(effects)
+    models = resolve_models(model)
+    for one in models:
+        check_options(one.provider, options)
+    writer = Writer(log, models[0], is_one_shot=one_shot)
+    by_name, servers = split_tools(tools)
+    servers = for_one_turn(servers) if one_shot else servers
+    setup = RunSetup(
+        models, by_name, limits or Limits(), options, servers, accept_imported, about or {}, effects
+    )
+    return Run(build_loop(writer, setup), content, key, previous)
+
+
+def cancel_turn(log: Log) -> None:
+    """Cancel the session's open turn, wherever it runs.
+
+    A runner that holds the session finds the request in the journal and aborts what it does. If none does, because it
+    died or the turn waits for a person, the turn is closed here.
+    """
+    while True:
+        row = log.refresh()
+        if is_held(row, log.runtime):
+            log.record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
+            return None
+        loop = build_loop(Writer(log, None), RunSetup([], {}, Limits()))
+        try:
+            with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this one
+                return thread.submit(asyncio.run, loop.close()).result()
+        except SessionRunning:
+            pass  # another process took it in this moment
+
+
+def resolve_models(model: ModelLike) -> list[Model]:
+    """Return the chain of models, with names resolved."""
+    chain = [model] if isinstance(model, str) or not isinstance(model, Sequence) else list(model)
+    if not chain:
+        raise InvalidOperation("a run needs a model; pass one, or a chain of them")
+    return [_resolve(item) for item in chain]
+
+
+def _resolve(model: Model | str) -> Model:
+    if not isinstance(model, str):
+        return model
+    # Imported late: most programs pass one model object, and tests a scripted one.
+    from oakleaf.models.names import model_by_name
+
+    return model_by_name(model)
+
+
+def collect(run: Run) -> RunResult:
+    """Run to the end, for a program without an event loop."""
+    if asyncio._get_running_loop() is not None:
+        raise InvalidOperation(
+            "send_sync() cannot run inside a running event loop (Jupyter, async code); use "
+            "`async for event in session.send(…)` or `await session.send(…)`"
+        )
+    return asyncio.run(run._run_to_end())

@@ -1,0 +1,149 @@
+"""Redact an exported session for sharing: hide secrets, recompute the chain, and give it another id.
+
+The log hides what was known to be secret when it was written; this hides what is known now. The new id is a hash of the
+old one: the same session gives the same bytes, and the old id cannot be recovered. The result reports only names and
+counts of secrets. Media cannot be searched for secrets, so they are left out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from hashlib import sha256
+
+from msgspec.structs import replace
+
+from oakleaf.bundle.rename import IdMap, rename_links, with_owner
+from oakleaf.core.codec import chain_id, decode, encode, from_json, to_json
+from oakleaf.core.entries import BranchSummary, Payload, Unknown
+from oakleaf.core.redact import ENCODED, Redactor, may_contain_packed
+from oakleaf.stores.base import SessionDetail, SessionRow, StoredEntry
+from oakleaf.stores.transfer import BlobStream, SessionExport
+
+_HIDDEN = re.compile(r"\[redacted(?: ([^\[\]]*))?\]")
+UNNAMED = "looks like a secret"
+MARK = "redacted"
+"""The tag that marks a redacted session in any store."""
+
+
+class CountingRedactor(Redactor):
+    """A redactor that counts what it hides, by the name of the secret."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        super().__init__()
+        self._redactor = redactor
+        self.counts: Counter[str] = Counter()
+
+    def may_contain_secret(self, body: bytes, runs: bytes | None = None) -> bool:
+        return self._redactor.may_contain_secret(body, runs)
+
+    def redact_text(self, text: str) -> str:
+        hidden = self._redactor.redact_text(text)
+        if hidden != text:
+            self.counts += (_marks(hidden) - _marks(text)) or Counter([UNNAMED])  # packed: marked within
+        return hidden
+
+
+def _marks(text: str) -> Counter[str]:
+    return Counter(name.removesuffix(ENCODED) or UNNAMED for name in _HIDDEN.findall(text))
+
+
+class Redaction:
+    def __init__(self, redactor: Redactor) -> None:
+        self.redactor = CountingRedactor(redactor)
+        self._sessions = IdMap(_hashed_id("ses"))
+        self._conversations = IdMap(_hashed_id("con"))
+        self._ids: dict[bytes, bytes] = {b"": b""}
+
+    def dumps(self, dumps: Iterable[SessionExport]) -> Iterator[SessionExport]:
+        for dump in dumps:
+            row = self._row(dump.row)
+            hide, links = self.redactor.redact_json, rename_links(dump.facts, self._sessions, is_root=False)
+            changed = replace(
+                dump,
+                row=row,
+                detail=self._detail(dump.detail),
+                entries=self._entries(dump),
+                facts=(replace(fact, data=hide(fact.data)) for fact in links),
+                inbox=(replace(each, body=self._body("message", each.body)) for each in dump.inbox),
+            )
+            yield with_owner(changed, row.session_id)
+
+    def blobs(
+        self, blobs: Callable[[Mapping[str, str]], Iterable[BlobStream]]
+    ) -> Callable[[Mapping[str, str]], Iterator[BlobStream]]:
+        """Leave out definitions of tools that hold a secret: their digest is part of the entries."""
+
+        def clean(mimes: Mapping[str, str]) -> Iterator[BlobStream]:
+            for blob in blobs(mimes):
+                data = b"".join(blob.pieces)
+                if not self.redactor.may_contain_secret(data):
+                    yield replace(blob, pieces=(data,))
+
+        return clean
+
+    def _row(self, row: SessionRow) -> SessionRow:
+        hide = self.redactor.redact_json
+        return replace(
+            row,
+            session_id=self._sessions[row.session_id],
+            conversation_id=self._conversations[row.conversation_id],
+            parent_session=None if row.parent_session is None else self._sessions[row.parent_session],
+            owner=None,  # the owner is not part of what is shared
+            agent=hide(row.agent),
+            title=hide(row.title),
+            error=hide(row.error),
+            trigger_id=hide(row.trigger_id),
+            tags=dict(sorted({**hide(row.tags), MARK: "true"}.items())),
+        )
+
+    def _detail(self, detail: SessionDetail) -> SessionDetail:
+        """Drop the cached state: it is folded again from the redacted entries."""
+        return SessionDetail(*(self._json(text) for text in (detail.spec, detail.policy, detail.workspace)))
+
+    def _json(self, text: bytes | None) -> bytes | None:
+        if text is None or not self.redactor.may_contain_secret(text):
+            return text
+        return to_json(self.redactor.redact_json(from_json(text)), "a redacted value")
+
+    def _entries(self, dump: SessionExport) -> Iterator[StoredEntry]:
+        parents = {branch.branch: (branch.parent, branch.parent_seq) for branch in dump.branches}
+        anchors = {*parents.values()}
+        ids: dict[tuple[int | None, int], bytes] = {(None, 0): b""}
+        branch, last = 0, b""
+        for stored in dump.entries:
+            entry = stored.entry
+            while branch != stored.branch:
+                branch += 1
+                last = ids[parents[branch]]
+                ids[branch, parents[branch][1]] = last
+            body = self._body(entry.kind, entry.body)
+            last = chain_id(last, entry.kind, entry.turn, entry.step, body)
+            self._ids[entry.entry_id] = last
+            if (branch, entry.seq) in anchors:
+                ids[branch, entry.seq] = last
+            yield StoredEntry(branch, replace(entry, entry_id=last, body=body, evidence=None))
+
+    def _body(self, kind: str, body: bytes) -> bytes:
+        if kind == "branch_summary":
+            body = self._summary_body(decode(kind, body))
+        if not self.redactor.may_contain_secret(body) and not may_contain_packed(body):
+            return body
+        payload = decode(kind, body)
+        if isinstance(payload, Unknown):
+            return to_json(self.redactor.redact_json(from_json(body)), kind)
+        return encode(self.redactor.redact_payload(payload))
+
+    def _summary_body(self, payload: Payload) -> bytes:
+        """Replace the entry id it refers to, which has changed."""
+        assert isinstance(payload, BranchSummary)
+        leaf_id = self._ids.get(bytes.fromhex(payload.leaf_id), b"")
+        return encode(replace(payload, leaf_id=leaf_id.hex()))
+
+
+def _hashed_id(prefix: str) -> Callable[[str], str]:
+    def name(old: str) -> str:
+        return f"{prefix}_{sha256(f'redacted {old}'.encode()).hexdigest()[:20]}"
+
+    return name

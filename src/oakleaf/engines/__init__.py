@@ -1,1 +1,0 @@
-"""Where an agent runs."""

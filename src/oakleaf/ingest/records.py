@@ -1,0 +1,188 @@
+"""Sessions and entries read from another tool, and a report of what could not be converted.
+
+Pure values: this module knows no tool and no store.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import astuple
+
+from oakleaf.core.codec import to_json
+from oakleaf.core.entries import Evidence, Note, Payload
+from oakleaf.core.ids import escape_id
+from oakleaf.core.messages import Message
+from oakleaf.core.redact import Redactor
+from oakleaf.core.state import State, merge_state
+from oakleaf.core.tool_definitions import ToolSpec
+from oakleaf.core.usage import MICROCENTS_PER_DOLLAR, Price, Usage, is_count
+from oakleaf.errors import OakleafError, shorten
+
+EXAMPLES = 3
+MAX_EXAMPLE = 1_000
+"""Characters of an example until it is redacted: of a secret that is cut off one part would stay."""
+UNKNOWN_KIND = "an item of unknown kind, kept as a note"
+START = ""
+"""The key of the position after the seeds, before the first entry."""
+
+
+class Loss(Struct):
+    """How often one kind of content could not be converted as it was, with a few examples."""
+
+    count: int = 0
+    examples: list[str] = field(default_factory=list)
+
+
+class LossReport(dict[str, Loss]):
+    """Losses by a description for people."""
+
+    def add(self, description: str, example: str = "", count: int = 1) -> None:
+        loss = self.setdefault(description, Loss())
+        loss.count += count
+        if example and len(loss.examples) < EXAMPLES:
+            loss.examples.append(example[:MAX_EXAMPLE])
+
+    def merge(self, other: LossReport) -> None:
+        for description, loss in other.items():
+            self.add(description, count=loss.count)
+            for example in loss.examples:
+                self.add(description, example, 0)
+
+    def for_people(self, redactor: Redactor) -> LossReport:
+        """Return the report with short examples, without secrets."""
+        return LossReport(
+            {
+                description: Loss(loss.count, [shorten(redactor.redact_text(text)) for text in loss.examples])
+                for description, loss in self.items()
+            }
+        )
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {description: loss.count for description, loss in self.items()}
+
+
+class EntryRecord(Struct, frozen=True, gc=False):
+    """One entry, and what the tool recorded about the model call that made it."""
+
+    payload: Payload
+    key: str | None = None
+    """A key that later records may name in `after` or `refers_to`."""
+    after: str | None = None
+    """The key of the entry it follows; None: the previous record."""
+    refers_to: str | None = None
+    """The key of another entry: the first one a compaction keeps, or the last one of the branch a summary describes."""
+    at: int | None = None
+    """Microseconds since 1970; None: the same as the previous record."""
+    model: str | None = None
+    provider: str | None = None
+    finish: str | None = None
+    evidence: Evidence | None = None
+    usage: Usage | None = None
+    """What the model call that produced this entry used."""
+    units: dict[str, int] | None = None
+    """What that call used beside tokens, or at another price: see `wire.Answer.units`."""
+    call_id: str | None = None
+    """The source's own id of that call: it is counted once, even if its answer has grown between two imports."""
+    tools: tuple[ToolSpec, ...] | None = None
+    """With settings: the tools that the model receives from here on."""
+    price: Price | None = None
+    """What it cost, as the tool recorded it; None: by the price table."""
+
+    @property
+    def is_answer(self) -> bool:
+        return isinstance(self.payload, Message) and self.payload.role == "assistant"
+
+
+class SessionRecord(Struct, frozen=True):
+    """One session of another tool: its entries in the order they were written, as a tree."""
+
+    tool: str
+    source: str
+    """Its id in the tool. The session id is derived from it, so importing the same session twice adds nothing."""
+    entries: tuple[EntryRecord, ...]
+    seeds: tuple[Message, ...] = ()
+    """Messages before the first input, such as the system prompt."""
+    leaf: str | None = None
+    """The key of the current leaf; None: the last entry."""
+    labels: dict[str, str] = {}
+    """Labels by the key of the entry they name."""
+    title: str | None = None
+    conversation_id: str | None = None
+    """The id under which the program that wrote it finds it again; None: the session id."""
+    agent: str | None = None
+    started_at: int | None = None
+    state: dict[str, Any] | None = None
+    tags: dict[str, str] = {}
+    losses: LossReport = field(default_factory=LossReport)
+    tasks: tuple[SessionRecord, ...] = ()
+    """Sub-agent sessions it started."""
+    missing: tuple[str, ...] = ()
+    """What the source does not say, such as "tool definitions"."""
+    unfinished: int = 0
+    """Answers that are still being written, and not in `entries`: a later import adds them."""
+
+    @property
+    def session_id(self) -> str:
+        return f"{self.tool}-{escape_id(self.source)}"
+
+    def family(self) -> Iterator[SessionRecord]:
+        """Yield the session and its tasks, and theirs."""
+        yield self
+        for task in self.tasks:
+            yield from task.family()
+
+    @property
+    def has_content(self) -> bool:
+        """Whether there is something to import."""
+        return bool(self.entries or self.seeds or self.tasks)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to import and nothing to report."""
+        return not (self.entries or self.tasks or self.losses or self.unfinished)
+
+
+def is_countable(usage: Usage) -> bool:
+    return all(count is None or is_count(count) for count in astuple(usage))
+
+
+def patches(state: State, values: State) -> list[State]:
+    """Return the state updates that set exactly these values. An object that would merge is deleted first."""
+    deletions = {
+        name: None for name, value in values.items() if merge_state(state, {name: value}).get(name) != value
+    }
+    return [patch for patch in (deletions, values) if patch and merge_state(state, patch) != state]
+
+
+def unknown_note(tool: str, kind: object, data: object, losses: LossReport) -> Note:
+    """Return a note that keeps an item as it is, or its text if no store could keep it, and count it: formats grow."""
+    losses.add(UNKNOWN_KIND, str(kind))
+    try:
+        to_json(data, "an item")
+    except (OakleafError, RecursionError):
+        data = repr(data).encode("utf-8", "replace").decode().replace("\0", "\ufffd")
+    return Note({tool: "unknown", "kind": str(kind).replace("\0", "\ufffd"), "data": data})
+
+
+def recorded_price(dollars: object, tool: str) -> Price | None:
+    """Return the price of a call in dollars; None for 0, which tools write for a model they do not know or that a subscription covers."""
+    if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not math.isfinite(dollars):
+        return None
+    microcents = int((Decimal(str(dollars)) * MICROCENTS_PER_DOLLAR).to_integral_value())
+    return Price(microcents, f"recorded by {tool}") if microcents and is_count(microcents) else None
+
+
+def stable_call_id(tool: str, *names: str) -> str:
+    """Return an id that is the same on every import, so that a call whose answer or usage has grown is counted once.
+
+    It is that of the call that a source names, or of all calls of a session of which only the sum is known.
+    """
+    text = " ".join((tool, *names)).encode("utf-8", "replace")
+    return sha256(text).hexdigest()[:24]

@@ -1,0 +1,414 @@
+"""What the clients of all vendors share: finding the key, and turning a vendor's errors into ours.
+
+Knows HTTP statuses and how vendors word a refusal. Does not know any vendor's request: each client makes its own. An
+SDK is imported at the first call, because that takes up to two seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from importlib import import_module
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from oakleaf.core.context import with_endpoint
+from oakleaf.core.entries import Endpoint, Settings
+from oakleaf.core.redact import MIN_SECRET_LENGTH
+from oakleaf.errors import (
+    ContextOverflow,
+    ModelError,
+    ModelUnavailable,
+    Overloaded,
+    TruncatedReply,
+    UnrecognizedReply,
+    shorten,
+)
+from oakleaf.log.async_bridge import MANY_ENTRIES, run_blocking, run_long
+from oakleaf.models.model import Delta, Request
+from oakleaf.models.servers import VARIABLE, find_server
+from oakleaf.models.windows import read_overflow
+from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.wire import Answer, find_provider
+from oakleaf.wire.base import Request as History
+
+MAX_REASON_LENGTH = 400
+MAX_RAW_LENGTH = 4_000
+NO_KEY = "none"
+"""Passed to the SDKs, which need some key, if a custom server needs none."""
+
+_OVERFLOW = re.compile(
+    "|".join(
+        (
+            r"prompt (is )?too long|input is too long|prompt exceeds max length|prompt token count.{0,60}?exceeds",
+            r"max(imum)? context length|maximum prompt length|maximum model length|maximum number of tokens",
+            r"context[_ ]length[_ ]exceeded|context window|exceeds? (the )?context|exceed_context_size",
+            r"exceeds the available context|context size has been exceeded|context length of only|context length is only",
+            r"(greater|longer) than the (model'?s )?context length|exceeded model token limit|token limit exceeded",
+            r"input token count.{0,200}?exceeds|too many tokens|reduce the length of (the|your) (messages|prompt|input)",
+            r"`inputs` (must have less than|tokens \+ `max_new_tokens` must be)|range of input length should be",
+        )
+    ),
+    re.IGNORECASE | re.DOTALL,
+)
+"""How vendors and servers say that the history is too long for the model; the tests name who says what."""
+_NEVER_FITS = re.compile(r"request too large|must be reduced", re.IGNORECASE)
+"""A rate limit that no waiting helps against: this one request is larger than it allows for a minute."""
+_TEXT_KEYS = (
+    "message",
+    "msg",
+    "error",
+    "detail",
+    "errors",
+    "error_message",
+    "description",
+    "reason",
+    "title",
+)
+"""Where an error body has its text, at any depth."""
+_HTML = re.compile(r"\s*<(!doctype|html|head|body|h1|center|title)\b", re.IGNORECASE)
+_HEADINGS = ("title", "h1")
+_HIDDEN_TAGS = ("style", "script")
+_STATUS_BY_KIND = {
+    "invalid_request_error": 400,
+    "context_length_exceeded": 400,
+    "authentication_error": 401,
+    "invalid_api_key": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "model_not_found": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "api_error": 500,
+    "server_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""An error in the middle of a stream has a kind instead of a status, which was sent at the start."""
+
+
+class StreamFailure(Exception):
+    """An error that arrived as an event of a stream, in the vendor's JSON, and that its SDK does not raise."""
+
+    def __init__(self, body: Mapping[str, Any]) -> None:
+        super().__init__("the stream failed without a message")
+        self.body = body
+
+
+class VendorFault(Struct, frozen=True):
+    """A vendor's error: its message, all it sent of it, its status, and how many seconds to wait before a retry."""
+
+    message: str
+    wording: str
+    """The whole body as text, by which the error is recognised."""
+    status: int | None = None
+    retry_after: float | None = None
+
+
+class VendorClient(ABC):
+    """A model behind a vendor's SDK. Each call makes its own client of the SDK; they share HTTP connections."""
+
+    provider: str
+    package: ClassVar[str]
+    extra: ClassVar[str]
+    key_variables: ClassVar[tuple[str, ...]]
+    url_variable: ClassVar[str]
+    url_path: ClassVar[str] = ""
+    """How a base URL usually ends."""
+
+    def __init__(
+        self, model: str, *, base_url: str | None = None, key: str | None = None, takes_key: bool = True
+    ) -> None:
+        """`takes_key=False`: for an address that nobody configured; it gets no key and nothing else of the environment."""
+        self.model = model
+        self._base_url = base_url
+        self._key = key
+        self._takes_key = takes_key
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.model!r})"
+
+    @property
+    def name(self) -> str:
+        """The name that `model_by_name` takes, with the server if it is not the vendor's."""
+        return f"{self._name}@{self._base_url}" if self._base_url else self._name
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        # In a thread: importing an SDK must not block the event loop.
+        connection = await run_blocking(self._connection)
+        reply: object = None
+        has_begun = has_text = False
+        try:
+            async with aclosing(self._pieces(connection, request)) as pieces:
+                async for piece in pieces:
+                    has_begun = True
+                    if not isinstance(piece, Delta):
+                        reply = piece
+                    elif piece != Delta():
+                        has_text = True
+                        yield piece
+            answer = self._parse(reply)
+            answer = replace(answer, endpoint=self.endpoint_for(request.context.settings))
+        except self._expected_errors(connection) as error:
+            if isinstance(error, StreamFailure):  # an error in place of an answer cuts nothing off
+                has_begun = has_text
+            model_error = self._model_error(error, connection, has_begun)
+            if isinstance(error, UnrecognizedReply) and error.raw is not None:
+                model_error.raw = _mask(_raw_text(error.raw), connection.key)[:MAX_RAW_LENGTH]
+        else:
+            yield answer
+            return
+        # Raised outside of `except`, without the SDK's error as its context: its message may contain the key, and its
+        # frames keep unread streams alive.
+        raise model_error
+
+    @abstractmethod
+    def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
+        """Yield deltas, the first one, which may be empty, as soon as the vendor responds; then the whole reply."""
+
+    @abstractmethod
+    def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
+        """Return the errors that the SDK raises if the vendor refuses or cannot be reached."""
+
+    def _connection(self) -> VendorConnection:
+        """Import the SDK and find key and URL; raise ModelUnavailable if one is missing."""
+        try:
+            sdk, http = import_module(self.package), import_module("httpx2")
+        except ImportError:
+            hint = f'pip install "oakleaf[{self.extra}]"'
+            raise ModelUnavailable(self._name, f"the package {self.package} is not installed", hint) from None
+        base_url = self._url()
+        if base_url and not base_url.startswith(("http://", "https://")):
+            raise ModelUnavailable(self._name, "its base URL is invalid", "start it with http:// or https://")
+        if not self._takes_key:
+            return VendorConnection(sdk, http, NO_KEY, base_url, takes_environment=False)
+        server = None if base_url is None or self._key else find_server(base_url, self.name)
+        if server is not None:
+            return VendorConnection(
+                sdk, http, server.key(self.name) or NO_KEY, base_url, takes_environment=False
+            )
+        key = self._key or next(filter(None, map(os.environ.get, self.key_variables)), None)
+        if not key and not self._base_url:
+            hint = f"set {' or '.join(self.key_variables)} in the environment"
+            raise ModelUnavailable(self._name, "no API key was found", hint)
+        return VendorConnection(sdk, http, key or NO_KEY, base_url)
+
+    def _url(self) -> str | None:
+        return self._base_url or os.environ.get(self.url_variable) or None
+
+    @property
+    def _name(self) -> str:
+        return f"{self.provider}:{self.model}"
+
+    def _expected_errors(self, connection: VendorConnection) -> tuple[type[Exception], ...]:
+        """Return what an SDK may raise: its own errors, those of its transport, and any that a garbled reply causes in it."""
+        parse_errors = (
+            UnrecognizedReply,
+            ValueError,
+            TypeError,
+            AttributeError,
+            LookupError,
+            AssertionError,
+            OSError,
+        )
+        transport = (connection.http.HTTPError, connection.http.StreamError, connection.http.InvalidURL)
+        return (StreamFailure, *self._sdk_errors(connection.sdk), *transport, *parse_errors)
+
+    def _model_error(self, error: Exception, connection: VendorConnection, has_begun: bool) -> ModelError:
+        """Return the error of ours that says what a caller can do: retry, compact, or check key and name."""
+        fault = read_fault(error)
+        reason = shorten(_mask(fault.message, connection.key), MAX_REASON_LENGTH)
+        is_overflow = _OVERFLOW.search(fault.wording) is not None
+        if fault.status is not None:
+            return self._error_by_status(reason, fault, is_overflow, connection)
+        if is_overflow:
+            return ContextOverflow(self._name, reason, *read_overflow(fault.wording))
+        if has_begun:
+            return TruncatedReply(self._name, f"the stream broke: {reason}")
+        if any(isinstance(cause, connection.http.HTTPError) for cause in (error, error.__cause__)):
+            return Overloaded(self._name, f"it could not be reached: {reason}")
+        hint = self._url_hint(connection.base_url) if isinstance(error, StreamFailure) else ""
+        return ModelError(self._name, reason, hint)
+
+    def _error_by_status(
+        self, reason: str, fault: VendorFault, is_overflow: bool, connection: VendorConnection
+    ) -> ModelError:
+        """What happened is recognised by the vendor's own words; `reason` is what may be shown of them."""
+        status = fault.status
+        assert status is not None
+        if status in (401, 403):
+            return ModelUnavailable(self._name, reason, self._key_hint(connection))
+        if status in (404, 405):
+            return ModelUnavailable(self._name, reason, self._url_hint(connection.base_url))
+        if status == 429 and not _NEVER_FITS.search(fault.wording):
+            return Overloaded(self._name, f"{reason} ({status})", fault.retry_after)
+        if status in (413, 429) or is_overflow:  # whatever the status: older servers send 500
+            return ContextOverflow(self._name, reason, *read_overflow(fault.wording))
+        if status == 408 or status >= 500:
+            return Overloaded(self._name, f"{reason} ({status})", fault.retry_after)
+        return ModelError(self._name, f"{reason} ({status})")
+
+    def _key_hint(self, connection: VendorConnection) -> str:
+        if connection.takes_environment:
+            return f"check the key in {' or '.join(self.key_variables)}"
+        return f"name the variable of its key: {VARIABLE}={connection.base_url}=VARIABLE"
+
+    def _url_hint(self, base_url: str | None) -> str:
+        hint = "check the model name and the base URL"
+        if base_url and self.url_path and not re.search(r"/v\d", base_url):
+            return f"{hint}, which has no {self.url_path}; most servers need it at the end"
+        return hint
+
+    def endpoint_for(self, settings: Settings) -> Endpoint:
+        """Return who is asked and what it accepts, as far as it decides what the request looks like.
+
+        What was learned from its errors is in the settings, if another process learned it, or known here.
+        """
+        return Endpoint()
+
+    async def _request(self, request: Request, exchange: HttpExchange, fields: Mapping[str, Any]) -> History:
+        """Return the vendor's request with these fields, and give the exchange its bytes. Made on a thread, because
+        other sessions share the event loop; long ones one after the other."""
+        run = run_long if len(request.context.items) > MANY_ENTRIES else run_blocking
+        history, exchange.body = await run(self._encode, request, fields)
+        return history
+
+    def _encode(self, request: Request, fields: Mapping[str, Any]) -> tuple[History, bytes]:
+        history = {**fields, **self._project(request)}
+        return history, msgspec.json.encode(history)
+
+    def _arguments(self, fields: History) -> dict[str, Any]:
+        """Return what an SDK needs to know of a request; the rest is in the body alone."""
+        needed: dict[str, Any] = {find_provider(self.provider).history: []}
+        return needed | {name: fields[name] for name in ("model", "stream", "max_tokens") if name in fields}
+
+    def _project(self, request: Request) -> History:
+        """Return the request as it is sent, but for the model and how to stream."""
+        context = with_endpoint(request.context, self.provider, self.endpoint_for(request.context.settings))
+        return find_provider(self.provider).project(context, request.blobs)
+
+    def _parse(self, reply: object) -> Answer:
+        if reply is None:
+            raise TruncatedReply(self._name, "the stream ended before there was an answer")
+        try:
+            answer = find_provider(self.provider).parse_reply(reply)
+        except UnrecognizedReply as error:
+            unread = ModelError(self._name, shorten(error.problem, MAX_REASON_LENGTH))
+            unread.raw = _raw_text(reply if error.raw is None else error.raw)[:MAX_RAW_LENGTH]
+            raise unread from None
+        if not isinstance(answer.finish, str):
+            truncated = TruncatedReply(self._name, "the stream ended without a stop reason")
+            truncated.usage = answer.usage
+            raise truncated
+        return answer if isinstance(answer.model, str) else replace(answer, model=None)
+
+
+def _status_of(*kinds: object) -> int | None:
+    """Return the status for the first kind that is known or is a status itself."""
+    for kind in kinds:
+        if str(kind) in _STATUS_BY_KIND:
+            return _STATUS_BY_KIND[str(kind)]
+        if re.fullmatch("[45][0-9][0-9]", str(kind)):
+            return int(str(kind))
+    return None
+
+
+def read_fault(error: Exception) -> VendorFault:
+    """Read a vendor's message, which the three SDKs keep under different names, in the vendor's own JSON."""
+    body = getattr(error, "body", None) or getattr(error, "details", None)
+    first = body[0] if isinstance(body, list) and body else body
+    inner = first.get("error", first) if isinstance(first, Mapping) else {}
+    inner = inner if isinstance(inner, Mapping) else {}
+    status = _status_of(getattr(error, "status_code", None), *map(inner.get, ("code", "type", "status")))
+    status = status or _status_of(getattr(error, "code", None))
+    message = body_text(body)
+    if not message:
+        is_empty = getattr(error, "status_code", None) is not None
+        message = "it sent no message" if is_empty else _error_text(error.__cause__ or error)
+    if isinstance(code := inner.get("code"), str) and code not in message:
+        message += f" [{code}]"
+    return VendorFault(message, f"{message} {body}", status, _retry_after(error, inner))
+
+
+def body_text(body: object) -> str:
+    """Return what the body of an error says: JSON of any server's shape, a page of a proxy, or text."""
+    if isinstance(body, str):
+        if not is_page(body):
+            return body.strip()
+        return _page_text(body)
+    if isinstance(body, list):
+        return "; ".join(filter(None, map(body_text, body)))
+    if not isinstance(body, Mapping):
+        return "" if body is None else str(body)
+    text = next(filter(None, (body_text(body.get(key)) for key in _TEXT_KEYS)), "") or (
+        str(body) if body else ""
+    )
+    if isinstance(place := body.get("loc"), list):  # FastAPI names the field
+        text = f"{'.'.join(map(str, place))}: {text}"
+    metadata = body.get("metadata")
+    # What a router was told by the server behind it.
+    raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
+    return f"{text}: {raw}" if raw else text
+
+
+def _page_text(page: str) -> str:
+    """Return the first heading of a page, or all its text if it has none."""
+    texts: list[str] = []
+    hidden = heading = ""
+    for piece in page.split("<")[1:]:
+        tag, _, text = piece.partition(">")
+        name = (tag.split(maxsplit=1) or [""])[0].lower()
+        if hidden:
+            hidden = "" if name == f"/{hidden}" else hidden
+        elif name in _HIDDEN_TAGS:
+            hidden = name
+        elif heading and name == f"/{heading}":
+            break
+        elif name in _HEADINGS and not heading:
+            heading, texts = name, [text]
+            continue
+        if not hidden:
+            texts.append(text)
+    return " ".join(" ".join(texts).split())
+
+
+def is_page(body: str) -> bool:
+    return _HTML.match(body) is not None
+
+
+def _retry_after(error: Exception, inner: Mapping[str, Any]) -> float | None:
+    headers = getattr(getattr(error, "response", None), "headers", None) or {}
+    delays = [(headers.get("retry-after-ms"), 1000), (headers.get("retry-after"), 1)]
+    details = inner.get("details")
+    for detail in details if isinstance(details, list) else ():  # where Google puts it
+        if isinstance(detail, Mapping) and isinstance(delay := detail.get("retryDelay"), str):
+            delays.append((delay.removesuffix("s"), 1))
+    for value, unit in delays:
+        if value and re.fullmatch(r"\d+(\.\d+)?", value):
+            return float(value) / unit
+    return None
+
+
+def _error_text(error: BaseException) -> str:
+    """Return the message without a hint: those of our errors are for callers who parse a reply themselves."""
+    return (error.problem if isinstance(error, UnrecognizedReply) else str(error)) or type(error).__name__
+
+
+def _raw_text(raw: object) -> str:
+    if isinstance(raw, str):
+        return raw
+    dump = getattr(raw, "model_dump_json", None)
+    return str(dump(warnings=False)) if callable(dump) else json.dumps(raw, ensure_ascii=False, default=str)
+
+
+def _mask(message: str, key: str) -> str:
+    """Hide the key. A short one, such as a local server's "x", is no secret and occurs in ordinary words."""
+    return message if len(key) < MIN_SECRET_LENGTH else message.replace(key, "[key]")

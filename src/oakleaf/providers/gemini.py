@@ -1,0 +1,112 @@
+"""Google's Gemini models, called with the SDK `google-genai`, which has no final message: it is assembled here.
+
+A part with a signature is never joined with another: Gemini accepts a signature only on the part it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, closing
+from typing import Any
+
+from oakleaf.models.model import Delta, Request
+from oakleaf.providers.base import VendorClient
+from oakleaf.providers.connections import TIMEOUT_SECONDS, HttpExchange, VendorConnection
+from oakleaf.wire.parsing import to_dict
+
+_PLACEHOLDER = "-"
+"""The SDK requires contents; the body of the request has its own, and is not what the SDK writes: from arguments it would
+write some names in snake case."""
+_CONFIG = {"automatic_function_calling": {"disable": True}}
+_SOURCES = ("grounding_metadata", "url_context_metadata", "citation_metadata")
+
+
+class GeminiModel(VendorClient):
+    provider = "gemini"
+    package = "google.genai"
+    extra = "gemini"
+    key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    url_variable = "GOOGLE_GEMINI_BASE_URL"
+
+    def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
+        kinds = vars(sdk.errors).values()  # they have no common base class
+        return tuple(kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Exception))
+
+    async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
+        builder = GeminiReplyBuilder()
+        async with HttpExchange(connection) as exchange:
+            await self._request(request, exchange, {})
+            client = connection.sdk.Client(
+                vertexai=False,
+                api_key=connection.key,
+                http_options=_http_options(connection, exchange.http.client),
+            )
+            with closing(client):
+                chunks = await client.aio.models.generate_content_stream(
+                    model=self.model, contents=_PLACEHOLDER, config=_CONFIG
+                )
+                async with aclosing(chunks):
+                    async for chunk in chunks:
+                        yield builder.add(to_dict(chunk))
+        if builder.has_begun:
+            yield builder.reply()
+
+
+def _http_options(connection: VendorConnection, http: Any) -> dict[str, Any]:
+    return {
+        "base_url": connection.base_url,
+        "httpx_async_client": http,  # so that the SDK does not use aiohttp
+        "timeout": int(TIMEOUT_SECONDS * 1000),  # without it the SDK sets none, which overrides that client's
+        "client_args": {"verify": connection.tls},
+        "async_client_args": {"ssl": connection.tls},
+    }
+
+
+class GeminiReplyBuilder:
+    """Assembles a reply from its chunks."""
+
+    def __init__(self) -> None:
+        self.has_begun = False
+        self._parts: list[dict[str, Any]] = []
+        self._fields: dict[str, Any] = {}
+        self._finish: object = None
+        self._sources: dict[str, Any] = {}
+
+    def add(self, chunk: dict[str, Any]) -> Delta:
+        names = ("prompt_feedback", "usage_metadata", "model_version")
+        self._fields.update({name: chunk[name] for name in names if chunk.get(name) is not None})
+        candidates = chunk.get("candidates") or []
+        self.has_begun |= bool(candidates) or "prompt_feedback" in self._fields
+        text = reasoning = ""
+        for candidate in candidates[:1]:
+            self._finish = candidate.get("finish_reason") or self._finish
+            self._sources.update({name: candidate[name] for name in _SOURCES if candidate.get(name)})
+            for part in (candidate.get("content") or {}).get("parts") or ():
+                self._add_part(part)
+                text += "" if part.get("thought") else part.get("text") or ""
+                reasoning += (part.get("text") or "") if part.get("thought") else ""
+        return Delta(text, reasoning)
+
+    def _add_part(self, part: dict[str, Any]) -> None:
+        last = self._parts[-1] if self._parts else {}
+        if (
+            _is_plain_text(part)
+            and _is_plain_text(last)
+            and bool(part.get("thought")) == bool(last.get("thought"))
+        ):
+            last["text"] += part["text"]
+        else:
+            self._parts.append(part)
+
+    def reply(self) -> dict[str, Any]:
+        if not self._parts and self._finish is None and "prompt_feedback" in self._fields:
+            return self._fields
+        content = {"role": "model", "parts": self._parts}
+        candidate = {"content": content, "finish_reason": self._finish, **self._sources}
+        return {**self._fields, "candidates": [candidate]}
+
+
+def _is_plain_text(part: dict[str, Any]) -> bool:
+    """Whether the part is text and nothing else, without a signature."""
+    fields = {key for key, value in part.items() if value is not None}
+    return "text" in fields and fields <= {"text", "thought"}

@@ -1,0 +1,87 @@
+"""OpenAI's models over its Responses API, called with the SDK `openai`.
+
+Nothing is stored at OpenAI: reasoning is returned encrypted and sent again. The last event of a stream contains the
+whole response, so nothing is assembled here but the list of its items, where a server leaves that out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from oakleaf.core.context import endpoint_of
+from oakleaf.core.entries import Endpoint, Settings
+from oakleaf.models.model import Delta, Request
+from oakleaf.providers.base import StreamFailure, VendorClient
+from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.wire.parsing import to_dict
+
+_NOT_ENCRYPTED = "Encrypted content is not supported"
+_FINAL_EVENTS = ("response.completed", "response.incomplete")
+_TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
+_REASONING_EVENTS = ("response.reasoning_summary_text.delta", "response.reasoning_text.delta")
+
+
+class OpenAIModel(VendorClient):
+    provider = "openai"
+    package = "openai"
+    extra = "openai"
+    key_variables = ("OPENAI_API_KEY",)
+    url_variable = "OPENAI_BASE_URL"
+    url_path = "/v1"
+
+    _encrypts_reasoning = True  # until the model refuses it
+
+    def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
+        return (sdk.OpenAIError,)
+
+    async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
+        async with (
+            HttpExchange(connection) as exchange,
+            await self._open(connection.sdk, request, exchange) as events,
+        ):
+            yield Delta()
+            items: dict[int, Any] = {}
+            async for event in events:
+                yield _read_event(to_dict(event), items)
+
+    def endpoint_for(self, settings: Settings) -> Endpoint:
+        endpoint = endpoint_of(settings, self.provider)
+        encrypts = self._encrypts_reasoning and (endpoint.encrypts_reasoning or endpoint.model != self.model)
+        return Endpoint() if encrypts else Endpoint(model=self.model, encrypts_reasoning=False)
+
+    async def _open(self, sdk: Any, request: Request, exchange: HttpExchange) -> Any:
+        create = exchange.client(sdk.AsyncOpenAI).responses.create
+        streaming = {"model": self.model, "stream": True}
+        fields = await self._request(request, exchange, streaming)
+        try:
+            return await create(**self._arguments(fields))
+        except sdk.BadRequestError as error:
+            # A model without reasoning refuses to encrypt it, and says so in this message.
+            if _NOT_ENCRYPTED not in str(error) or "include" not in fields:
+                raise
+            self._encrypts_reasoning = False
+            fields = await self._request(request, exchange, streaming)
+            return await create(**self._arguments(fields))
+
+
+def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
+    """Return the delta of an event, or the whole response of the last one; collect the items that are complete."""
+    kind = event.get("type")
+    if kind == "response.output_item.done":
+        items[event["output_index"]] = event["item"]
+    if kind in _TEXT_EVENTS:
+        return Delta(text=event["delta"])
+    if kind in _REASONING_EVENTS:
+        return Delta(reasoning=event["delta"])
+    if kind in _FINAL_EVENTS:
+        response = to_dict(event["response"])
+        # Some servers send the items only one by one.
+        return (
+            response if response.get("output") else {**response, "output": [items[n] for n in sorted(items)]}
+        )
+    if kind == "response.failed":
+        raise StreamFailure(event["response"].get("error") or {})
+    if kind == "error":
+        raise StreamFailure(event)
+    return Delta()

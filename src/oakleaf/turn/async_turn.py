@@ -1,0 +1,183 @@
+"""One turn of your own loop in asyncio: the verbs of `Turn`, each awaitable and durable when its await returns.
+
+Nothing that reads or writes the store runs on the event loop, so that many sessions of one process share it. Verbs of
+one turn run one after the other, however many tasks await them; tools run side by side.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from oakleaf import wire
+from oakleaf.core.fit import Budget
+from oakleaf.core.messages import Message, Outcome, ToolCall
+from oakleaf.core.turns import OpenCall
+from oakleaf.core.usage import Usage
+from oakleaf.log.async_bridge import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
+
+if TYPE_CHECKING:
+    from oakleaf.agent.prompt_window import GrowingPrompt
+    from oakleaf.agent.tools.tool import Tool
+    from oakleaf.turn.turn import Turn
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class AsyncTurn:
+    """Opened by `async with session.turn("…") as turn`; the loop is that of `Turn`, with `await` before each verb:
+
+    while not turn.done:
+        await asyncio.gather(*(turn.run(call, TOOLS[call.call.name]) for call in turn.open_tool_calls))
+        if not turn.done:
+            request = await turn.request("anthropic")
+            await turn.answer(await client.messages.create(**request, …))
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._prompt: GrowingPrompt | None = None
+        self._lock = asyncio.Lock()
+        self._is_done = False
+        self._open_calls: tuple[OpenCall, ...] = ()
+
+    async def _run_blocking(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a verb to its end on a thread, after those before it."""
+
+        def run() -> R:
+            try:
+                return work(*args, **kwargs)
+            finally:
+                self._note_position()
+
+        async with self._lock:
+            return await run_to_end(run)
+
+    def _note_position(self) -> None:
+        """Keep what the properties tell: reading it may read the store."""
+        self._is_done = self._turn.done
+        if not self._turn.is_repeating:
+            self._open_calls = self._turn.open_tool_calls
+
+    async def enter(self) -> None:
+        try:
+            await self._run_blocking(self._turn.__enter__)
+        except asyncio.CancelledError as error:
+            if self._turn.is_entered:  # it was opened meanwhile, and nobody else leaves it
+                await self.exit(type(error), error, None)
+            raise
+
+    async def exit(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        async with self._lock:
+            await run_to_end(self._turn.__exit__, kind, error, traceback)
+        if self._prompt is not None:
+            free_in_pieces(self._prompt.forget())
+
+    @property
+    def done(self) -> bool:
+        """Whether the turn has ended: by an answer that calls no tool, or by a tool that ends it."""
+        return self._is_done
+
+    @property
+    def open_tool_calls(self) -> tuple[OpenCall, ...]:
+        """The tool calls without a result, in call order, as the model made them; see `Turn.open_tool_calls`."""
+        # Of a keyed turn that runs again: what is asked decides where it continues.
+        if self._turn.is_repeating:
+            return self._turn.open_tool_calls
+        return self._open_calls
+
+    async def is_cancel_requested(self) -> bool:
+        """Whether `session.cancel()` or `oakleaf cancel` asked from elsewhere to end this turn: check it between steps."""
+        return await self._run_blocking(lambda: self._turn.is_cancel_requested)
+
+    async def request(self, provider: str, budget: Budget | None = None) -> dict[str, Any]:
+        """The history in the provider's request format, as `session.request` has it."""
+        async with self._lock:
+            run = run_long if self._turn.log.leaf.seq > MANY_ENTRIES and budget is None else run_to_end
+            return await run(self._request, provider, budget)
+
+    def _request(self, provider: str, budget: Budget | None) -> dict[str, Any]:
+        from oakleaf.agent.prompt_window import GrowingPrompt, read_prompt_context
+
+        log = self._turn.log
+        if budget is not None:
+            context = read_prompt_context(log, log.leaf, budget)
+        else:
+            self._prompt = self._prompt or GrowingPrompt(log)
+            context = self._prompt.context()
+        return wire.find_provider(provider).project(context, log.read_blob)
+
+    async def messages(self, provider: str, budget: Budget | None = None) -> list[dict[str, Any]]:
+        """Only the messages of `request()`."""
+        request = await self.request(provider, budget)
+        messages: list[dict[str, Any]] = request[wire.find_provider(provider).history]
+        return messages
+
+    async def recorded_answer(self) -> Message | None:
+        """Return the next answer that an earlier run of this keyed turn recorded, None if there is none."""
+        return await self._run_blocking(self._turn.recorded_answer)
+
+    async def answer(
+        self,
+        reply: object,
+        *,
+        usage: Usage | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        key: str | None = None,
+    ) -> Message:
+        """Append a model's answer: an SDK object, a dict or a Message; see `Turn.answer`."""
+        return await self._run_blocking(
+            self._turn.answer, reply, usage=usage, provider=provider, model=model, key=key
+        )
+
+    async def failed(
+        self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
+    ) -> None:
+        """Record a model call without an answer: it is counted, and nothing is appended to the path."""
+        await self._run_blocking(self._turn.failed, why, usage=usage, provider=provider, model=model)
+
+    async def result(
+        self,
+        call_id: str,
+        content: object = "",
+        *,
+        error: bool = False,
+        outcome: Outcome = "done",
+        ends_turn: bool = False,
+        state: dict[str, Any] | None = None,
+        details: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Message:
+        """Append the result of one call; see `Turn.result`."""
+        return await self._run_blocking(
+            self._turn.result,
+            call_id,
+            content,
+            error=error,
+            outcome=outcome,
+            ends_turn=ends_turn,
+            state=state,
+            details=details,
+            key=key,
+        )
+
+    async def started(self, call: ToolCall | OpenCall) -> None:
+        """Record that a tool call starts now, before you run it yourself; see `Turn.started`."""
+        await self._run_blocking(self._turn.started, call)
+
+    async def run(
+        self,
+        call: ToolCall | OpenCall,
+        function: Tool | Callable[..., Coroutine[Any, Any, Any]] | Callable[..., Any],
+    ) -> Message:
+        """Run a tool call once and append its result, as `Turn.run` does; a function that is not async runs in a thread."""
+        return await self._turn.run_async(call, function, self._run_blocking)

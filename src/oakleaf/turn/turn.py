@@ -1,0 +1,761 @@
+"""One turn of your own loop: the input, the answers, the results, each durable when its line returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
+
+from msgspec.structs import replace
+
+from oakleaf import wire
+from oakleaf.core.context import fold_settings
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import INTERRUPTED
+from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
+from oakleaf.core.tool_definitions import ToolSet
+from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import OpenCall
+from oakleaf.core.usage import Call, Usage
+from oakleaf.errors import (
+    ApprovalRequired,
+    CallAlreadyStarted,
+    Fenced,
+    InvalidOperation,
+    OakleafError,
+    OrphanResult,
+    SessionTrashed,
+    StaleLeaf,
+)
+from oakleaf.log.changes import AppendResult, check_callers_key
+from oakleaf.log.keyed_turn import KeyedTurn, RecordedSteps, find_turn
+from oakleaf.log.lease import Lease
+from oakleaf.log.log import Log
+from oakleaf.log.turn_start import trigger_columns
+from oakleaf.models.prices import price
+from oakleaf.stores.base import MADE_KEY, SessionRow
+from oakleaf.wire import Answer
+
+if TYPE_CHECKING:
+    from oakleaf.agent.call_status import CallStatus
+    from oakleaf.agent.limits import Limits
+    from oakleaf.agent.tools.tool import Tool, ToolContext
+    from oakleaf.turn.async_turn import AsyncTurn
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RunBlocking(Protocol):
+    """Runs what reads or writes the store, here or on another thread."""
+
+    def __call__(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+
+class Turn:
+    """Opened by `with session.turn("…") as turn`; closed by the answer that calls no tool.
+
+    Leaving the block early marks the session as failed (exception), cancelled (Ctrl-C), waiting (for an approval) or
+    interrupted. The turn itself stays open; `session.turn()` continues it. The loop is the same for both:
+
+        while not turn.done:
+            for call in turn.open_tool_calls:
+                turn.run(call, TOOLS[call.call.name])
+            if not turn.done:
+                turn.answer(client.messages.create(**session.request("anthropic"), …))  # tools included
+
+    With a key the same lines may run again, after a crash or a second delivery, and leave the same entries as once: a
+    turn that has ended is done at once, and its answers and results are returned as they were recorded; one that is
+    open continues. Nothing is written or run for what is recorded.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        content: str | Message | dict[str, Any] | None,
+        *,
+        key: str | None,
+        model: str | None,
+        started: dict[str, Any],
+        tools: ToolSet | None = None,
+    ) -> None:
+        self._log = log
+        self._content = content
+        self._key = key
+        self._model = model
+        self._started = started
+        self._tools = tools
+        """The definitions of the tools, until they are on the path."""
+        self._call_id: str | None = None
+        self._turn = 0
+        self._fence = 0
+        self._own_answers: set[int] = set()
+        """The seqs of the answers appended here: no earlier process started their tool calls."""
+        self._own_starts: set[tuple[int, int]] = set()
+        self._leaves_paths: bool | None = None
+        self._recorded: RecordedSteps | None = None
+        """What an earlier run of this keyed turn recorded."""
+        self._is_closed = False
+        """Whether that run ended the turn: nothing is written for it any more."""
+        self._caps: Limits | None = None
+        """The limits that were set on the session; the defaults of `send` do not hold here."""
+        self._lease = Lease(log)
+        self._async_turn: AsyncTurn
+
+    def __enter__(self) -> Self:
+        draft = None if self._content is None else _input(self._content)
+        while not self.is_entered:
+            recorded = find_turn(self._log, self._key, None if draft is None else _message(draft))
+            self._call_id = None
+            try:
+                if recorded is not None:
+                    self._repeat(recorded)
+                elif draft is not None:
+                    self._start(draft)
+                else:
+                    self._continue()
+            except (StaleLeaf, Fenced) as error:  # another process has run the session since it was read
+                self._log.raise_if_leased()
+                if isinstance(error, StaleLeaf) and recorded is None and draft is not None:
+                    raise
+        return self
+
+    async def __aenter__(self) -> AsyncTurn:
+        from oakleaf.turn.async_turn import AsyncTurn
+
+        self._async_turn = AsyncTurn(self)
+        await self._async_turn.enter()
+        return self._async_turn
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self._async_turn.exit(kind, error, traceback)
+        finally:
+            del self._async_turn  # it refers to this turn
+
+    def _start(self, draft: Draft) -> None:
+        """Append the input. The commit takes the lease; a later runner raises the fence, so that this one, if it comes
+        late, writes nothing."""
+        log = self._log
+        if log.cursor.turn:
+            log.keep_partial()  # what was shown of the answer to the input before this one
+        before = log.store.session(log.session_id)
+        self._refuse_past_caps(before)
+        self._fence = before.fence
+        row = self._running_row(before)
+        started = self._append(
+            draft, key=self._key, row=row, data=self._started, before=self._changed_settings()
+        )
+        if not started.repeated:  # else it was delivered to another process at the same time
+            self._take_lease()
+            self._turn = log.cursor.turn
+
+    def _continue(self) -> None:
+        """Continue the open turn of the session, wherever this handle was."""
+        log = self._log
+        log.refresh()
+        if self._key is not None or not log.cursor.turn:
+            under = "" if self._key is None else f" under key {self._key!r}"
+            raise InvalidOperation(
+                f"no turn is open in session {log.session_id}{under}; pass an input: session.turn(text)"
+            )
+        self._resume()
+        self._turn = log.cursor.turn
+
+    def _resume(self) -> None:
+        """Take the lease, if the open turn is still where this handle is."""
+        from oakleaf.agent.limits import session_caps
+
+        log = self._log
+        before = log.store.session(log.session_id)
+        self._caps = session_caps(log)
+        row = self._running_row(before)
+        data = {"turn": log.cursor.turn}
+        log.record("turn_resumed", data=data, row=row, only_at_leaf=True, fence=before.fence)
+        self._take_lease()
+        draft = log.store.draft(log.session_id)
+        if draft is not None:  # our loop's answer broke off; this one asks again
+            log.append([Draft(assistant(draft), finish=INTERRUPTED)])
+        self._append_settings()
+
+    def _refuse_past_caps(self, row: SessionRow) -> None:
+        """Raise `TurnLimit` if the session's own limits allow no other turn. The refusal is recorded, the input is not."""
+        from oakleaf.agent.limits import check_own_caps, session_caps
+
+        self._caps = session_caps(self._log)
+        if self._caps is not None and (hit := check_own_caps(self._log, self._caps, turns=row.turns)):
+            self._log.record("turn_refused", data={"error": hit.data})
+            raise hit.to_error(self._log.session_id)
+
+    def _stop_at_caps(self) -> None:
+        """End the turn in public and raise `TurnLimit` if the session's own limits allow no other model call."""
+        from oakleaf.agent.limits import check_own_caps
+
+        log = self._log
+        if self._caps is None or log.cursor.open_calls or not log.cursor.turn:
+            return
+        if hit := check_own_caps(log, self._caps, rounds=log.cursor.step):
+            if self._call_id is not None:
+                dropped = {"call_id": self._call_id}
+                log.record("call_dropped", data=dropped, drops_call=self._call_id, fence=self._fence)
+            closing = Draft(assistant(f"(stopped: {hit})"), finish="error")
+            self._append(closing, key=None, data={"error": str(hit)})
+            raise hit.to_error(log.session_id)
+
+    def _take_lease(self) -> None:
+        """Hold the lease that the last commit took."""
+        self._fence = self._lease.fence
+        self._lease.keep()
+        self._log.fence = self._fence
+
+    def _changed_settings(self) -> list[Draft]:
+        """Return the settings to append before the next model call: the definitions of the tools, if they are new."""
+        tools = self._tools
+        path = self._log.store.control_entries(self._log.session_id, leaf=self._log.leaf) if tools else []
+        if tools is None or tools.definitions == fold_settings(path).tool_definitions:
+            return []
+        return [tools.draft()]
+
+    def _append_settings(self) -> None:
+        """Append them once no tool call is open."""
+        if self._tools is not None and not self._log.cursor.open_calls:
+            if drafts := self._changed_settings():
+                self._log.append(drafts, fence=self._fence)
+            self._tools = None
+
+    def _running_row(self, before: SessionRow) -> dict[str, Any]:
+        model = {} if self._model is None else {"model": self._model}
+        row = {"status": "running", "completed_at": None, "error": None, **model}
+        return row | trigger_columns(self._started) | self._lease.columns(before)
+
+    def _repeat(self, recorded: KeyedTurn) -> None:
+        """Continue the recorded turn if it is open; else write nothing. The handle goes back to its input."""
+        if recorded.is_open:
+            self._resume()
+        self._turn, self._is_closed = recorded.turn, not recorded.is_open
+        self._recorded = RecordedSteps(recorded)
+        self._log.seek(recorded.leaf)
+        self._log.recorded_steps = self._recorded
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            self._end(kind, error)
+        finally:
+            self._lease.stop()  # after its end is stored: until then the turn is this one's
+
+    def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        """Record how the turn was left, if it has not ended."""
+        self._log.fence = self._log.recorded_steps = None
+        if self._recorded is not None:
+            self._log.refresh()
+        if self.done:
+            return
+        status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
+        status = "waiting" if isinstance(error, ApprovalRequired) else status
+        message = (
+            None if error is None else f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
+        )
+        row = {
+            "status": status,
+            "error": message and message.replace("\0", ""),
+            "holder": None,
+            "lease_until": None,
+        }
+        data = {"turn": self._log.cursor.turn, "status": status, "error": message}
+        with suppress(Fenced):  # another runner has driven the session meanwhile; its status stands
+            # Left without an error: the call was not made. After an error it may have been, and stays counted.
+            dropped = self._call_id if kind is None else None
+            self._log.record("turn_ended", data=data, row=row, drops_call=dropped, fence=self._fence)
+
+    @property
+    def log(self) -> Log:
+        """The log of the session."""
+        return self._log
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether the turn was opened."""
+        return bool(self._turn)
+
+    @property
+    def is_repeating(self) -> bool:
+        """Whether this keyed turn runs again and has not repeated an answer yet: its next line says where it continues."""
+        return self._recorded is not None and not self._recorded.passed
+
+    @property
+    def done(self) -> bool:
+        """Whether the turn has ended: by an answer that calls no tool, or by a tool that ends it."""
+        return self._is_closed or self._log.cursor.turn != self._turn
+
+    @property
+    def is_cancel_requested(self) -> bool:
+        """Whether `session.cancel()` or `oakleaf cancel` asked from elsewhere to end this turn: check it between steps.
+
+        Your own loop cannot be aborted from outside; leave the block, and `session.cancel()` or `resume` closes the turn.
+        """
+        from oakleaf.agent.cancellation import is_cancel_requested
+
+        return is_cancel_requested(self._log.facts_backwards(), self._turn)
+
+    @property
+    def open_tool_calls(self) -> tuple[OpenCall, ...]:
+        """The tool calls without a result, in call order, as the model made them.
+
+        A secret in the arguments is not stored: after a crash such a call shows placeholders and must not be run
+        (`call.call.is_hidden`), unless all of them are named secrets that this process knows too.
+        """
+        if self.is_repeating:
+            if self._is_closed:
+                return ()
+            self._catch_up()  # a loop that begins here continues where the turn is, and repeats no answer
+        return self._original_calls()
+
+    def _original_calls(self) -> tuple[OpenCall, ...]:
+        return tuple(self._with_original(call) for call in self._log.cursor.open_calls)
+
+    def recorded_answer(self) -> Message | None:
+        """Return the next answer that an earlier run of this keyed turn recorded, None if there is none.
+
+        Saves the model call: `answer = turn.recorded_answer() or turn.answer(client.messages.create(…))`.
+        """
+        entry = None if self._recorded is None else self._recorded.next_answer()
+        if entry is None or entry.message is None:
+            return None
+        self._log.seek(Leaf(entry.branch, entry.seq))
+        return self._with_original_calls(entry.message, entry.seq)
+
+    def _recorded_result(self, call_id: str) -> Message | None:
+        entry = None if self._recorded is None else self._recorded.result(call_id)
+        if entry is not None and entry.seq > self._log.leaf.seq:
+            self._log.seek(Leaf(entry.branch, entry.seq))
+        return None if entry is None else entry.message
+
+    def _catch_up(self) -> None:
+        """Move from the last recorded step that was repeated to the session's leaf, to write there."""
+        if self._is_closed:
+            raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
+        if self._recorded is not None:
+            self._recorded.leave(self._log)
+
+    def answer(
+        self,
+        reply: object,
+        *,
+        usage: Usage | None = None,
+        provider: str | None = None,
+        model: str | None = None,
+        key: str | None = None,
+    ) -> Message:
+        """Append a model's answer: an SDK object, a dict or a Message. Usage and evidence are read from it.
+
+        Returns it as it was stored, but its tool calls as the model made them: tools run on what the model said. In a
+        keyed turn that runs again, the answer that was recorded is returned instead.
+        """
+        recorded = self.recorded_answer()
+        if recorded is not None:
+            return recorded
+        self._catch_up()
+        if self.done:
+            raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
+        read = wire.parse_reply(reply)
+        usage = read.usage if usage is None else usage
+        read = replace(read, usage=usage, provider=provider or read.provider, model=model or read.model)
+        draft = Draft(read.message, read.model, read.finish, read.evidence)
+        seq = self._log.leaf.seq
+        # A reply that names its model was paid for, though its server may report no tokens: they are unknown, not 0.
+        is_call = usage is not None or self._call_id is not None or read.model is not None
+        calls = [self._ledger(read, seq)] if is_call else []
+        replaces = self._call_id is not None
+        appended = self._append(draft, key=key, calls=calls, replaces_call=replaces)
+        self._call_id = None  # only now: if the answer is refused, the call is still to be recorded
+        self._own_answers.add(appended.leaf.seq)
+        self._recorded = self._log.recorded_steps = None
+        message = appended.payloads[0]
+        assert isinstance(message, Message)
+        return self._with_original_calls(message, appended.leaf.seq)
+
+    def _with_original_calls(self, message: Message, seq: int) -> Message:
+        if not [call for call in message.calls if call.is_hidden]:
+            return message
+        calls_made = (
+            self._with_original(OpenCall(seq, index, call)).call for index, call in enumerate(message.calls)
+        )
+        parts = tuple(next(calls_made) if isinstance(part, ToolCall) else part for part in message.parts)
+        return replace(message, parts=parts)
+
+    def _with_original(self, call: OpenCall) -> OpenCall:
+        original = self._log.original_call(call)
+        return call if original is None else OpenCall(call.seq, call.index, original)
+
+    def failed(
+        self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
+    ) -> None:
+        """Record a model call without an answer: it is counted, and nothing is appended to the path."""
+        if self._is_closed or (self._recorded is not None and self._recorded.has_answers):
+            return
+        self._catch_up()
+        answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
+        call = replace(self._ledger(answer, self._log.leaf.seq), answer_seq=None, failed=True)
+        replaces = self._call_id is not None
+        self._log.record(
+            "call_failed", data={"why": why}, calls=[call], replaces_call=replaces, fence=self._fence
+        )
+        self._call_id = None
+
+    def result(
+        self,
+        call_id: str,
+        content: object = "",
+        *,
+        error: bool = False,
+        outcome: Outcome = "done",
+        ends_turn: bool = False,
+        state: dict[str, Any] | None = None,
+        details: dict[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Message:
+        """Append the result of one call. `state` is merged into the session's state; `details` are for the host.
+
+        In a keyed turn that runs again, the result that was recorded is returned instead.
+        """
+        recorded = self._recorded_result(call_id)
+        if recorded is not None:
+            return recorded
+        self._catch_up()
+        message = tool_result(
+            call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
+        )
+        self._append(Draft(message), key=key)
+        self._stop_at_caps()
+        return message
+
+    # -- running tools -----------------------------------------------------------------------------
+
+    @overload
+    def run(self, call: ToolCall | OpenCall, function: Tool) -> Any: ...
+    @overload
+    def run(
+        self, call: ToolCall | OpenCall, function: Callable[..., Coroutine[Any, Any, Any]]
+    ) -> Coroutine[Any, Any, Message]: ...
+    @overload
+    def run(self, call: ToolCall | OpenCall, function: Callable[..., Any]) -> Message: ...
+    def run(
+        self, call: ToolCall | OpenCall, function: Tool | Callable[..., Any]
+    ) -> Message | Coroutine[Any, Any, Message]:
+        """Run a tool call once: record its start, call the function with its arguments, append and return the result.
+
+        An exception becomes an error result. An async function, or a tool of one, is awaited: `await turn.run(…)`.
+        A call that was started before a crash and has no result is not run again: its result says that the outcome
+        is unknown. An `oakleaf.tool` with the effect `read` or `idempotent` is run again, under the same key; one with a
+        `verify` function finds out what happened. An unsafe call that a path which was left has made already raises
+        `ApprovalRequired`, unless the path says what becomes of it (docs/effects.md).
+        """
+        tool = _as_tool(call, function)
+        running = self._run(call, tool, _directly, in_thread=tool.is_async)
+        return running if tool.is_async else _run_without_loop(running)
+
+    async def run_async(
+        self, call: ToolCall | OpenCall, function: Tool | Callable[..., Any], run_blocking: RunBlocking
+    ) -> Message:
+        """Do the same without blocking the event loop: what reads or writes the store goes through `run_blocking`."""
+        return await self._run(call, _as_tool(call, function), run_blocking, in_thread=True)
+
+    def started(self, call: ToolCall | OpenCall) -> None:
+        """Record that a tool call starts now, before you run it yourself; `result` then appends its result.
+
+        Raises `CallAlreadyStarted` if it was started before, here or by a process that died: it may have taken effect.
+        """
+        if self._recorded_result(_call_id(call)) is not None:
+            return
+        open_call = self._open_call(call)
+        self._require_accepted(open_call, None)
+        if self._was_started(open_call):
+            raise CallAlreadyStarted(open_call.call.id, open_call.call.name)
+        if open_call.call.is_hidden:
+            hidden = ", ".join(dict.fromkeys(open_call.call.placeholders))
+            raise InvalidOperation(
+                f"call {open_call.call.id} of {open_call.call.name} cannot be run: {hidden} stands in its arguments for "
+                "what only the process knew that has ended; append turn.result(call_id, why, error=True) and let the "
+                "model call it again"
+            )
+        self._refuse_repeat(open_call)
+        self._record_start(open_call)
+
+    def _refuse_repeat(self, call: OpenCall) -> None:
+        """Raise unless the call may run: the same call on a path that was left needs a decision first."""
+        definitions = self._log.settings().tool_definitions if self._has_left_paths() else None
+        is_unsafe = definitions is None or call.call.name not in definitions.repeatable
+        decision = self._decide(call, needs_approval=False, is_unsafe=is_unsafe)
+        if decision is not True:
+            why = (
+                "was denied"
+                if decision is False
+                else "has a result on another path, which is to be used again"
+            )
+            raise InvalidOperation(
+                f"call {call.call.id} of {call.call.name} {why}; it was not started",
+                "append that result with turn.run(call, function), which does not run the function then",
+            )
+
+    async def _run(
+        self, tool_call: ToolCall | OpenCall, tool: Tool, run_blocking: RunBlocking, *, in_thread: bool
+    ) -> Message:
+        from oakleaf.agent.tool_batch import UNKNOWN
+        from oakleaf.agent.tools.tool import Happened, NeverHappened
+
+        begun = await run_blocking(self._begin, tool_call, tool)
+        if isinstance(begun, Message):
+            return begun
+        call, context, was_started = begun
+        if was_started and tool.effect == "unsafe":
+            outcome = await tool.check_outcome(context, in_thread=in_thread)
+            if isinstance(outcome, Happened):
+                return await run_blocking(self._store_result, call, tool.result(context, outcome.value))
+            if not isinstance(outcome, NeverHappened):
+                unknown = tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+                return await run_blocking(self._store_result, call, unknown)
+        result = await tool.run(context, in_thread=in_thread)
+        return await run_blocking(self._store_result, call, result)
+
+    def _begin(
+        self, tool_call: ToolCall | OpenCall, tool: Tool
+    ) -> Message | tuple[OpenCall, ToolContext, bool]:
+        """Record the start of a call; return its result if it must not run, else what it runs with, and whether it had
+        been started before."""
+        from oakleaf.agent.tool_batch import DENIED, hidden_result
+        from oakleaf.agent.tools.tool import ToolContext
+
+        recorded = self._recorded_result(_call_id(tool_call))
+        if recorded is not None:
+            return recorded
+        call = self._open_call(tool_call)
+        if (refusal := tool.refusal(call.call)) is not None:
+            return self._store_result(call, refusal)
+        decision = self._decide(call, needs_approval=tool.approval, is_unsafe=tool.effect == "unsafe")
+        if isinstance(decision, Message):
+            return self._store_result(call, decision)
+        if not decision:
+            return self._store_result(call, tool_result(call.call.id, DENIED, error=True, outcome="denied"))
+        self._require_accepted(call, tool)
+        was_started = self._was_started(call)
+        if call.call.is_hidden:
+            may_have_run = was_started and tool.effect != "read"
+            return self._store_result(call, hidden_result(call.call, may_have_run=may_have_run))
+        key = self._log.idempotency_key(call.seq, call.index)
+        context = ToolContext(key, self._log.session_id, call.call, self._log.state)
+        if not was_started:
+            self._record_start(call)
+        return call, context, was_started
+
+    def _open_call(self, call: ToolCall | OpenCall) -> OpenCall:
+        self._catch_up()
+        call_id, open_calls = _call_id(call), self._original_calls()
+        for open_call in open_calls:
+            if open_call.call.id == call_id:
+                return open_call
+        raise OrphanResult(call_id, [open_call.call.id for open_call in open_calls])
+
+    def _was_started(self, call: OpenCall) -> bool:
+        """Whether its start was recorded. The journal is read only for an answer of an earlier process."""
+        if (call.seq, call.index) in self._own_starts:
+            return True
+        return call.seq not in self._own_answers and (call.seq, call.index) in self._call_status().started
+
+    def _require_accepted(self, call: OpenCall, tool: Tool | None) -> None:
+        """Raise `ImportNotAccepted` if an import left the call open and it has an effect; without a tool it may have one."""
+        if call.seq in self._own_answers:
+            return
+        tools = None if tool is None else {call.call.name: tool}
+        if self._call_status().needing_acceptance([call], tools):
+            from oakleaf.agent.import_plan import require_accepted
+
+            require_accepted(self._log, tools, inputs=False)
+
+    def _call_status(self) -> CallStatus:
+        from oakleaf.agent.call_status import read_call_status
+
+        return read_call_status(self._log)
+
+    def _record_start(self, call: OpenCall) -> None:
+        data = {"seq": call.seq, "indexes": [call.index]}
+        self._log.record("calls_started", data=data, fence=self._fence)
+        self._own_starts.add((call.seq, call.index))
+
+    def _decide(self, call: OpenCall, *, needs_approval: bool, is_unsafe: bool) -> bool | Message:
+        """Whether the call may run, False if a person denied it; or the result that it had on another path.
+
+        Raises `ApprovalRequired` if a person must decide first: the tool needs it, or a path that was left has made the
+        same call.
+        """
+        from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, reused_result
+
+        position = call.seq, call.index
+        if position in self._own_starts or not (needs_approval or (is_unsafe and self._has_left_paths())):
+            return True
+        status = self._call_status()
+        if position in status.decided:
+            return position not in status.denied
+        if position in status.approval_requested:
+            raise ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
+        stored = next(each for each in self._log.cursor.open_calls if (each.seq, each.index) == position)
+        earlier = find_earlier_call(self._log, stored.call) if is_unsafe and self._has_left_paths() else None
+        effects = "ask" if earlier is None else effects_in_force(self._log)
+        if earlier is not None and effects == "reuse" and (result := reused_result(call.call, earlier)):
+            return result
+        if not needs_approval and (earlier is None or effects == "repeat"):
+            return True
+        data: dict[str, Any] = {"seq": call.seq, "index": call.index}
+        if earlier is not None and effects != "repeat":
+            data["earlier"] = earlier.reference
+        self._log.record("approval_requested", data=data, only_at_leaf=True, fence=self._fence)
+        raise ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
+
+    def _has_left_paths(self) -> bool:
+        """Whether unsafe calls may have been left behind on other paths; read once in a turn."""
+        if self._leaves_paths is None:
+            from oakleaf.agent.earlier_calls import has_left_paths
+
+            self._leaves_paths = has_left_paths(self._log)
+        return self._leaves_paths
+
+    def _store_result(self, call: OpenCall, message: Message) -> Message:
+        """Append a result; one that cannot be stored becomes an error result, for the effect has happened."""
+        from oakleaf.agent.tools.tool import error_result
+
+        try:
+            appended = self._append(Draft(message), key=None)
+        except (Fenced, StaleLeaf, SessionTrashed):
+            raise
+        except OakleafError as error:
+            why = f"{call.call.name} returned a value that cannot be stored: {error}"
+            appended = self._append(Draft(error_result(call.call, why)), key=None)
+        stored = appended.payloads[0]
+        assert isinstance(stored, Message)
+        self._stop_at_caps()
+        return stored
+
+    def _ledger(self, read: Answer, after: int) -> Call:
+        usage = read.usage or Usage()
+        return Call(
+            call_id=self._call_id or self._log.runtime.new_id(""),
+            branch=0,
+            after_seq=after,
+            answer_seq=after + 1,
+            at=self._log.runtime.now(),
+            usage=usage,
+            provider=read.provider,
+            model=read.model,
+            price=price(usage, read.provider, read.model, read.units),
+        )
+
+    def _append(
+        self,
+        draft: Draft,
+        *,
+        key: str | None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        row: dict[str, Any] | None = None,
+        data: dict[str, Any] | None = None,
+        before: Sequence[Draft] | None = None,
+    ) -> AppendResult:
+        """Append, with the settings that come `before` it. If the model is called next and its name is known, the start
+        of that call is part of the commit."""
+        check_callers_key(key)
+        settings = before or ()
+        start = self._start_call(draft, len(settings)) if self._model is not None and not calls else None
+        closes = self._closes(draft)
+        appended = self._log.append(
+            [*settings, draft],
+            key=key or self._step_key(draft),
+            calls=calls if start is None else [start],
+            replaces_call=replaces_call,
+            row={"holder": None, "lease_until": None} if closes else row,
+            data=data,
+            fence=self._fence,
+        )
+        if closes:
+            self._lease.stop()
+            self._log.fence = None
+        elif not appended.repeated:
+            if before is not None:
+                self._tools = None
+            self._append_settings()
+        return appended
+
+    def _closes(self, draft: Draft) -> bool:
+        """Whether the turn ends with this entry, and with it this process's lease."""
+        message, cursor = draft.payload, self._log.cursor
+        if not isinstance(message, Message) or message.role == "user":
+            return False
+        if message.role == "assistant":
+            return not message.calls
+        ends = cursor.ends_turn or any(result.ends_turn for result in message.results)
+        return ends and len(cursor.open_calls) == len(message.results)
+
+    def _step_key(self, draft: Draft) -> str | None:
+        """Return the key of a step of a keyed turn: its place in the turn, or the place of the call it answers."""
+        message, cursor = draft.payload, self._log.cursor
+        if self._key is None or not isinstance(message, Message):
+            return None
+        place = f"{cursor.seq + 1 - self._turn}"
+        for open_call in cursor.open_calls:
+            if message.results and open_call.call.id == message.results[0].call_id:
+                place = f"{open_call.seq - self._turn}.{open_call.index}"
+                break
+        return f"{MADE_KEY}{self._key}/{place}"
+
+    def _start_call(self, draft: Draft, before: int) -> Call | None:
+        message = draft.payload
+        assert isinstance(message, Message)
+        assert self._model is not None
+        open_calls = len(self._log.cursor.open_calls) - len(message.results)
+        ends_turn = self._log.cursor.ends_turn or any(result.ends_turn for result in message.results)
+        if message.role == "assistant" or open_calls > 0 or ends_turn:
+            return None
+        self._call_id = self._log.runtime.new_id("")
+        provider, _, model = self._model.rpartition(":")
+        after, now = self._log.leaf.seq + before + 1, self._log.runtime.now()
+        return Call(self._call_id, 0, after, None, now, provider=provider or None, model=model)
+
+
+async def _directly(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    return work(*args, **kwargs)
+
+
+def _as_tool(call: ToolCall | OpenCall, function: Tool | Callable[..., Any]) -> Tool:
+    from oakleaf.agent.tools.tool import Tool, function_tool
+
+    name = (call if isinstance(call, ToolCall) else call.call).name
+    return function if isinstance(function, Tool) else function_tool(name, function)
+
+
+def _input(content: str | Message | dict[str, Any]) -> Draft:
+    if not isinstance(content, dict):
+        return Draft(to_user_message(content))
+    parsed = wire.parse_history([content])[0]
+    return Draft(to_user_message(parsed.message), evidence=parsed.evidence)
+
+
+def _message(draft: Draft) -> Message:
+    assert isinstance(draft.payload, Message)
+    return draft.payload
+
+
+def _call_id(call: ToolCall | OpenCall) -> str:
+    return call.id if isinstance(call, ToolCall) else call.call.id
+
+
+def _run_without_loop(running: Coroutine[Any, Any, Message]) -> Message:
+    """Run a coroutine that awaits nothing, so that one implementation serves sync and async functions."""
+    try:
+        running.send(None)
+    except StopIteration as ended:
+        message: Message = ended.value
+        return message
+    raise AssertionError("a tool that is not async awaited something")
