@@ -19,7 +19,7 @@ EXTRAS_importers := [redis]
 EXTRAS_frameworks := [langgraph,openai-agents,claude-agent,adk,pydantic-ai]
 editable = $(foreach plugin,$(filter $(1:%=plugins/%),$(PLUGINS)),-e "$(plugin)$(EXTRAS_$(notdir $(plugin)))")
 
-.PHONY: help demo replay lab export-session test check format docs bench soak clean
+.PHONY: help demo replay lab export-session test check format docs dist bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -102,6 +102,10 @@ docs: $(VENV)/.test $(VENV)/.browser ## the documentation: reference, command li
 	@$(BIN)/python docs/pictures.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+DIST ?= dist
+dist: $(BIN)/uv ## the wheels of the library and of every plugin, in dist/
+	@for project in . $(PLUGINS); do $(BIN)/python -m uv build --quiet --out-dir "$(DIST)" $$project || exit 1; done
+
 bench: $(VENV)/.test $(FRAMEWORKS)/.test ## Oakleaf against the bare driver, in one run; writes bench/result.json
 	@$(BIN)/python -m bench
 
@@ -109,4 +113,4 @@ soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCR
 	@OAKLEAF_SOAK=1 $(SUITES)
 
 clean: ## remove what was made
-	@rm -rf $(VENV) $(FRAMEWORKS) $(ENCRYPTED) site bench/result.json
+	@rm -rf $(VENV) $(FRAMEWORKS) $(ENCRYPTED) site dist bench/result.json

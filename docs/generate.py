@@ -17,7 +17,8 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from oakleaf.cli.main import SECTIONS, oakleaf
+from oakleaf.cli.main import oakleaf
+from oakleaf.cli.verb_table import sections
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER))
@@ -101,7 +102,7 @@ def subcommands(*names: str) -> list[tuple[str, ...]]:
 
 def page() -> str:
     parts = [HEAD]
-    for section, verbs in SECTIONS.items():
+    for section, verbs in sections().items():
         parts.append(f"## {section}\n")
         for verb in verbs:
             parts.append(f"### oakleaf {verb}\n\n```text\n{command_help(verb)}\n```\n")

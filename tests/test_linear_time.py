@@ -194,27 +194,27 @@ def test_four_times_the_text_takes_about_four_times_as_long(
 
 
 DYNAMIC = {
-    "agent/tools/command_rules.py:option": "one of _PROGRAM_OPTIONS",
-    "agent/tools/files.py:grep": "a pattern of the model's, in a process of its own that is given a time",
-    "cli/config.py:pattern": "a name in the user's own file",
-    "cli/rendering/error_text.py:use": "the names of the commands",
-    "core/encodings.py:words_of": "a run of letters, which is searched above",
-    "core/media.py:_more_lines": "lines of base64, which are searched above",
-    "core/redact.py:_SEARCHES": "the shapes of secrets, which are searched above",
-    "core/redact.py:__init__": "the secrets, which are searched above",
-    "core/search_text.py:match": "the words of a query",
-    "exchange/exports/es_modules.py:word": "a name in the viewer's own modules",
-    "lab/case_file.py:text_pattern": "the words, or the pattern, of a case that the user wrote",
-    "log/original_calls.py:pattern": "the placeholders of a call, which are filled in above",
-    "models/clients/openai_chat.py:_adapt": "the name of a field",
-    "models/windows.py:match": "one of a few patterns, in text that is cut before",
-    "stores/postgres/url.py:hint": "one of HINTS",
+    "oakleaf_workspace/command_rules.py:option": "one of _PROGRAM_OPTIONS",
+    "oakleaf_workspace/files.py:grep": "a pattern of the model's, in a process of its own that is given a time",
+    "oakleaf/cli/config.py:pattern": "a name in the user's own file",
+    "oakleaf/cli/rendering/error_text.py:use": "the names of the commands",
+    "oakleaf/core/encodings.py:words_of": "a run of letters, which is searched above",
+    "oakleaf/core/media.py:_more_lines": "lines of base64, which are searched above",
+    "oakleaf/core/redact.py:_SEARCHES": "the shapes of secrets, which are searched above",
+    "oakleaf/core/redact.py:__init__": "the secrets, which are searched above",
+    "oakleaf/core/search_text.py:match": "the words of a query",
+    "oakleaf_server/es_modules.py:word": "a name in the viewer's own modules",
+    "oakleaf_lab/case_file.py:text_pattern": "the words, or the pattern, of a case that the user wrote",
+    "oakleaf/log/original_calls.py:pattern": "the placeholders of a call, which are filled in above",
+    "oakleaf/providers/openai_chat.py:_adapt": "the name of a field",
+    "oakleaf/models/windows.py:match": "one of a few patterns, in text that is cut before",
+    "oakleaf_postgres/store/url.py:hint": "one of HINTS",
 }
 """The patterns that are made while the program runs, and why that is all right."""
 ALL_USES, DYNAMIC_PLACES = uses()
-ALL_USES |= {Use("stores/postgres/url.py:HINTS", pattern, 0, "search") for pattern, _ in HINTS}
+ALL_USES |= {Use("oakleaf_postgres/store/url.py:HINTS", pattern, 0, "search") for pattern, _ in HINTS}
 ALL_USES |= {
-    Use("agent/tools/command_rules.py:_PROGRAM_OPTIONS", pattern, re.DOTALL.value, "fullmatch")
+    Use("oakleaf_workspace/command_rules.py:_PROGRAM_OPTIONS", pattern, re.DOTALL.value, "fullmatch")
     for pattern in _PROGRAM_OPTIONS.values()
 }
 

@@ -8,8 +8,9 @@ The names below are the public face. They load when first used, so `import oakle
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from oakleaf.late_names import late_names
 
 __version__ = "0.1.0"
 
@@ -88,10 +89,10 @@ _HOMES = {
     "oakleaf.wire": ["Answer"],
     "oakleaf.wire.explain": ["Difference"],
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+__getattr__, _names = late_names(__name__, _HOMES)
 
 # `open` is left out: `from oakleaf import *` must not replace the builtin.
-__all__ = sorted(_HOME_OF.keys() - {"open"})
+__all__ = [name for name in _names if name != "open"]
 
 if TYPE_CHECKING:
     from oakleaf.agent.events import Event as Event
@@ -190,14 +191,5 @@ if TYPE_CHECKING:
     from oakleaf_workspace.file_rewind import FilesPlan as FilesPlan
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'oakleaf' has no attribute {name!r}")
-    value = getattr(import_module(home), name)
-    globals()[name] = value
-    return value
-
-
 def __dir__() -> list[str]:
-    return sorted(_HOME_OF)
+    return _names

@@ -1,6 +1,8 @@
 """Every error Oakleaf raises: what happened, what to do next, and how the command line and the server report it.
 
     OakleafError
+    ├── PluginMissing               a plugin is not installed, or lacks a package
+    ├── PluginBroken                a plugin cannot be used; everything else works
     ├── NotFound                    no such session in this store, space and owner
     ├── StaleLeaf                   the leaf moved; nothing was written
     ├── Fenced                      another runner has taken over the session; nothing was written
@@ -189,6 +191,45 @@ def plural(count: int, noun: str) -> str:
 def _list_some(names: Sequence[str], count: int = 3, length: int = 40) -> str:
     text = ", ".join(shorten(name, length) for name in names[:count])
     return text if len(names) <= count else f"{text} and {len(names) - count} more"
+
+
+# -- plugins -----------------------------------------------------------------------------------------------------
+
+
+class PluginMissing(OakleafError):
+    """A plugin that is asked for by name is not installed, or lacks a package."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 501
+
+    def __init__(self, group: str, name: str, provider: str = "", module: str = "") -> None:
+        self.group, self.name, self.provider, self.module = group, name, provider, module
+        kind = group.rpartition(".")[2].removesuffix("s")
+        problem = f"{provider} needs {module} for the {kind} {name!r}, and that is not installed"
+        if not provider:
+            problem = f"no installed plugin has a {kind} {name!r}"
+        super().__init__(problem, _plugin_hint(group, name))
+
+
+def _plugin_hint(group: str, name: str) -> str:
+    from oakleaf.install import extra_of, install_line
+
+    extra = extra_of(group, name)
+    return f"install it with: {install_line(extra)}" if extra else "oakleaf plugins lists what is installed"
+
+
+class PluginBroken(OakleafError):
+    """A plugin cannot be used: it raised while it was loaded, or it is not what its name promises."""
+
+    http_status = 500
+
+    def __init__(self, group: str, name: str, provider: str, reason: str) -> None:
+        self.group, self.name, self.provider = group, name, provider
+        kind = group.rpartition(".")[2].removesuffix("s")
+        super().__init__(
+            f"the {kind} {name!r} of {provider} cannot be used: {reason}",
+            f"mend or uninstall {provider}; everything else works",
+        )
 
 
 # -- sessions ----------------------------------------------------------------------------------------------------

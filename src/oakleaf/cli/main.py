@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
@@ -21,81 +20,8 @@ from oakleaf import __version__
 from oakleaf.cli.option_group import complete_file
 from oakleaf.cli.rendering.error_text import suggestions
 from oakleaf.cli.store_option import StoreLocation
+from oakleaf.cli.verb_table import load_verb, missing_verb, sections, verb_names
 
-SECTIONS: dict[str, dict[str, tuple[str, str]]] = {
-    "Start here": {
-        "demo": (
-            "demo.demo",
-            "Watch an agent get killed during a refund and recover; needs no key and no network.",
-        ),
-        "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
-        "run": ("commands.run", "Send one input to an agent and print its answer."),
-        "resume": ("commands.run", "Continue a turn that was interrupted."),
-        "record": ("commands.record", "Run a program and record its model calls."),
-        "proxy": ("commands.record", "Record every program whose model's base URL is set to this proxy."),
-        "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
-        "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
-    },
-    "Look": {
-        "ls": ("commands.ls", "List sessions, last active first."),
-        "show": ("commands.show", "Show a session's transcript, or one of its entries."),
-        "log": ("commands.show", "List the entries on a session's path."),
-        "tree": ("commands.show", "Draw a session's tree of branches."),
-        "tail": ("commands.tail", "Print a session's journal as JSON lines; -f follows it."),
-        "search": ("commands.search", "Search messages, tool inputs and tool outputs."),
-        "usage": ("commands.usage", "Sum tokens and cost by session, day, model or agent."),
-        "context": ("commands.show", "Print what the model would receive at this point."),
-        "serve": ("commands.serve", "Serve the API and the viewer over HTTP."),
-        "mcp": ("commands.mcp", "Let other agents read past sessions: an MCP server."),
-        "worker": (
-            "commands.worker",
-            "Run the tasks of a queue; start as many workers as you need.",
-        ),
-    },
-    "Move": {
-        "fork": ("commands.moves", "Start a new session from any entry of another, without copying."),
-        "rewind": ("commands.moves", "Move back to an earlier entry; nothing is deleted."),
-        "undo": ("commands.moves", "Move back to before the latest input."),
-        "redo": ("commands.moves", "Undo the last rewind."),
-        "compact": ("commands.moves", "Replace older turns with a summary in what the model receives."),
-        "uncompact": ("commands.moves", "Cancel the latest compaction."),
-        "title": ("commands.moves", "Set or print a session's title."),
-        "tag": ("commands.moves", "Set or remove a session's tags."),
-        "label": ("commands.moves", "Label an entry of a session."),
-    },
-    "Compare": {
-        "replay": (
-            "commands.replay",
-            "Run a session again without side effects, with another model or prompt.",
-        ),
-        "diff": ("commands.replay", "Compare two sessions or entries turn by turn."),
-        "lab": ("commands.lab", "Replay many sessions with a change, and say whether it makes a difference."),
-        "test": ("commands.regression", "Run regression cases: replay them and check what they expect."),
-    },
-    "Exchange": {
-        "export": (
-            "commands.export",
-            "Export a session as a bundle, web page, Markdown, or another tool's format.",
-        ),
-        "import": ("commands.import_", "Import a bundle, or the sessions of another tool."),
-        "copy": ("commands.import_", "Copy sessions to another store."),
-    },
-    "Maintain": {
-        "rm": ("commands.delete", "Move a session and its tasks to the trash."),
-        "restore": ("commands.delete", "Restore a session from the trash."),
-        "purge": ("commands.delete", "Delete a trashed session permanently."),
-        "gc": ("commands.delete", "Delete unreferenced attachments and, if you ask, old sessions."),
-        "verify": ("commands.health", "Check the integrity of one session, all sessions, or a sample."),
-        "doctor": ("commands.health", "Check the health of a store, or of another tool's session folder."),
-        "backup": ("commands.backup", "Copy the store to a file without blocking writers."),
-        "migrate": ("commands.backup", "Upgrade the store to this version's format, after a backup."),
-        "config": (
-            "commands.config",
-            "Show or change the configuration: default model and store, aliases, options.",
-        ),
-        "completion": ("commands.completion", "Print the completion script for your shell."),
-    },
-}
 PAGED = {"ls", "show", "log", "tree", "search", "usage", "context", "diff"}
 _SYNONYMS = {
     "branch": "tree",
@@ -119,27 +45,23 @@ _SYNONYMS = {
 """Names that other tools use for our commands."""
 SESSION_FLAGS = {"--resume", "--copy", "--overwrite"}
 """Flags of `run` that need no command before them."""
-VERBS = {verb: home for verbs in SECTIONS.values() for verb, home in verbs.items()}
 
 
 class Verbs(click.Group):
     """Imports a command's module when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(VERBS)
+        return verb_names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in VERBS:
-            return None
-        module = import_module(f"{__package__}.{VERBS[cmd_name][0]}")
-        command: click.Command = getattr(module, "import_" if cmd_name == "import" else cmd_name)
-        return command
+        return load_verb(cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete command names without importing their modules."""
         items = [
             CompletionItem(verb, help=summary)
-            for verb, (_, summary) in VERBS.items()
+            for verbs in sections().values()
+            for verb, summary in verbs.items()
             if verb.startswith(incomplete)
         ]
         return items or click.Command.shell_complete(self, ctx, incomplete)
@@ -150,7 +72,7 @@ class Verbs(click.Group):
             args = "\0".join(args).replace("\0=\0", "=").split("\0")
         at = self._verb_position(ctx, args)
         names = [argument.partition("=")[0] for argument in args[at:]]
-        if names and names[0] not in VERBS and SESSION_FLAGS.intersection(names):
+        if names and names[0] not in verb_names() and SESSION_FLAGS.intersection(names):
             args = [*args[:at], "run", *args[at:]]
         return super().parse_args(ctx, args)
 
@@ -171,11 +93,14 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        is_wrong = args and args[0] not in VERBS and not args[0].startswith("-")
+        is_wrong = args and args[0] not in verb_names() and not args[0].startswith("-")
         if is_wrong and not ctx.resilient_parsing:  # a message would garble the line being typed
             from difflib import get_close_matches
 
-            near = get_close_matches(args[0], VERBS, 1)
+            missing = missing_verb(args[0])
+            if missing is not None:
+                raise missing
+            near = get_close_matches(args[0], verb_names(), 1)
             guess = f" Did you mean {near[0]!r}?" if near else " oakleaf --help lists the commands."
             if args[0] in _SYNONYMS:
                 guess = f" Did you mean 'oakleaf {_SYNONYMS[args[0]]}'?"
@@ -183,9 +108,9 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for name, verbs in SECTIONS.items():
+        for name, verbs in sections().items():
             with formatter.section(name):
-                formatter.write_dl([(verb, summary) for verb, (_, summary) in verbs.items()], col_max=14)
+                formatter.write_dl(list(verbs.items()), col_max=14)
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -233,7 +158,7 @@ def oakleaf(
     if os.environ.get("NO_COLOR"):
         ctx.color = False
     ctx.obj = StoreLocation(store, space, owner)
-    suggestions.use(_typed_flags(ctx, store and ctx.obj.display_url), VERBS)
+    suggestions.use(_typed_flags(ctx, store and ctx.obj.display_url), verb_names())
     ctx.obj.register_key_file(key_file)
     ctx.call_on_close(ctx.obj.close)
     if ctx.invoked_subcommand in PAGED:

@@ -15,6 +15,7 @@ from typing import Any, get_args
 from msgspec.structs import replace
 
 from oakleaf.core.entries import Compaction, Note
+from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.core.messages import Attachment, Message, Outcome, Part, Reasoning, Text, ToolResult
 from oakleaf.core.tree import parse_seq
 from oakleaf.core.usage import Usage, is_count
@@ -34,7 +35,7 @@ from oakleaf_importers.formats.json_values import (
     text_or_none,
     token_counts,
 )
-from oakleaf_importers.formats.jsonl import INVALID_JSON, decode_json
+from oakleaf_importers.formats.jsonl import decode_json
 from oakleaf_importers.formats.source_files import find_files, read_bytes
 from oakleaf_importers.session_records import EntryList, with_source_losses
 

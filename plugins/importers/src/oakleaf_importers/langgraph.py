@@ -15,11 +15,11 @@ import msgspec
 
 from oakleaf.core.codec import is_storable
 from oakleaf.core.entries import Note
+from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.core.state import State, merge_state
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, patches
 from oakleaf_importers.formats import langchain
 from oakleaf_importers.formats.json_values import UNEXPECTED_SHAPE, as_list, parse_time
-from oakleaf_importers.formats.jsonl import INVALID_JSON
 from oakleaf_importers.sqlite_files import Row, SourceTables, open_tables
 
 MESSAGES = "messages"

@@ -12,11 +12,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from oakleaf.core.entries import Note
+from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import Usage
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from oakleaf_importers.formats.json_values import as_dict, first_text, json_object, parse_time, token_counts
-from oakleaf_importers.formats.jsonl import INVALID_JSON, decode_json
+from oakleaf_importers.formats.jsonl import decode_json
 from oakleaf_importers.formats.responses_items import AnswerBuilder, Item, is_input_item, read_input_item
 from oakleaf_importers.sqlite_files import Row, SourceTables, open_tables
 

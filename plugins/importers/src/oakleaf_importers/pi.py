@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from oakleaf.core.entries import BranchSummary, Compaction, Evidence, Note, Payload, Settings
+from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from oakleaf.core.usage import Usage
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
@@ -29,7 +30,7 @@ from oakleaf_importers.formats.json_values import (
     text_or_none,
     token_counts,
 )
-from oakleaf_importers.formats.jsonl import INVALID_JSON, read_objects
+from oakleaf_importers.formats.jsonl import read_objects
 from oakleaf_importers.formats.settings import known_options
 from oakleaf_importers.formats.source_files import find_files
 from oakleaf_importers.session_records import EntryList, with_source_losses, without_empty

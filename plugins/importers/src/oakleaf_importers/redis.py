@@ -12,12 +12,13 @@ from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
 from oakleaf.core.codec import is_storable
 from oakleaf.core.entries import Note
+from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.errors import InvalidSource
 from oakleaf.ingest.records import EntryRecord, LossReport, SessionRecord
 from oakleaf_importers.chat import has_messages, read_chat_messages
 from oakleaf_importers.formats import langchain
 from oakleaf_importers.formats.json_values import as_dict, as_list
-from oakleaf_importers.formats.jsonl import INVALID_JSON, decode_json
+from oakleaf_importers.formats.jsonl import decode_json
 
 if TYPE_CHECKING:
     from redis import Redis

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.errors import InvalidSource
 from oakleaf.ingest.records import LossReport
 from oakleaf_importers.formats.archives import UNREADABLE_ARCHIVE, ZipArchive, is_hidden
-from oakleaf_importers.formats.jsonl import INVALID_JSON, decode_json
+from oakleaf_importers.formats.jsonl import decode_json
 from oakleaf_importers.formats.source_files import LINK_OUT, leads_to, read_bytes
 
 CONVERSATIONS = re.compile(r"conversations(-\d+)?\.json")

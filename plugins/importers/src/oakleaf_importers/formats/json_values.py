@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.core.usage import is_count
 from oakleaf.errors import OakleafError
-from oakleaf_importers.formats.jsonl import INVALID_JSON
 
 UNEXPECTED_SHAPE = (OakleafError, TypeError, AttributeError, KeyError, ValueError)
 """What a parser raises for a value of the wrong shape: `wire` relies on the types of an SDK."""

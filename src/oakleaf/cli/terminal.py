@@ -1,0 +1,79 @@
+"""What a hand-written command of a plugin builds on: the terminal, the store that was named, the agent's options.
+
+The names load when first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from oakleaf.late_names import late_names
+
+_HOMES = {
+    "oakleaf.cli.agent_options": [
+        "AgentOptions",
+        "agent_for",
+        "agent_options",
+        "command_tools",
+        "default_models",
+        "load_module",
+        "load_tools",
+    ],
+    "oakleaf.cli.config": ["model_option", "model_options"],
+    "oakleaf.cli.json_log": ["log_format_option", "start_log"],
+    "oakleaf.cli.option_group": ["complete_file", "option_group"],
+    "oakleaf.cli.reference": ["is_title", "required_reference", "resolve", "resolve_stored_session"],
+    "oakleaf.cli.rendering.error_text": ["CommandError", "needs_extra", "print_error"],
+    "oakleaf.cli.rendering.output": [
+        "confirm_plan",
+        "echo",
+        "is_terminal",
+        "notify",
+        "print_json",
+        "progress_bar",
+        "table",
+    ],
+    "oakleaf.cli.run_source": ["Source", "reject_naming_options", "resolve_runnable"],
+    "oakleaf.cli.signals": ["Callbacks", "signal_handlers"],
+    "oakleaf.cli.store_option": ["StoreLocation", "default_store", "pass_location"],
+    "oakleaf.cli.text_argument": ["text_option"],
+}
+__getattr__, __all__ = late_names(__name__, _HOMES)
+
+if TYPE_CHECKING:
+    from oakleaf.cli.agent_options import AgentOptions as AgentOptions
+    from oakleaf.cli.agent_options import agent_for as agent_for
+    from oakleaf.cli.agent_options import agent_options as agent_options
+    from oakleaf.cli.agent_options import command_tools as command_tools
+    from oakleaf.cli.agent_options import default_models as default_models
+    from oakleaf.cli.agent_options import load_module as load_module
+    from oakleaf.cli.agent_options import load_tools as load_tools
+    from oakleaf.cli.config import model_option as model_option
+    from oakleaf.cli.config import model_options as model_options
+    from oakleaf.cli.json_log import log_format_option as log_format_option
+    from oakleaf.cli.json_log import start_log as start_log
+    from oakleaf.cli.option_group import complete_file as complete_file
+    from oakleaf.cli.option_group import option_group as option_group
+    from oakleaf.cli.reference import is_title as is_title
+    from oakleaf.cli.reference import required_reference as required_reference
+    from oakleaf.cli.reference import resolve as resolve
+    from oakleaf.cli.reference import resolve_stored_session as resolve_stored_session
+    from oakleaf.cli.rendering.error_text import CommandError as CommandError
+    from oakleaf.cli.rendering.error_text import needs_extra as needs_extra
+    from oakleaf.cli.rendering.error_text import print_error as print_error
+    from oakleaf.cli.rendering.output import confirm_plan as confirm_plan
+    from oakleaf.cli.rendering.output import echo as echo
+    from oakleaf.cli.rendering.output import is_terminal as is_terminal
+    from oakleaf.cli.rendering.output import notify as notify
+    from oakleaf.cli.rendering.output import print_json as print_json
+    from oakleaf.cli.rendering.output import progress_bar as progress_bar
+    from oakleaf.cli.rendering.output import table as table
+    from oakleaf.cli.run_source import Source as Source
+    from oakleaf.cli.run_source import reject_naming_options as reject_naming_options
+    from oakleaf.cli.run_source import resolve_runnable as resolve_runnable
+    from oakleaf.cli.signals import Callbacks as Callbacks
+    from oakleaf.cli.signals import signal_handlers as signal_handlers
+    from oakleaf.cli.store_option import StoreLocation as StoreLocation
+    from oakleaf.cli.store_option import default_store as default_store
+    from oakleaf.cli.store_option import pass_location as pass_location
+    from oakleaf.cli.text_argument import text_option as text_option

@@ -1,0 +1,147 @@
+"""Every command: those of the library, and those that plugins add by an entry point of the group `oakleaf.verbs`.
+
+A command's module is imported when the command runs. What a plugin's commands do is said in words by `COMMANDS` of its small
+module `plugin`, so that `oakleaf --help` imports no more than that.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from oakleaf import plugins
+from oakleaf.errors import OakleafError, PluginBroken, PluginMissing
+
+if TYPE_CHECKING:
+    import click
+
+BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
+    "Start here": {
+        "demo": (
+            "demo.demo",
+            "Watch an agent get killed during a refund and recover; needs no key and no network.",
+        ),
+        "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
+        "run": ("commands.run", "Send one input to an agent and print its answer."),
+        "resume": ("commands.run", "Continue a turn that was interrupted."),
+        "record": ("commands.record", "Run a program and record its model calls."),
+        "proxy": ("commands.record", "Record every program whose model's base URL is set to this proxy."),
+        "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
+        "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
+    },
+    "Look": {
+        "ls": ("commands.ls", "List sessions, last active first."),
+        "show": ("commands.show", "Show a session's transcript, or one of its entries."),
+        "log": ("commands.show", "List the entries on a session's path."),
+        "tree": ("commands.show", "Draw a session's tree of branches."),
+        "tail": ("commands.tail", "Print a session's journal as JSON lines; -f follows it."),
+        "search": ("commands.search", "Search messages, tool inputs and tool outputs."),
+        "usage": ("commands.usage", "Sum tokens and cost by session, day, model or agent."),
+        "context": ("commands.show", "Print what the model would receive at this point."),
+        "serve": ("commands.serve", "Serve the API and the viewer over HTTP."),
+        "mcp": ("commands.mcp", "Let other agents read past sessions: an MCP server."),
+        "worker": (
+            "commands.worker",
+            "Run the tasks of a queue; start as many workers as you need.",
+        ),
+    },
+    "Move": {
+        "fork": ("commands.moves", "Start a new session from any entry of another, without copying."),
+        "rewind": ("commands.moves", "Move back to an earlier entry; nothing is deleted."),
+        "undo": ("commands.moves", "Move back to before the latest input."),
+        "redo": ("commands.moves", "Undo the last rewind."),
+        "compact": ("commands.moves", "Replace older turns with a summary in what the model receives."),
+        "uncompact": ("commands.moves", "Cancel the latest compaction."),
+        "title": ("commands.moves", "Set or print a session's title."),
+        "tag": ("commands.moves", "Set or remove a session's tags."),
+        "label": ("commands.moves", "Label an entry of a session."),
+    },
+    "Compare": {
+        "replay": (
+            "commands.replay",
+            "Run a session again without side effects, with another model or prompt.",
+        ),
+        "diff": ("commands.replay", "Compare two sessions or entries turn by turn."),
+        "lab": ("commands.lab", "Replay many sessions with a change, and say whether it makes a difference."),
+        "test": ("commands.regression", "Run regression cases: replay them and check what they expect."),
+    },
+    "Exchange": {
+        "export": (
+            "commands.export",
+            "Export a session as a bundle, web page, Markdown, or another tool's format.",
+        ),
+        "import": ("commands.import_", "Import a bundle, or the sessions of another tool."),
+        "copy": ("commands.import_", "Copy sessions to another store."),
+    },
+    "Maintain": {
+        "rm": ("commands.delete", "Move a session and its tasks to the trash."),
+        "restore": ("commands.delete", "Restore a session from the trash."),
+        "purge": ("commands.delete", "Delete a trashed session permanently."),
+        "gc": ("commands.delete", "Delete unreferenced attachments and, if you ask, old sessions."),
+        "verify": ("commands.health", "Check the integrity of one session, all sessions, or a sample."),
+        "doctor": ("commands.health", "Check the health of a store, or of another tool's session folder."),
+        "backup": ("commands.backup", "Copy the store to a file without blocking writers."),
+        "migrate": ("commands.backup", "Upgrade the store to this version's format, after a backup."),
+        "config": (
+            "commands.config",
+            "Show or change the configuration: default model and store, aliases, options.",
+        ),
+        "completion": ("commands.completion", "Print the completion script for your shell."),
+    },
+}
+"""The library's own commands by section: where each is, and what it does."""
+_HOMES = {name: home for verbs in BUILT_IN.values() for name, (home, _) in verbs.items()}
+
+
+def verb_names() -> list[str]:
+    return [*_HOMES, *(name for name in plugins.names(plugins.VERBS) if name not in _HOMES)]
+
+
+def sections() -> dict[str, dict[str, str]]:
+    """Return what each command does, by section. A plugin that cannot be read is shown with its problem."""
+    found = {
+        section: {name: text for name, (_, text) in verbs.items()} for section, verbs in BUILT_IN.items()
+    }
+    for name in verb_names():
+        if name not in _HOMES:
+            section, summary = _described(name)
+            found.setdefault(section, {})[name] = summary
+    return found
+
+
+def _described(name: str) -> tuple[str, str]:
+    try:
+        described = getattr(plugins.summary_module(plugins.VERBS, name), "COMMANDS", {}).get(
+            name, ("Plugins", "")
+        )
+        section, summary = map(str, described)
+    except (OakleafError, TypeError, ValueError) as error:
+        return "Plugins", f"cannot be used: {error}"
+    return section, summary
+
+
+def load_verb(name: str) -> click.Command | None:
+    if name in _HOMES:
+        module = import_module(f"{__package__}.{_HOMES[name]}")
+        own: click.Command = getattr(module, "import_" if name == "import" else name)
+        return own
+    if name not in plugins.names(plugins.VERBS):
+        return None
+    return _checked(name, plugins.find(plugins.VERBS, name))
+
+
+def _checked(name: str, command: Any) -> click.Command:
+    import click
+
+    if isinstance(command, click.Command):
+        return command
+    provider = str(plugins.provider_of(plugins.VERBS, name))
+    reason = f"it is {type(command).__name__}, not a command of click"
+    raise PluginBroken(plugins.VERBS, name, provider, reason)
+
+
+def missing_verb(name: str) -> PluginMissing | None:
+    """Return the error that names what to install, if a plugin of this project would have the command."""
+    from oakleaf.install import extra_of
+
+    return PluginMissing(plugins.VERBS, name) if extra_of(plugins.VERBS, name) else None

@@ -1,0 +1,75 @@
+"""How to install more of this very Oakleaf: the one place where an install line is made.
+
+The names are not published yet. So a line leads back to where this Oakleaf came from, its checkout or its wheel, and never
+to what a package index may hold under the same name. Does not know what an extra is for.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+WHEELS = "FOLDER_OF_WHEELS"
+PLUGIN_OF = {
+    "postgres": "postgres",
+    "absurd": "postgres",
+    "server": "server",
+    "lab": "lab",
+    "importers": "importers",
+    "redis": "importers",
+    "record": "record",
+    "mcp": "mcp",
+    "workspace": "workspace",
+    "langgraph": "frameworks",
+    "openai-agents": "frameworks",
+    "claude-agent": "frameworks",
+    "adk": "frameworks",
+    "pydantic-ai": "frameworks",
+}
+"""The extras of the library that a distribution of its own brings, and the folder of each in `plugins/`."""
+
+EXTRAS_OF_NAMES = {
+    "oakleaf.stores": {"postgresql": "postgres", "postgres": "postgres"},
+    "oakleaf.exports": {"html": "server"},
+    "oakleaf.tools": {"mcp": "mcp", "workspace": "workspace"},
+    "oakleaf.tasks": {"lab.cell": "lab"},
+    "oakleaf.verbs": {
+        "serve": "server",
+        "worker": "absurd",
+        "record": "record",
+        "proxy": "record",
+        "lab": "lab",
+        "test": "lab",
+        "mcp": "mcp",
+    },
+}
+"""What the plugins of this project add, for the hint of an error. The plugins' own metadata decide what there is."""
+
+
+def extra_of(group: str, name: str) -> str | None:
+    """Return the extra that brings a name of a group; None if no plugin of this project has the name."""
+    return EXTRAS_OF_NAMES.get(group, {}).get(name)
+
+
+def install_line(extra: str) -> str:
+    """Return the command that adds an extra: `pip install '/path/to/oakleaf[server]' /path/to/oakleaf/plugins/server`."""
+    origin = _origin()
+    if origin is not None and origin.is_dir():
+        folders = [f"'{origin / 'plugins' / PLUGIN_OF[extra]}'"] if extra in PLUGIN_OF else []
+        return " ".join(["pip install", f"'{origin}[{extra}]'", *folders])
+    wheels = WHEELS if origin is None else f"'{origin.parent}'"
+    return f"pip install --find-links {wheels} 'oakleaf[{extra}]'"
+
+
+def _origin() -> Path | None:
+    """Return the checkout or the wheel that this Oakleaf was installed from; None if the installer wrote down neither."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        written = distribution("oakleaf").read_text("direct_url.json")
+    except PackageNotFoundError:
+        written = None
+    url = urlsplit(json.loads(written)["url"]) if written else None
+    return Path(url2pathname(url.path)) if url is not None and url.scheme == "file" else None
