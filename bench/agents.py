@@ -20,7 +20,7 @@ from msgspec import Struct
 
 import oakleaf
 from oakleaf import Limits, ScriptedModel, Session, Usage
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf.wire import Answer
 
 from .long_sessions import long_session
@@ -64,7 +64,7 @@ def _answer(request: Request) -> Answer:
     """Answer as `runner.answer`, of the newest turn alone: it looks at all items of the history. The usage is given, because
     a scripted model measures the whole history for it, as no model of a vendor does."""
     items = request.context.items[-2 * MESSAGES_PER_TURN :]
-    message = answer(oakleaf.models.model.Request(oakleaf.core.context.Context((), items), request.blobs))
+    message = answer(oakleaf.models.base.Request(oakleaf.core.context.Context((), items), request.blobs))
     finish = "tool_use" if message.calls else "stop"
     return Answer(message, Usage(1_000, 100), None, "scripted", "scripted", finish)
 

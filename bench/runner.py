@@ -8,7 +8,7 @@ from time import perf_counter_ns
 
 import oakleaf
 from oakleaf import ScriptedModel, Session, ToolCall, assistant
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf.wire import Answer
 
 from .measure import Plan, middle, ms

@@ -18,7 +18,7 @@ from typing import Any
 
 import oakleaf
 from oakleaf import Message, ToolCall, assistant
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.worker import Worker

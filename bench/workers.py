@@ -39,7 +39,7 @@ from absurd_sdk import Absurd, TaskContext
 import oakleaf
 from oakleaf import Message, ScriptedModel, ToolCall, assistant, tool_result, user
 from oakleaf.core.context import Context, Item
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf.wire import Answer
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent

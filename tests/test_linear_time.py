@@ -34,7 +34,7 @@ from oakleaf.exports.workflow import _OPENER, _SLUG
 from oakleaf.exports.yaml import to_yaml
 from oakleaf.log.original_calls import restore_call
 from oakleaf.log.workspace import Workspace
-from oakleaf.models.model import Delta
+from oakleaf.models.base import Delta
 from oakleaf.models.names import _URL as MODEL_URL
 from oakleaf.providers.base import _OVERFLOW, _mask, body_text
 from oakleaf.replay.turn_comparison import _split

@@ -12,7 +12,7 @@ from oakleaf import Leaf, ScriptedModel, Session, Settings, ToolCall, ToolContex
 from oakleaf import tool as make_tool
 from oakleaf.core.context import fold_settings
 from oakleaf.errors import InvalidOption, Overloaded
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf.store import Store
 from oakleaf.wire.options import OPTIONS, request_fields
 

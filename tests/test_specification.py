@@ -41,7 +41,7 @@ from oakleaf.errors import (
     SessionRunning,
 )
 from oakleaf.log.workspace import Selection
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.models.prices import Rates
 from oakleaf.store import Store
 from oakleaf.wire import Answer

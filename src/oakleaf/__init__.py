@@ -73,7 +73,7 @@ _HOMES = {
     "oakleaf.log.runtime": ["Runtime"],
     "oakleaf.log.verify": ["Problem"],
     "oakleaf.log.workspace": ["Workspace"],
-    "oakleaf.models.model": ["Delta", "Model", "Request"],
+    "oakleaf.models.base": ["Delta", "Model", "Request"],
     "oakleaf.models.prices": ["Rates"],
     "oakleaf.models.recorded": ["RecordedModel"],
     "oakleaf.models.scripted": ["Broken", "ScriptedModel", "Slow"],
@@ -154,9 +154,9 @@ if TYPE_CHECKING:
     from oakleaf.log.runtime import Runtime as Runtime
     from oakleaf.log.verify import Problem as Problem
     from oakleaf.log.workspace import Workspace as Workspace
-    from oakleaf.models.model import Delta as Delta
-    from oakleaf.models.model import Model as Model
-    from oakleaf.models.model import Request as Request
+    from oakleaf.models.base import Delta as Delta
+    from oakleaf.models.base import Model as Model
+    from oakleaf.models.base import Request as Request
     from oakleaf.models.prices import Rates as Rates
     from oakleaf.models.recorded import RecordedModel as RecordedModel
     from oakleaf.models.scripted import Broken as Broken

@@ -32,7 +32,7 @@ from oakleaf.core.fit import BYTES_PER_TOKEN, measure, measure_context, measure_
 from oakleaf.core.messages import Reasoning, Text, tool_result
 from oakleaf.core.turns import CallModel, cursor_after, next_action
 from oakleaf.errors import ContextOverflow, InvalidSummary
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf.models.windows import read_overflow, window_of
 from oakleaf.wire import PROVIDERS, Answer, find_provider, render
 from support.random_logs import blobs, path_of, paths, thorough_settings

@@ -63,7 +63,7 @@ from oakleaf.errors import (
 )
 from oakleaf.log import lease
 from oakleaf.log.doctor import session_health
-from oakleaf.models.model import Delta
+from oakleaf.models.base import Delta
 from oakleaf.models.prices import Rates
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, Answer, find_provider
@@ -1345,7 +1345,7 @@ class TestStreaming:
     def test_killed_in_mid_stream_it_is_never_passed_off_as_the_answer(self, tmp_path: Path) -> None:
         script = (
             "import os, signal, sys, oakleaf\n"
-            "from oakleaf.models.model import Delta\n"
+            "from oakleaf.models.base import Delta\n"
             "class Dying(oakleaf.ScriptedModel):\n"
             "    async def stream(self, request):\n"
             "        yield Delta('half an answer ' * 100)\n"

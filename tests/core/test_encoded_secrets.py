@@ -24,7 +24,7 @@ from oakleaf.core.redact import Redactor
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.errors import InvalidArgument, SecretInName
 from oakleaf.log.original_calls import restore_call
-from oakleaf.models.model import Delta
+from oakleaf.models.base import Delta
 from oakleaf.wire import Answer
 from oakleaf_workspace.file_changes import version
 

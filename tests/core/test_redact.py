@@ -295,7 +295,7 @@ def test_secrets_of_the_environment_are_known_by_their_names(monkeypatch: pytest
 
 
 def test_a_secret_that_comes_in_pieces_is_hidden_in_the_stream_too() -> None:
-    from oakleaf.models.model import Delta
+    from oakleaf.models.base import Delta
     from oakleaf.wire import Answer
 
     class Pieces(ScriptedModel):

@@ -32,7 +32,7 @@ from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
-from oakleaf.models.model import Delta, Model, Request
+from oakleaf.models.base import Delta, Model, Request
 from oakleaf.models.names import model_by_name
 from oakleaf.providers import connections
 from oakleaf.wire import Answer, find_provider

@@ -18,7 +18,7 @@ from oakleaf import ProviderBlock, wire
 from oakleaf.core.context import Context, Item
 from oakleaf.core.messages import user
 from oakleaf.errors import ModelError
-from oakleaf.models.model import Delta, Model, Request
+from oakleaf.models.base import Delta, Model, Request
 from oakleaf.models.names import model_by_name
 from oakleaf.wire import Answer
 from support import fake_providers

@@ -12,7 +12,7 @@ from oakleaf.core.context import Context, Item
 from oakleaf.core.entries import Settings
 from oakleaf.core.messages import user
 from oakleaf.errors import ModelRefused, ModelUnavailable
-from oakleaf.models.model import Model, Request
+from oakleaf.models.base import Model, Request
 from oakleaf.models.names import address_of, model_by_name, stored_model
 from support.fake_providers import ErrorReply, FakeProviders
 

@@ -22,7 +22,7 @@ from oakleaf.core.entries import Evidence, Settings
 from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall, assistant, tool_result, user
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.providers.openai_chat import OpenAIChatModel
 from oakleaf.providers.sse import EventReader, ServerEvent
 from oakleaf.wire import Answer

@@ -12,7 +12,7 @@ from conftest import Store
 from oakleaf import Entry, RecordedModel, Session, ToolCall, assistant, system, tool_result, user
 from oakleaf.core import context as contexts
 from oakleaf.errors import ModelError
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.models.recorded import History
 from support.random_logs import SOAK, paths
 

@@ -14,7 +14,7 @@ from typing import Any
 import oakleaf
 from oakleaf import Happened, Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
 from oakleaf.errors import ContextOverflow
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf.stores.sqlite.store import SqliteStore
 
 INPUTS = ["look around", "do it", "ask somebody", "and now at length"]

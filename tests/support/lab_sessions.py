@@ -16,7 +16,7 @@ import oakleaf
 from oakleaf import Rates, ScriptedModel, Store, ToolCall, assistant, system
 from oakleaf.core.context import Context
 from oakleaf.core.usage import Usage
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf_lab.experiment import Cell, TurnClass
 
 RATES = Rates(input=3, output=15)

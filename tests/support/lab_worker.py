@@ -16,7 +16,7 @@ from msgspec.structs import replace
 import oakleaf
 from oakleaf import ScriptedModel, Slow, Store, ToolCall, assistant
 from oakleaf.log.runtime import real_runtime
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf_lab.scorers import Judge, ScoredTurn
 from oakleaf_lab.worker_task import TASK, CellTasks
 from oakleaf_postgres.absurd.engine import Agent

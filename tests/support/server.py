@@ -18,7 +18,7 @@ import httpx
 
 from oakleaf import assistant
 from oakleaf.core.usage import Usage
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.wire import Answer

@@ -13,7 +13,7 @@ from typing import Any
 
 from oakleaf import Limits, ScriptedModel, Slow, ToolCall, assistant
 from oakleaf.errors import ContextOverflow
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf_postgres.absurd import worker as absurd_worker
 from oakleaf_postgres.absurd.claim import Claim, ClaimedConnections
 from oakleaf_postgres.absurd.engine import Agent

@@ -24,7 +24,7 @@ from conftest import SOAK
 from oakleaf import ScriptedModel, Store
 from oakleaf.core.context import Context
 from oakleaf.errors import BudgetReached, EngineNotInstalled, InvalidArgument, InvalidLab, PostgresRequired
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf_lab import queue_runner
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.control import JudgeSpec, RunControl, SharedBudget, Start

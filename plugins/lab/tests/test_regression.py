@@ -14,7 +14,7 @@ import pytest
 import oakleaf
 from oakleaf import Rates, ScriptedModel, ToolCall, assistant
 from oakleaf.errors import ExitCode
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf.replay.replay import ReplayPlan
 from oakleaf_lab.case_file import find_cases
 from oakleaf_lab.promote import Expectation, promote

@@ -16,7 +16,7 @@ import pytest
 import oakleaf
 from oakleaf import Limits, ToolCall, assistant, user
 from oakleaf.agent.events import FACT_EVENT_TYPES, Event
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.models.scripted import ScriptedModel
 from oakleaf.store import Store
 from oakleaf.wire import Answer

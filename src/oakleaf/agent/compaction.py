@@ -35,7 +35,7 @@ from oakleaf.errors import (
 )
 from oakleaf.log.log import Log
 from oakleaf.log.prompt import prompt_entries
-from oakleaf.models.model import Model, Request, model_name
+from oakleaf.models.base import Model, Request, model_name
 from oakleaf.models.prices import UNPRICED_PROVIDERS, price_of
 from oakleaf.models.windows import SMALL_REQUEST, window_of
 from oakleaf.wire import Answer

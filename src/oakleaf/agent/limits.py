@@ -16,7 +16,7 @@ from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Call, Usage, fo
 from oakleaf.errors import InvalidArgument, TurnLimit, plural
 from oakleaf.log import ledger
 from oakleaf.log.log import Log
-from oakleaf.models.model import Model, Request
+from oakleaf.models.base import Model, Request
 from oakleaf.models.prices import price_of
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from oakleaf.errors import (
 )
 from oakleaf.log.async_bridge import MANY_ENTRIES, run_long
 from oakleaf.log.changes import AppendResult
-from oakleaf.models.model import Delta, Model, Request
+from oakleaf.models.base import Delta, Model, Request
 from oakleaf.wire import Answer
 from oakleaf.wire.options import check_options
 

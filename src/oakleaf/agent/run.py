@@ -29,7 +29,7 @@ from oakleaf.log.async_bridge import run_blocking
 from oakleaf.log.changes import AppendResult
 from oakleaf.log.lease import is_held
 from oakleaf.log.log import Log
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.wire.options import check_options
 from oakleaf_mcp.client.server import ToolLike, for_one_turn, split_tools
 

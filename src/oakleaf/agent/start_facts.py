@@ -11,7 +11,7 @@ from typing import Any
 from oakleaf.agent.limits import Limits
 from oakleaf.core.codec import from_json
 from oakleaf.log.log import Log
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.stores.base import SessionDetail, SessionRow
 
 FIRST_FACT = 1

@@ -27,7 +27,7 @@ from oakleaf.core.turns import Cursor
 from oakleaf.errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
 from oakleaf.log.changes import new_key
 from oakleaf.log.log import Log
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.stores.base import NewSession, SessionRow
 from oakleaf_mcp.client.server import McpServer, for_one_turn, split_tools
 

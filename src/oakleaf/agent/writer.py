@@ -28,7 +28,7 @@ from oakleaf.log.changes import AppendResult
 from oakleaf.log.lease import Lease
 from oakleaf.log.log import Log
 from oakleaf.log.prompt import keep, load
-from oakleaf.models.model import Model, model_name
+from oakleaf.models.base import Model, model_name
 from oakleaf.models.prices import needs_table, price_of
 from oakleaf.stores.base import PathSnapshot, QueuedInput, SessionDetail, SessionRow
 

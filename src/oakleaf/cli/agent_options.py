@@ -38,7 +38,7 @@ from oakleaf.errors import ModelRefused, ModelUnavailable
 from oakleaf.log.imports import has_foreign_detail
 from oakleaf.log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection, Workspace
 from oakleaf.models.availability import available_models
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.models.names import address_of, is_model_name, stored_model
 from oakleaf.session import Session
 from oakleaf.store import Store

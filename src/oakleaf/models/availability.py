@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 
 from oakleaf.errors import ModelUnavailable
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.models.names import model_by_name, stored_model
 from oakleaf.providers.base import VendorClient
 

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from oakleaf.errors import ModelRefused, ModelUnavailable
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.models.scripted import load_script
 from oakleaf.models.servers import VARIABLE, find_server, is_loopback, is_same_address
 

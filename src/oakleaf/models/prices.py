@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Price, Usage, is_count
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 
 PROBE = 1_000
 """Tokens of a question to the table."""

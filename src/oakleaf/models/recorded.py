@@ -19,7 +19,7 @@ from oakleaf.core.entries import INTERRUPTED, Compaction, Entry, Uncompaction
 from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ModelError
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.models.prices import Rates
 from oakleaf.wire import Answer
 

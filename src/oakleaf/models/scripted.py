@@ -24,7 +24,7 @@ from oakleaf.core.messages import Message, ToolCall, assistant
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ModelError, ModelUnavailable, TruncatedReply
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.models.prices import Rates
 from oakleaf.wire import Answer
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.models.prices import UNPRICED_PROVIDERS, vendor_of
 
 SMALL_REQUEST = 2_000

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.providers.base import VendorClient
 from oakleaf.providers.connections import HttpExchange, VendorConnection
 from oakleaf.wire.parsing import to_dict

@@ -32,7 +32,7 @@ from oakleaf.errors import (
     shorten,
 )
 from oakleaf.log.async_bridge import MANY_ENTRIES, run_blocking, run_long
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.models.servers import VARIABLE, find_server
 from oakleaf.models.windows import read_overflow
 from oakleaf.providers.connections import HttpExchange, VendorConnection

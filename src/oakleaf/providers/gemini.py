@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 from typing import Any
 
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.providers.base import VendorClient
 from oakleaf.providers.connections import TIMEOUT_SECONDS, HttpExchange, VendorConnection
 from oakleaf.wire.parsing import to_dict

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from oakleaf.core.context import endpoint_of
 from oakleaf.core.entries import Endpoint, Settings
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, UnrecognizedReply
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.providers.base import StreamFailure, VendorClient, body_text, is_page, read_fault
 from oakleaf.providers.connections import HttpExchange, VendorConnection
 from oakleaf.providers.sse import DONE, EventReader, ServerEvent

@@ -11,7 +11,7 @@ from typing import Any
 
 from oakleaf.core.context import endpoint_of
 from oakleaf.core.entries import Endpoint, Settings
-from oakleaf.models.model import Delta, Request
+from oakleaf.models.base import Delta, Request
 from oakleaf.providers.base import StreamFailure, VendorClient
 from oakleaf.providers.connections import HttpExchange, VendorConnection
 from oakleaf.wire.parsing import to_dict

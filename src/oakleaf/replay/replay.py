@@ -32,7 +32,7 @@ from oakleaf.log import fork as forking
 from oakleaf.log import ledger
 from oakleaf.log.changes import Cut
 from oakleaf.log.log import Log
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.models.names import is_model_name, stored_model
 from oakleaf.models.recorded import RecordedModel
 from oakleaf.replay.compared_path import PathSide

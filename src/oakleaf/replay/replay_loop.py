@@ -34,7 +34,7 @@ from oakleaf.core.usage import Call
 from oakleaf.errors import ModelUnavailable, Overloaded
 from oakleaf.log.changes import AppendResult
 from oakleaf.log.log import Log
-from oakleaf.models.model import Model, Request
+from oakleaf.models.base import Model, Request
 from oakleaf.models.recorded import RecordedModel
 from oakleaf.replay.host_entries import HostEntries
 from oakleaf.replay.incremental_path import IncrementalPath

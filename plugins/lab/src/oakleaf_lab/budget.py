@@ -14,7 +14,7 @@ import msgspec
 from oakleaf.core.messages import Media, ToolResult
 from oakleaf.core.usage import Usage, format_dollars
 from oakleaf.errors import BudgetReached, InvalidLab
-from oakleaf.models.model import Model, Request
+from oakleaf.models.base import Model, Request
 from oakleaf.models.prices import price_of
 from oakleaf.replay.replay_loop import Reservation
 from oakleaf.wire.options import DEFAULT_MAX_TOKENS

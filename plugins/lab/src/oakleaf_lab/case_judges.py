@@ -17,7 +17,7 @@ from pathlib import Path
 
 from oakleaf.errors import InvalidCase, Overloaded
 from oakleaf.models.availability import available_models
-from oakleaf.models.model import Model, Request
+from oakleaf.models.base import Model, Request
 from oakleaf.models.prices import price_of
 from oakleaf.wire import Answer
 from oakleaf_lab.budget import CostBudget

@@ -27,7 +27,7 @@ from oakleaf.core.typed_json import converter
 from oakleaf.errors import BudgetReached, NotFound, StaleLeaf
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
-from oakleaf.models.model import Model, Request
+from oakleaf.models.base import Model, Request
 from oakleaf.replay.replay_loop import Reservation
 from oakleaf.stores.base import StoreBackend
 from oakleaf_lab.budget import CostBudget, RunStopping, budget_reached

@@ -28,7 +28,7 @@ from oakleaf.core.usage import Usage
 from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound, StoreError
 from oakleaf.log.runtime import Runtime
 from oakleaf.models.availability import available_models, check_available
-from oakleaf.models.model import Model, model_name
+from oakleaf.models.base import Model, model_name
 from oakleaf.models.names import model_by_name, stored_model
 from oakleaf.models.prices import price_of
 from oakleaf.stores.base import SessionRow, StoreBackend

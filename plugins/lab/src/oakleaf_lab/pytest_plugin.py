@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.run import ModelLike
     from oakleaf.agent.tools.tool import Tool
     from oakleaf.core.messages import ToolCall
-    from oakleaf.models.model import Request
+    from oakleaf.models.base import Request
     from oakleaf.models.prices import Rates
     from oakleaf.models.scripted import ScriptedModel, ScriptLine
     from oakleaf.replay.replay import ReplayPlan

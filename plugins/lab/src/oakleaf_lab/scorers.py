@@ -27,7 +27,7 @@ from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.messages import user
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import InvalidLab, ModelError, ModelUnavailable, Overloaded, TruncatedReply, shorten
-from oakleaf.models.model import Model, Request, model_name
+from oakleaf.models.base import Model, Request, model_name
 from oakleaf.models.prices import price_of
 from oakleaf.replay.replay_loop import CallMeter, reservation_data
 from oakleaf.replay.turn_reader import TurnView, message_text, read_turns, result_text

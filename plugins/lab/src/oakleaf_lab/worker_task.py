@@ -21,7 +21,7 @@ from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.typed_json import converter
 from oakleaf.errors import BudgetReached, ClaimLost, InvalidLab, ModelUnavailable, NotFound
 from oakleaf.models.availability import available_models
-from oakleaf.models.model import model_name
+from oakleaf.models.base import model_name
 from oakleaf.models.names import is_model_name
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.cell import CellSetup, ModelUnreachable

@@ -38,7 +38,7 @@ from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import calls_on_path
 from oakleaf.log.runtime import real_runtime
 from oakleaf.log.workspace import Workspace
-from oakleaf.models.model import Request
+from oakleaf.models.base import Request
 from oakleaf.models.prices import Rates
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf_postgres.absurd import schema as absurd_schema

@@ -25,7 +25,7 @@ from oakleaf.core.tree import Branch, Leaf, reachable_seqs
 from oakleaf.errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
 from oakleaf.log.log import Log
 from oakleaf.log.workspace import Workspace
-from oakleaf.models.model import Model, model_name
+from oakleaf.models.base import Model, model_name
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf_mcp.client.server import ToolLike

@@ -25,7 +25,7 @@ from oakleaf.core.turns import OpenCall
 from oakleaf.core.typed_json import prepare
 from oakleaf.errors import InvalidTool, InvalidValue
 from oakleaf.log.async_bridge import run_tool
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 
 if TYPE_CHECKING:
     from oakleaf.agent.limits import Limits

@@ -29,7 +29,7 @@ from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
 from oakleaf.log.turn_start import trigger_columns
 from oakleaf.log.workspace import Workspace
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.stores.base import SessionRow
 from oakleaf.wire.options import check_options
 from oakleaf_mcp.client.server import McpServer, ToolLike, split_tools

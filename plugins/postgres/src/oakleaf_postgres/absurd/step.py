@@ -28,7 +28,7 @@ from oakleaf.log.changes import AppendResult
 from oakleaf.log.ledger import calls_after
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.stores.base import Change, Fact, SessionRow
 from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.absurd.task_store import TaskStore

@@ -51,7 +51,7 @@ from oakleaf.errors import (
 )
 from oakleaf.log.lease import check_free
 from oakleaf.log.runtime import Runtime, environment_secrets, real_runtime
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.claim import (

@@ -16,7 +16,7 @@ from msgspec import Struct
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument
 from oakleaf.log.log import Log
-from oakleaf.models.model import Model
+from oakleaf.models.base import Model
 from oakleaf.replay.diff_window import DiffCursor, DiffWindow, diff_window
 from oakleaf.session import Session
 from oakleaf_server.auth import Caller
