@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING
 from oakleaf.late_names import late_names
 
 _HOMES = {
+    "oakleaf.models.availability": ["available_models", "check_available"],
+    "oakleaf.models.names": ["is_model_name", "model_by_name", "stored_model"],
     "oakleaf.models.prices": ["price"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
 if TYPE_CHECKING:
+    from oakleaf.models.availability import available_models as available_models
+    from oakleaf.models.availability import check_available as check_available
+    from oakleaf.models.names import is_model_name as is_model_name
+    from oakleaf.models.names import model_by_name as model_by_name
+    from oakleaf.models.names import stored_model as stored_model
     from oakleaf.models.prices import price as price
