@@ -208,14 +208,18 @@ class PluginMissing(OakleafError):
         problem = f"{provider} needs {module} for the {kind} {name!r}, and that is not installed"
         if not provider:
             problem = f"no installed plugin has a {kind} {name!r}"
-        super().__init__(problem, _plugin_hint(group, name))
+        super().__init__(problem, _plugin_hint(group, name, provider, module))
 
 
-def _plugin_hint(group: str, name: str) -> str:
+def _plugin_hint(group: str, name: str, provider: str, module: str) -> str:
     from oakleaf.install import extra_of, install_line
 
     extra = extra_of(group, name)
-    return f"install it with: {install_line(extra)}" if extra else "oakleaf plugins lists what is installed"
+    if extra:
+        return f"install it with: {install_line(extra)}"
+    if provider:
+        return f"install {module}, or uninstall {provider}; everything else works"
+    return "oakleaf plugins lists what is installed"
 
 
 class PluginBroken(OakleafError):
@@ -223,12 +227,12 @@ class PluginBroken(OakleafError):
 
     http_status = 500
 
-    def __init__(self, group: str, name: str, provider: str, reason: str) -> None:
+    def __init__(self, group: str, name: str, provider: str, reason: str, hint: str = "") -> None:
         self.group, self.name, self.provider = group, name, provider
         kind = group.rpartition(".")[2].removesuffix("s")
         super().__init__(
             f"the {kind} {name!r} of {provider} cannot be used: {reason}",
-            f"mend or uninstall {provider}; everything else works",
+            f"{hint or f'mend or uninstall {provider}'}; everything else works",
         )
 
 

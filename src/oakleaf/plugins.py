@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from oakleaf.errors import PluginBroken, PluginMissing
+from oakleaf.errors import OakleafError, PluginBroken, PluginMissing
 
 STORES = "oakleaf.stores"
 MODELS = "oakleaf.models"
@@ -43,6 +43,11 @@ class Provider(NamedTuple):
     def module(self) -> str:
         return self.target.partition(":")[0]
 
+    @property
+    def is_own(self) -> bool:
+        """Whether this project made it."""
+        return self.distribution.partition("-")[0] == "oakleaf"
+
     def __str__(self) -> str:
         return f"{self.distribution} {self.version}"
 
@@ -55,45 +60,84 @@ def names(group: str) -> list[str]:
 def find(group: str, name: str) -> Any:
     """Import and return what a plugin adds under this name; raise PluginMissing or PluginBroken."""
     provider = provider_of(group, name)
-    module = _import(provider, provider.module)
-    value: Any = module
-    for part in filter(None, provider.target.partition(":")[2].split(".")):
-        try:
-            value = getattr(value, part)
-        except AttributeError as error:
-            raise PluginBroken(group, name, str(provider), str(error)) from error
-    return value
+    return _load(provider, *provider.target.split(":", 1))
 
 
 def provider_of(group: str, name: str) -> Provider:
-    """Return who adds this name. The library itself goes before strangers; two strangers are an error."""
+    """Return who adds this name. This project goes before strangers; two strangers are an error."""
     found = [provider for provider in providers() if (provider.group, provider.name) == (group, name)]
     if not found:
         raise PluginMissing(group, name)
-    own = [provider for provider in found if provider.distribution.partition("-")[0] == "oakleaf"]
-    if len(own or found) > 1:
-        rivals = " and ".join(sorted(map(str, own or found)))
-        raise PluginBroken(group, name, rivals, "two distributions add this name; uninstall one of them")
-    return (own or found)[0]
+    candidates = [provider for provider in found if provider.is_own] or found
+    if len(candidates) > 1:
+        rivals = " and ".join(sorted(map(str, candidates)))
+        raise PluginBroken(group, name, rivals, "two distributions add this name", "uninstall one of them")
+    return candidates[0]
+
+
+def check(provider: Provider) -> OakleafError | None:
+    """Import what an entry point names; return why it cannot be used, or None."""
+    try:
+        problem = conflict(provider)
+        if problem is None:
+            _load(provider, *provider.target.split(":", 1))
+    except OakleafError as error:
+        return error
+    return problem
+
+
+def conflict(provider: Provider) -> PluginBroken | None:
+    """Return the error of a name that two distributions add; None if this one adds it alone or goes first."""
+    try:
+        first = provider_of(provider.group, provider.name)
+    except PluginBroken as error:
+        return error
+    if first == provider:
+        return None
+    reason, hint = f"{first} adds the same name and goes first", f"uninstall {provider.distribution}"
+    return PluginBroken(provider.group, provider.name, str(provider), reason, hint)
 
 
 def summary_module(group: str, name: str) -> ModuleType | None:
     """Import `plugin.py` of a plugin's package, which says in words what the plugin adds; None if it has none."""
     provider = provider_of(group, name)
+    module = f"{provider.module.partition('.')[0]}.plugin"
     try:
-        return _import(provider, f"{provider.module.partition('.')[0]}.plugin")
-    except PluginMissing:
-        return None
+        found: ModuleType = _load(provider, module)
+    except PluginBroken as error:
+        if isinstance(error.__cause__, ModuleNotFoundError) and error.__cause__.name == module:
+            return None
+        raise
+    return found
 
 
-def _import(provider: Provider, module: str) -> ModuleType:
+def _load(provider: Provider, module: str, attributes: str = "") -> Any:
     try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        raise PluginMissing(provider.group, provider.name, str(provider), error.name or str(error)) from error
-    except Exception as error:
-        reason = f"importing {module} raised {type(error).__name__}: {error}"
-        raise PluginBroken(provider.group, provider.name, str(provider), reason) from error
+        value: Any = import_module(module)
+        for name in filter(None, attributes.split(".")):
+            value = getattr(value, name)
+    except (Exception, SystemExit) as error:
+        raise _failure(provider, module, error) from error
+    return value
+
+
+def _failure(provider: Provider, module: str, error: BaseException) -> OakleafError:
+    """Return what to install, mend or uninstall: who raised is one plugin, and must not stop the others."""
+    package = provider.module.partition(".")[0]
+    missing = (error.name or "") if isinstance(error, ImportError) else ""
+    top = missing.partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and top not in ("", "oakleaf", package):
+        return PluginMissing(provider.group, provider.name, str(provider), missing)
+    reason = f"importing {module} raised {type(error).__name__}: {error}"
+    if top == "oakleaf":
+        reason += f" (this is Oakleaf {_library_version()}; the plugin was made for another version)"
+    return PluginBroken(provider.group, provider.name, str(provider), reason)
+
+
+def _library_version() -> str:
+    from oakleaf import __version__
+
+    return __version__
 
 
 @cache

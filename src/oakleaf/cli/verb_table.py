@@ -86,11 +86,16 @@ BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
             "commands.config",
             "Show or change the configuration: default model and store, aliases, options.",
         ),
+        "plugins": ("commands.plugins", "List the installed plugins, what each adds, and what is broken."),
         "completion": ("commands.completion", "Print the completion script for your shell."),
     },
 }
 """The library's own commands by section: where each is, and what it does."""
 _HOMES = {name: home for verbs in BUILT_IN.values() for name, (home, _) in verbs.items()}
+
+
+def built_in_names() -> list[str]:
+    return list(_HOMES)
 
 
 def verb_names() -> list[str]:
@@ -111,12 +116,12 @@ def sections() -> dict[str, dict[str, str]]:
 
 def _described(name: str) -> tuple[str, str]:
     try:
-        described = getattr(plugins.summary_module(plugins.VERBS, name), "COMMANDS", {}).get(
-            name, ("Plugins", "")
-        )
-        section, summary = map(str, described)
-    except (OakleafError, TypeError, ValueError) as error:
+        commands = getattr(plugins.summary_module(plugins.VERBS, name), "COMMANDS", {})
+        section, summary = map(str, commands.get(name, ("Plugins", "")))
+    except OakleafError as error:
         return "Plugins", f"cannot be used: {error}"
+    except (AttributeError, TypeError, ValueError):
+        return "Plugins", "COMMANDS of its module plugin is not as {NAME: (SECTION, SUMMARY)}"
     return section, summary
 
 

@@ -1,0 +1,81 @@
+"""`oakleaf plugins`: what installed distributions add."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from oakleaf import plugins as registry
+from oakleaf.cli.rendering.output import echo, json_option, notify, plural, print_json, table
+from oakleaf.cli.verb_table import built_in_names
+from oakleaf.errors import OakleafError, PluginBroken
+from oakleaf.plugins import Provider
+
+
+@click.command()
+@click.option("--check", is_flag=True, help="Import every plugin, and say which cannot be used.")
+@json_option
+def plugins(check: bool, is_json: bool) -> int:
+    """List the installed plugins, what each adds, and what is broken.
+
+    A plugin is imported only with --check. Exit code 1 if one is broken, or if two add the same name.
+    """
+    found = sorted(registry.providers(), key=lambda provider: (not provider.is_own, provider))
+    problems = _problems(found, imports=check)
+    if is_json:
+        print_json(plugins=_grouped(found), problems=[_described(error) for error in problems])
+    else:
+        _print(found, problems)
+        counts = f"{plural(len(found), 'name')}, {plural(len(problems), 'problem')}"
+        notify(counts if check else f"{counts}; oakleaf plugins --check imports every plugin")
+    return 1 if problems else 0
+
+
+def _problems(found: Sequence[Provider], *, imports: bool) -> list[OakleafError]:
+    errors = [
+        _hidden(provider) or (registry.check if imports else registry.conflict)(provider)
+        for provider in found
+    ]
+    return list({str(error): error for error in errors if error is not None}.values())
+
+
+def _hidden(provider: Provider) -> OakleafError | None:
+    """Return the error of a command that has the name of the library's own."""
+    if provider.group != registry.VERBS or provider.name not in built_in_names():
+        return None
+    reason, hint = "the library has a command of this name", f"uninstall {provider.distribution}"
+    return PluginBroken(provider.group, provider.name, str(provider), reason, hint)
+
+
+def _grouped(found: Sequence[Provider]) -> list[dict[str, object]]:
+    """Return each distribution with the names that it adds, by group."""
+    listed: dict[str, dict[str, list[str]]] = {}
+    for provider in found:
+        listed.setdefault(str(provider), {}).setdefault(_short(provider.group), []).append(provider.name)
+    return [
+        {"distribution": name.partition(" ")[0], "version": name.partition(" ")[2], "adds": adds}
+        for name, adds in listed.items()
+    ]
+
+
+def _short(group: str) -> str:
+    return group.rpartition(".")[2]
+
+
+def _described(error: OakleafError) -> dict[str, str]:
+    return {"problem": error.problem, "hint": error.command_hint}
+
+
+def _print(found: Sequence[Provider], problems: Sequence[OakleafError]) -> None:
+    if not found:
+        return
+    names: dict[tuple[str, str], list[str]] = {}
+    for provider in found:
+        names.setdefault((str(provider), _short(provider.group)), []).append(provider.name)
+    rows = [(plugin, kind, ", ".join(sorted(added))) for (plugin, kind), added in names.items()]
+    echo("\n".join(table(rows, ("PLUGIN", "ADDS", "NAMES"), clip_last=False)))
+    for error in problems:
+        echo(
+            f"{click.style('✗', fg='red')} {error.problem}{click.style(f'  → {error.command_hint}', dim=True)}"
+        )
