@@ -73,6 +73,7 @@ $(FRAMEWORKS)/.test: $(BIN)/uv $(PROJECTS) constraints-frameworks.txt
 	@$(BIN)/python -m uv pip install --quiet --python $(FRAMEWORKS)/bin/python \
 		--constraint constraints-frameworks.txt -e ".[prices,cli]" --group frameworks \
 		$(call editable,frameworks) $(patsubst %,-e %,$(filter-out plugins/frameworks plugins/mcp,$(PLUGINS)))
+	@$(BIN)/python -m uv pip install --quiet --python $(FRAMEWORKS)/bin/python --no-deps $(patsubst %,-e %,$(filter plugins/mcp,$(PLUGINS)))
 	@touch $@
 
 # apsw-sqlite3mc takes the place of apsw, which our own requirements name: so those are left out and said here.

@@ -35,10 +35,10 @@ def test_every_link_leads_somewhere() -> None:
             assert target.startswith("http") or (page.parent / target).exists(), (page, target)
 
 
-def test_every_file_the_readme_names_is_there() -> None:
-    text = (ROOT / "README.md").read_text()
-    for name in re.findall(r"`(tests/[\w./]+|examples/[\w.]+|docs/[\w.]+)`", text):
-        assert (ROOT / name).exists(), name
+def test_every_file_a_page_names_is_there() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`((?:tests|plugins|examples|docs|src/oakleaf|bench)/[\w./-]+)(?:::\w+)*`", page.read_text()):
+            assert "NAME" in name or (ROOT / name).exists(), (page, name)
 
 
 def test_the_architecture_names_every_package_and_nothing_that_is_gone() -> None:

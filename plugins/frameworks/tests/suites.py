@@ -1,6 +1,6 @@
 """Run the frameworks' own test suites against Oakleaf's adapters, from a checkout of the framework's repository.
 
-    python tests/frameworks/suites.py langgraph|openai|openai-runs|adk|claude SOURCES [--store sqlite|memory|own] [PYTEST ARGUMENT …]
+    python plugins/frameworks/tests/suites.py langgraph|openai|openai-runs|adk|claude SOURCES [--store sqlite|memory|own] [PYTEST ARGUMENT …]
 
 SOURCES is a checkout of the framework's repository, or its unpacked source distribution where that has the tests
 (`pip download --no-deps --no-binary :all: openai-agents==0.24.0`; ADK's has none). Use a copy of `.venv-frameworks` with what
