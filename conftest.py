@@ -7,10 +7,9 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
 from hypothesis import settings
 
@@ -19,10 +18,9 @@ from oakleaf.store import Store
 from oakleaf.stores.base import StoreBackend
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.stores.sqlite.store import SqliteStore
-from oakleaf_postgres.store.store import PostgresStore
 from support.cli_store import write_store
-from support.postgres import EMPTY, Database, DatabaseHost, database_host
 from support.runtime import deterministic_runtime
+from support.soak import SOAK
 
 # Containers often disable bytecode files; then every process the tests start spends most of its time compiling.
 sys.dont_write_bytecode = False
@@ -33,10 +31,15 @@ if (
 ):  # started in the background; every process would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
+
 # The short form draws the same examples every time, so that a commit passes or fails; the long form draws new ones.
 settings.register_profile("oakleaf", deadline=None, max_examples=2_000 if SOAK else 25, derandomize=not SOAK)
 settings.load_profile("oakleaf")
+
+
+HAS_POSTGRES = bool(find_spec("oakleaf_postgres") and find_spec("psycopg"))
+ALL_STORES = ["memory", "sqlite", *(["postgres"] if HAS_POSTGRES else [])]
+pytest_plugins = ["support.postgres_fixtures"] if HAS_POSTGRES else []
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -51,73 +54,19 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="session")
-def postgres() -> Iterator[DatabaseHost]:
-    """Start one server per test process, on first use."""
-    with database_host() as host:
-        yield host
-
-
-@pytest.fixture(scope="session")
-def migrated_database(postgres: DatabaseHost) -> Database:
-    return Database(postgres)
-
-
-@pytest.fixture(scope="session")
-def owner_connection(migrated_database: Database) -> Iterator[psycopg.Connection[Any]]:
-    """A connection that is reused: opening one costs ten times as much as emptying the tables does."""
-    with psycopg.connect(migrated_database.owner_url, autocommit=True) as connection:
-        yield connection
-
-
-@pytest.fixture
-def database(migrated_database: Database, owner_connection: psycopg.Connection[Any]) -> Database:
-    """A migrated database without rows."""
-    owner_connection.execute(EMPTY)
-    return migrated_database
-
-
-class ReusedPostgresStore(PostgresStore):
-    """A PostgreSQL store that records whether it was closed."""
-
-    is_closed = False
-
-    def close(self) -> None:
-        self.is_closed = True
-        super().close()
-
-
-class PostgresStoreCache:
-    """Reuse connections and their prepared statements between tests, which halves the time of a test."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._store = ReusedPostgresStore(url)
-
-    def open(self) -> PostgresStore:
-        """Return the same store, or a new one if the last test closed it."""
-        if self._store.is_closed:
-            self._store = ReusedPostgresStore(self._url)
-        return self._store
-
-    def close(self) -> None:
-        self._store.close()
-
-
-@pytest.fixture(scope="session")
-def store_cache(migrated_database: Database) -> Iterator[PostgresStoreCache]:
-    cache = PostgresStoreCache(migrated_database.url)
-    yield cache
-    cache.close()
-
-
-@pytest.fixture
-def postgres_store(database: Database, store_cache: PostgresStoreCache) -> PostgresStore:
-    return store_cache.open()
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=ALL_STORES if SOAK else ["sqlite"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """A store for the tests above the store contract: SQLite, and in the long form every store that is installed."""
+    yield from open_test_store(request, tmp_path)
+
+
+@pytest.fixture(params=ALL_STORES)
+def any_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    """Every store that is installed, for the tests of what a store promises."""
+    yield from open_test_store(request, tmp_path)
+
+
+def open_test_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     match request.param:
         case "memory":
             backend: StoreBackend = MemoryStore()

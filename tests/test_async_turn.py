@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import Session, ToolCall, Usage, assistant, system
 from oakleaf.errors import InvalidOperation, SessionRunning
+from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS
 
 CALLS = assistant(*(ToolCall(f"c{n}", "look", {"order": n}) for n in range(5)))

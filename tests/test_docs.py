@@ -37,7 +37,9 @@ def test_every_link_leads_somewhere() -> None:
 
 def test_every_file_a_page_names_is_there() -> None:
     for page in PAGES:
-        for name in re.findall(r"`((?:tests|plugins|examples|docs|src/oakleaf|bench)/[\w./-]+)(?:::\w+)*`", page.read_text()):
+        for name in re.findall(
+            r"`((?:tests|plugins|examples|docs|src/oakleaf|bench)/[\w./-]+)(?:::\w+)*`", page.read_text()
+        ):
             assert "NAME" in name or (ROOT / name).exists(), (page, name)
 
 

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import Session, ToolCall, Turn, Usage, assistant, system
 from oakleaf.errors import InvalidArgument, InvalidOperation, SessionRunning
+from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
 from support.interleaving import interleaved
 

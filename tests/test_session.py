@@ -14,7 +14,6 @@ import pytest
 from msgspec.structs import replace
 
 import oakleaf
-from conftest import Store
 from oakleaf import (
     Attachment,
     Budget,
@@ -49,6 +48,7 @@ from oakleaf.errors import (
     SessionRunning,
     ToolsNotAllowed,
 )
+from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, find_provider, render
 from support.stopped_runs import stopped

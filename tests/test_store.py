@@ -13,7 +13,6 @@ import pytest
 from msgspec.structs import replace
 
 import oakleaf
-from conftest import Store
 from oakleaf import Note, ScriptedModel, Session, Workspace, assistant, system, user
 from oakleaf.core.codec import MAX_KEY_BYTES, MAX_NAME_BYTES
 from oakleaf.errors import (
@@ -28,6 +27,7 @@ from oakleaf.errors import (
     WrongOwner,
     WrongSpace,
 )
+from oakleaf.store import Store
 from oakleaf.stores.base import SessionQuery
 
 

@@ -12,7 +12,6 @@ import pytest
 from msgspec.structs import replace
 
 import oakleaf
-from conftest import Store
 from oakleaf import (
     Happened,
     NeverHappened,
@@ -36,6 +35,7 @@ from oakleaf.errors import (
     UnrecognizedReply,
 )
 from oakleaf.log.lease import Lease
+from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
 from support.interleaving import interleaved
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import oakleaf
-from conftest import Store
 from oakleaf import (
     Attachment,
     Compaction,
@@ -34,6 +33,7 @@ from oakleaf.core.turns import CallModel, cursor_after, next_action
 from oakleaf.errors import ContextOverflow, InvalidSummary
 from oakleaf.models.base import Request
 from oakleaf.models.windows import read_overflow, window_of
+from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, Answer, find_provider, render
 from support.random_logs import blobs, path_of, paths, thorough_settings
 

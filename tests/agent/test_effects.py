@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, tool_result, user
 from oakleaf.errors import ApprovalRequired, InvalidArgument, InvalidOperation, InvalidReplay
+from oakleaf.store import Store
 
 REFUND = {"order": 41, "cents": 2000}
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, user
 from oakleaf.agent.limits import narrow
 from oakleaf.errors import InvalidArgument, ModelError, TurnFailed, TurnLimit
 from oakleaf.log.lease import Lease
 from oakleaf.models.prices import Rates
+from oakleaf.store import Store
 from support.stopped_runs import stopped
 
 DOLLAR = 100_000_000

@@ -19,7 +19,6 @@ import pytest
 from msgspec.structs import replace
 
 import oakleaf
-from conftest import Store
 from oakleaf import (
     Attachment,
     Broken,
@@ -65,6 +64,7 @@ from oakleaf.log import lease
 from oakleaf.log.doctor import session_health
 from oakleaf.models.base import Delta
 from oakleaf.models.prices import Rates
+from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, Answer, find_provider
 from support.interleaving import interleaved

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import (
     Broken,
     Limits,
@@ -24,6 +23,7 @@ from oakleaf import (
 )
 from oakleaf.errors import InvalidOperation, InvalidPosition
 from oakleaf.models.prices import Rates
+from oakleaf.store import Store
 from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)

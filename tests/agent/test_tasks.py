@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
 from oakleaf.errors import InvalidOperation, SessionTrashed, TaskTrashed
+from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
 
 

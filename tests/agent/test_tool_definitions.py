@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import Broken, ScriptedModel, Session, Settings, ToolCall, assistant, system, user
 from oakleaf.core.context import fold_settings
 from oakleaf.errors import MissingBlob
+from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
 
 

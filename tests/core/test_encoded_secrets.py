@@ -18,13 +18,13 @@ from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import oakleaf
-from conftest import Store
 from oakleaf import Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.redact import Redactor
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.errors import InvalidArgument, SecretInName
 from oakleaf.log.original_calls import restore_call
 from oakleaf.models.base import Delta
+from oakleaf.store import Store
 from oakleaf.wire import Answer
 from oakleaf_workspace.file_changes import version
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import Evidence, Session, Workspace, tool_result, user
 from oakleaf.core.evidence import move_evidence
+from oakleaf.store import Store
 from oakleaf.wire import find_provider
 from oakleaf.wire.gemini.request import UNSIGNED
 

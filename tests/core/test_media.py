@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import ScriptedModel, Text, ToolCall, ToolContext, assistant, user
 from oakleaf.core.entries import Note
 from oakleaf.core.media import extract_from_note, restore_json
 from oakleaf.core.messages import Reasoning
+from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))

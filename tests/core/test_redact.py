@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.codec import to_json
 from oakleaf.core.drafts import Draft, build_entries
@@ -17,6 +16,7 @@ from oakleaf.core.redact import Redactor, may_contain_packed, pack_bytes, unpack
 from oakleaf.core.turns import Cursor
 from oakleaf.core.usage import Call
 from oakleaf.errors import NotFound, SecretInName, SecretTooShort
+from oakleaf.store import Store
 
 SECRET = 'hunter2"\\ünd more'
 KEY = "sk-ant-api03-" + "a1B2" * 12

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from conftest import Store
 from oakleaf import Attachment, Media, Text, ToolCall, assistant, tool_result, user
+from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(range(200))

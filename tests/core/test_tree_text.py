@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from conftest import Store
 from oakleaf import Attachment, Note, Session, Settings, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.entries import Endpoint, Entry
 from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.tree_text import one_line, tree_lines
+from oakleaf.store import Store
 
 
 def test_a_tree_with_what_was_left_behind(store: Store) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import oakleaf
-from conftest import Store
 from oakleaf import ScriptedModel, ToolCall, assistant, system, tool_result, user
 from oakleaf.agent.events import fact_event_type
 from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.store import Store
 
 
 def test_its_facts_are_those_of_the_journal(store: Store) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from conftest import Store
 from oakleaf import ScriptedModel, Session, assistant
 from oakleaf.errors import AgentBound, InvalidOption, InvalidValue, ModelError
+from oakleaf.store import Store
 
 
 def model() -> ScriptedModel:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from conftest import Store
 from oakleaf import Leaf, assistant, system, user
 from oakleaf.errors import InvalidArgument, InvalidPosition, InvalidText
+from oakleaf.store import Store
 
 
 def test_a_label_names_a_place_of_the_path_or_of_a_branch_left_behind(store: Store) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import Budget, Limits, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.context import Context, build_context
 from oakleaf.core.entries import Entry
@@ -20,6 +19,7 @@ from oakleaf.core.prompt_path import PromptPath
 from oakleaf.errors import TurnTooLarge
 from oakleaf.log import prompt
 from oakleaf.log.prompt import prompt_entries
+from oakleaf.store import Store
 from support.random_steps import STEPS, Reads, random_seeds
 
 SHORT, LONG = 300, 3_000

@@ -14,11 +14,11 @@ from msgspec.structs import replace
 
 import oakleaf
 import oakleaf.agent.run  # so that no child has to load it
-from conftest import Store
 from oakleaf import Happened, ScriptedModel, Session, ToolCall, ToolContext, assistant
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidOperation
 from oakleaf.log.original_calls import MAX_CALLS, OriginalCalls
+from oakleaf.store import Store
 
 KEY = "AKIA" + "A1B2" * 4
 PASSWORD = "correct horse battery staple"

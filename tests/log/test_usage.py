@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import Store
 from oakleaf import Leaf, OakleafError, Session, Totals, Usage, assistant, user
 from oakleaf.core.usage import total
 from oakleaf.errors import InvalidPosition
 from oakleaf.models.prices import price
+from oakleaf.store import Store
 from oakleaf.store import Store as Opened
 from oakleaf.stores.memory.store import MemoryStore
 from support.runtime import deterministic_runtime

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from conftest import Store
 from oakleaf import ScriptedModel, Settings, Workspace, assistant, system, user
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidArgument, SecretInWorkspace
 from oakleaf.log.workspace import Selection
+from oakleaf.store import Store
 
 KEY = f"sk-ant-{'k' * 30}"
 

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import oakleaf
-from conftest import Store
 from oakleaf import ProviderBlock, wire
 from oakleaf.core.context import Context, Item
 from oakleaf.core.messages import user
 from oakleaf.errors import ModelError
 from oakleaf.models.base import Delta, Model, Request
 from oakleaf.models.names import model_by_name
+from oakleaf.store import Store
 from oakleaf.wire import Answer
 from support import fake_providers
 from support.fake_providers import BrokenStream, Completion, FakeProviders

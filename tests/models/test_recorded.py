@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 
 import oakleaf
-from conftest import Store
 from oakleaf import Entry, RecordedModel, Session, ToolCall, assistant, system, tool_result, user
 from oakleaf.core import context as contexts
 from oakleaf.errors import ModelError
 from oakleaf.models.base import Delta, Request
 from oakleaf.models.recorded import History
+from oakleaf.store import Store
 from support.random_logs import SOAK, paths
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import ScriptedModel, ToolCall, assistant
 from oakleaf.errors import ModelError, ModelUnavailable, TurnLimit
 from oakleaf.models.names import model_by_name
 from oakleaf.models.recorded import RecordedModel
 from oakleaf.models.scripted import MAX_SCRIPT_BYTES
+from oakleaf.store import Store
 
 SCRIPT = """
 - text: Let me see.

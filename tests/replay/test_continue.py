@@ -8,7 +8,6 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conftest import SOAK
 from oakleaf import RecordedModel, ScriptedModel, Session, Store, ToolCall, assistant
 from oakleaf.core.usage import Usage
 from oakleaf.replay.replay import Replay, ReplayPlan, ReplayTarget
@@ -17,6 +16,7 @@ from oakleaf.stores.base import Change, CommitResult
 from oakleaf.stores.memory.store import MemoryStore
 from support.random_recordings import Turn, record, scripts
 from support.runtime import deterministic_runtime
+from support.soak import SOAK
 
 TARGET = "ses_target"
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import oakleaf
-from conftest import Store
 from oakleaf import (
     Diff,
     Reasoning,
@@ -29,6 +28,7 @@ from oakleaf.core.state import fold_state
 from oakleaf.replay.compared_path import PathSide, shared_seq
 from oakleaf.replay.turn_comparison import align, heaviest_kind, word_diff
 from oakleaf.replay.turn_reader import read_turns
+from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from support.random_logs import SOAK
 from support.random_recordings import Turn, record, turns

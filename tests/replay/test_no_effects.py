@@ -22,8 +22,8 @@ import pytest
 
 import oakleaf
 import oakleaf.replay.replay  # loaded now: compiling it later would write a file under the guards
-from conftest import Store
 from oakleaf import ScriptedModel, Session, ToolCall, assistant, system
+from oakleaf.store import Store
 
 WATCHED = {
     "socket.connect",

@@ -24,7 +24,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oakleaf
-from conftest import Store
 from oakleaf import (
     Broken,
     Limits,
@@ -45,6 +44,7 @@ from oakleaf.core.codec import chain_id
 from oakleaf.core.drafts import Draft, NewEntry
 from oakleaf.core.entries import Entry
 from oakleaf.errors import InvalidPosition, InvalidReplay, NotFound, SessionIsReplay, TurnLimit
+from oakleaf.store import Store
 from oakleaf.stores.base import Change
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.wire import PROVIDERS, Answer

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 import oakleaf
-from conftest import Store
 from oakleaf import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system
+from oakleaf.store import Store
 from support.stopped_runs import stopped
 
 WORDS = ["yes", "no", "it is lost", "look again", "", "größer ☃"]

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oakleaf
-from conftest import Store
 from oakleaf import ProviderBlock, Session, user, wire
 from oakleaf.core.context import Context, Item
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Evidence
 from oakleaf.core.messages import Text
 from oakleaf.errors import UnrecognizedReply
+from oakleaf.store import Store
 from oakleaf.wire import find_provider
 from support.hosted_answers import GROUPS, PNG_64, anthropic_pairs, random_blocks, reply
 from support.random_logs import PNG, SOAK

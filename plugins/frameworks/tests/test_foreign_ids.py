@@ -17,9 +17,9 @@ from pydantic_ai.conversation import Conversation
 from pydantic_ai.conversation_store import ConversationConflict
 from pydantic_ai.messages import ModelRequest, UserPromptPart
 
-from conftest import Store
 from oakleaf.core.ids import check_id
 from oakleaf.errors import SecretInName
+from oakleaf.store import Store
 from oakleaf_frameworks.adk import OakleafSessionService
 from oakleaf_frameworks.claude_agent import OakleafSessionStore
 from oakleaf_frameworks.langgraph import OakleafSaver

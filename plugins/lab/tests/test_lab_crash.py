@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from conftest import SOAK
 from oakleaf import Store
 from oakleaf.core.usage import Usage
 from support.lab_process import open_store, run
 from support.lab_sessions import ledger, write_cohort
+from support.soak import SOAK
 
 TESTS = Path(__file__).parents[3] / "tests"
 SESSIONS = 12 if SOAK else 2

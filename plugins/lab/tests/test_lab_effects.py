@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from conftest import Store
 from oakleaf import Cell, ScriptedModel, Session, assistant
+from oakleaf.store import Store
 from replay.test_no_effects import CALLS, ONCE, Outside, guard_process, outside, recorded, unrecorded
 
 __all__ = ["outside", "recorded"]  # fixtures

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import SOAK
 from oakleaf import Cell
 from oakleaf_lab.gates import check_gate, parse_gate
 from oakleaf_lab.report import METRICS, LabReport
 from oakleaf_lab.statistics import PairedTurn, rate_difference
 from support.lab_sessions import TURNS, draw_class, noisy, write_cohort
+from support.soak import SOAK
 
 GATE = "tool_changed > baseline + 5%"
 NOISE: dict[str, Any] = {"reworded": 0.2, "tool_changed": 0.05}

@@ -20,7 +20,6 @@ import msgspec
 import pytest
 
 import oakleaf
-from conftest import SOAK
 from oakleaf import ScriptedModel, Store
 from oakleaf.core.context import Context
 from oakleaf.errors import BudgetReached, EngineNotInstalled, InvalidArgument, InvalidLab, PostgresRequired
@@ -41,6 +40,7 @@ from support.fake_providers import FakeProviders
 from support.lab_sessions import RATES, answer, ledger, noisy, record_sessions
 from support.postgres import Database, DatabaseHost
 from support.processes import end_workers
+from support.soak import SOAK
 from support.terminal import oakleaf as cli
 
 SESSIONS = 12 if SOAK else 2

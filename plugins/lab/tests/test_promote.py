@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 import oakleaf
-from conftest import Store
 from oakleaf import ToolCall, assistant, tool_result, user
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
+from oakleaf.store import Store
 from oakleaf_lab.case_file import read_case
 from oakleaf_lab.promote import Expectation, promote
 from oakleaf_lab.regression import run_case

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import Media, ScriptedModel, Session, Text, ToolCall, ToolContext, ToolResult, assistant
 from oakleaf.cli.mcp_option import connect_once
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable, ToolsMissing
 from oakleaf.log.runtime import real_runtime
+from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf_mcp.client import connection, kept_servers
 from oakleaf_mcp.client.process import ServerProcess

@@ -16,12 +16,12 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 import oakleaf
-from conftest import Store
 from oakleaf import ScriptedModel, Session, ToolCall, assistant, tool_result, user
 from oakleaf.core.messages import ProviderBlock
 from oakleaf.core.redact import NullRedactor
 from oakleaf.errors import InvalidArgument, NotFound, TokenRequired
 from oakleaf.log.runtime import real_runtime
+from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf_mcp.archive import MAX_BYTES, Archive
 from oakleaf_mcp.server import HttpServer

@@ -16,7 +16,6 @@ import pytest
 from test_api_reads import server, session_url, start_sample_session
 
 import oakleaf
-from conftest import SOAK
 from oakleaf import Broken, Limits, Session, ToolCall, assistant, user
 from oakleaf.errors import ToolsMissing
 from oakleaf.log import lease
@@ -27,6 +26,7 @@ from oakleaf.testing.stores.writer import read_everything
 from oakleaf_server.context import ServerAgent
 from support.processes import wait_until
 from support.server import CHANGE_HEADERS, LocalServer
+from support.soak import SOAK
 
 __all__ = ["server"]
 

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 import oakleaf
-from conftest import Store
 from oakleaf import ScriptedModel, Session, ToolCall, Workspace, assistant, tool_result, user
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import FilesChanged, InvalidOperation
 from oakleaf.log.runtime import real_runtime
+from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf_workspace import file_rewind
 from oakleaf_workspace.file_changes import FileChange, to_details, version

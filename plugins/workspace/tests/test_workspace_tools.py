@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from conftest import Store
 from oakleaf import ScriptedModel, Session, ToolCall, Workspace, assistant
 from oakleaf.log.log import Log
 from oakleaf.log.workspace import WORKSPACE_TOOLS
+from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
 from oakleaf_workspace.tools import workspace_tools
 from replay.test_no_effects import guard_process

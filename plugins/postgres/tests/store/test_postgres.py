@@ -21,7 +21,6 @@ import pytest
 from msgspec.structs import replace
 
 import oakleaf
-from conftest import SOAK, PostgresStoreCache
 from oakleaf import StaleLeaf, Store, ToolCall, Usage, assistant, errors, system, user
 from oakleaf.core.drafts import Blob, Draft
 from oakleaf.core.tree import Leaf
@@ -37,8 +36,10 @@ from oakleaf_postgres.store.store import PostgresStore
 from oakleaf_postgres.store.url import Address
 from support.pgbouncer import pgbouncer_path
 from support.postgres import APP, Database, DatabaseHost, PostgresServer
+from support.postgres_fixtures import PostgresStoreCache
 from support.postgres_proxy import PostgresProxy
 from support.processes import wait_until
+from support.soak import SOAK
 from support.store_contract import PostgresConformance
 from support.terminal import oakleaf as command
 
