@@ -15,6 +15,7 @@ from typing import Any
 
 import oakleaf
 from oakleaf import Rates, Request, ScriptedModel, ToolCall, assistant, system
+from oakleaf_lab import Cell, Lab
 
 from .measure import Plan
 from .report import Figure, at_most
@@ -59,7 +60,7 @@ def figures(plan: Plan) -> Iterator[Figure]:
 def _measure(place: str, sessions: int, results: Any) -> None:
     with oakleaf.open(Path(place), synchronous="normal") as store:
         _record(store, sessions)
-        lab = store.lab("agent:support", baseline_model=_old, model=_new)
+        lab = Lab(store, "agent:support", baseline_model=_old, model=_new)
         began, used = time.perf_counter(), time.process_time()
         report = lab.run_sync(workers=2)
         assert report.status == "complete"
@@ -89,11 +90,11 @@ def _model(name: str) -> ScriptedModel:
     return ScriptedModel(_answer, model=name, rates=RATES)
 
 
-def _old(cell: oakleaf.Cell) -> ScriptedModel:
+def _old(cell: Cell) -> ScriptedModel:
     return _model("old")
 
 
-def _new(cell: oakleaf.Cell) -> ScriptedModel:
+def _new(cell: Cell) -> ScriptedModel:
     """A model for each cell: a scripted one keeps every request it was sent."""
     return _model("new")
 

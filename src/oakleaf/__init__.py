@@ -64,10 +64,6 @@ _HOMES = {
     "oakleaf.bundle.write": ["BundleExportResult"],
     "oakleaf.exports.finetune": ["FineTuning"],
     "oakleaf.ingest.ingest": ["ToolImportResult"],
-    "oakleaf_lab.experiment": ["Cell"],
-    "oakleaf_lab.lab": ["Lab"],
-    "oakleaf_lab.report": ["LabReport"],
-    "oakleaf_lab.scorers": ["Judge", "ScoredSession", "ScoredTurn"],
     "oakleaf.log.changes": ["AppendResult", "Cut"],
     "oakleaf.log.log": ["HydratedSession"],
     "oakleaf.log.runtime": ["Runtime"],
@@ -179,12 +175,6 @@ if TYPE_CHECKING:
     from oakleaf.turn.turn import Turn as Turn
     from oakleaf.wire import Answer as Answer
     from oakleaf.wire.explain import Difference as Difference
-    from oakleaf_lab.experiment import Cell as Cell
-    from oakleaf_lab.lab import Lab as Lab
-    from oakleaf_lab.report import LabReport as LabReport
-    from oakleaf_lab.scorers import Judge as Judge
-    from oakleaf_lab.scorers import ScoredSession as ScoredSession
-    from oakleaf_lab.scorers import ScoredTurn as ScoredTurn
     from oakleaf_mcp.client.server import McpServer as McpServer
     from oakleaf_mcp.client.server import mcp as mcp
     from oakleaf_workspace.file_rewind import FileAction as FileAction

@@ -82,7 +82,6 @@ if TYPE_CHECKING:
     from oakleaf.log.workspace import Workspace
     from oakleaf.replay.report import ReplayReport
     from oakleaf.replay.tool_answers import Mode, OnMiss
-    from oakleaf_lab.promote import Promotion
     from oakleaf_mcp.client.server import ToolLike
     from oakleaf_postgres.absurd.engine import EnqueuedTask
     from oakleaf_server.offline_page import HtmlExportResult
@@ -1143,47 +1142,6 @@ class Session:
         return await replay(self.log, plan)
 
     replay_sync = blocking(replay)
-
-    def promote(
-        self,
-        folder: str | os.PathLike[str],
-        *,
-        at: int | None = None,
-        name: str | None = None,
-        says: Sequence[str] = (),
-        never_says: Sequence[str] = (),
-        never_calls: Sequence[str] = (),
-        scorers: Sequence[str] = (),
-        tools: bool = True,
-        redact: bool = True,
-        blobs: bool = False,
-        overwrite: bool = False,
-    ) -> Promotion:
-        """Write the turn that holds entry `at`, or every turn, as a regression case: a bundle and what it must do.
-
-        The case expects the recorded tool calls, unless `tools=False`, and what is named here; see docs/testing.md.
-        """
-        from pathlib import Path
-
-        from oakleaf_lab.promote import Expectation, promote
-
-        expectation = Expectation(
-            tools=tools,
-            never_calls=tuple(never_calls),
-            says=tuple(says),
-            never_says=tuple(never_says),
-            scorers=tuple(scorers),
-        )
-        return promote(
-            self.log,
-            Path(folder),
-            at=at,
-            name=name,
-            expectation=expectation,
-            redact=redact,
-            blobs=blobs,
-            overwrite=overwrite,
-        )
 
     # -- export ------------------------------------------------------------------------------------
     # No export contains evidence. Those for people are redacted unless redact=False.

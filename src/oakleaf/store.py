@@ -39,18 +39,11 @@ from oakleaf.stores.base import (
     StoreBackend,
 )
 from oakleaf.stores.search import IndexProgress, SearchPage
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
-    from oakleaf.agent.run import ModelLike
-    from oakleaf.agent.tools.tool import Tool
     from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
     from oakleaf.bundle.write import OnProgress
     from oakleaf.ingest.ingest import ToolImportResult
-    from oakleaf_lab.cohort import Cohort
-    from oakleaf_lab.experiment import AfterDivergence, LabMode
-    from oakleaf_lab.lab import Lab, ModelOfCell
-    from oakleaf_lab.report import LabReport
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
@@ -323,82 +316,6 @@ class Store:
     def index(self, progress: IndexProgress | None = None) -> int:
         """Index new entries. A search does it too; call this when there are many."""
         return self.backend.index(progress)
-
-    # -- lab ---------------------------------------------------------------------------------------
-
-    def lab(
-        self,
-        *cohort: str,
-        model: ModelLike | ModelOfCell | None = None,
-        prompt: str | None = None,
-        prompt_patch: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        tools: Iterable[Tool | Callable[..., Any]] | None = None,
-        baseline_model: ModelLike | ModelOfCell | None = None,
-        baseline_tools: Iterable[Tool | Callable[..., Any]] | None = None,
-        mode: LabMode | None = None,
-        repeat: int = 1,
-        after_divergence: AfterDivergence = "stop",
-        sample: int | None = None,
-        seed: int = 0,
-        again: bool = False,
-        engine: Literal["local", "absurd"] = "local",
-        queue: str = DEFAULT_QUEUE,
-    ) -> Lab:
-        """Plan to replay a cohort of sessions with the recorded setup and with a changed one, and compare.
-
-        `cohort` are search queries, session ids or names of saved cohorts. Nothing runs before `lab.run()`. If the same
-        lab was interrupted it continues; if it is complete its report is returned, unless `again`. With `engine="absurd"`
-        the workers of a queue replay it. See docs/lab.md.
-        """
-        from oakleaf_lab.lab import Lab, LabOptions
-
-        lab_options = LabOptions(
-            model=model,
-            prompt=prompt,
-            prompt_patch=prompt_patch,
-            options=options,
-            tools=tools,
-            baseline_model=baseline_model,
-            baseline_tools=baseline_tools,
-            mode=mode,
-            repeat=repeat,
-            after_divergence=after_divergence,
-            sample=sample,
-            seed=seed,
-            again=again,
-            engine=engine,
-            queue=queue,
-        )
-        return Lab(self.backend, self.runtime, cohort, lab_options)
-
-    def lab_runs(self) -> list[SessionRow]:
-        """The rows of all lab runs, newest first."""
-        from oakleaf_lab.record import run_rows
-
-        return list(run_rows(self.backend))
-
-    def lab_report(self, run_id: str) -> LabReport:
-        """The report of a lab run as far as it is done. Raises NotFound."""
-        from oakleaf_lab.lab import load_report
-
-        return load_report(self.backend, self.runtime, run_id)
-
-    def save_cohort(self, name: str, *cohort: str, sample: int | None = None, seed: int = 0) -> Cohort:
-        """Save the sessions that `cohort` names, as for `lab`, as a list under a name; an earlier list is replaced."""
-        from oakleaf_lab.cohort import CohortFinder, save_cohort
-
-        finder = CohortFinder(self.backend, self.runtime)
-        sessions = finder.find(cohort, sample=sample, seed=seed, needs_model=False)
-        ids = [source.session_id for source in sessions.sources]
-        save_cohort(self.backend, self.runtime, name, ids)
-        return sessions
-
-    def cohorts(self) -> dict[str, tuple[str, ...]]:
-        """The saved cohorts: the session ids of each, by name."""
-        from oakleaf_lab.cohort import saved_cohorts
-
-        return saved_cohorts(self.backend)
 
     # -- import and copy ---------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import pytest
 
 import oakleaf as library
 from oakleaf.stores.sqlite.file import FORMAT
+from oakleaf_lab import Lab
 from support.claude_transcripts import shop_transcript
 from support.terminal import OAKLEAF, CommandResult, Terminal, oakleaf
 
@@ -109,7 +110,7 @@ class TestTrash:
     def test_the_plan_of_a_purge_names_the_lab_runs_that_quote_it(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             answers = library.ScriptedModel(lambda request: "It is lost.", model="m")
-            run = store.lab("ses_case", baseline_model=answers).run_sync().run_id
+            run = Lab(store, "ses_case", baseline_model=answers).run_sync().run_id
         assert oakleaf("rm", "ses_case", "--yes", store=store_path).code == 0
         done = oakleaf("purge", "ses_case", "--with-forks", "--yes", "--json", store=store_path)
         assert f"{run}  lab ses_case  (lab run) stays and repeats parts of it" in done.err

@@ -16,7 +16,8 @@ from msgspec.structs import replace
 
 import oakleaf
 from oakleaf import ScriptedModel, Store
-from oakleaf_lab.report import LabReport
+from oakleaf_lab import Lab
+from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.scorers import Judge, ScoredTurn
 from support.lab_sessions import RATES, noisy
 
@@ -56,7 +57,8 @@ def run(store: Store, workers: int, kill_at_call: int = 0) -> LabReport:
         count()
         return "score: 0.5"
 
-    lab = store.lab(
+    lab = Lab(
+        store,
         "agent:support",
         baseline_model=noisy(5, on_call=count),
         model=noisy(5, planted=0.2, name="new", on_call=count),
@@ -85,7 +87,7 @@ def run_limited(store: Store, log: Path, limit: int, dies_in: str) -> LabReport:
 
     options = {"max_tokens": MAX_TOKENS} if dies_in == "replay" else None
     baseline, candidate = model_for("baseline", "x"), model_for("replay", "x")
-    lab = store.lab("agent:support", baseline_model=baseline, model=candidate, options=options)
+    lab = Lab(store, "agent:support", baseline_model=baseline, model=candidate, options=options)
     judge = Judge(model_for("judge", "score: 0.5")) if dies_in == "judge" else None
     return lab.run_sync(workers=1, max_cost_microcents=limit, judge=judge)
 

@@ -30,7 +30,7 @@ def write_run(store: Store, sessions: int, *, turns: int = 4, heading: str = "ca
     sources = tuple(_source(number, heading) for number in range(sessions))
     experiment = Experiment(cohort=("agent:support",), change=CandidateChange(prompt="Be brief."))
     plan = LabPlan(experiment, Cohort(sources, (), sessions))
-    record = LabRecord.create(store.backend, store.runtime, plan.run_id, plan)
+    record = LabRecord.create(store, plan.run_id, plan)
     done = list(plan.cells())[: 3 * (sessions - cut)]
     drafts = [Draft(Note({"cell": msgspec.to_builtins(_result(cell, turns))}, hidden=True)) for cell in done]
     record.log.append(drafts)

@@ -17,6 +17,7 @@ import oakleaf
 from oakleaf import ScriptedModel, Slow, Store, ToolCall, assistant
 from oakleaf.log.runtime import real_runtime
 from oakleaf.models.base import Request
+from oakleaf_lab import Lab
 from oakleaf_lab.scorers import Judge, ScoredTurn
 from oakleaf_lab.worker_task import TASK, CellTasks
 from oakleaf_postgres.absurd.engine import Agent
@@ -102,7 +103,8 @@ def run_worker(
 def run_command(url: str, queue: str) -> None:
     """Run the lab of the tests on the workers of a queue, to be killed."""
     with open_store(url) as store:
-        lab = store.lab(
+        lab = Lab(
+            store,
             "agent:support",
             baseline_model=model("old", 0.1),
             model=model("new", 0.4),

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import oakleaf
+import oakleaf_lab
 from oakleaf import ScriptedModel, Store
 from oakleaf.errors import EmptyCohort, InvalidLab, InvalidSearch, NotFound
+from oakleaf_lab import Lab
 from oakleaf_lab.cohort import Cohort, CohortFinder
 from support.lab_sessions import noisy, write_cohort
 
@@ -26,7 +28,7 @@ ALL = [f"ses_case_{n:03d}" for n in range(4)]
 
 
 def find(store: Store, *cohort: str, needs_model: bool = False, **how: Any) -> Cohort:
-    return CohortFinder(store.backend, store.runtime).find(cohort, needs_model=needs_model, **how)
+    return CohortFinder(store).find(cohort, needs_model=needs_model, **how)
 
 
 def ids(cohort: Cohort) -> list[str]:
@@ -49,7 +51,7 @@ def test_a_tag_finds_sessions(store: Store) -> None:
 
 def test_queries_references_and_names_add_up_and_each_session_counts_once(store: Store) -> None:
     store.session(ALL[1]).tag(golden="yes")
-    store.save_cohort("late", ALL[3])
+    oakleaf_lab.save_cohort(store, "late", ALL[3])
     assert ids(find(store, "tag:golden=yes", ALL[1], ALL[0], "late")) == [ALL[0], ALL[1], ALL[3]]
 
 
@@ -84,7 +86,7 @@ class TestLeftOut:
 
     def test_what_a_lab_made(self, store: Store) -> None:
         before = find(store, "agent:support")
-        store.lab("agent:support", baseline_model=noisy(1)).run_sync()
+        Lab(store, "agent:support", baseline_model=noisy(1)).run_sync()
         assert find(store, "agent:support") == before
 
     def test_sessions_that_cannot_be_replayed(self, store: Store) -> None:
@@ -123,26 +125,26 @@ class TestSampling:
 
 class TestSaved:
     def test_it_survives_closing_and_is_a_fixed_list(self, store: Store) -> None:
-        store.save_cohort("golden", "agent:support", sample=2)
-        saved = store.cohorts()["golden"]
+        oakleaf_lab.save_cohort(store, "golden", "agent:support", sample=2)
+        saved = oakleaf_lab.cohorts(store)["golden"]
         store.start("support", session_id="ses_new").send_sync("Hi.", model=ScriptedModel(["Hello."]))
         with oakleaf.open(store.backend.url) as again:
-            assert again.cohorts() == {"golden": saved}
+            assert oakleaf_lab.cohorts(again) == {"golden": saved}
             assert ids(find(again, "golden")) == list(saved)
 
     def test_saving_again_replaces_it(self, store: Store) -> None:
-        store.save_cohort("golden", ALL[0])
-        store.save_cohort("golden", ALL[1])
-        assert store.cohorts() == {"golden": (ALL[1],)}
+        oakleaf_lab.save_cohort(store, "golden", ALL[0])
+        oakleaf_lab.save_cohort(store, "golden", ALL[1])
+        assert oakleaf_lab.cohorts(store) == {"golden": (ALL[1],)}
 
     def test_it_is_no_conversation(self, store: Store) -> None:
-        store.save_cohort("golden", "agent:support")
+        oakleaf_lab.save_cohort(store, "golden", "agent:support")
         assert store.latest().session_id == ALL[3]  # type: ignore[union-attr]
         assert len(store.sessions(include_children=False).sessions) == 4
 
     def test_a_name_that_cannot_be_one_is_refused(self, store: Store) -> None:
         with pytest.raises(InvalidLab, match="cannot be the name"):
-            store.save_cohort("my cohort", ALL[0])
+            oakleaf_lab.save_cohort(store, "my cohort", ALL[0])
 
 
 @pytest.mark.parametrize(
@@ -151,4 +153,4 @@ class TestSaved:
 )
 def test_what_is_not_there_is_refused(store: Store, cohort: str, error: type[Exception]) -> None:
     with pytest.raises(error):
-        store.lab(cohort, baseline_model=noisy(1))
+        Lab(store, cohort, baseline_model=noisy(1))

@@ -6,7 +6,7 @@ import pytest
 
 from oakleaf.errors import InvalidLab
 from oakleaf_lab.gates import check_gate, parse_gate
-from oakleaf_lab.report import METRICS
+from oakleaf_lab.lab_report import METRICS
 from oakleaf_lab.statistics import Effect, PairedTurn, mean_ratio, rate_difference
 
 

@@ -14,13 +14,14 @@ import pytest
 from msgspec.structs import replace
 
 import oakleaf
+import oakleaf_lab
 from oakleaf import ScriptedModel, Store, ToolCall, assistant
 from oakleaf.errors import EmptyCohort, ExitCode, InvalidArgument, InvalidLab, ModelUnavailable
 from oakleaf.stores.base import Fact
 from oakleaf_lab.cell import turn_milliseconds
 from oakleaf_lab.function_identity import function_identity
 from oakleaf_lab.lab import Lab
-from oakleaf_lab.report import LabReport
+from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.scorers import ScoredTurn
 from support.lab_sessions import RATES, answer, noisy, record_sessions, write_cohort
 
@@ -33,8 +34,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def run(store: Store, seed: int = 1, planted: float = 0.0, **how: Any) -> LabReport:
-    lab = store.lab(
-        "agent:support", baseline_model=noisy(seed), model=noisy(seed, planted=planted, name="new")
+    lab = Lab(
+        store, "agent:support", baseline_model=noisy(seed), model=noisy(seed, planted=planted, name="new")
     )
     return lab.run_sync(**how)
 
@@ -42,7 +43,7 @@ def run(store: Store, seed: int = 1, planted: float = 0.0, **how: Any) -> LabRep
 class TestLanes:
     def test_each_session_is_observed_and_replayed_in_both_lanes(self, store: Store) -> None:
         sources = [row.session_id for row in store.all_sessions()][::-1]
-        lab = store.lab("agent:support", baseline_model=noisy(1), model=noisy(1), repeat=2)
+        lab = Lab(store, "agent:support", baseline_model=noisy(1), model=noisy(1), repeat=2)
         report = lab.run_sync()
         assert report.status == "complete"
         assert [lane.cells for lane in report.lanes] == [4, 8, 8]
@@ -55,13 +56,13 @@ class TestLanes:
 
     def test_the_same_model_does_the_same(self, store: Store) -> None:
         exact = ScriptedModel(answer, model="exact", rates=RATES)
-        report = store.lab("agent:support", baseline_model=exact).run_sync()
+        report = Lab(store, "agent:support", baseline_model=exact).run_sync()
         for lane in report.lanes[1:]:
             assert lane.classes["same"].value == 1.0
             assert lane.usage.cost_microcents == report.lane("observed").usage.cost_microcents
 
     def test_strict_repeats_the_recorded_answers_and_calls_no_model(self, store: Store) -> None:
-        report = store.lab("agent:support", mode="strict").run_sync()
+        report = Lab(store, "agent:support", mode="strict").run_sync()
         assert report.lane("candidate").classes["same"].value == 1.0
         assert report.spent_microcents == 0
 
@@ -71,7 +72,7 @@ class TestLanes:
     ) -> None:
         always = noisy(1, tool_changed=1.0, name="other")
         exact = ScriptedModel(answer, model="exact", rates=RATES)
-        lab = store.lab("ses_case_000", baseline_model=exact, model=always, after_divergence=after)
+        lab = Lab(store, "ses_case_000", baseline_model=exact, model=always, after_divergence=after)
         candidate = lab.run_sync().lane("candidate")
         assert candidate.turns == (1 if after == "stop" else 3)
         assert candidate.classes["tool_changed"].value == 1.0
@@ -88,7 +89,7 @@ class TestLanes:
 
         new = ScriptedModel(line, model="new", rates=RATES)
         exact = ScriptedModel(answer, model="exact", rates=RATES)
-        lab = store.lab("ses_case_000", baseline_model=exact, model=new, after_divergence="continue")
+        lab = Lab(store, "ses_case_000", baseline_model=exact, model=new, after_divergence="continue")
         (session,) = lab.run_sync().sessions
         kinds = [turn.candidate[0].kind for turn in session.turns]
         assert kinds == ["reworded", "arguments changed", "tool changed"]
@@ -108,14 +109,14 @@ class TestLanes:
         waiting = store.start("bank", session_id="ses_waiting")
         waiting.send_sync("Refund order 41", model=model, tools=[refund])
         refuses = ScriptedModel(lambda request: "I must not.", model="new", rates=RATES)
-        (session,) = store.lab("ses_waiting", baseline_model=model, model=refuses).run_sync().sessions
+        (session,) = Lab(store, "ses_waiting", baseline_model=model, model=refuses).run_sync().sessions
         assert [turn.baseline[0].kind for turn in session.turns] == ["same"]
         assert [turn.candidate[0].kind for turn in session.turns] == ["tool changed"]
 
     def test_why_turns_failed_is_said(self, store: Store) -> None:
         """It said "failed 100 %" and no word of why."""
         silent = ScriptedModel([], model="silent", rates=RATES)
-        report = store.lab("agent:support", baseline_model=noisy(1), model=silent).run_sync()
+        report = Lab(store, "agent:support", baseline_model=noisy(1), model=silent).run_sync()
         assert report.lane("candidate").classes["failed"].value == 1.0
         assert all("its script has no more lines" in session.failures[0] for session in report.sessions)
         assert any(line.startswith("failed turns: 4 sessions: silent gave") for line in report.lines())
@@ -137,9 +138,9 @@ class TestContinuing:
         assert store.backend.daily_usage() == calls
 
     def test_again_runs_it_anew(self, store: Store) -> None:
-        labs = [store.lab("agent:support", baseline_model=noisy(1), again=True) for _ in range(1)]
+        labs = [Lab(store, "agent:support", baseline_model=noisy(1), again=True) for _ in range(1)]
         first = labs[0].run_sync()
-        second = store.lab("agent:support", baseline_model=noisy(1), again=True).run_sync()
+        second = Lab(store, "agent:support", baseline_model=noisy(1), again=True).run_sync()
         assert first.run_id != second.run_id
         assert second.spent_microcents == first.spent_microcents > 0
 
@@ -159,10 +160,10 @@ class TestContinuing:
             "baseline_model": noisy(1),
             "model": noisy(1, name="other", on_call=break_once),
         }
-        report = store.lab("agent:support", **how).run_sync(workers=1)
+        report = Lab(store, "agent:support", **how).run_sync(workers=1)
         assert (report.status, report.exit_code) == ("incomplete", 4)
         assert "no connection" in (report.why or "")
-        final = store.lab("agent:support", **how).run_sync(workers=1)
+        final = Lab(store, "agent:support", **how).run_sync(workers=1)
         assert final.status == "complete"
         assert final.spent_microcents == whole.spent_microcents
         assert [turn.candidate[0].kind for s in final.sessions for turn in s.turns] == [
@@ -182,16 +183,17 @@ class TestGates:
             report = run(store, planted=0.5, fail_if=gates, scorers=[polite])
             assert [gate.outcome for gate in report.gates] == ["failed", "passed", "failed"]
         with oakleaf.open(path) as store:
-            assert store.lab_report(report.run_id).gates == report.gates
+            assert oakleaf_lab.report(store, report.run_id).gates == report.gates
             run(store, planted=0.5)  # printing the report again does not forget them
-            assert store.lab_report(report.run_id).gates == report.gates
+            assert oakleaf_lab.report(store, report.run_id).gates == report.gates
             run(store, planted=0.5, fail_if=["missing > 1%"])
-            assert [gate.gate for gate in store.lab_report(report.run_id).gates] == ["missing > 1%"]
+            assert [gate.gate for gate in oakleaf_lab.report(store, report.run_id).gates] == ["missing > 1%"]
 
     @pytest.mark.parametrize("gate", ["cost > 1.2x", "cost > 0.5", "cost < baseline"])
     def test_one_of_cost_is_not_decided_where_calls_have_no_price(self, store: Store, gate: str) -> None:
         """They counted as free: a model without a price passed every gate, and was said to cost 0 times as much."""
-        lab = store.lab(
+        lab = Lab(
+            store,
             "agent:support",
             baseline_model=ScriptedModel(answer, model="exact", rates=RATES),
             model=ScriptedModel(answer, model="unpriced"),
@@ -204,7 +206,7 @@ class TestGates:
 
     def test_of_an_incomplete_run_none_is_decided(self, store: Store) -> None:
         report = run(store, fail_if=["same < 1%"], max_cost_microcents=1_000_000)
-        assert [gate.outcome for gate in store.lab_report(report.run_id).gates] == ["undecided"]
+        assert [gate.outcome for gate in oakleaf_lab.report(store, report.run_id).gates] == ["undecided"]
 
 
 class TestLatency:
@@ -227,7 +229,7 @@ class TestLatency:
                 next(clock)
             session.approve(call, allow=decision == "approve")
             session.resume_sync(model=model, tools=[refund])
-            report = store.lab("agent:support", mode="strict").run_sync()
+            report = Lab(store, "agent:support", mode="strict").run_sync()
             assert 0 < (report.lane("observed").latency_ms or 0) < 1_000
 
     def test_nor_with_the_time_in_which_nothing_ran_it(self) -> None:
@@ -266,10 +268,10 @@ class TestBudget:
         self, store: Store
     ) -> None:
         first = run(store, max_cost_microcents=1_000_000)
-        store.save_cohort("all", "agent:support")
+        oakleaf_lab.save_cohort(store, "all", "agent:support")
 
         def lab(*cohort: str) -> Lab:
-            return store.lab(*cohort, baseline_model=noisy(1), model=noisy(1, name="new"))
+            return Lab(store, *cohort, baseline_model=noisy(1), model=noisy(1, name="new"))
 
         assert lab("agent:support").plan_lines()[0].startswith(f"continues  {first.run_id}, planned at ")
         assert lab("all").planned_at is None
@@ -297,7 +299,7 @@ class TestBudget:
 
     def test_a_model_without_a_price_is_refused(self, store: Store) -> None:
         with pytest.raises(InvalidLab, match="has no price"):
-            store.lab("agent:support", baseline_model=ScriptedModel(answer)).run_sync(max_cost_microcents=5)
+            Lab(store, "agent:support", baseline_model=ScriptedModel(answer)).run_sync(max_cost_microcents=5)
 
 
 class TestInterruption:
@@ -315,7 +317,8 @@ class TestInterruption:
 
         def lab(store: Store, on_call: Any = lambda: None) -> Lab:
             old = noisy(3, on_call=on_call)
-            return store.lab(
+            return Lab(
+                store,
                 "agent:support",
                 baseline_model=old,
                 model=noisy(3, planted=0.3, name="new", on_call=on_call),
@@ -345,9 +348,9 @@ class TestFunctionOfTheCell:
         def answering(text: str) -> Any:
             return lambda cell: ScriptedModel(lambda request: text, model="m", rates=RATES)
 
-        first = store.lab("agent:support", baseline_model=answering("Lost."), model=answering("Lost."))
-        second = store.lab("agent:support", baseline_model=answering("Lost."), model=answering("Refunded."))
-        again = store.lab("agent:support", baseline_model=answering("Lost."), model=answering("Lost."))
+        first = Lab(store, "agent:support", baseline_model=answering("Lost."), model=answering("Lost."))
+        second = Lab(store, "agent:support", baseline_model=answering("Lost."), model=answering("Refunded."))
+        again = Lab(store, "agent:support", baseline_model=answering("Lost."), model=answering("Lost."))
         assert first.run_id == again.run_id != second.run_id
 
     def test_identity_is_code_defaults_closure_and_bound_values(self) -> None:
@@ -384,11 +387,11 @@ class TestBadInput:
         with pytest.raises(
             EmptyCohort, match="4 with model recorded-model, which cannot be called by that name"
         ):
-            store.lab("agent:support")
+            Lab(store, "agent:support")
         with pytest.raises(EmptyCohort, match="name the baseline's model"):
-            store.lab("agent:support")
+            Lab(store, "agent:support")
         with pytest.raises(EmptyCohort, match="can be replayed"):
-            store.lab("agent:nobody", baseline_model=noisy(1))
+            Lab(store, "agent:nobody", baseline_model=noisy(1))
 
     @pytest.mark.parametrize("gate", ["tool_changed", "tool_changed > many", "> 5%", "cost => 2x"])
     def test_a_gate_that_does_not_parse_says_how_to_write_one(self, store: Store, gate: str) -> None:
@@ -401,4 +404,4 @@ class TestBadInput:
 
     def test_strict_changes_nothing(self, store: Store) -> None:
         with pytest.raises(InvalidLab, match="mode strict"):
-            store.lab("agent:support", mode="strict", prompt="Be brief.")
+            Lab(store, "agent:support", mode="strict", prompt="Be brief.")

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from oakleaf import Cell, ScriptedModel, Session, assistant
+from oakleaf import ScriptedModel, Session, assistant
 from oakleaf.store import Store
+from oakleaf_lab import Cell, Lab
 from replay.test_no_effects import CALLS, ONCE, Outside, guard_process, outside, recorded, unrecorded
 
 __all__ = ["outside", "recorded"]  # fixtures
@@ -24,7 +25,8 @@ def test_no_lane_has_an_effect(
     store: Store, recorded: Session, outside: Outside, mode: Any, after: Any
 ) -> None:
     tools = outside.tools()
-    lab = store.lab(
+    lab = Lab(
+        store,
         recorded.session_id,
         baseline_model=calling(lambda: [assistant(*CALLS), "Done."]),
         model=calling(lambda: unrecorded("other")),

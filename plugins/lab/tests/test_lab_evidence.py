@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import Cell
+from oakleaf_lab import Cell, Lab
 from oakleaf_lab.gates import check_gate, parse_gate
-from oakleaf_lab.report import METRICS, LabReport
+from oakleaf_lab.lab_report import METRICS, LabReport
 from oakleaf_lab.statistics import PairedTurn, rate_difference
 from support.lab_sessions import TURNS, draw_class, noisy, write_cohort
 from support.soak import SOAK
@@ -46,7 +46,8 @@ def is_fired(gate: str, seed: int, planted: float) -> bool:
 
 def lab_report(path: Path, seed: int, planted: float) -> LabReport:
     with oakleaf.open(path, synchronous="normal") as store:
-        lab = store.lab(
+        lab = Lab(
+            store,
             "agent:support",
             baseline_model=noisy(seed, name=f"old {seed}", **NOISE),
             model=noisy(seed, name=f"new {seed} {planted}", planted=planted, **NOISE),

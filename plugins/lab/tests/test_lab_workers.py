@@ -28,8 +28,8 @@ from oakleaf_lab import queue_runner
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.control import JudgeSpec, RunControl, SharedBudget, Start
 from oakleaf_lab.lab import Lab
+from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.record import LabRecord
-from oakleaf_lab.report import LabReport
 from oakleaf_lab.scorers import Judge
 from oakleaf_lab.worker_task import CellTasks
 from oakleaf_postgres.absurd import schema as absurd_schema
@@ -73,7 +73,8 @@ class Fleet:
         return process
 
     def lab(self, **how: Any) -> Lab:
-        return self.store.lab(
+        return Lab(
+            self.store,
             "agent:support",
             baseline_model=lab_worker.model("old", 0.1),
             model=lab_worker.model("new", 0.4),
@@ -174,7 +175,7 @@ class TestBudget:
 
     def test_two_processes_cannot_both_reserve_the_last_cent(self, store: Store) -> None:
         """On every store: a note is appended only behind the notes that were read."""
-        controls = [RunControl.create(store.backend, store.runtime, "lab_x") for _ in range(2)]
+        controls = [RunControl.create(store, "lab_x") for _ in range(2)]
         number = controls[0].begin()
         controls[0].open(Start(number, "default", 100, 40))
         for control in controls:
@@ -191,7 +192,7 @@ class TestBudget:
         assert controls[0].why == "enough"
 
     def test_a_model_without_a_price_is_refused_with_the_limit_of_the_run(self, store: Store) -> None:
-        control = RunControl.create(store.backend, store.runtime, "lab_x")
+        control = RunControl.create(store, "lab_x")
         number = control.begin()
         control.open(Start(number, "default", 1_000_000_000, 0))
         budget = SharedBudget(control, number, CostBudget(0), lambda: False)
@@ -202,7 +203,7 @@ class TestBudget:
             asyncio.run(budget.reserve(unpriced, Request(Context((), ()), lambda _: None)))
 
     def test_what_a_dead_worker_had_reserved_counts_until_the_next_start(self, store: Store) -> None:
-        control = RunControl.create(store.backend, store.runtime, "lab_x")
+        control = RunControl.create(store, "lab_x")
         first = control.begin()
         control.open(Start(first, "default", 100, 0))
         control.reserve(first, 100)
@@ -286,7 +287,7 @@ class TestWorker:
         other = ScriptedModel(answer, model="other", rates=RATES)
         how: dict[str, Any] = {"engine": "absurd", "queue": fleet.queue}
         lines: list[str] = []
-        report = fleet.store.lab("ses_case_000", baseline_model=other, **how).run_sync(notify=lines.append)
+        report = Lab(fleet.store, "ses_case_000", baseline_model=other, **how).run_sync(notify=lines.append)
         assert (report.status, report.exit_code) == ("incomplete", 4)
         assert "no agent of this worker has the model other" in (report.why or "")
         assert "start it with an agents file" in (report.why or "")
@@ -297,10 +298,10 @@ class TestWorker:
             return "lost"
 
         old = lab_worker.model("old", 0.1)
-        lab = fleet.store.lab("ses_case_000", baseline_model=old, tools=[look_up], mode="dry", **how)
+        lab = Lab(fleet.store, "ses_case_000", baseline_model=old, tools=[look_up], mode="dry", **how)
         assert "has the tools look_up as the lab was planned" in (lab.run_sync().why or "")
         tools = [lab_sessions.track, lab_sessions.look_up]
-        lab = fleet.store.lab("ses_case_000", baseline_model=old, tools=tools, mode="dry", **how)
+        lab = Lab(fleet.store, "ses_case_000", baseline_model=old, tools=tools, mode="dry", **how)
         assert lab.run_sync().status == "complete"
 
     @pytest.mark.attack
@@ -313,7 +314,7 @@ class TestWorker:
         fleet.start()
         with FakeProviders() as stranger:
             name = f"openai:m@{stranger.url_for('openai').replace('127.0.0.1', '0.0.0.0')}"
-            lab = fleet.store.lab("ses_case_000", baseline_model=name, engine="absurd", queue=fleet.queue)
+            lab = Lab(fleet.store, "ses_case_000", baseline_model=name, engine="absurd", queue=fleet.queue)
             report = lab.run_sync()
             assert stranger.requests == []
         assert f"{name} was not asked: its address" in (report.why or "")
@@ -321,8 +322,8 @@ class TestWorker:
 
     def test_a_cell_that_ends_its_workers_is_given_up_and_named(self, fleet: Fleet) -> None:
         lab, store = fleet.lab(engine="absurd", queue=fleet.queue), fleet.store
-        record = LabRecord.create(store.backend, store.runtime, lab.run_id, lab.plan)
-        control = RunControl.create(store.backend, store.runtime, lab.run_id)
+        record = LabRecord.create(store, lab.run_id, lab.plan)
+        control = RunControl.create(store, lab.run_id)
         spec = JudgeSpec("judge", "Is it polite?", "judge")
         control.open(Start(control.begin(), fleet.queue, None, 0, spec))
         cell = next(lab.plan.cells())
@@ -343,18 +344,18 @@ class TestBadInput:
     def test_what_a_worker_cannot_be_told_is_refused(self, fleet: Fleet) -> None:
         how: dict[str, Any] = {"engine": "absurd", "queue": fleet.queue}
         with pytest.raises(InvalidLab, match="a function of the cell"):
-            fleet.store.lab("agent:support", baseline_model=noisy(1), **how)
+            Lab(fleet.store, "agent:support", baseline_model=noisy(1), **how)
         old = lab_worker.model("old", 0.1)
         with pytest.raises(InvalidLab, match="contains a secret"):
-            fleet.store.lab("agent:support", baseline_model=old, prompt=f"key sk-ant-{'a1' * 20}", **how)
+            Lab(fleet.store, "agent:support", baseline_model=old, prompt=f"key sk-ant-{'a1' * 20}", **how)
         with pytest.raises(EngineNotInstalled, match="no queue 'nosuch'"):
-            fleet.store.lab("agent:support", baseline_model=old, engine="absurd", queue="nosuch")
+            Lab(fleet.store, "agent:support", baseline_model=old, engine="absurd", queue="nosuch")
         with pytest.raises(InvalidArgument, match="engine"):
-            fleet.store.lab("agent:support", baseline_model=old, engine="celery")  # type: ignore[arg-type]
+            Lab(fleet.store, "agent:support", baseline_model=old, engine="celery")  # type: ignore[arg-type]
 
     def test_it_needs_postgresql(self) -> None:
         with oakleaf.open("memory:") as store, pytest.raises(PostgresRequired):
-            store.lab("agent:support", engine="absurd")
+            Lab(store, "agent:support", engine="absurd")
 
 
 class TestCommandLine:

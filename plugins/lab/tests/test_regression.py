@@ -16,8 +16,8 @@ from oakleaf import Rates, ScriptedModel, ToolCall, assistant
 from oakleaf.errors import ExitCode
 from oakleaf.models.base import Request
 from oakleaf.replay.replay import ReplayPlan
+from oakleaf_lab import promote
 from oakleaf_lab.case_file import find_cases
-from oakleaf_lab.promote import Expectation, promote
 from oakleaf_lab.regression import CaseResult, run_case, run_cases
 from support.recorded_session import record_refund
 from support.terminal import oakleaf as command
@@ -37,9 +37,9 @@ def cases(tmp_path: Path) -> Path:
     """Two cases: the lookup, which must say lost, and the refund."""
     folder = tmp_path / "cases"
     with oakleaf.open("memory:") as store:
-        log = record_refund(store).log
-        promote(log, folder, at=4, name="lookup", expectation=Expectation(says=("lost",)))
-        promote(log, folder, at=7, name="refund")
+        session = record_refund(store)
+        promote(session, folder, at=4, name="lookup", says=("lost",))
+        promote(session, folder, at=7, name="refund")
     return folder
 
 
@@ -263,7 +263,7 @@ class TestRunCase:
 
     def test_a_turn_that_the_replay_did_not_reach_fails(self, tmp_path: Path) -> None:
         with oakleaf.open("memory:") as store:
-            promote(record_refund(store).log, tmp_path, name="both")
+            promote(record_refund(store), tmp_path, name="both")
         result = run(
             tmp_path, "both", model=ScriptedModel([assistant(ToolCall("x", "refund", {"order": 41}))])
         )

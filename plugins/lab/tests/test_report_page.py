@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import oakleaf
+import oakleaf_lab
 from oakleaf.core.redact import Redactor
-from oakleaf_lab.report import LabReport
+from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.report_page import report_html, report_summary, session_summaries
 from support.lab_record import HOSTILE, write_run
 from support.terminal import oakleaf as command
@@ -22,7 +23,7 @@ from support.terminal import oakleaf as command
 @pytest.fixture(scope="module")
 def report() -> LabReport:
     with oakleaf.open("memory:") as store:
-        return store.lab_report(write_run(store, 40))
+        return oakleaf_lab.report(store, write_run(store, 40))
 
 
 def embedded(page: bytes) -> Any:

@@ -11,9 +11,11 @@ import msgspec
 import pytest
 
 import oakleaf
+import oakleaf_lab
 from oakleaf import ScriptedModel, Store
 from oakleaf.errors import InvalidLab
-from oakleaf_lab.report import LabReport
+from oakleaf_lab import Lab
+from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.scorers import Judge, ScoredSession, ScoredTurn, read_score
 from support.lab_sessions import RATES, answer, noisy, write_cohort
 
@@ -35,7 +37,8 @@ async def tool_count(session: ScoredSession) -> float:
 
 
 def run(store: Store, scorers: Any = (), judge: Judge | None = None, **how: Any) -> LabReport:
-    lab = store.lab(
+    lab = Lab(
+        store,
         "ses_case_000",
         "ses_case_001",
         baseline_model=noisy(1, tool_changed=0),
@@ -113,12 +116,12 @@ def test_no_secret_is_in_the_report_of_a_run_nor_half_of_one_in_the_store(tmp_pa
 
     path = write_cohort(tmp_path / "lab.db", 4)
     with oakleaf.open(path, secrets={"SHOP": secret}) as store:
-        lab = store.lab(
-            "ses_case_000", baseline_model=noisy(1), model=noisy(2), prompt=f"Log in with {secret}."
+        lab = Lab(
+            store, "ses_case_000", baseline_model=noisy(1), model=noisy(2), prompt=f"Log in with {secret}."
         )
         judge = Judge(ScriptedModel(lambda request: padding + secret, model="judge", rates=RATES))
         report = lab.run_sync(scorers=[broken], judge=judge)
-        shown = store.lab_report(report.run_id)
+        shown = oakleaf_lab.report(store, report.run_id)
     text = msgspec.json.encode(report).decode()
     assert "horse" not in text
     assert "[redacted SHOP]" in text
@@ -138,7 +141,7 @@ def test_scores_are_stored_with_the_run_and_made_once(store: Store) -> None:
     assert calls == 18
     assert run(store, [counted]) == first
     assert calls == 18
-    assert store.lab_report(first.run_id).lane("baseline").scores == first.lane("baseline").scores
+    assert oakleaf_lab.report(store, first.run_id).lane("baseline").scores == first.lane("baseline").scores
 
 
 def test_a_later_scorer_scores_what_was_replayed_before(store: Store) -> None:
@@ -159,7 +162,7 @@ def test_a_gate_can_name_a_scorer(store: Store) -> None:
 def test_what_is_no_scorer_is_refused_before_anything_runs(store: Store, function: Any) -> None:
     with pytest.raises(InvalidLab, match="parameter is named turn or session"):
         run(store, [function])
-    assert store.lab_runs() == []
+    assert oakleaf_lab.runs(store) == []
 
 
 class TestJudge:
@@ -222,6 +225,6 @@ class TestJudge:
 
 def test_the_same_model_scores_the_same(store: Store) -> None:
     exact = ScriptedModel(answer, model="exact", rates=RATES)
-    report = store.lab("ses_case_000", baseline_model=exact).run_sync(scorers=[apologises])
+    report = Lab(store, "ses_case_000", baseline_model=exact).run_sync(scorers=[apologises])
     means = [lane.scores["apologises"].mean for lane in report.lanes]
     assert means == [0.0, 0.0, 0.0]

@@ -23,6 +23,7 @@ from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServe
 from oakleaf.log.runtime import real_runtime
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
+from oakleaf_lab import Lab
 from oakleaf_mcp.client import connection, kept_servers
 from oakleaf_mcp.client.process import ServerProcess
 from oakleaf_mcp.client.server import McpServer, load_connections
@@ -457,7 +458,7 @@ class TestBadServer:
             is_called = request.context.items[-1].message.role == "tool"
             return assistant("done" if is_called else ToolCall("c1", "echo", {"text": "hello"}))
 
-        report = memory.lab(session.session_id, baseline_model=ScriptedModel(answer)).run_sync()
+        report = Lab(memory, session.session_id, baseline_model=ScriptedModel(answer)).run_sync()
         assert report.status == "complete"
         assert [lane.classes["same"].value for lane in report.lanes[1:]] == [1.0, 1.0]
         assert pids.read_text() == started

@@ -9,8 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from msgspec.structs import replace
-
+from oakleaf import Store
 from oakleaf.errors import (
     BudgetReached,
     ClaimLost,
@@ -22,9 +21,7 @@ from oakleaf.errors import (
     StoreError,
 )
 from oakleaf.log.log import Log
-from oakleaf.log.runtime import Runtime
 from oakleaf.replay.replay_loop import CallMeter
-from oakleaf.stores.base import StoreBackend
 from oakleaf_lab.cell import CellSetup, observe, run_cell
 from oakleaf_lab.experiment import Cell, CellResult
 from oakleaf_lab.record import LabRecord
@@ -47,15 +44,14 @@ class CellWork:
 
     def __init__(
         self,
-        store: StoreBackend,
-        runtime: Runtime,
+        store: Store,
         setup: CellSetup,
         record: LabRecord,
         budget: CallMeter,
         scorers: Sequence[Scorer] = (),
         judge: Judge | None = None,
     ) -> None:
-        self._store, self._runtime, self._setup = store, runtime, setup
+        self._store, self._setup = store, setup
         self._record, self._budget = record, budget
         self._scorers, self._judge = scorers, judge
         self._judge_caller = None if judge is None else JudgeCaller(judge, record, budget)
@@ -92,7 +88,7 @@ class CellWork:
 
     async def _score(self, cell: Cell, result: CellResult) -> None:
         session = await asyncio.to_thread(self._scored_session, result)
-        redact = self._record.log.runtime.redactor.redact_text
+        redact = self._store.runtime.redactor.redact_text
         for scorer in self._scorers:
             key = score_key(scorer.name, scorer.version, cell)
             if not self._record.has(key):
@@ -115,11 +111,11 @@ class CellWork:
         if cell.lane == "observed":
             return observed
         assert result.replay is not None
-        replayed = Log(self._store, self._store.session(result.replay), self._runtime).path().entries
+        replayed = self._store.session(result.replay).path()
         return scored_session(result, replayed, observed)
 
     def _source_log(self, session_id: str) -> Log:
         """Return the log of a source, at the entry where it was when the run was planned."""
-        row = self._store.session(session_id)
-        leaf = self._setup.sources[session_id].leaf
-        return Log(self._store, replace(row, leaf=leaf), self._runtime)
+        log = self._store.session(session_id).log
+        log.seek(self._setup.sources[session_id].leaf)
+        return log

@@ -12,21 +12,15 @@ from hashlib import sha256
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from oakleaf.core.drafts import Draft
+from oakleaf import Session, Store
 from oakleaf.core.entries import Entry, Note
-from oakleaf.core.search import Term, marker_word, parse_query
+from oakleaf.core.search import parse_query
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Totals, total
 from oakleaf.errors import InvalidArgument, InvalidLab, NotFound
-from oakleaf.log import ledger
 from oakleaf.log.lease import is_held
-from oakleaf.log.log import Log
-from oakleaf.log.new_session import SessionOptions, new_session
-from oakleaf.log.runtime import Runtime
-from oakleaf.log.session_list import headings
-from oakleaf.stores.base import SessionQuery, SessionRow, StoreBackend
+from oakleaf.stores.base import SessionRow
 
 AGENT = "lab"
 """The agent of the sessions that hold lab runs and saved cohorts."""
@@ -77,8 +71,8 @@ class Cohort(Struct, frozen=True):
 class CohortFinder:
     """Finds the sessions of a cohort in one store."""
 
-    def __init__(self, store: StoreBackend, runtime: Runtime) -> None:
-        self._store, self._runtime = store, runtime
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._skipped: dict[str, list[str]] = {}
 
     def find(
@@ -96,7 +90,7 @@ class CohortFinder:
             rows if sample is None else sorted(rows, key=lambda row: _draw(seed, row.session_id))[:sample]
         )
         selection = sorted(selection, key=lambda row: (row.started_at, row.session_id))
-        names = headings(self._store, selection)
+        names = self._store.headings(selection)
         sources = [self._source(row, names[row.session_id]) for row in selection]
         skipped = tuple(SkippedSessions(reason, tuple(ids)) for reason, ids in self._skipped.items())
         return Cohort(tuple(sources), skipped, len(rows))
@@ -108,7 +102,7 @@ class CohortFinder:
             for session_id, is_named in self._session_ids(expression):
                 named[session_id] = named.get(session_id, False) or is_named
         for session_id, is_named in named.items():
-            row = self._store.session(session_id)
+            row = self._store.session(session_id).row
             if row.relation != "replay" or is_named:  # those that a lab made would be found by the next one
                 yield row, is_named
 
@@ -122,14 +116,12 @@ class CohortFinder:
             yield self._store.session(expression).session_id, True
 
     def _search(self, text: str) -> Iterable[str]:
-        query = parse_query(text, self._runtime.now())
-        if not query.terms:  # a session without an input cannot be replayed, so inputs are enough to find all
-            query = replace(query, terms=(Term("marker", (marker_word("role", "user"),)),))
-        self._store.index()
+        if not parse_query(text, self._store.runtime.now()).terms:
+            text = f"role:user {text}"  # a session without an input cannot be replayed: inputs find all
         session_ids: dict[str, None] = {}
         before: str | None = None
         while True:
-            page = self._store.search(replace(query, limit=1_000, before=before))
+            page = self._store.search(text, limit=1_000, before=before, catch_up=before is None)
             session_ids |= {hit.session_id: None for hit in page.hits}
             if page.next is None:
                 return session_ids
@@ -148,7 +140,7 @@ class CohortFinder:
                 self._skip("in the trash", row)
             elif not row.turns and row.relation != "fork":
                 self._skip("without an input", row)
-            elif is_held(row, self._runtime):
+            elif is_held(row, self._store.runtime):
                 self._skip("still running", row)
             elif needs_model and (model is None or not is_model_name(model)):
                 name = "no model" if model is None else f"model {model}, which cannot be called by that name"
@@ -160,7 +152,7 @@ class CohortFinder:
         """Leave out all but the oldest session with the same history."""
         unique: dict[bytes, SessionRow] = {}
         for row, _ in sorted(rows, key=lambda pair: (pair[0].started_at, pair[0].session_id)):
-            last = self._store.path(row.session_id, newest=1).entries
+            last = self._store.session(row.session_id).path(last=1)
             entry_id = last[-1].entry_id if last else b""
             if entry_id in unique:
                 self._skip("with the same history as another", row)
@@ -172,12 +164,11 @@ class CohortFinder:
         self._skipped.setdefault(reason, []).append(row.session_id)
 
     def _source(self, row: SessionRow, heading: str) -> CohortSession:
-        log = Log(self._store, row, self._runtime)
-        calls = ledger.model_calls(log, "path", None)
-        path = log.path().entries
+        session = self._store.session(row.session_id)
+        calls, path = session.model_calls("path"), session.path()
         return CohortSession(
             session_id=row.session_id,
-            leaf=row.leaf,
+            leaf=session.leaf,
             heading=heading,
             model=row.model,
             turns=sum(entry.is_input for entry in path),
@@ -202,50 +193,47 @@ def is_query(expression: str) -> bool:
 
 
 def create_lab_session(
-    store: StoreBackend,
-    runtime: Runtime,
+    store: Store,
     session_id: str,
     title: str,
-    notes: Sequence[Draft] = (),
+    notes: Sequence[Note] = (),
     tags: Mapping[str, str] = {},
-) -> SessionRow:
+) -> Session:
     """Create a session that holds a lab run, its queue or a saved cohort; if it exists, return it as it is."""
-    options: SessionOptions = {"relation": "replay", "title": title, "owner": store.owner, "tags": tags}
-    new, _ = new_session(runtime, store.space, AGENT, notes, session_id, None, options)
-    row, _ = store.create(new)
-    return row
+    return store.start(AGENT, notes, session_id=session_id, title=title, tags=tags, relation="replay")
 
 
 # -- saved cohorts ---------------------------------------------------------------------------------------
 
 
-def save_cohort(store: StoreBackend, runtime: Runtime, name: str, session_ids: Sequence[str]) -> None:
-    """Save a list of sessions under a name, in a session of its own; saving again replaces the list."""
+def save_cohort(store: Store, name: str, *cohort: str, sample: int | None = None, seed: int = 0) -> Cohort:
+    """Save the sessions that `cohort` names, as for `Lab`, as a list under a name; an earlier list is replaced."""
     if not _NAME.fullmatch(name):
         raise InvalidLab(
             f"{name!r} cannot be the name of a cohort", "use letters, digits, dots, dashes and underscores"
         )
-    row = create_lab_session(
-        store, runtime, f"{COHORT_PREFIX}{name}", f"cohort {name}", tags={"cohort": name}
-    )
-    Log(store, row, runtime).append([Draft(Note({"cohort": list(session_ids)}, hidden=True))])
+    sessions = CohortFinder(store).find(cohort, sample=sample, seed=seed, needs_model=False)
+    session = create_lab_session(store, f"{COHORT_PREFIX}{name}", f"cohort {name}", tags={"cohort": name})
+    ids = [source.session_id for source in sessions.sources]
+    session.append([Note({"cohort": ids}, hidden=True)])
+    return sessions
 
 
-def load_cohort(store: StoreBackend, name: str) -> tuple[str, ...] | None:
+def load_cohort(store: Store, name: str) -> tuple[str, ...] | None:
     """Return the sessions that were saved under a name; None if there is no such cohort."""
     if not _NAME.fullmatch(name):
         return None
     try:
-        entries = store.path(f"{COHORT_PREFIX}{name}", newest=1).entries
+        session = store.session(f"{COHORT_PREFIX}{name}")
     except NotFound:
         return None
-    return _session_ids(entries)
+    return _session_ids(session.path(last=1))
 
 
-def saved_cohorts(store: StoreBackend) -> dict[str, tuple[str, ...]]:
-    """Return the saved cohorts by name."""
-    query = SessionQuery(relation="replay", agent=AGENT, id_prefix=COHORT_PREFIX)
-    names = sorted(row.session_id.removeprefix(COHORT_PREFIX) for row in store.all_sessions(query))
+def cohorts(store: Store) -> dict[str, tuple[str, ...]]:
+    """Return the saved cohorts: the session ids of each, by name."""
+    rows = store.all_sessions(relation="replay", agent=AGENT, id_prefix=COHORT_PREFIX)
+    names = sorted(row.session_id.removeprefix(COHORT_PREFIX) for row in rows)
     return {name: load_cohort(store, name) or () for name in names}
 
 

@@ -20,16 +20,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from oakleaf import Store
 from oakleaf.agent.writer import run_uncancelled
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Note
 from oakleaf.core.typed_json import converter
 from oakleaf.errors import BudgetReached, NotFound, StaleLeaf
-from oakleaf.log.log import Log
-from oakleaf.log.runtime import Runtime
 from oakleaf.models.base import Model, Request
 from oakleaf.replay.replay_loop import Reservation
-from oakleaf.stores.base import StoreBackend
 from oakleaf_lab.budget import CostBudget, RunStopping, budget_reached
 from oakleaf_lab.cohort import create_lab_session
 
@@ -60,9 +58,9 @@ _to_start = converter(Start)
 class RunControl:
     """The notes of one run, folded. Safe to use from several threads."""
 
-    def __init__(self, store: StoreBackend, runtime: Runtime, session_id: str) -> None:
-        self._store, self._runtime = store, runtime
-        self._log = Log(store, store.session(session_id), runtime)
+    def __init__(self, store: Store, session_id: str) -> None:
+        self._store = store
+        self._log = store.session(session_id).log
         self._lock = Lock()
         self._seq = 0
         self.number = 0
@@ -77,17 +75,17 @@ class RunControl:
             self._read()
 
     @classmethod
-    def find(cls, store: StoreBackend, runtime: Runtime, run_id: str) -> RunControl | None:
+    def find(cls, store: Store, run_id: str) -> RunControl | None:
         """Return that of a run which was once given to workers."""
         try:
-            return cls(store, runtime, control_id(run_id))
+            return cls(store, control_id(run_id))
         except NotFound:
             return None
 
     @classmethod
-    def create(cls, store: StoreBackend, runtime: Runtime, run_id: str) -> RunControl:
-        create_lab_session(store, runtime, control_id(run_id), f"queue of {run_id}")
-        return cls(store, runtime, control_id(run_id))
+    def create(cls, store: Store, run_id: str) -> RunControl:
+        create_lab_session(store, control_id(run_id), f"queue of {run_id}")
+        return cls(store, control_id(run_id))
 
     def update(self) -> None:
         """Read what other processes have written since."""
@@ -123,7 +121,7 @@ class RunControl:
 
     def reserve(self, number: int, amount: int) -> str:
         """Reserve that much and return its key; raise BudgetReached if it could pass the limit."""
-        key = self._runtime.new_id("")
+        key = self._store.runtime.new_id("")
 
         def data() -> dict[str, Any]:
             if self.is_over(number) or self.start is None:
@@ -164,7 +162,7 @@ class RunControl:
 
     def _read(self) -> bool:
         """Read the notes after those that were read; return whether there are any."""
-        snapshot = self._store.path(self._log.session_id, first=self._seq + 1)
+        snapshot = self._store.backend.path(self._log.session_id, first=self._seq + 1)
         for entry in snapshot.entries:
             if isinstance(entry.payload, Note):
                 self._apply(entry.payload.data)

@@ -1,6 +1,6 @@
 """A lab: replay a cohort of recorded sessions with the old setup and with a changed one, and compare.
 
-    lab = store.lab("agent:support after:7d", prompt=new_prompt)
+    lab = Lab(store, "agent:support after:7d", prompt=new_prompt)
     print("\\n".join(lab.plan_lines()))      # what it will cost, before it costs anything
     report = lab.run_sync(max_cost_dollars=5)
 
@@ -20,18 +20,18 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf import Store
 from oakleaf.agent.blocking import blocking
 from oakleaf.agent.limits import to_microcents
 from oakleaf.agent.run import ModelLike, resolve_models
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.usage import Usage
 from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound, StoreError
-from oakleaf.log.runtime import Runtime
 from oakleaf.models.availability import available_models, check_available
 from oakleaf.models.base import Model, model_name
 from oakleaf.models.names import model_by_name, stored_model
 from oakleaf.models.prices import price_of
-from oakleaf.stores.base import SessionRow, StoreBackend
+from oakleaf.stores.base import SessionRow
 from oakleaf_lab.budget import CostBudget
 from oakleaf_lab.cell import CellSetup
 from oakleaf_lab.cell_work import CellWork
@@ -48,8 +48,8 @@ from oakleaf_lab.experiment import (
 )
 from oakleaf_lab.function_identity import function_identity
 from oakleaf_lab.gates import Gate, parse_gate
+from oakleaf_lab.lab_report import METRICS, LabReport, build_report
 from oakleaf_lab.record import LabRecord, find_run
-from oakleaf_lab.report import METRICS, LabReport, build_report
 from oakleaf_lab.report_text import plan_lines
 from oakleaf_lab.runner import LocalRunner, Progress, Runner
 from oakleaf_lab.scorers import Judge, ScoreFunction, Scorer, as_scorers
@@ -63,26 +63,6 @@ ModelOfCell = Callable[[Cell], Model]
 """A function that returns the model of one cell, for example with a seed of its own."""
 JUDGE_PROMPT_TOKENS, JUDGE_ANSWER_TOKENS = 200, 100
 UNREAL_PROVIDERS = ("scripted", "recorded")
-
-
-class LabOptions(Struct, frozen=True, kw_only=True):
-    """The options of `Store.lab`; docs/lab.md describes each."""
-
-    model: ModelLike | ModelOfCell | None = None
-    prompt: str | None = None
-    prompt_patch: str | None = None
-    options: Mapping[str, Any] | None = None
-    tools: Iterable[Tool | Callable[..., Any]] | None = None
-    baseline_model: ModelLike | ModelOfCell | None = None
-    baseline_tools: Iterable[Tool | Callable[..., Any]] | None = None
-    mode: LabMode | None = None
-    repeat: int = 1
-    after_divergence: AfterDivergence = "stop"
-    sample: int | None = None
-    seed: int = 0
-    again: bool = False
-    engine: Literal["local", "absurd"] = "local"
-    queue: str = DEFAULT_QUEUE
 
 
 class Estimate(Struct, frozen=True):
@@ -102,19 +82,64 @@ class Estimate(Struct, frozen=True):
 
 
 class Lab:
-    """One lab run: its plan, and the verbs that carry it out."""
+    """One lab run: its plan, and the verbs that carry it out.
+
+    It replays a cohort of sessions with the recorded setup and with a changed one, and compares. `cohort` are search
+    queries, session ids or names of saved cohorts. Nothing runs before `run()`. If the same lab was interrupted it
+    continues; if it is complete its report is returned, unless `again`. With `engine="absurd"` the workers of a queue
+    replay it. See docs/lab.md.
+    """
 
     def __init__(
-        self, store: StoreBackend, runtime: Runtime, cohort: Sequence[str], options: LabOptions
+        self,
+        store: Store,
+        /,
+        *cohort: str,
+        model: ModelLike | ModelOfCell | None = None,
+        prompt: str | None = None,
+        prompt_patch: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        baseline_model: ModelLike | ModelOfCell | None = None,
+        baseline_tools: Iterable[Tool | Callable[..., Any]] | None = None,
+        mode: LabMode | None = None,
+        repeat: int = 1,
+        after_divergence: AfterDivergence = "stop",
+        sample: int | None = None,
+        seed: int = 0,
+        again: bool = False,
+        engine: Literal["local", "absurd"] = "local",
+        queue: str = DEFAULT_QUEUE,
     ) -> None:
-        self._store, self._runtime, self._options = store, runtime, options
-        self._tools, self._baseline_tools = _tools(options.tools), _tools(options.baseline_tools)
+        self._store = store
+        self._tools, self._baseline_tools = _tools(tools), _tools(baseline_tools)
+        self._model, self._baseline_model, self._again = model, baseline_model, again
         self._models: dict[str, Model] = {}
-        self._queue = _queue(store, options)
-        self._experiment = _experiment(cohort, options, self._tools, self._baseline_tools)
+        self._queue = _queue(store, engine, queue)
+        change = CandidateChange(
+            model=_name(model),
+            prompt=prompt,
+            prompt_patch=prompt_patch,
+            options=None if not options else dict(options),
+            tools=_tool_names(self._tools),
+            tools_hash=_tools_hash(self._tools),
+        )
+        self._experiment = Experiment(
+            cohort=cohort,
+            sample=sample,
+            seed=seed,
+            change=change,
+            baseline_model=_name(baseline_model),
+            baseline_tools=_tool_names(self._baseline_tools),
+            baseline_tools_hash=_tools_hash(self._baseline_tools),
+            mode=mode or "recorded",
+            repeat=repeat,
+            after_divergence=after_divergence,
+        )
+        _check_experiment(self._experiment)
         self.planned_at: int | None = None
         """When the interrupted run that this one continues was planned, in microseconds since the epoch."""
-        record = find_run(store, runtime, self._experiment.digest)
+        record = find_run(store, self._experiment.digest)
         if record is None:
             self.plan = self._build_plan()
             self.run_id = self.plan.run_id
@@ -123,7 +148,7 @@ class Lab:
             self._experiment = replace(self._experiment, number=record.plan.experiment.number)
             # The stored experiment may be redacted; what is replayed is what was passed.
             self.plan, self.run_id = LabPlan(self._experiment, record.plan.cohort), record.run_id
-            self.planned_at = store.session(record.run_id).started_at
+            self.planned_at = store.session(record.run_id).row.started_at
         self._sources = {source.session_id: source for source in self.plan.cohort.sources}
         self._check_models()
         if self._queue is not None:
@@ -133,12 +158,11 @@ class Lab:
 
     def _build_plan(self) -> LabPlan:
         experiment = self._experiment
-        finder = CohortFinder(self._store, self._runtime)
-        cohort = finder.find(
+        cohort = CohortFinder(self._store).find(
             experiment.cohort,
             sample=experiment.sample,
             seed=experiment.seed,
-            needs_model=experiment.mode != "strict" and self._options.baseline_model is None,
+            needs_model=experiment.mode != "strict" and self._baseline_model is None,
         )
         if not cohort.sources:
             raise EmptyCohort(
@@ -152,8 +176,8 @@ class Lab:
 
     def _is_to_be_repeated(self, run_id: str) -> bool:
         """Whether there is such a run and another is wanted: it was asked for, or that one is in the trash."""
-        row = self._store.find_session(run_id)
-        return row is not None and (row.trashed_at is not None or self._options.again)
+        row = _find(self._store, run_id)
+        return row is not None and (row.trashed_at is not None or self._again)
 
     def _check_models(self) -> None:
         """Raise ModelUnavailable for a name that cannot be called, before any money is spent."""
@@ -161,10 +185,10 @@ class Lab:
             return
         # A worker has its own keys and servers; here its models are only asked for their prices.
         is_local = self._queue is None
-        for name in (self._options.model, self._options.baseline_model):
+        for name in (self._model, self._baseline_model):
             if isinstance(name, str) and name not in self._models:
                 self._models[name] = available_models([name])[0] if is_local else model_by_name(name)
-        if self._options.baseline_model is not None:
+        if self._baseline_model is not None:
             return
         for source in self.plan.cohort.sources:
             if source.model is not None and source.model not in self._models:
@@ -175,7 +199,7 @@ class Lab:
         """Return what is left to do, and what it will cost if the answers are as long as the recorded ones."""
         record: LabRecord | None = None
         with suppress(NotFound):
-            record = LabRecord.load(self._store, self._runtime, self.run_id)
+            record = LabRecord.load(self._store, self.run_id)
         done = {} if record is None else record.cells
         cells = list(self.plan.cells())
         calls = cost = unpriced = 0
@@ -273,7 +297,7 @@ class Lab:
         gates, functions = self.check(
             fail_if=fail_if, max_cost_microcents=limit, scorers=scorers, judge=judge
         )
-        record = await asyncio.to_thread(LabRecord.create, self._store, self._runtime, self.run_id, self.plan)
+        record = await asyncio.to_thread(LabRecord.create, self._store, self.run_id, self.plan)
         await asyncio.to_thread(record.add_gates, fail_if)
         runner = self._runner(record, functions, judge, limit, workers, progress, notify)
         await runner.run()
@@ -311,11 +335,11 @@ class Lab:
             return sum(self._cost_so_far(record))
 
         if self._queue is None:
-            work = CellWork(self._store, self._runtime, setup, record, budget, scorers, judge)
+            work = CellWork(self._store, setup, record, budget, scorers, judge)
             return LocalRunner(record, work, progress, budget, cost, workers)
         from oakleaf_lab.queue_runner import QueueRunner  # imported late: needs the engine's packages
 
-        work = CellWork(self._store, self._runtime, setup, record, budget, scorers)
+        work = CellWork(self._store, setup, record, budget, scorers)
         return QueueRunner(
             record, work, progress, self._queue, limit, judge, self._judge_spec(judge), cost, notify
         )
@@ -330,7 +354,7 @@ class Lab:
 
     def _check_for_workers(self) -> None:
         """Raise InvalidLab for what cannot be stored for a worker."""
-        for model in (self._options.model, self._options.baseline_model):
+        for model in (self._model, self._baseline_model):
             if model is not None and not isinstance(model, str) and is_model_of_cell(model):
                 raise InvalidLab(
                     f"{_name(model)} is a function of the cell, which only this process has",
@@ -340,7 +364,7 @@ class Lab:
 
     def _check_readable(self, value: object, subject: str) -> None:
         data = msgspec.json.decode(msgspec.json.encode(value))
-        if self._runtime.redactor.redact_json(data) != data:
+        if self._store.runtime.redactor.redact_json(data) != data:
             raise InvalidLab(
                 f"{subject} contains a secret, which is not stored, so a worker cannot read it",
                 "take it out, or run it with engine='local'",
@@ -350,12 +374,12 @@ class Lab:
     def _cost_so_far(self, record: LabRecord) -> tuple[int, int]:
         """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge; and the most
         that calls may have cost which a crash cut off."""
-        row = self._store.session(record.run_id)
+        row = self._store.session(record.run_id).row
         spent, unknown = row.totals.cost_microcents, self._cost_of_unpriced_calls(row, None)
         for cell in self.plan.cells():
             if cell.lane == "observed":
                 continue
-            replay = self._store.find_session(cell.replay_id(self.run_id))
+            replay = _find(self._store, cell.replay_id(self.run_id))
             if replay is not None:
                 spent += replay.totals.cost_microcents
                 unknown += self._cost_of_unpriced_calls(replay, cell)
@@ -368,15 +392,15 @@ class Lab:
         """
         if not (row.totals.unpriced_calls or row.totals.unknown_calls):
             return 0
-        started = self._store.facts_of_kind(row.session_id, "call_started")
+        started = self._store.backend.facts_of_kind(row.session_id, "call_started")
         reserved: dict[str, int] = {
             fact.data["call_id"]: fact.data["reserved"] for fact in started if "reserved" in fact.data
         }
-        failed = self._store.facts_of_kind(row.session_id, "call_failed")
+        failed = self._store.backend.facts_of_kind(row.session_id, "call_failed")
         refused = {fact.data.get("refused") for fact in failed}
         unpriced = [
             call
-            for call in self._store.calls(row.session_id)
+            for call in self._store.backend.calls(row.session_id)
             if call.price is None and call.call_id not in refused
         ]
         unknown = [call for call in unpriced if call.call_id not in reserved and not call.failed]
@@ -396,8 +420,8 @@ class Lab:
         """Return the model of a cell; None for the recorded answers."""
         if self._experiment.mode == "strict":
             return None
-        model = self._options.model if cell.lane == "candidate" else None
-        model = model or self._options.baseline_model or self._sources[cell.source].model
+        model = self._model if cell.lane == "candidate" else None
+        model = model or self._baseline_model or self._sources[cell.source].model
         if model is None:
             return None
         if isinstance(model, str):  # one object for all cells, so that they share its connections
@@ -405,17 +429,24 @@ class Lab:
         return model(cell) if is_model_of_cell(model) else cast("ModelLike", model)
 
 
-def _queue(store: StoreBackend, options: LabOptions) -> TaskQueue | None:
-    """Return the queue whose workers run the cells; None if this process does."""
-    if options.engine == "local":
+def _find(store: Store, session_id: str) -> SessionRow | None:
+    try:
+        return store.session(session_id).row
+    except NotFound:
         return None
-    if options.engine != "absurd":
-        raise InvalidArgument("engine", options.engine, '"local" or "absurd"')
+
+
+def _queue(store: Store, engine: str, queue: str) -> TaskQueue | None:
+    """Return the queue whose workers run the cells; None if this process does."""
+    if engine == "local":
+        return None
+    if engine != "absurd":
+        raise InvalidArgument("engine", engine, '"local" or "absurd"')
     try:
         from oakleaf_postgres.absurd.task_queue import TaskQueue
     except ModuleNotFoundError as error:
         raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[absurd]'") from None
-    return TaskQueue(store, options.queue)
+    return TaskQueue(store.backend, queue)
 
 
 def _judge_usage(source: CohortSession) -> Usage:
@@ -432,52 +463,31 @@ def _recorded_usage(source: CohortSession) -> Usage | None:
     return Usage(used.input_tokens, used.output_tokens, used.cache_read_tokens, 0)
 
 
-def _experiment(
-    cohort: Sequence[str],
-    options: LabOptions,
-    tools: Sequence[Tool] | None,
-    baseline_tools: Sequence[Tool] | None,
-) -> Experiment:
-    mode = options.mode or "recorded"
+def _check_experiment(experiment: Experiment) -> None:
+    mode, after_divergence = experiment.mode, experiment.after_divergence
     if mode not in get_args(LabMode):
         raise InvalidLab(f"mode={mode!r} is invalid", f"use {', '.join(get_args(LabMode))}")
-    if options.after_divergence not in get_args(AfterDivergence):
+    if after_divergence not in get_args(AfterDivergence):
         raise InvalidLab(
-            f"after_divergence={options.after_divergence!r} is invalid",
+            f"after_divergence={after_divergence!r} is invalid",
             f"use {' or '.join(get_args(AfterDivergence))}",
         )
-    if type(options.repeat) is not int or options.repeat < 1:
-        raise InvalidArgument("repeat", options.repeat, "a number from 1 up")
-    change = CandidateChange(
-        model=_name(options.model),
-        prompt=options.prompt,
-        prompt_patch=options.prompt_patch,
-        options=None if not options.options else dict(options.options),
-        tools=None if tools is None else tuple(tool.name for tool in tools),
-        tools_hash=_tools_hash(tools),
-    )
-    if mode == "strict" and not change.is_empty:
+    if type(experiment.repeat) is not int or experiment.repeat < 1:
+        raise InvalidArgument("repeat", experiment.repeat, "a number from 1 up")
+    if mode == "strict" and not experiment.change.is_empty:
         raise InvalidLab(
             "mode strict repeats the recorded answers, so nothing can be changed",
             "leave out model=, prompt=, options= and tools=, or use another mode",
             "leave out --model, --prompt, -o and --tools, or use another mode",
         )
-    return Experiment(
-        cohort=tuple(cohort),
-        sample=options.sample,
-        seed=options.seed,
-        change=change,
-        baseline_model=_name(options.baseline_model),
-        baseline_tools=None if baseline_tools is None else tuple(tool.name for tool in baseline_tools),
-        baseline_tools_hash=_tools_hash(baseline_tools),
-        mode=mode,
-        repeat=options.repeat,
-        after_divergence=options.after_divergence,
-    )
 
 
 def _tools(tools: Iterable[Tool | Callable[..., Any]] | None) -> list[Tool] | None:
     return None if tools is None else list(tools_by_name(tools).values())
+
+
+def _tool_names(tools: Sequence[Tool] | None) -> tuple[str, ...] | None:
+    return None if tools is None else tuple(tool.name for tool in tools)
 
 
 def _tools_hash(tools: Sequence[Tool] | None) -> str | None:
@@ -499,10 +509,10 @@ def _name(model: ModelLike | ModelOfCell | None) -> str | None:
     return ", ".join(model_name(each) or each.model for each in models)
 
 
-def load_report(store: StoreBackend, runtime: Runtime, run_id: str) -> LabReport:
-    """Return the report of a stored run, as far as it is done, with all its scores and the gates that were checked last."""
-    record = LabRecord.load(store, runtime, run_id)
-    row = store.session(run_id)
+def report(store: Store, run_id: str) -> LabReport:
+    """Return the report of a stored run as far as it is done, with its scores and the latest gates. Raises NotFound."""
+    record = LabRecord.load(store, run_id)
+    row = store.session(run_id).row
     replays = (result for cell, result in record.cells.items() if cell.lane != "observed")
     return build_report(
         run_id,

@@ -39,13 +39,12 @@ def task_key(run_id: str, number: int, cell: Cell) -> str:
 
 def stop_workers(record: LabRecord) -> RunControl:
     """Let the workers that an earlier command gave cells to finish their calls, and wait until they have stopped."""
-    store = record.log.store
-    control = RunControl.create(store, record.log.runtime, record.run_id)
+    control = RunControl.create(record.store, record.run_id)
     start = control.start
     control.begin()
     if start is not None:
         keys = [task_key(record.run_id, start.number, cell) for cell in record.plan.cells()]
-        queue = TaskQueue(store, start.queue)
+        queue = TaskQueue(record.store.backend, start.queue)
         while any(each.is_claimed for each in queue.states(keys).values()):
             time.sleep(POLL_SECONDS)
     record.update()

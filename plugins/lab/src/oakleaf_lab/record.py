@@ -14,16 +14,14 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
+from oakleaf import Session, Store
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Entry, Note
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call
 from oakleaf.errors import NotFound
-from oakleaf.log.log import Log
-from oakleaf.log.runtime import Runtime
-from oakleaf.stores.base import SessionQuery, SessionRow, StoreBackend
+from oakleaf.stores.base import SessionRow
 from oakleaf_lab.cohort import AGENT, create_lab_session
 from oakleaf_lab.experiment import Cell, CellResult, LabPlan
 
@@ -52,8 +50,8 @@ _to_scores = converter(list[Score])
 class LabRecord:
     """A lab run as it is stored. Safe to use from several threads."""
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    def __init__(self, store: Store, session: Session) -> None:
+        self.store, self.log = store, session.log
         self._lock = Lock()
         self.fence: int | None = None
         self.log.follows_notes = True  # a run's session holds nothing but notes, of any number of processes
@@ -106,20 +104,20 @@ class LabRecord:
         return all(cell in self.cells for cell in self.plan.cells())
 
     @classmethod
-    def create(cls, store: StoreBackend, runtime: Runtime, run_id: str, plan: LabPlan) -> LabRecord:
+    def create(cls, store: Store, run_id: str, plan: LabPlan) -> LabRecord:
         """Store the plan; if it is stored already, return the run as it is."""
         with suppress(NotFound):
-            return cls.load(store, runtime, run_id)
+            return cls.load(store, run_id)
         data = {"lab": FORMAT, "plan": msgspec.to_builtins(plan)}
         experiment = plan.experiment
         title = f"lab {' '.join(experiment.cohort)}"[:200]
-        notes = [Draft(Note(data, hidden=True))]
-        row = create_lab_session(store, runtime, run_id, title, notes, tags={"experiment": experiment.digest})
-        return cls(Log(store, row, runtime))
+        notes = [Note(data, hidden=True)]
+        tags = {"experiment": experiment.digest}
+        return cls(store, create_lab_session(store, run_id, title, notes, tags))
 
     @classmethod
-    def load(cls, store: StoreBackend, runtime: Runtime, run_id: str) -> LabRecord:
-        return cls(Log(store, store.session(run_id), runtime))
+    def load(cls, store: Store, run_id: str) -> LabRecord:
+        return cls(store, store.session(run_id))
 
     def add_cell(self, result: CellResult) -> None:
         self._append({"cell": msgspec.to_builtins(result)}, result.cell.key)
@@ -166,25 +164,27 @@ class LabRecord:
             self._read(self.log.runtime.redactor.redact_json(data))
 
 
-def find_run(store: StoreBackend, runtime: Runtime, experiment_digest: str) -> LabRecord | None:
+def find_run(store: Store, experiment_digest: str) -> LabRecord | None:
     """Return the newest unfinished run of an experiment."""
-    query = SessionQuery(relation="replay", agent=AGENT, tag=("experiment", experiment_digest))
-    unfinished = (row for row in store.all_sessions(query) if row.status != "completed")
-    row = next(unfinished, None)
-    return None if row is None else LabRecord(Log(store, row, runtime))
+    rows = store.all_sessions(relation="replay", agent=AGENT, tag=("experiment", experiment_digest))
+    row = next((row for row in rows if row.status != "completed"), None)
+    return None if row is None else LabRecord.load(store, row.session_id)
 
 
-def run_rows(store: StoreBackend) -> Iterator[SessionRow]:
-    """Yield the rows of all lab runs, newest first."""
-    yield from store.all_sessions(SessionQuery(relation="replay", agent=AGENT, id_prefix=RUN_PREFIX))
+def runs(store: Store) -> list[SessionRow]:
+    """Return the rows of all lab runs, newest first."""
+    return list(_run_rows(store))
 
 
-def runs_that_quote(store: StoreBackend, session_ids: Set[str]) -> Iterator[SessionRow]:
+def _run_rows(store: Store, *, trashed: bool = False) -> Iterator[SessionRow]:
+    return store.all_sessions(relation="replay", agent=AGENT, id_prefix=RUN_PREFIX, trashed=trashed)
+
+
+def runs_that_quote(store: Store, session_ids: Set[str]) -> Iterator[SessionRow]:
     """Yield the lab runs of these sessions, the trash included: what a run stores quotes their inputs and answers."""
-    query = SessionQuery(relation="replay", agent=AGENT, id_prefix=RUN_PREFIX)
     for trashed in (False, True):
-        for row in store.all_sessions(replace(query, trashed=trashed)):
-            notes = _notes(store.path(row.session_id, first=1, last=1).entries)
+        for row in _run_rows(store, trashed=trashed):
+            notes = _notes(store.backend.path(row.session_id, first=1, last=1).entries)
             plans = (_to_plan(data["plan"]) for data in notes if "plan" in data)
             if any(each.session_id in session_ids for plan in plans for each in plan.cohort.sources):
                 yield row

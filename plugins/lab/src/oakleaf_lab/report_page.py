@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from oakleaf.core.redact import Redactor
 from oakleaf_lab.experiment import TURN_CLASSES
-from oakleaf_lab.report import LabReport, ReplayedTurn, SessionReport
+from oakleaf_lab.lab_report import LabReport, ReplayedTurn, SessionReport
 from oakleaf_lab.report_text import change_text
 from oakleaf_server.es_modules import join_modules
 from oakleaf_server.offline_page import embed, page_head, read_viewer

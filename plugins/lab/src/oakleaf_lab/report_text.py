@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oakleaf.core.usage import format_cost, format_dollars
 from oakleaf.errors import plural
 from oakleaf_lab.experiment import Experiment, LabPlan
-from oakleaf_lab.report import CLASS_METRICS, LabReport, LaneReport, SessionReport
+from oakleaf_lab.lab_report import CLASS_METRICS, LabReport, LaneReport, SessionReport
 
 if TYPE_CHECKING:
     from oakleaf_lab.lab import Estimate

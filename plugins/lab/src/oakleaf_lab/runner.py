@@ -88,8 +88,7 @@ class LocalRunner(Runner):
         return bool(self.work.unfinished(self.record.plan.cells()))
 
     def prepare(self) -> None:
-        log = self.record.log
-        if RunControl.find(log.store, log.runtime, self.record.run_id) is not None:
+        if RunControl.find(self.record.store, self.record.run_id) is not None:
             from oakleaf_lab.queue_runner import stop_workers  # imported late: needs the engine's packages
 
             stop_workers(self.record)

@@ -16,6 +16,7 @@ from typing import Any
 from absurd_sdk import SuspendTask
 from msgspec import Struct
 
+from oakleaf import Store
 from oakleaf.agent.run import ModelLike
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.typed_json import converter
@@ -86,9 +87,9 @@ class WorkerRun:
     """A lab run as a worker has it: the stored plan, with the models and tools of this worker."""
 
     def __init__(self, worker: Worker, task: CellParams) -> None:
-        store = worker.store(task.space)
-        self._record = LabRecord.load(store, worker.runtime, task.session)
-        self._control = RunControl(store, worker.runtime, control_id(task.session))
+        store = Store(worker.store(task.space), worker.runtime)
+        self._record = LabRecord.load(store, task.session)
+        self._control = RunControl(store, control_id(task.session))
         self._worker = worker
         self._models: dict[str, ModelLike] = {}
         plan = self._record.plan
@@ -106,8 +107,7 @@ class WorkerRun:
         budget = SharedBudget(control, task.number, self._prices, worker.stopping.is_set)
         try:
             work = CellWork(
-                worker.claimed_store(task.space, claim),
-                worker.claimed_runtime(claim),
+                Store(worker.claimed_store(task.space, claim), worker.claimed_runtime(claim)),
                 self._setup(),
                 self._record,
                 budget,

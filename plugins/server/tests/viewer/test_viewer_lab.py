@@ -11,7 +11,9 @@ from axe_playwright_python.base import AXE_FILE_PATH
 from playwright.sync_api import Browser, expect
 
 import oakleaf
+import oakleaf_lab
 from oakleaf import ScriptedModel
+from oakleaf_lab import Lab
 from oakleaf_lab.report_page import report_html, session_summaries
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.lab_record import write_run
@@ -30,7 +32,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with oakleaf.open(path) as store:
             record_sessions(store, 2, turns=1)
             changed = noisy(1, tool_changed=1.0, name="new")
-            lab = store.lab("agent:support", baseline_model=noisy(1, tool_changed=0), model=changed)
+            lab = Lab(store, "agent:support", baseline_model=noisy(1, tool_changed=0), model=changed)
             lab.run_sync(fail_if=["tool_changed > 10%", "failed > 10%"])
             write_run(store, SESSIONS)
 
@@ -47,7 +49,7 @@ def server(store: Path) -> Iterator[ServerProcess]:
 def run_ids(store: Path) -> tuple[str, str]:
     """Return the run of 500 sessions and the real one."""
     with oakleaf.open(store) as sessions:
-        large, real = (row.session_id for row in sessions.lab_runs())
+        large, real = (row.session_id for row in oakleaf_lab.runs(sessions))
         return large, real
 
 
@@ -64,7 +66,7 @@ class TestRun:
     def test_500_sessions_are_sorted_filtered_and_opened(self, viewer: ViewerPage, store: Path) -> None:
         run_id = run_ids(store)[0]
         with oakleaf.open(store) as sessions:
-            rows = session_summaries(sessions.lab_report(run_id))
+            rows = session_summaries(oakleaf_lab.report(sessions, run_id))
         page = viewer.open(f"/lab/{run_id}")
         session_rows = page.locator(".lab-session")
         expect(page.get_by_role("radio", name=re.compile("^all"))).to_have_text("all 500")
@@ -106,7 +108,7 @@ class TestRun:
             with oakleaf.open(tmp_path / "agent.db") as store:
                 record_sessions(store, 1, turns=1)
                 unpriced = ScriptedModel(answer, model="unpriced")
-                return store.lab("agent:support", baseline_model=unpriced).run_sync().run_id
+                return Lab(store, "agent:support", baseline_model=unpriced).run_sync().run_id
 
         run_id = run_in_thread(fill)
         with ServerProcess(tmp_path / "agent.db") as process:
@@ -153,7 +155,7 @@ class TestRun:
 def test_one_file_shows_the_same_and_asks_for_nothing(browser: Browser, store: Path, tmp_path: Path) -> None:
     run_id = run_ids(store)[0]
     with oakleaf.open(store) as sessions:
-        (tmp_path / "lab.html").write_bytes(b"".join(report_html(sessions.lab_report(run_id), None)))
+        (tmp_path / "lab.html").write_bytes(b"".join(report_html(oakleaf_lab.report(sessions, run_id), None)))
     file = ViewerPage(browser, tmp_path.as_uri())
     file.page.goto(f"{tmp_path.as_uri()}/lab.html")
     rows = file.page.locator(".lab-session")

@@ -208,7 +208,7 @@ def _surviving_sessions(store: Store, rows: list[SessionRow]) -> list[SessionRow
     """Return the forks, replays and lab runs that repeat parts of these sessions and are not among them."""
     purged = {row.session_id for row in rows}
     family = [one for row in rows for one in store.family(row.session_id, forks=True)]
-    family += runs_that_quote(store.backend, purged)
+    family += runs_that_quote(store, purged)
     return list({row.session_id: row for row in family if row.session_id not in purged}.values())
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 from click.core import ParameterSource
 
+import oakleaf_lab
 from oakleaf.cli.agent_options import load_module, load_tools
 from oakleaf.cli.commands.regression import max_cost_option, promote
 from oakleaf.cli.commands.replay import open_report, write_report
@@ -41,8 +42,8 @@ from oakleaf.models.availability import available_models
 from oakleaf.models.names import model_by_name
 from oakleaf.store import Store
 from oakleaf_lab.cohort import COHORT_PREFIX, is_query
+from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.record import RUN_PREFIX, run_summary
-from oakleaf_lab.report import LabReport
 from oakleaf_lab.scorers import Judge, ScoreFunction, subject_of
 
 if TYPE_CHECKING:
@@ -218,8 +219,8 @@ def run(
     try:
         judge = _judge(judge_model, judge_prompt, is_local=queue is None)
         with open_report(output, force=force) as file:
-            planned = store.lab(
-                *resolve_cohort(location, store, cohort), options=model_options or None, **how
+            planned = oakleaf_lab.Lab(
+                store, *resolve_cohort(location, store, cohort), options=model_options or None, **how
             )
             evaluation = Evaluation(scorers, judge, fail_if, max_cost_microcents)
             report = _run_confirmed(planned, evaluation, workers=workers, yes=yes)
@@ -311,7 +312,7 @@ def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
 
 def resolve_cohort(location: StoreLocation, store: Store, typed: Sequence[str]) -> list[str]:
     """Return the cohort with references to sessions replaced by their ids; a title of several words is not a query."""
-    saved = store.cohorts()
+    saved = oakleaf_lab.cohorts(store)
     return [
         each
         if each in saved or (is_query(each) and not is_title(store, each))
@@ -332,7 +333,7 @@ def _report_text(report: LabReport, *, is_json: bool) -> bytes | str:
 def ls(location: StoreLocation, is_json: bool) -> None:
     """List lab runs, newest first."""
     store = location.open()
-    runs = [run_summary(row) for row in store.lab_runs()]
+    runs = [run_summary(row) for row in oakleaf_lab.runs(store)]
     if is_json:
         print_json(runs=runs)
         return
@@ -375,7 +376,7 @@ def show(
     if html_file is not None and is_json:
         raise CommandError("--html and --json exclude each other; use one")
     store = location.open()
-    rows = store.lab_runs()
+    rows = oakleaf_lab.runs(store)
     matches = [row.session_id for row in rows if run_id is None or _is_run(row.session_id, run_id)]
     if not rows:
         raise CommandError("there is no lab run yet; oakleaf lab run COHORT makes one")
@@ -384,7 +385,7 @@ def show(
     if run_id is not None and len(matches) > 1 and run_id not in matches:
         raise CommandError(f"{run_id!r} is ambiguous; type more of the id: {', '.join(matches[:5])}")
     name = run_id if run_id in matches else matches[0]
-    report = store.lab_report(name or matches[0])
+    report = oakleaf_lab.report(store, name or matches[0])
     if html_file is None:
         write_report(_report_text(report, is_json=is_json), None)
         return
@@ -419,7 +420,9 @@ def cohort_save(
     oakleaf lab cohort save golden 'agent:support after:7d' --sample 100
     """
     store = location.open()
-    saved = store.save_cohort(name, *resolve_cohort(location, store, cohort), sample=sample, seed=seed)
+    saved = oakleaf_lab.save_cohort(
+        store, name, *resolve_cohort(location, store, cohort), sample=sample, seed=seed
+    )
     if is_json:
         print_json(name=name, sessions=[source.session_id for source in saved.sources])
         return
@@ -433,7 +436,7 @@ def cohort_save(
 @pass_location
 def cohort_ls(location: StoreLocation, is_json: bool) -> None:
     """List the saved cohorts."""
-    saved = location.open().cohorts()
+    saved = oakleaf_lab.cohorts(location.open())
     if is_json:
         print_json(cohorts={name: list(ids) for name, ids in saved.items()})
         return
@@ -452,7 +455,7 @@ def cohort_ls(location: StoreLocation, is_json: bool) -> None:
 def cohort_rm(location: StoreLocation, name: str, yes: bool, is_json: bool) -> int:
     """Move a saved cohort to the trash; its sessions stay."""
     store = location.open()
-    saved = store.cohorts()
+    saved = oakleaf_lab.cohorts(store)
     if name not in saved:
         raise CommandError(f"there is no cohort {name!r}; oakleaf lab cohort ls lists them")
     notify(f"  {name}  ({plural(len(saved[name]), 'session')}, which stay) moves to the trash")

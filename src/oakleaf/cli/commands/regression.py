@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
+import oakleaf_lab
 from oakleaf.cli.agent_options import load_tools
 from oakleaf.cli.config import model_option, model_options
 from oakleaf.cli.option_group import complete_file
@@ -122,7 +123,8 @@ def promote(
         raise CommandError(
             f"{reference} is on another branch; fork it first: oakleaf fork {shlex.quote(reference)}"
         )
-    written = position.session.promote(
+    written = oakleaf_lab.promote(
+        position.session,
         folder,
         at=position.seq,
         name=name,

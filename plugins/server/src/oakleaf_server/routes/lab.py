@@ -7,9 +7,10 @@ from typing import Annotated
 from litestar import get
 from litestar.params import FromPath, QueryParameter
 
+import oakleaf_lab
 from oakleaf.errors import InvalidArgument, NotFound
+from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.record import RUN_PREFIX, run_summary
-from oakleaf_lab.report import LabReport
 from oakleaf_lab.report_page import report_summary, session_summaries
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, in_thread
 from oakleaf_server.json_views import to_json
@@ -24,7 +25,7 @@ MOST_RUNS = 500
 def lab_runs(request: ApiRequest) -> LabRuns:
     """List the lab runs, newest first."""
     context, _ = context_and_caller(request)
-    return LabRuns(runs=[run_summary(row) for row in context.store.lab_runs()[:MOST_RUNS]])
+    return LabRuns(runs=[run_summary(row) for row in oakleaf_lab.runs(context.store)[:MOST_RUNS]])
 
 
 @get("/api/lab/{run_id:str}", tags=["lab"])
@@ -74,7 +75,7 @@ def lab_session(request: ApiRequest, run_id: FromPath[str], session_id: FromPath
 def _report(context: ServerContext, run_id: str) -> LabReport:
     if not run_id.startswith(RUN_PREFIX):
         raise NotFound(run_id)
-    return context.store.lab_report(run_id)
+    return oakleaf_lab.report(context.store, run_id)
 
 
 HANDLERS = [lab_runs, lab_run, lab_session]

@@ -8,14 +8,16 @@ gives the same bytes. The source is only read.
 from __future__ import annotations
 
 import io
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf import Session
 from oakleaf.bundle.copy import copy_session
 from oakleaf.bundle.transfer import export, import_bundle
 from oakleaf.bundle.write import BundleExportResult, atomic_file
@@ -86,17 +88,32 @@ class _Bundle(Struct, frozen=True):
 
 
 def promote(
-    source: Log,
-    folder: Path,
+    session: Session,
+    folder: str | os.PathLike[str],
     *,
     at: int | None = None,
     name: str | None = None,
-    expectation: Expectation = Expectation(),
+    says: Sequence[str] = (),
+    never_says: Sequence[str] = (),
+    never_calls: Sequence[str] = (),
+    scorers: Sequence[str] = (),
+    tools: bool = True,
     redact: bool = True,
     blobs: bool = False,
     overwrite: bool = False,
 ) -> Promotion:
-    """Write a case of the turn that holds entry `at`, or of every turn of the session."""
+    """Write the turn that holds entry `at`, or every turn, as a regression case: a bundle and what it must do.
+
+    The case expects the recorded tool calls, unless `tools=False`, and what is named here; see docs/testing.md.
+    """
+    expectation = Expectation(
+        tools=tools,
+        never_calls=tuple(never_calls),
+        says=tuple(says),
+        never_says=tuple(never_says),
+        scorers=tuple(scorers),
+    )
+    source = session.log
     turns = _turns(source, at)
     bundle = _bundle(source, turns, redact=redact, blobs=blobs)
     name = name or _slug(message_text(bundle.turns[-1].input)) or bundle.session_id
@@ -114,7 +131,7 @@ def promote(
         origin=f"Promoted from {bundle.session_id}{place}.",
         answers={turn.turn: _answer(turn) for turn in bundle.turns if turn.turn in bundle.answered},
     )
-    case_path, bundle_path = folder / f"{name}{SUFFIX}", folder / case.bundle
+    case_path, bundle_path = Path(folder) / f"{name}{SUFFIX}", Path(folder) / case.bundle
     _write({bundle_path: bundle.data, case_path: text.encode()}, overwrite=overwrite)
     unmet = [
         failure.text
