@@ -14,6 +14,7 @@ _HOMES = {
     "oakleaf.models.availability": ["available_models", "check_available"],
     "oakleaf.models.names": ["is_model_name", "model_by_name", "stored_model"],
     "oakleaf.models.prices": ["price"],
+    "oakleaf.stores.tasks": ["DEFAULT_QUEUE", "Task", "TaskQueue", "TaskState", "TaskWorker", "task_queue"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
@@ -24,3 +25,9 @@ if TYPE_CHECKING:
     from oakleaf.models.names import model_by_name as model_by_name
     from oakleaf.models.names import stored_model as stored_model
     from oakleaf.models.prices import price as price
+    from oakleaf.stores.tasks import DEFAULT_QUEUE as DEFAULT_QUEUE
+    from oakleaf.stores.tasks import Task as Task
+    from oakleaf.stores.tasks import TaskQueue as TaskQueue
+    from oakleaf.stores.tasks import TaskState as TaskState
+    from oakleaf.stores.tasks import TaskWorker as TaskWorker
+    from oakleaf.stores.tasks import task_queue as task_queue

@@ -34,7 +34,7 @@ EXTRAS_OF_NAMES = {
     "oakleaf.stores": {"postgresql": "postgres", "postgres": "postgres"},
     "oakleaf.exports": {"html": "server"},
     "oakleaf.tools": {"mcp": "mcp", "workspace": "workspace"},
-    "oakleaf.tasks": {"lab.cell": "lab"},
+    "oakleaf.tasks": {"oakleaf-lab-cell": "lab"},
     "oakleaf.verbs": {
         "serve": "server",
         "worker": "absurd",

@@ -65,10 +65,10 @@ from oakleaf.log.storage import SessionStorage, storage
 from oakleaf.log.turn_start import turn_about
 from oakleaf.log.verify import Problem, verify
 from oakleaf.stores.base import Fact, SessionQuery, SessionRow, Status
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf.turn.turn import Turn
 from oakleaf.wire.explain import Difference, first_difference
 from oakleaf.wire.options import check_options
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
     from oakleaf.agent.events import RunResult

@@ -19,7 +19,6 @@ from oakleaf.log.runtime import real_runtime
 from oakleaf.models.base import Request
 from oakleaf_lab import Lab
 from oakleaf_lab.scorers import Judge, ScoredTurn
-from oakleaf_lab.worker_task import TASK, CellTasks
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.worker import Worker
 from support.lab_sessions import RATES, look_up, position, track
@@ -94,7 +93,6 @@ def run_worker(
         concurrency=concurrency,
         lease=1,
         runtime=replace(real_runtime(), now=lambda: NOW),
-        handlers={TASK: CellTasks()},
     )
     signal.signal(signal.SIGTERM, lambda *_: worker.stop())
     os._exit(worker.run(grace=20))

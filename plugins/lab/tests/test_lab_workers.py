@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -31,9 +32,10 @@ from oakleaf_lab.lab import Lab
 from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.record import LabRecord
 from oakleaf_lab.scorers import Judge
-from oakleaf_lab.worker_task import CellTasks
+from oakleaf_lab.worker_task import run_cell
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.deaths import Deaths
+from oakleaf_postgres.absurd.handlers import HandlerTask
 from oakleaf_postgres.absurd.worker import Worker
 from support import lab_sessions, lab_worker
 from support.fake_providers import FakeProviders
@@ -329,8 +331,8 @@ class TestWorker:
         cell = next(lab.plan.cells())
         params = {"session": lab.run_id, "space": "default", "number": 1, "cell": msgspec.to_builtins(cell)}
         worker = Worker(fleet.database.url, lab_worker.agents(lambda line: None), queue=fleet.queue)
-        unused: Any = None
-        CellTasks()(worker, unused, params, Deaths(alone=3, total=4, last="signal 9"))
+        claim: Any = SimpleNamespace(queue=fleet.queue, task_id="t", attempt=5)
+        run_cell(HandlerTask(worker, claim, Deaths(alone=3, total=4, last="signal 9")), params)
         record.update()
         assert record.cells[cell].error == "4 worker processes died while they replayed it (signal 9)"
         assert record.has(Judge(lab_worker.judge(), "Is it polite?").key(cell)), (

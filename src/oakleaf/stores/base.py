@@ -52,7 +52,15 @@ from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range
 from oakleaf.core.usage import Call, Totals
-from oakleaf.errors import IdTaken, InvalidArgument, NotFound, SessionRunning, SessionTrashed, StoreDamaged
+from oakleaf.errors import (
+    IdTaken,
+    InvalidArgument,
+    NotFound,
+    PostgresRequired,
+    SessionRunning,
+    SessionTrashed,
+    StoreDamaged,
+)
 from oakleaf.stores.counts import (
     CountColumn,
     DailyUsage,
@@ -66,6 +74,7 @@ from oakleaf.stores.counts import (
 from oakleaf.stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
+    from oakleaf.stores.tasks import TaskQueue
     from oakleaf.stores.transfer import ImportResult, SessionExports
 
 Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
@@ -612,6 +621,10 @@ class StoreBackend(ABC):
         queued = [(row.session_id, inputs) for row in waiting if (inputs := self.inbox(row.session_id))]
         queued.sort(key=lambda item: (item[1][0].at, item[0]))
         return {session_id: len(inputs) for session_id, inputs in queued[:limit]}
+
+    def tasks(self, queue: str) -> TaskQueue:
+        """Return a queue of tasks in this store, which workers run. Most stores have none."""
+        raise PostgresRequired("absurd", self.url)
 
     def lost_logins(self) -> list[tuple[str, str]]:
         """Return logins, with their owners, that were bound to an owner of this space and whose role is missing now."""

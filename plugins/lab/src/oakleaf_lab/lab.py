@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, cast, get_args
+from typing import Any, Literal, TypeGuard, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +26,8 @@ from oakleaf.agent.limits import to_microcents
 from oakleaf.agent.run import ModelLike, resolve_models
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.usage import Usage
-from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound, StoreError
+from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound
+from oakleaf.ext import DEFAULT_QUEUE, TaskQueue, task_queue
 from oakleaf.models.availability import available_models, check_available
 from oakleaf.models.base import Model, model_name
 from oakleaf.models.names import model_by_name, stored_model
@@ -54,10 +55,6 @@ from oakleaf_lab.report_text import plan_lines
 from oakleaf_lab.runner import LocalRunner, Progress, Runner
 from oakleaf_lab.scorers import Judge, ScoreFunction, Scorer, as_scorers
 from oakleaf_mcp.client.server import tools_by_name
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
-
-if TYPE_CHECKING:
-    from oakleaf_postgres.absurd.task_queue import TaskQueue
 
 ModelOfCell = Callable[[Cell], Model]
 """A function that returns the model of one cell, for example with a seed of its own."""
@@ -442,11 +439,7 @@ def _queue(store: Store, engine: str, queue: str) -> TaskQueue | None:
         return None
     if engine != "absurd":
         raise InvalidArgument("engine", engine, '"local" or "absurd"')
-    try:
-        from oakleaf_postgres.absurd.task_queue import TaskQueue
-    except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[absurd]'") from None
-    return TaskQueue(store.backend, queue)
+    return task_queue(store, queue)
 
 
 def _judge_usage(source: CohortSession) -> Usage:

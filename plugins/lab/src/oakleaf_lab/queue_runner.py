@@ -14,13 +14,13 @@ from typing import Any
 
 import msgspec
 
+from oakleaf.ext import TaskQueue, TaskState, task_queue
 from oakleaf_lab.cell_work import CellWork
 from oakleaf_lab.control import JudgeSpec, RunControl, Start
 from oakleaf_lab.experiment import Cell
 from oakleaf_lab.record import LabRecord
 from oakleaf_lab.runner import Progress, Runner
 from oakleaf_lab.scorers import Judge
-from oakleaf_postgres.absurd.task_queue import TaskQueue, TaskState
 
 TASK = "oakleaf-lab-cell"
 ATTEMPTS = 20
@@ -44,7 +44,7 @@ def stop_workers(record: LabRecord) -> RunControl:
     control.begin()
     if start is not None:
         keys = [task_key(record.run_id, start.number, cell) for cell in record.plan.cells()]
-        queue = TaskQueue(record.store.backend, start.queue)
+        queue = task_queue(record.store, start.queue)
         while any(each.is_claimed for each in queue.states(keys).values()):
             time.sleep(POLL_SECONDS)
     record.update()

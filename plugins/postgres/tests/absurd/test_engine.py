@@ -46,7 +46,6 @@ from oakleaf_postgres.absurd import worker as absurd_worker
 from oakleaf_postgres.absurd.claim import AbsurdClient, Claim, ClaimedConnections, ConnectionHandle
 from oakleaf_postgres.absurd.engine import TASK, Agent
 from oakleaf_postgres.absurd.step import Checkpoint, ClaimedLog, checkpoint
-from oakleaf_postgres.absurd.task_queue import TaskQueue
 from oakleaf_postgres.absurd.task_store import TaskStore
 from oakleaf_postgres.absurd.worker import LeaseRenewer, Worker
 from oakleaf_postgres.store.pool import Pool
@@ -1539,7 +1538,7 @@ class TestWorker:
 
 
 def test_tasks_are_spawned_once_although_the_connection_has_broken(queue: AbsurdQueue) -> None:
-    tasks = TaskQueue(queue.store.backend, queue.name)
+    tasks = queue.store.backend.tasks(queue.name)
     cut_connections(queue.database)
     tasks.spawn("count", {"one": {}, "two": {}}, attempts=1, retry={"kind": "none"})
     assert [task.state for task in tasks.states(["one", "two"]).values()] == ["pending", "pending"]

@@ -10,10 +10,10 @@ import pytest
 
 import oakleaf
 from oakleaf import ScriptedModel, errors
+from oakleaf.ext import DEFAULT_QUEUE
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.health import queue_statuses
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
 from oakleaf_postgres.absurd.worker import Worker
 from oakleaf_server.metrics import Metrics
 from support.absurd_queue import AbsurdQueue

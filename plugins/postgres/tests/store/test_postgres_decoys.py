@@ -19,7 +19,6 @@ from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.health import engine_health
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.schema import install
-from oakleaf_postgres.absurd.task_queue import TaskQueue
 from oakleaf_postgres.absurd.worker import LeaseRenewer, OnlyRunClient, Worker
 from oakleaf_postgres.store.schema import migrate, scrub
 from oakleaf_postgres.store.store import PostgresStore
@@ -99,7 +98,7 @@ class TestWhatAClientPlanted:
         with contextlib.closing(queue):
             assert isinstance(queue.store.backend, PostgresStore)
             reports: list[str] = []
-            tasks = TaskQueue(queue.store.backend, queue.name)
+            tasks = queue.store.backend.tasks(queue.name)
             tasks.spawn("of-another-program", {"other": {}}, attempts=1, retry={"kind": "none"})
             answers = [assistant(ToolCall("c1", "look", {})), "found", "and more"]
             agent = Agent("a", ScriptedModel(answers), [look])

@@ -23,7 +23,7 @@ from oakleaf.cli.rendering.output import (
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.stores.sqlite.file import FORMAT
 from oakleaf.stores.sqlite.health import format_of
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 
 
 @click.command()

@@ -26,7 +26,7 @@ from oakleaf.core.time_text import parse_duration
 from oakleaf.errors import PostgresRequired, SessionRunning
 from oakleaf.log.runtime import environment_secrets
 from oakleaf.session import Session
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
     from oakleaf_postgres.absurd.engine import Agent
@@ -120,8 +120,6 @@ def worker(
     require_postgres(location)
     agents = load_agents(sources)
     with needs_extra("absurd"):
-        from oakleaf_lab.worker_task import TASK as CELL_TASK
-        from oakleaf_lab.worker_task import CellTasks
         from oakleaf_postgres.absurd.worker import Worker
     report = start_log(log_format, Redactor(environment_secrets()), "worker")
     seconds = parse_duration("lease", lease) // 1_000_000
@@ -137,7 +135,6 @@ def worker(
         report=report,
         own_process=[sys.executable, "-m", "oakleaf.cli.main", *again, "--only-run"],
         only_run=only_run,
-        handlers={CELL_TASK: CellTasks()},
     )
 
     def stop(*_: object) -> None:

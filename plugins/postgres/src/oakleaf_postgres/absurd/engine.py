@@ -24,6 +24,7 @@ from oakleaf.core.messages import Message, user
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import MAX_COUNT
 from oakleaf.errors import InputsQueued, InvalidOperation, PostgresRequired, SessionRunning, TurnOpen
+from oakleaf.ext import DEFAULT_QUEUE
 from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
@@ -34,7 +35,7 @@ from oakleaf.stores.base import SessionRow
 from oakleaf.wire.options import check_options
 from oakleaf_mcp.client.server import McpServer, ToolLike, split_tools
 from oakleaf_postgres.absurd import schema as absurd_schema
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE, queue_tables
+from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.shared_transaction import EngineConnections
 from oakleaf_postgres.store.connections import Connection, PostgresConnections
 from oakleaf_postgres.store.store import PostgresStore

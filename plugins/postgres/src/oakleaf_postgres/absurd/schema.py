@@ -21,8 +21,8 @@ from oakleaf.errors import (
     MissingPermission,
     NewerFormat,
 )
+from oakleaf.ext import DEFAULT_QUEUE
 from oakleaf_postgres.absurd import registry
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE
 from oakleaf_postgres.absurd.shared_transaction import fetch_row
 from oakleaf_postgres.store.connections import store_error
 from oakleaf_postgres.store.rights import Roles, close_tables

@@ -9,14 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absurd_sdk import Absurd
-from msgspec import Struct
 
-from oakleaf.errors import PostgresRequired
-from oakleaf.stores.base import StoreBackend
+from oakleaf.ext import TaskState
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.queue import queue_tables
-from oakleaf_postgres.store.connections import Connection
-from oakleaf_postgres.store.store import PostgresStore
+from oakleaf_postgres.store.connections import Connection, PostgresConnections
 
 BATCH = 200
 """Tasks spawned in one transaction."""
@@ -32,27 +29,12 @@ where task.idempotency_key = any(%s)
 """
 
 
-class TaskState(Struct, frozen=True):
-    """How far a task is."""
+class AbsurdTaskQueue:
+    """A `TaskQueue` in the tables of Absurd."""
 
-    state: str
-    """pending, running, sleeping, completed, failed or cancelled."""
-    is_claimed: bool
-    """Whether a worker runs it now."""
-    failure: str | None
-    """Why its latest failed attempt failed."""
-
-    @property
-    def has_ended(self) -> bool:
-        return self.state in ("completed", "failed", "cancelled")
-
-
-class TaskQueue:
-    def __init__(self, store: StoreBackend, queue: str) -> None:
-        """Raise PostgresRequired for another store, EngineNotInstalled if there is no such queue."""
-        if not isinstance(store, PostgresStore):
-            raise PostgresRequired("absurd", store.url)
-        self.queue, self._connections = queue, store.connections
+    def __init__(self, connections: PostgresConnections, queue: str) -> None:
+        """Raise EngineNotInstalled if there is no such queue."""
+        self.queue, self._connections = queue, connections
         where = self._connections.url
         self._connections.read_snapshot(
             lambda connection: absurd_schema.check_queue(connection, where, queue)

@@ -13,7 +13,7 @@ import contextlib
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from threading import Event as Flag
 from threading import Lock, Thread
@@ -49,6 +49,7 @@ from oakleaf.errors import (
     TurnFailed,
     UnknownAgent,
 )
+from oakleaf.ext import DEFAULT_QUEUE
 from oakleaf.log.lease import check_free
 from oakleaf.log.runtime import Runtime, environment_secrets, real_runtime
 from oakleaf.models.base import Model
@@ -65,8 +66,9 @@ from oakleaf_postgres.absurd.claim import (
 from oakleaf_postgres.absurd.client_inputs import spaces_with_client_input, take_client_inputs
 from oakleaf_postgres.absurd.deaths import Deaths, TaskDeaths
 from oakleaf_postgres.absurd.engine import TASK, Agent, TaskParams, to_task_params
+from oakleaf_postgres.absurd.handlers import HandlerWorker, plugin_handlers, run_claimed
 from oakleaf_postgres.absurd.own_process import BEGUN, ENDED, OwnProcess, ParentPipe
-from oakleaf_postgres.absurd.queue import DEFAULT_QUEUE, queue_tables
+from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.registry import Registration
 from oakleaf_postgres.absurd.shared_transaction import fetch_row
 from oakleaf_postgres.absurd.signals import SIGNALS, signal_event
@@ -128,13 +130,12 @@ class Worker:
         report: Callable[[str], None] = lambda line: None,
         own_process: Sequence[str] = (),
         only_run: str | None = None,
-        handlers: Mapping[str, TaskHandler] | None = None,
     ) -> None:
         """Check the queue and load the agents.
 
         `own_process` is the command of a worker with the same agents, to which the id of a run is added: a task whose
         worker died runs in a process of its own. Without it such a task runs here. With `only_run` this is that process.
-        `handlers` run other tasks than the turns of sessions, by the names of the tasks.
+        Tasks that are no turn of a session are run by the plugins that the group `oakleaf.tasks` names.
         """
         for name, value in (("lease", lease), ("concurrency", concurrency)):
             if value < 1:
@@ -152,9 +153,10 @@ class Worker:
         self.report = report
         self.own_process, self.only_run = tuple(own_process), only_run
         self.processes: set[OwnProcess] = set()
-        self.handlers: dict[str, TaskHandler] = {TASK: _run_turn_task, **(handlers or {})}
+        self.handlers: dict[str, TaskHandler] = {**plugin_handlers(report), TASK: _run_turn_task}
         self.name = f"{platform.node()}:{os.getpid()}"
         self.stopping, self.has_ended = Flag(), Flag()
+        self.for_handlers = HandlerWorker(self)
         self.claims: set[Claim] = set()
         self.claim_lock = Lock()
         """Held while polling the queue: one idle slot polls for all of them."""
@@ -599,15 +601,11 @@ class TaskRun:
 
     async def _run_cancellable(self, loop: Loop, writer: ClaimedWriter) -> None:
         """Cancel the loop when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""
-        events = asyncio.get_running_loop()
-        task = asyncio.ensure_future(_run_until_stopped(loop, writer))
-        self._claim.on_loss(lambda: events.call_soon_threadsafe(task.cancel))
-        await asyncio.wait([task])
-        if self._claim.is_lost:
-            task.cancelled() or task.exception()  # retrieved, or asyncio logs it
-            raise ClaimLost(self._claim.queue, self._claim.task_id)
-        if not (task.cancelled() and self._claim.is_cancelled):
-            task.result()
+        try:
+            await run_claimed(self._claim, _run_until_stopped(loop, writer))
+        except asyncio.CancelledError:
+            if not self._claim.is_cancelled:
+                raise
 
     def _is_waiting(self, log: ClaimedLog, tools: dict[str, Tool]) -> bool:
         """Return whether the turn waits for a user; if so the task sleeps until the next signal.

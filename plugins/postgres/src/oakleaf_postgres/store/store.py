@@ -36,6 +36,7 @@ from oakleaf.errors import (
     SessionTrashed,
     StoreDamaged,
 )
+from oakleaf.ext import TaskQueue
 from oakleaf.stores.base import (
     ACTIVITY_STEP,
     LABEL,
@@ -65,6 +66,7 @@ from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_
 from oakleaf.stores.sql.session_query import session_conditions
 from oakleaf.stores.sql.session_rows import detail_from
 from oakleaf.stores.transfer import ImportResult, SessionExports
+from oakleaf_postgres.errors import EngineMissing
 from oakleaf_postgres.store.commit import (
     IS_CALLERS_KEY,
     commit_locked,
@@ -871,6 +873,15 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             return writer.execute(query, {"space": self.space, "before": before}).fetchone() is None
 
         return self._connections.write(work, was_committed)
+
+    # -- tasks -----------------------------------------------------------------------------------
+
+    def tasks(self, queue: str) -> TaskQueue:
+        try:
+            from oakleaf_postgres.absurd.task_queue import AbsurdTaskQueue
+        except ModuleNotFoundError as error:
+            raise EngineMissing(error.name) from None
+        return AbsurdTaskQueue(self._connections, queue)
 
     # -- sizes and searching --------------------------------------------------------------------
 

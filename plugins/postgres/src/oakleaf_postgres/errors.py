@@ -1,0 +1,20 @@
+"""The errors of this plugin that no other part of Oakleaf raises."""
+
+from __future__ import annotations
+
+from oakleaf.errors import ExitCode, StoreError
+from oakleaf.install import install_line
+
+
+class EngineMissing(StoreError):
+    """A package of the Absurd engine is not installed. The store itself works without it."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 501
+
+    def __init__(self, module: str | None) -> None:
+        self.module = module
+        super().__init__(
+            f"the engine 'absurd' needs {module}, and that is not installed",
+            f"install it with: {install_line('absurd')}",
+        )

@@ -1,0 +1,109 @@
+"""Tasks of a queue: how a store takes them, and how a worker hands one to its handler.
+
+    @entry point of the group `oakleaf.tasks`, under the name of the task
+    def run(task: Task, params: dict[str, Any]) -> dict[str, Any]
+
+Any number of workers, on any machine, run the tasks of a queue. What a handler returns is the result of its task; what it
+raises fails the attempt, and the task is tried again. Does not know what a task does, nor how a queue is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from oakleaf.agent.tools.tool import Tool
+    from oakleaf.models.base import Model
+    from oakleaf.store import Store
+
+T = TypeVar("T")
+DEFAULT_QUEUE = "oakleaf"
+"""Oakleaf's own: a worker that claims a task of another program puts it off by 15 to 30 seconds."""
+
+
+class TaskState(Struct, frozen=True):
+    """How far a task is."""
+
+    state: str
+    """pending, running, sleeping, completed, failed or cancelled."""
+    is_claimed: bool
+    """Whether a worker runs it now."""
+    failure: str | None
+    """Why its latest failed attempt failed."""
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ("completed", "failed", "cancelled")
+
+
+class TaskQueue(Protocol):
+    """A queue for work that is no turn of a session. `StoreBackend.tasks` returns one."""
+
+    queue: str
+
+    def spawn(
+        self, name: str, tasks: Mapping[str, Mapping[str, Any]], *, attempts: int, retry: Mapping[str, Any]
+    ) -> None:
+        """Spawn tasks, given their parameters by key. One whose key is known is not spawned again."""
+
+    def states(self, keys: Iterable[str]) -> dict[str, TaskState]:
+        """Return how far the tasks of these keys are; those that do not exist are left out."""
+
+
+def task_queue(store: Store, queue: str) -> TaskQueue:
+    """Return a queue of the store for tasks; raise PostgresRequired if the store has no queues."""
+    return store.backend.tasks(queue)
+
+
+class TaskAgent(Protocol):
+    """An agent of a worker, with its models and tools resolved."""
+
+    @property
+    def models(self) -> list[Model]: ...
+    @property
+    def tools(self) -> dict[str, Tool]: ...
+
+
+class TaskWorker(Protocol):
+    """The worker that runs a task. The same object for every task of one worker."""
+
+    name: str
+    agents: Mapping[str, TaskAgent]
+
+    def is_stopping(self) -> bool:
+        """Return whether the worker stops: then a task returns itself with `put_back` at the next good moment."""
+
+    def store(self, space: str) -> Store:
+        """Return the store of a space; what is written there needs no claim."""
+
+
+class Task(Protocol):
+    """One task that a worker has claimed."""
+
+    queue: str
+    task_id: str
+    attempt: int
+    """From 1."""
+    deaths: int
+    """How many processes died that ran this task."""
+    last_death: str | None
+    """What is known of the last of them."""
+    is_hopeless: bool
+    """Whether so many processes died that this attempt is the last: the handler writes down that the task is given up."""
+    worker: TaskWorker
+
+    def store(self, space: str) -> Store:
+        """Return the store of a space for this task: each write requires the claim, else it raises ClaimLost."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the worker's event loop. It is cancelled when the claim is lost, which raises ClaimLost."""
+
+    def put_back(self, seconds: float = 0) -> NoReturn:
+        """Return the task to its queue: after so many seconds any worker may take it. Does not use up an attempt."""
+
+
+TaskHandler = Callable[[Task, dict[str, Any]], dict[str, Any]]
+"""What the group `oakleaf.tasks` has under the name of a task."""
