@@ -24,7 +24,6 @@ from oakleaf.core.messages import Message, user
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import MAX_COUNT
 from oakleaf.errors import InputsQueued, InvalidOperation, PostgresRequired, SessionRunning, TurnOpen
-from oakleaf.ext import DEFAULT_QUEUE
 from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
@@ -32,6 +31,7 @@ from oakleaf.log.turn_start import trigger_columns
 from oakleaf.log.workspace import Workspace
 from oakleaf.models.base import Model
 from oakleaf.stores.base import SessionRow
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf.wire.options import check_options
 from oakleaf_mcp.client.server import McpServer, ToolLike, split_tools
 from oakleaf_postgres.absurd import schema as absurd_schema

@@ -36,7 +36,6 @@ from oakleaf.errors import (
     SessionTrashed,
     StoreDamaged,
 )
-from oakleaf.ext import TaskQueue
 from oakleaf.stores.base import (
     ACTIVITY_STEP,
     LABEL,
@@ -65,6 +64,7 @@ from oakleaf.stores.sql.purge import descendants
 from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_from, stored_from
 from oakleaf.stores.sql.session_query import session_conditions
 from oakleaf.stores.sql.session_rows import detail_from
+from oakleaf.stores.tasks import TaskQueue
 from oakleaf.stores.transfer import ImportResult, SessionExports
 from oakleaf_postgres.errors import EngineMissing
 from oakleaf_postgres.store.commit import (
