@@ -203,7 +203,6 @@ DYNAMIC = {
     "oakleaf/core/redact.py:_SEARCHES": "the shapes of secrets, which are searched above",
     "oakleaf/core/redact.py:__init__": "the secrets, which are searched above",
     "oakleaf/core/search_text.py:match": "the words of a query",
-    "oakleaf_server/es_modules.py:word": "a name in the viewer's own modules",
     "oakleaf_lab/case_file.py:text_pattern": "the words, or the pattern, of a case that the user wrote",
     "oakleaf/log/original_calls.py:pattern": "the placeholders of a call, which are filled in above",
     "oakleaf/providers/openai_chat.py:_adapt": "the name of a field",

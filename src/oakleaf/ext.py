@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from oakleaf.late_names import late_names
 
 _HOMES = {
+    "oakleaf.core.pages": ["Page"],
     "oakleaf.models.availability": ["available_models", "check_available"],
     "oakleaf.models.names": ["is_model_name", "model_by_name", "stored_model"],
     "oakleaf.models.prices": ["price"],
@@ -19,6 +20,7 @@ _HOMES = {
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
 if TYPE_CHECKING:
+    from oakleaf.core.pages import Page as Page
     from oakleaf.models.availability import available_models as available_models
     from oakleaf.models.availability import check_available as check_available
     from oakleaf.models.names import is_model_name as is_model_name

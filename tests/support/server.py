@@ -43,7 +43,7 @@ def _create_server(context: ServerContext) -> app.Server:
         return app.create_server(context)
     stopped = _stopped_servers[context.access.max_body_bytes].pop()
     routes, config = stopped._app, stopped.config
-    routes.state = app._state(context)
+    routes.state = app._state(context, routes.state.viewer)
     config.app, config.loaded = app._with_middleware(routes, context), False
     return app.Server(config, routes, context)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import signature
 from types import FrameType
 from typing import Any
@@ -34,6 +34,7 @@ from oakleaf_server.auth import AuthMiddleware, Caller, token_required
 from oakleaf_server.capacity import Capacity, max_connections
 from oakleaf_server.context import ServerContext
 from oakleaf_server.jobs import Jobs
+from oakleaf_server.pages import AddedPage
 from oakleaf_server.problems import MEDIA_TYPE, ProblemDetails, Refusal, handle_error
 from oakleaf_server.request_log import observe_requests
 from oakleaf_server.routes import (
@@ -124,9 +125,18 @@ def _problem_spec(description: str) -> ResponseSpec:
     )
 
 
-def route_handlers() -> list[HTTPRouteHandler]:
+OWN_HANDLERS: list[HTTPRouteHandler] = [handler for module in ROUTES for handler in module.HANDLERS]
+
+
+def own_names() -> frozenset[str]:
+    """Return the first parts of the server's own addresses, of which no added page may have one."""
+    paths = (path.removeprefix("/api").lstrip("/") for handler in OWN_HANDLERS for path in handler.paths)
+    return frozenset({"api", *(path.partition("/")[0] for path in paths)})
+
+
+def route_handlers(pages: Iterable[AddedPage]) -> list[HTTPRouteHandler]:
     """Return every route handler, documented by its function's name and docstring."""
-    handlers = [handler for module in ROUTES for handler in module.HANDLERS]
+    handlers = [*OWN_HANDLERS, *(handler for page in pages for handler in page.handlers)]
     for handler in handlers:
         function = handler.fn
         handler.operation_id = function.__name__.strip("_")
@@ -173,14 +183,14 @@ def require_caller(connection: ASGIConnection[Any, Any, Any, Any], handler: Base
         raise Refusal(403, "service_only", "clients may not use this endpoint", "use the service token")
 
 
-def _state(context: ServerContext) -> State:
+def _state(context: ServerContext, viewer: viewer_files.ViewerFiles) -> State:
     return State(
         {
             "context": context,
             "runs": ActiveRuns(context),
             "jobs": Jobs(),
             "indexing": search.SearchIndexer(context.store.index),
-            "viewer": viewer_files.ViewerFiles.read(),
+            "viewer": viewer,
             "openapi": None,
             "wide_reads": asyncio.Semaphore(MAX_WIDE_READS),
         }
@@ -189,14 +199,16 @@ def _state(context: ServerContext) -> State:
 
 def create_litestar(context: ServerContext) -> Litestar:
     """Build the application without authentication."""
+    viewer = viewer_files.ViewerFiles.read(own_names())
+    tags = {**TAGS, **{page.name: page.title for page in viewer.pages}}
     tokens = SecurityScheme(type="http", scheme="bearer", description="A service or client token")
     return Litestar(
-        route_handlers(),
+        route_handlers(viewer.pages),
         guards=[require_caller, refuse_unknown_parameters],
         exception_handlers={Exception: handle_error, 404: handle_error},
         request_max_body_size=context.access.max_body_bytes,
         logging_config=None,
-        state=_state(context),
+        state=_state(context, viewer),
         openapi_config=OpenAPIConfig(
             title="Oakleaf",
             version=__version__,
@@ -205,7 +217,7 @@ def create_litestar(context: ServerContext) -> Litestar:
             render_plugins=[JsonRenderPlugin(path="/openapi.json")],
             components=Components(security_schemes={"token": tokens}),
             security=[{"token": []}, {}],
-            tags=[Tag(name=name, description=text) for name, text in TAGS.items()],
+            tags=[Tag(name=name, description=text) for name, text in tags.items()],
         ),
     )
 

@@ -1,19 +1,22 @@
 """Join the viewer's ES modules into one script, for a page that may load nothing.
 
 Supports only the forms of import and export that the viewer uses, and refuses all others. Each module becomes a function
-that returns its exports; modules come after what they import.
+that returns its exports; modules come after what they import. A page that a plugin adds becomes a script of its own, which
+imports the viewer's modules from the viewer's script: an error in it breaks nothing else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from posixpath import dirname, join, normpath
 
 from msgspec import Struct
 
-_IMPORT = re.compile(r'^import (?:\{([^{}]*+)\} from )?"\./([\w.-]+)";\n', re.MULTILINE)
+_IMPORT = re.compile(r'^import (?:\{([^{}]*+)\} from )?"(\.\.?/[\w./-]+)";\n', re.MULTILINE)
 _LIST = re.compile(r"^export \{([^{}]*+)\};\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async function|function|class|const)\b)", re.MULTILINE)
+_EXPORTED = re.compile(r"^export (?:async function|function|class|const) (\w+)", re.MULTILINE)
 _UNSUPPORTED = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 # Text that would end a script element, or hide its end. In a literal, the escape means the same.
 _SCRIPT_END = re.compile(r"<(?=/script|script|!--)", re.IGNORECASE)
@@ -32,15 +35,46 @@ class _Module(Struct, frozen=True):
 
 def join_modules(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> str:
     """Return one script that runs `entry`. Imports of a key of `stand_ins` get its value, except in the value itself."""
-    order = list(_in_order(sources, entry, stand_ins))
+    return _join(list(_in_order(sources, entry, stand_ins)), sources)
+
+
+def join_shared(sources: Mapping[str, str], entry: str) -> str:
+    """Return one script that runs `entry` and exports every module, for `join_page`."""
+    order = list(_in_order(sources, entry, {}))
+    shared = ", ".join(_variable(module.name) for module in order)
+    return f"{_join(order, sources, exports_all=True)}\nexport {{ {shared} }};\n"
+
+
+def join_page(sources: Mapping[str, str], entry: str, name: str, shared_entry: str, shared_url: str) -> str:
+    """Return one script that exports `name` of `entry`. Modules of other folders come from the script of `shared_entry`."""
+    folder = dirname(entry)
+    own = [module for module in _in_order(sources, entry, {}) if dirname(module.name) == folder]
+    imports = {one.source for module in own for one in module.imports}
+    others = sorted(source for source in imports if dirname(source) != folder)
+    shared = {module.name for module in _in_order(sources, shared_entry, {})}
+    for missing in (other for other in others if other not in shared):
+        raise ValueError(f"{missing} is no module that {shared_entry} of the viewer needs")
+    if name not in _exports(sources[entry]):
+        raise ValueError(f"{entry} exports no {name}")
+    head = f"import {{ {', '.join(map(_variable, others))} }} from {shared_url!r};\n" if others else ""
+    script = _join(own, sources, exports_all=True)
+    return f"{head}{script}\nexport const {name} = {_variable(entry)}.{name};\n"
+
+
+def _join(order: Sequence[_Module], sources: Mapping[str, str], *, exports_all: bool = False) -> str:
     imported: dict[str, set[str]] = {}
     for module in order:
         for one in module.imports:
             imported.setdefault(one.source, set()).update(name.split(" as ")[0] for name in one.names)
     for name, names in imported.items():
-        for missing in sorted(one for one in names if not _is_exported(sources[name], one)):
+        for missing in sorted(names - _exports(sources[name])):
             raise ValueError(f"{name} of the viewer exports no {missing}")
-    script = "\n".join(_wrap(module, sorted(imported.get(module.name, ()))) for module in order)
+    script = "\n".join(
+        _wrap(
+            module, sorted(_exports(sources[module.name]) if exports_all else imported.get(module.name, ()))
+        )
+        for module in order
+    )
     return _SCRIPT_END.sub(r"\\x3C", script)
 
 
@@ -55,6 +89,8 @@ def _in_order(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, st
         if name in importing:
             raise ValueError(f"the viewer's modules import each other: {' → '.join([*importing, name])}")
         importing.append(name)
+        if name not in sources:
+            raise ValueError(f"there is no module {' → '.join(importing)} of the viewer")
         module = _read(name, sources[name], stand_ins)
         for one in module.imports:
             yield from visit(one.source)
@@ -68,6 +104,7 @@ def _in_order(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, st
 def _read(name: str, text: str, stand_ins: Mapping[str, str]) -> _Module:
     imports = []
     for names, source in _IMPORT.findall(text):
+        source = normpath(join(dirname(name), source))
         other = stand_ins.get(source, source)
         imports.append(_Import(_names(names), source if other == name else other))
     rest = _EXPORT.sub("", _LIST.sub("", _IMPORT.sub("", text)))
@@ -81,10 +118,9 @@ def _names(names: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def _is_exported(text: str, name: str) -> bool:
-    """Whether an export line contains the name."""
-    word = re.compile(rf"\b{re.escape(name)}\b")
-    return any(word.search(line) for line in text.splitlines() if line.startswith("export "))
+def _exports(text: str) -> set[str]:
+    """Return every name that a module exports."""
+    return {*_EXPORTED.findall(text), *(name for names in _LIST.findall(text) for name in _names(names))}
 
 
 def _wrap(module: _Module, names: list[str]) -> str:
@@ -97,4 +133,4 @@ def _wrap(module: _Module, names: list[str]) -> str:
 
 
 def _variable(name: str) -> str:
-    return "$" + re.sub(r"\W", "_", name)
+    return "$" + re.sub(r"[^\w/]", "_", name).replace("/", "$")

@@ -13,6 +13,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from io import BytesIO
 from typing import BinaryIO
 
@@ -29,6 +30,8 @@ MAX_BUNDLE_BYTES = 50_000_000
 """The largest embedded bundle. A browser holds it three times: as text, as bytes, and as what it shows."""
 PIECE = 3 << 18
 """Bytes per element; a multiple of three, so that only the last piece's base64 has padding."""
+ASSETS = (".js", ".css", ".html", ".svg")
+ENTRY = "main.js"
 _STAND_INS = {"api.js": "offline.js", "live.js": "offline_live.js", "route.js": "offline_route.js"}
 _STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">')
 _ICON = "icon.svg"
@@ -70,7 +73,7 @@ def _write(to: PathOrFile, parts: Iterator[bytes]) -> int:
 def page(bundle: memoryview) -> Iterator[bytes]:
     """Yield the file piece by piece."""
     sources = read_viewer()
-    script = join_modules(sources, "main.js", _STAND_INS)
+    script = join_modules(sources, ENTRY, _STAND_INS)
     style = "".join(sources[name] for name in [*_STYLES.findall(sources["index.html"]), "offline.css"])
     yield page_head(script, style, sources[_ICON], title="Session").encode()
     yield from embed("bundle", bundle)
@@ -87,12 +90,14 @@ def embed(name: str, data: memoryview) -> Iterator[bytes]:
 
 
 def read_viewer() -> dict[str, str]:
-    """Return the viewer's files by name. A checkout may have changed their line endings."""
-    folder = files("oakleaf_server").joinpath("viewer")
-    assets = (
-        (one.name, one) for one in folder.iterdir() if one.name.endswith((".js", ".css", ".html", ".svg"))
-    )
-    return {name: one.read_text("utf-8").replace("\r\n", "\n") for name, one in sorted(assets)}
+    """Return the viewer's files by name."""
+    return read_folder(files("oakleaf_server").joinpath("viewer"))
+
+
+def read_folder(folder: Traversable, prefix: str = "") -> dict[str, str]:
+    """Return the files of a page by name. A checkout may have changed their line endings."""
+    assets = ((one.name, one) for one in folder.iterdir() if one.name.endswith(ASSETS))
+    return {prefix + name: one.read_text("utf-8").replace("\r\n", "\n") for name, one in sorted(assets)}
 
 
 def page_head(script: str, style: str, icon: str, *, title: str) -> str:

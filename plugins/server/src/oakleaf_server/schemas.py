@@ -26,6 +26,14 @@ class ApiResponse(Struct, kw_only=True):
     schema_version: int = SCHEMA_VERSION
 
 
+class PageLink(Struct, kw_only=True):
+    """A page of the viewer that a plugin adds."""
+
+    name: Annotated[str, Meta(description="The page is at /NAME and /NAME/ID; it reads /api/NAME")]
+    title: str
+    script: Annotated[str, Meta(description="The address of its script")]
+
+
 class ServerInfo(ApiResponse, kw_only=True):
     """The server, and what the caller may do."""
 
@@ -42,6 +50,7 @@ class ServerInfo(ApiResponse, kw_only=True):
     ]
     can_export: bool
     providers: list[str]
+    pages: list[PageLink]
 
 
 class LoginInfo(ApiResponse, kw_only=True):

@@ -152,6 +152,7 @@ def server_info(request: ApiRequest) -> ServerInfo:
         can_import=context.access.token is None and not caller.is_client,
         can_export=context.access.internal_token is not None and not caller.is_client,
         providers=list(PROVIDERS),
+        pages=[] if caller.is_client else request.app.state.viewer.links,
     )
 
 

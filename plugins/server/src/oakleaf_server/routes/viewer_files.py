@@ -17,15 +17,16 @@ from msgspec import Struct
 
 from oakleaf_server.auth import LOGIN_SECONDS, AccessSettings, cookie_name
 from oakleaf_server.capacity import LOGIN
-from oakleaf_server.es_modules import join_modules
-from oakleaf_server.offline_page import read_viewer
+from oakleaf_server.es_modules import join_shared
+from oakleaf_server.offline_page import ENTRY, read_viewer
 from oakleaf_server.openapi import complete
+from oakleaf_server.pages import AddedPage, added_pages
 from oakleaf_server.problems import Refusal
-from oakleaf_server.schemas import LoginInfo
+from oakleaf_server.schemas import LoginInfo, PageLink
 
 INDEX = "index.html"
-PAGES_BY_ID = ("s/", "lab/")
-"""The pages whose address ends with an id, which may have a dot."""
+OWN_PAGES = ("s", "diff", "usage", "lab")
+"""The first parts of the addresses of the viewer's pages."""
 STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">\n')
 # Litestar adds the charset to text.
 TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css", "svg": "image/svg+xml"}
@@ -51,22 +52,36 @@ class ViewerFiles(Struct, frozen=True):
     """
 
     files: dict[str, ViewerFile]
+    pages: list[AddedPage]
+    links: list[PageLink]
 
     @classmethod
-    def read(cls) -> ViewerFiles:
+    def read(cls, taken: frozenset[str] = frozenset()) -> ViewerFiles:
+        """Read the viewer and the pages of plugins. `taken` are names that no page may have."""
         texts = read_viewer()
         sources = {name: _viewer_file(name, text) for name, text in texts.items()}
         index = texts[INDEX]
-        style = "".join(texts[name] for name in STYLES.findall(index))
-        script = join_modules(texts, "main.js", {})
-        joined = dict([_permanent("viewer.css", style), _permanent("viewer.js", script)])
-        css, js = joined
+        js, script = _permanent("viewer.js", join_shared(texts, ENTRY))
+        pages = added_pages(texts, f"/assets/{js}", taken.union(OWN_PAGES))
+        style = "".join([*(texts[name] for name in STYLES.findall(index)), *(page.style for page in pages)])
+        css, joined_style = _permanent("viewer.css", style)
+        scripts = [_permanent(f"{page.name}.js", page.script) for page in pages]
         index = STYLES.sub("", index).replace(
             "</title>", f'</title>\n<link rel="stylesheet" href="/assets/{css}">', 1
         )
         index = index.replace("/assets/main.js", f"/assets/{js}")
         index = "\n".join(line for line in index.splitlines() if line) + "\n"
-        return cls({**sources, **joined, INDEX: _viewer_file(INDEX, index)})
+        links = [
+            PageLink(name=page.name, title=page.title, script=f"/assets/{address}")
+            for page, (address, _) in zip(pages, scripts, strict=True)
+        ]
+        files = {**sources, js: script, css: joined_style, **dict(scripts), INDEX: _viewer_file(INDEX, index)}
+        return cls(files, pages, links)
+
+    def is_page_with_id(self, address: str) -> bool:
+        """Whether an address is that of a page and an id, which may have a dot."""
+        first, slash, _ = address.partition("/")
+        return bool(slash) and first in {*OWN_PAGES, *(page.name for page in self.pages)}
 
 
 def _permanent(name: str, text: str) -> tuple[str, ViewerFile]:
@@ -83,7 +98,8 @@ def _viewer_file(name: str, text: str, *, is_permanent: bool = False) -> ViewerF
 def page(request: Request[Any, Any, Any], page: FromPath[str | None] = None) -> Response[bytes]:
     """Serve the viewer's page for any address; its script reads the URL."""
     name = (page or "").strip("/")
-    is_file = "." in name.rpartition("/")[2] and not name.startswith(PAGES_BY_ID)
+    viewer: ViewerFiles = request.app.state.viewer
+    is_file = "." in name.rpartition("/")[2] and not viewer.is_page_with_id(name)
     if name.startswith("api/") or is_file:
         raise Refusal(404, "no_page", "page not found", "see /openapi.json")
     return _file_response(request, INDEX)

@@ -72,7 +72,8 @@ function top() {
     about.copy ? copyButton(about.copy) : h("nav", { "aria-label": "Pages" },
       h("a", { href: "/", data: { page: "sessions" } }, "Home"),
       about.level === "service" && [h("a", { href: "/usage", data: { page: "usage" } }, "Usage"),
-        h("a", { href: "/lab", data: { page: "lab" } }, "Lab")]),
+        h("a", { href: "/lab", data: { page: "lab" } }, "Lab"),
+        about.pages.map((added) => h("a", { href: `/${added.name}`, data: { page: `/${added.name}` } }, printable(added.title)))]),
     h("span.grow"),
     about.level === "service" && h("button.search-button", { type: "button", "aria-label": "Search", onclick: () => openSearch() }, icon("search"),
       h("span", "Search"), h("kbd", "/")),
@@ -111,16 +112,18 @@ function cycleTheme() {
 // -- pages ------------------------------------------------------------------------------------
 
 async function show() {
-  const { page: name, id, query } = route.now;
+  const { page: kind, id, query } = route.now, added = addedPage();
+  const name = kind === "added" && !added ? "missing" : kind;
   document.body.dataset.page = name;
   for (const link of document.querySelectorAll(".top nav a")) link.toggleAttribute("aria-current",
-    link.dataset.page === name);
+    link.dataset.page === (added ? `/${added.name}` : name));
   if (name === "session" && page?.id === id) return again(query);
   if (name === "sessions" && page instanceof HomePage) { showPane(Object.keys(filters()).length ? "sessions" : "transcript"); return listing.show(); }
   page?.close?.();
   page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
-    lab: () => new LabPage(id), missing: missingPage, sessions: () => new HomePage(about, start, () => listing.refresh()) }[name]();
-  draw(name);
+    lab: () => new LabPage(id), added: () => new AddedPage(added, id), missing: missingPage,
+    sessions: () => new HomePage(about, start, () => listing.refresh()) }[name]();
+  draw(name, added);
   const isList = name === "session" || name === "sessions";
   drawTabs(name);
   showPane(Object.keys(filters()).length && name === "sessions" ? "sessions" : "transcript");
@@ -134,9 +137,16 @@ async function again(query) {
   if (branch && seq && !(here?.branch === branch && here.seq === seq)) await page.view({ branch, seq });
 }
 
-function draw(name) {
-  document.title = { session: "Session · Oakleaf", diff: "Compare · Oakleaf", usage: "Usage · Oakleaf", lab: "Lab · Oakleaf" }[name] ?? "Oakleaf";
-  if (["diff", "usage", "lab", "missing"].includes(name)) fill(panes, page.element);
+/** The page of a plugin that the URL names. */
+function addedPage() {
+  const { page: kind, name } = route.now;
+  return kind === "added" ? about.pages.find((added) => added.name === name) : undefined;
+}
+
+function draw(name, added) {
+  const title = added?.title ?? { session: "Session", diff: "Compare", usage: "Usage", lab: "Lab" }[name];
+  document.title = title ? `${printable(title)} · Oakleaf` : "Oakleaf";
+  if (["added", "diff", "usage", "lab", "missing"].includes(name)) fill(panes, page.element);
   else fill(panes, listing.element, page.element, name === "session" && about.level === "service" && page.inspector.element);
 }
 
@@ -149,6 +159,32 @@ async function openPage(opened, at) {
     opened.element.replaceChildren(h("div.empty", icon("error"), h("p.error-text", sentence(problem.message)),
       problem.hint && h("p.muted", sentence(problem.hint)), h("a", { href: buildUrl("/", filters()) }, "All sessions")));
     if (!(problem instanceof Problem)) throw problem;
+  }
+}
+
+/** A page of a plugin. Its script is loaded when the page is opened: a broken page shows its problem and breaks nothing else. */
+class AddedPage {
+  #page = null;
+  #isClosed = false;
+
+  constructor(link, id) {
+    this.link = link;
+    this.id = id;
+    this.element = h("main.page", { id: "main", tabindex: -1, "aria-label": link.title }, h("p.muted", "Loading…"));
+  }
+
+  async open() {
+    const module = await import(this.link.script);
+    if (this.#isClosed) return;
+    this.#page = module.openPage(this.id);
+    this.element.replaceWith(this.#page.element);
+    this.element = this.#page.element;
+    await this.#page.open?.();
+  }
+
+  close() {
+    this.#isClosed = true;
+    this.#page?.close?.();
   }
 }
 

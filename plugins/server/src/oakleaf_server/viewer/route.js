@@ -13,7 +13,8 @@ function read() {
   if (parts[0] === "diff") return { page: "diff", id: null, query };
   if (parts[0] === "lab") return { page: "lab", id: parts[1] ? decoded(parts[1]) : null, query };
   if (parts[0] === "usage") return { page: "usage", id: null, query };
-  return { page: parts.length ? "missing" : "sessions", id: null, query };
+  if (parts.length) return { page: "added", name: decoded(parts[0]), id: parts[1] ? decoded(parts[1]) : null, query };
+  return { page: "sessions", id: null, query };
 }
 
 /** A part of a path; as it is written if it is not valid, such as a link that was cut. */

@@ -8,7 +8,8 @@ import { markdown } from "./markdown.js";
 import { diffLines } from "./text_diff.js";
 import { compactJson, firstLine, plural, printable } from "./format.js";
 
-export const PREVIEW_LINES = 8, PREVIEW_LENGTH = 900;
+export const PREVIEW_LINES = 8;
+export const PREVIEW_LENGTH = 900;
 const SHELLS = /^(shell|bash|sh|zsh|run|run_command|run_script|exec|execute|execute_command|terminal|command|local_shell)$/i;
 const SEARCHES = /grep|glob|ripgrep|^rg$|search_files|find_files|list_files|codebase_search/i;
 const TASKS = /^(task|agent|delegate|spawn|subagent|run_agent)|_task$|_agent$/i;

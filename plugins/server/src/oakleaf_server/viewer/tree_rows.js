@@ -1,7 +1,10 @@
 // The rows of the tree: the viewed path is the trunk, other branches hang from it, folded.
 // Pure functions on branch and seq numbers, without DOM or entry text.
 
-export const ENTRY = 0, SIDE = 1, RELATED = 2, PARENT = 3;
+export const ENTRY = 0;
+export const SIDE = 1;
+export const RELATED = 2;
+export const PARENT = 3;
 
 export class TreeRows {
   /** reply: the reply of /branches. */

@@ -1,0 +1,34 @@
+"""A page that a plugin adds to the viewer, and what the page reads over HTTP.
+
+An entry point of the group `oakleaf.pages` names a `Page`. Whoever serves the viewer finds the page there. Knows neither
+HTTP nor the viewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib.resources.abc import Traversable
+
+from msgspec import Struct
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """A page at `/NAME` and `/NAME/ID`, where NAME is the name of the entry point."""
+
+    title: str
+    """Stands in the navigation and in the window's title."""
+    folder: Traversable
+    """Holds the page's modules (`.js`) and styles (`.css`). They are served as `/assets/NAME/FILE`, so a module imports its
+    neighbours as `./FILE` and those of the viewer as `../dom.js`."""
+    module: str
+    """The module in `folder` that exports `openPage(id)`. It returns an object with `element`, and perhaps `open()`, which
+    is awaited once the element is shown, and `close()`."""
+    styles: tuple[str, ...] = ()
+    """Files in `folder` that follow the viewer's own styles."""
+    routes: Mapping[str, Callable[..., Struct]] = {}
+    """What `GET /api/NAME…` answers, by the rest of the path, such as `""` and `"/{run_id}"`.
+
+    A function gets the store, then the parameters of the path and of the query by name; `Annotated[int, Meta(ge=0)]` limits
+    one. It returns a Struct and raises Oakleaf's errors. Its docstring describes the route. Only the operator's token may
+    ask. Long strings and lists are cut, so that no answer is larger than 1 MB.
+    """
