@@ -207,7 +207,7 @@ class PluginMissing(OakleafError):
         kind = group.rpartition(".")[2].removesuffix("s")
         problem = f"{provider} needs {module} for the {kind} {name!r}, and that is not installed"
         if not provider:
-            problem = f"no installed plugin has a {kind} {name!r}"
+            problem = f"no installed plugin adds the {kind} {name!r}"
         super().__init__(problem, _plugin_hint(group, name, provider, module))
 
 
@@ -454,6 +454,8 @@ class IdConflict(IdTaken):
 
 
 class UnknownImporter(OakleafError):
+    exit_code = ExitCode.USAGE
+
     def __init__(self, name: str, names: Sequence[str]) -> None:
         self.name = name
         super().__init__(f"no importer for sessions of {name!r}", f"use one of {', '.join(names)}")

@@ -32,6 +32,14 @@ PLUGIN_OF = {
 
 EXTRAS_OF_NAMES = {
     "oakleaf.stores": {"postgresql": "postgres", "postgres": "postgres"},
+    "oakleaf.importers": {
+        **dict.fromkeys(
+            ("adk", "chat", "chatgpt", "claude-ai", "claude-code", "cline", "codex"), "importers"
+        ),
+        **dict.fromkeys(("copilot-cli", "droid", "gemini-cli", "goose", "inspect", "langgraph"), "importers"),
+        **dict.fromkeys(("llm", "openai-agents", "opencode", "pi", "qwen-code", "roo-code"), "importers"),
+        "redis": "redis",
+    },
     "oakleaf.exports": {"html": "server"},
     "oakleaf.tools": {"mcp": "mcp", "workspace": "workspace"},
     "oakleaf.tasks": {"oakleaf-lab-cell": "lab"},
@@ -43,6 +51,8 @@ EXTRAS_OF_NAMES = {
         "lab": "lab",
         "test": "lab",
         "mcp": "mcp",
+        "import.watch": "importers",
+        "doctor.folder": "importers",
     },
 }
 """What the plugins of this project add, for the hint of an error. The plugins' own metadata decide what there is."""

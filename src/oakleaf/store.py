@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
     from oakleaf.bundle.write import OnProgress
     from oakleaf.ingest.ingest import ToolImportResult
+    from oakleaf.ingest.records import SessionRecord
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
@@ -339,15 +340,19 @@ class Store:
         Each result reports what could not be kept as it was. The source is only read. With `dry_run` nothing is
         written, and each result says what this store would have.
         """
+        from oakleaf.ingest.importers import read_sessions
+
+        records = read_sessions(tool, place)
+        return (self.import_record(record, new_id=new_id, dry_run=dry_run) for record in records)
+
+    def import_record(
+        self, record: SessionRecord, *, new_id: bool = False, dry_run: bool = False
+    ) -> ToolImportResult:
+        """Import one session that an importer has read, whole or not at all, as `import_from` does with each."""
         from oakleaf.ingest.ingest import import_session, preview_session
-        from oakleaf_importers import read_sessions
 
         import_one = preview_session if dry_run else import_session
-
-        return (
-            import_one(self.backend, self.runtime, record, new_id=new_id)
-            for record in read_sessions(tool, place)
-        )
+        return import_one(self.backend, self.runtime, record, new_id=new_id)
 
     def copy(self, session: Session | str, to: Store, *, new_id: bool = False) -> Session:
         """Deep copy a session and its tasks to another store or space. Within one space, `fork` copies nothing."""

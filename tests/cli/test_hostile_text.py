@@ -178,15 +178,17 @@ def test_every_text_of_the_command_line_passes_one_function() -> None:
         "error_text.py": 1,
         "output.py": 1,
         "turn_events.py": 1,
-        "import_watch.py": 2,
+        "watch.py": 2,
         "completion.py": 1,
     }
     calls: dict[str, int] = {}
-    for path in (ROOT / "src/oakleaf/cli").rglob("*.py"):
+    files = [*ROOT.glob("src/oakleaf/cli/**/*.py"), *ROOT.glob("plugins/*/src/*/commands/*.py")]
+    for path in files:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Call(ast.Attribute(ast.Name("click"), "echo" | "secho")) | ast.Call(
                     ast.Name("print")
                 ):
                     calls[path.name] = calls.get(path.name, 0) + 1
-    assert calls == allowed
+    present = {path.name for path in files}  # a plugin's commands are gone with the plugin
+    assert calls == {name: count for name, count in allowed.items() if name in present}

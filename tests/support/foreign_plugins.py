@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent
 
@@ -36,9 +37,14 @@ class Site:
 
     def run(self, *arguments: str) -> CommandResult:
         """Run a command in a new interpreter that finds these distributions."""
+        return self._start([*OAKLEAF, *arguments])
+
+    def python(self, code: str) -> CommandResult:
+        """Run a script in a new interpreter that finds these distributions."""
+        return self._start([sys.executable, "-c", dedent(code)])
+
+    def _start(self, command: Sequence[str]) -> CommandResult:
         path = os.pathsep.join(filter(None, [str(self.folder), os.environ.get("PYTHONPATH")]))
         variables = environment(self.folder) | {"PYTHONPATH": path}
-        done = subprocess.run(
-            [*OAKLEAF, *arguments], env=variables, capture_output=True, text=True, timeout=60, check=False
-        )
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
         return CommandResult(done.args, done.returncode, done.stdout, done.stderr)

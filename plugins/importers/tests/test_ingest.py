@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from oakleaf import plugins
 from oakleaf.core.entries import BranchSummary, Compaction, Note, Settings
 from oakleaf.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.redact import Redactor
@@ -17,10 +18,10 @@ from oakleaf.core.usage import Usage
 from oakleaf.errors import InvalidSource, UnknownImporter
 from oakleaf.ingest.ingest import MASKED, NO_RESULT, ToolImportResult, import_session, preview_session
 from oakleaf.ingest.records import MAX_EXAMPLE, START, EntryRecord, LossReport, SessionRecord
+from oakleaf.install import EXTRAS_OF_NAMES
 from oakleaf.log.imports import is_foreign
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf_importers import IMPORTERS
 from oakleaf_importers.formats.json_values import parse_time
 from oakleaf_postgres.store.store import PostgresStore
 from support.import_sources import assert_sound, entries_of, memory_store, message_texts, write_jsonl
@@ -28,6 +29,7 @@ from support.runtime import deterministic_runtime
 from support.terminal import oakleaf
 
 BASE = 1_770_000_000_000_000
+TOOLS = [name for name in plugins.names(plugins.IMPORTERS) if name != "redis"]
 CALL = assistant("I look.", ToolCall("c", "look", {"order": 41}))
 
 
@@ -510,17 +512,21 @@ class TestLosses:
         assert "co" not in example
 
 
+def test_the_install_line_knows_every_tool() -> None:
+    assert sorted(EXTRAS_OF_NAMES[plugins.IMPORTERS]) == plugins.names(plugins.IMPORTERS)
+
+
 class TestPlaces:
     def test_an_unknown_tool_is_refused_with_those_that_are_known(self) -> None:
         with memory_store() as store, pytest.raises(UnknownImporter, match="chat, "):
             store.import_from("abacus", "x")
 
-    @pytest.mark.parametrize("tool", [name for name in IMPORTERS if name != "redis"])
+    @pytest.mark.parametrize("tool", TOOLS)
     def test_a_place_that_is_not_there_is_refused(self, tool: str, tmp_path: Path) -> None:
         with memory_store() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path / "gone")))
 
-    @pytest.mark.parametrize("tool", [name for name in IMPORTERS if name != "redis"])
+    @pytest.mark.parametrize("tool", TOOLS)
     def test_an_empty_folder_is_refused(self, tool: str, tmp_path: Path) -> None:
         with memory_store() as store, pytest.raises(InvalidSource, match="nothing was changed"):
             list(store.import_from(tool, str(tmp_path)))

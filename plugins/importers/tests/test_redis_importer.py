@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socketserver
 import sys
 import threading
@@ -14,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oakleaf.core.messages import ToolCall, assistant
-from oakleaf.errors import InvalidSource, OakleafError
+from oakleaf.errors import InvalidSource, OakleafError, PluginMissing
+from oakleaf.install import install_line
 from oakleaf.store import Store
 from support.import_sources import (
     Record,
@@ -144,7 +146,7 @@ class TestTheServer:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setitem(sys.modules, "redis.exceptions", None)
-        with memory_store() as store, pytest.raises(InvalidSource, match=r"pip install 'oakleaf\[redis\]'"):
+        with memory_store() as store, pytest.raises(PluginMissing, match=re.escape(install_line("redis"))):
             import_all(store, "redis", "redis://127.0.0.1:1")
 
     @given(mangled_records(MESSAGES))

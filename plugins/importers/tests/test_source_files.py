@@ -144,7 +144,7 @@ class TestAFolder:
         strange.mkdir()
         (strange / "a.jsonl").symlink_to(tmp_path / "own.jsonl")
         (strange / "b.jsonl").write_text('{"role": "user", "content": "theirs"}\n')
-        watch = Watch(store.backend, store.runtime, [WatchedFolder("chat", strange)])
+        watch = Watch(store, [WatchedFolder("chat", strange)])
         assert [change.source for change in watch.scan()] == [str(strange / "b.jsonl")]
 
     def test_of_a_claude_code_session_takes_no_linked_sub_agent_in(

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from oakleaf import open as oakleaf_open
+from oakleaf.ingest.importers import find_importer
 from oakleaf.store import Store
 from oakleaf.stores.sqlite.store import SqliteStore
 from oakleaf_importers.inotify import ChangeSignal
 from oakleaf_importers.watch import SourceChange, Watch, WatchedFolder, source_of
 from oakleaf_postgres.store import connections as postgres_connections
+from support.foreign_plugins import Site
 from support.import_sources import (
     SECRETS,
     assert_masked,
@@ -68,7 +70,7 @@ def entries(changes: Iterator[SourceChange]) -> list[int]:
 
 class TestAScan:
     def test_reads_a_source_again_only_if_it_changed(self, store: Store, root: Path) -> None:
-        watch = Watch(store.backend, store.runtime, [WatchedFolder("copilot-cli", root)])
+        watch = Watch(store, [WatchedFolder("copilot-cli", root)])
         copilot_cli.write(root, SAMPLE[:6])
         assert entries(watch.scan()) == [3]
         assert list(watch.scan()) == []
@@ -90,7 +92,7 @@ class TestAScan:
         }
         steps = max(map(len, files.values())) // 397
         with memory_store() as growing, memory_store() as whole:
-            watch = Watch(growing.backend, growing.runtime, [WatchedFolder(source.tool, root)])
+            watch = Watch(growing, [WatchedFolder(source.tool, root)])
             for step in range(1, steps + 1):
                 for name, body in files.items():
                     (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +107,7 @@ class TestAScan:
     def test_survives_files_that_vanish_are_renamed_truncated_or_are_none(
         self, store: Store, root: Path
     ) -> None:
-        watch = Watch(store.backend, store.runtime, [WatchedFolder("copilot-cli", root)])
+        watch = Watch(store, [WatchedFolder("copilot-cli", root)])
         copilot_cli.write(root, SAMPLE)
         list(watch.scan())
         before = stored_counts(store)
@@ -124,7 +126,7 @@ class TestAScan:
         self, store: Store, root: Path
     ) -> None:
         clock = Clock()
-        watch = Watch(store.backend, store.runtime, [WatchedFolder("claude-ai", root)], clock=clock)
+        watch = Watch(store, [WatchedFolder("claude-ai", root)], clock=clock)
         (root / "conversations.json").write_text("[{")
         (change,) = watch.scan()
         assert change.error is not None
@@ -144,7 +146,7 @@ class TestAScan:
         for name in ("a", "b", "c"):
             (root / f"{name}.jsonl").write_text('{"role": "user", "content": "hi"}\n')
         with oakleaf_open(database.url) as away:
-            watch = Watch(away.backend, away.runtime, [WatchedFolder("chat", root)], clock=clock)
+            watch = Watch(away, [WatchedFolder("chat", root)], clock=clock)
             with database.outage():
                 (change,) = watch.scan()
                 assert "cannot connect to" in (change.error or "")
@@ -162,7 +164,7 @@ class TestAScan:
         self, store: Store, root: Path
     ) -> None:
         clock = Clock()
-        watch = Watch(store.backend, store.runtime, [WatchedFolder("opencode", root)], clock=clock)
+        watch = Watch(store, [WatchedFolder("opencode", root)], clock=clock)
         state = copy.deepcopy(opencode.SAMPLE[:11])
         del state[5]["data"]["time"]["completed"]
         opencode.write(root, state)
@@ -178,7 +180,7 @@ class TestSeveralWatches:
         """Both read the new lines; the slower one was told that the session had moved, and did not try again."""
         with oakleaf_open(root.parent / "agent.db") as store, memory_store() as whole:
             folders = [WatchedFolder("copilot-cli", root)]
-            watches = [Watch(store.backend, store.runtime, folders) for _ in range(3)]
+            watches = [Watch(store, folders) for _ in range(3)]
             errors: list[str | None] = []
             for count in range(4, len(SAMPLE) + 1):
                 copilot_cli.write(root, SAMPLE[:count])
@@ -194,33 +196,33 @@ class TestWhatWasRead:
     def test_is_remembered_so_that_a_restart_reads_only_what_changed(self, store: Store, root: Path) -> None:
         folders, state = [WatchedFolder("copilot-cli", root)], root.parent / "state/watch.json"
         copilot_cli.write(root, SAMPLE)
-        assert len(list(Watch(store.backend, store.runtime, folders, state).scan())) == 1
-        assert list(Watch(store.backend, store.runtime, folders, state).scan()) == []
+        assert len(list(Watch(store, folders, state).scan())) == 1
+        assert list(Watch(store, folders, state).scan()) == []
 
     def test_is_read_again_if_the_store_does_not_have_it_or_the_state_is_damaged(
         self, store: Store, root: Path
     ) -> None:
         folders, state = [WatchedFolder("copilot-cli", root)], root.parent / "state/watch.json"
         copilot_cli.write(root, SAMPLE)
-        list(Watch(store.backend, store.runtime, folders, state).scan())
+        list(Watch(store, folders, state).scan())
         with memory_store() as other:
-            assert len(list(Watch(other.backend, other.runtime, folders, state).scan())) == 1
+            assert len(list(Watch(other, folders, state).scan())) == 1
         state.write_bytes(b"{")
-        assert entries(Watch(store.backend, store.runtime, folders, state).scan()) == [0]
+        assert entries(Watch(store, folders, state).scan()) == [0]
 
     def test_is_read_again_if_a_backup_was_restored_that_has_less_of_it(self, root: Path) -> None:
         """A file that was complete was never read again, so its end was missing for good."""
         folders, state = [WatchedFolder("copilot-cli", root)], root.parent / "state/watch.json"
         copilot_cli.write(root, SAMPLE[:6])
         with oakleaf_open(root.parent / "now.db") as store:
-            list(Watch(store.backend, store.runtime, folders, state).scan())
+            list(Watch(store, folders, state).scan())
             assert isinstance(store.backend, SqliteStore)
             store.backend.backup(root.parent / "backup.db")
             copilot_cli.write(root, SAMPLE)
-            list(Watch(store.backend, store.runtime, folders, state).scan())
+            list(Watch(store, folders, state).scan())
             complete = stored_counts(store)
         with oakleaf_open(root.parent / "backup.db") as restored:
-            list(Watch(restored.backend, restored.runtime, folders, state).scan())
+            list(Watch(restored, folders, state).scan())
             assert stored_counts(restored) == complete
 
 
@@ -254,10 +256,12 @@ class TestTheSourceOf:
             (root / name).write_text("{}\n")
         (root / "2026").mkdir(exist_ok=True)
         (root / "2026/rollout-child.jsonl").write_text('{"payload": {"parent_thread_id": "x"}}\n')
-        assert source_of(tool, root, root / file) == (None if source is None else root / source)
+        assert source_of(find_importer(tool), root, root / file) == (
+            None if source is None else root / source
+        )
 
     def test_a_sub_agent_that_appears_becomes_a_task(self, store: Store, root: Path) -> None:
-        watch = Watch(store.backend, store.runtime, [WatchedFolder("qwen-code", root)])
+        watch = Watch(store, [WatchedFolder("qwen-code", root)])
         qwen_code.write(root, qwen_code.SAMPLE[:-2])
         list(watch.scan())
         qwen_code.write(root, qwen_code.SAMPLE)
@@ -384,9 +388,7 @@ class TestSecrets:
         }
         reports: list[SourceChange] = []
         with oakleaf_open(path, secrets={"TOKEN": SECRETS[0]}) as store:
-            watch = Watch(
-                store.backend, store.runtime, [WatchedFolder(source.tool, root)], root.parent / "s.db-state"
-            )
+            watch = Watch(store, [WatchedFolder(source.tool, root)], root.parent / "s.db-state")
             for name, body in bodies.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 ends = [found.start() + 7 for found in re.finditer(SECRETS[0].encode(), body)][::3]
@@ -395,3 +397,23 @@ class TestSecrets:
                     os.utime(root / name, (end, end))  # quiet: what is there is imported
                     reports += watch.scan()
         assert_masked(path, reports)
+
+
+def test_a_broken_reader_is_named_and_the_others_are_watched(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.install("bomb", {"importers": {"boom": "bomb:IMPORTER"}}, {"bomb.py": "1 / 0"})
+    (tmp_path / ".codex/sessions").mkdir(parents=True)
+    (tmp_path / "logs").mkdir()
+    done = site.python(
+        f"""
+        import os
+
+        os.environ["HOME"] = {str(tmp_path)!r}
+        os.chdir(os.environ["HOME"])
+        from oakleaf_importers.commands.watch import watched_folders
+
+        print(*(folder.tool for folder in watched_folders(None, ())))
+        """
+    )
+    assert done.out == "codex\n", done.err
+    assert "boom is not watched: the importer 'boom' of bomb 1.0 cannot be used" in done.err

@@ -44,10 +44,10 @@ def _import_chat(
     address: str, store: StoreBackend, runtime: Runtime, conversation_id: str, owner: str | None
 ) -> None:
     """Import a chat from a Redis. One that is away, or that cannot be imported, is an error: starting anew would hide it."""
+    from oakleaf.ingest.importers import read_conversation
     from oakleaf.ingest.ingest import import_session
-    from oakleaf_importers.redis import read_conversation
 
-    record = read_conversation(address, conversation_id)
+    record = read_conversation("redis", address, conversation_id)
     result = None if record is None else import_session(store, runtime, record, owner=owner)
     if result is not None and result.error is not None:
         raise InvalidSource(f"conversation {conversation_id}", "redis", result.error)

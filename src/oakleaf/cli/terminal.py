@@ -25,13 +25,19 @@ _HOMES = {
     "oakleaf.cli.reference": ["is_title", "required_reference", "resolve", "resolve_stored_session"],
     "oakleaf.cli.rendering.error_text": ["CommandError", "needs_extra", "print_error"],
     "oakleaf.cli.rendering.output": [
+        "clip",
         "confirm_plan",
         "echo",
+        "encode_line",
         "is_terminal",
         "notify",
+        "plural",
         "print_json",
         "progress_bar",
+        "safe",
         "table",
+        "to_json_value",
+        "width",
     ],
     "oakleaf.cli.run_source": ["Source", "reject_naming_options", "resolve_runnable"],
     "oakleaf.cli.signals": ["Callbacks", "signal_handlers"],
@@ -61,13 +67,19 @@ if TYPE_CHECKING:
     from oakleaf.cli.rendering.error_text import CommandError as CommandError
     from oakleaf.cli.rendering.error_text import needs_extra as needs_extra
     from oakleaf.cli.rendering.error_text import print_error as print_error
+    from oakleaf.cli.rendering.output import clip as clip
     from oakleaf.cli.rendering.output import confirm_plan as confirm_plan
     from oakleaf.cli.rendering.output import echo as echo
+    from oakleaf.cli.rendering.output import encode_line as encode_line
     from oakleaf.cli.rendering.output import is_terminal as is_terminal
     from oakleaf.cli.rendering.output import notify as notify
+    from oakleaf.cli.rendering.output import plural as plural
     from oakleaf.cli.rendering.output import print_json as print_json
     from oakleaf.cli.rendering.output import progress_bar as progress_bar
+    from oakleaf.cli.rendering.output import safe as safe
     from oakleaf.cli.rendering.output import table as table
+    from oakleaf.cli.rendering.output import to_json_value as to_json_value
+    from oakleaf.cli.rendering.output import width as width
     from oakleaf.cli.run_source import Source as Source
     from oakleaf.cli.run_source import reject_naming_options as reject_naming_options
     from oakleaf.cli.run_source import resolve_runnable as resolve_runnable

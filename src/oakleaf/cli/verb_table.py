@@ -1,7 +1,8 @@
 """Every command: those of the library, and those that plugins add by an entry point of the group `oakleaf.verbs`.
 
 A command's module is imported when the command runs. What a plugin's commands do is said in words by `COMMANDS` of its small
-module `plugin`, so that `oakleaf --help` imports no more than that.
+module `plugin`, so that `oakleaf --help` imports no more than that. A name with a dot is no command but a part of one:
+`import.watch` is what `oakleaf import --watch` runs.
 """
 
 from __future__ import annotations
@@ -99,7 +100,8 @@ def built_in_names() -> list[str]:
 
 
 def verb_names() -> list[str]:
-    return [*_HOMES, *(name for name in plugins.names(plugins.VERBS) if name not in _HOMES)]
+    added = (name for name in plugins.names(plugins.VERBS) if name not in _HOMES and "." not in name)
+    return [*_HOMES, *added]
 
 
 def sections() -> dict[str, dict[str, str]]:
@@ -130,7 +132,7 @@ def load_verb(name: str) -> click.Command | None:
         module = import_module(f"{__package__}.{_HOMES[name]}")
         own: click.Command = getattr(module, "import_" if name == "import" else name)
         return own
-    if name not in plugins.names(plugins.VERBS):
+    if name not in verb_names():
         return None
     return _checked(name, plugins.find(plugins.VERBS, name))
 
@@ -149,4 +151,5 @@ def missing_verb(name: str) -> PluginMissing | None:
     """Return the error that names what to install, if a plugin of this project would have the command."""
     from oakleaf.install import extra_of
 
-    return PluginMissing(plugins.VERBS, name) if extra_of(plugins.VERBS, name) else None
+    is_missing = "." not in name and extra_of(plugins.VERBS, name)
+    return PluginMissing(plugins.VERBS, name) if is_missing else None

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from oakleaf.core.entries import Compaction, Note
 from oakleaf.core.messages import Message
 from oakleaf.core.state import State, merge_state
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import EntryRecord, SessionRecord, patches
 from oakleaf_importers.formats.adk import Event, read_compaction, read_event
 from oakleaf_importers.formats.json_values import json_object, known_texts, parse_time, text_or_none
@@ -28,6 +29,9 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
                 session = AdkSession(tables, row)
                 if session.entries:
                     yield session.record()
+
+
+IMPORTER = Importer(source="a SQLite file of ADK's sessions", sessions=read_sessions)
 
 
 class AdkSession(EntryTree):

@@ -13,6 +13,7 @@ from typing import Any
 
 from oakleaf.core.entries import Settings
 from oakleaf.core.messages import Message
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import EntryRecord, LossReport, SessionRecord, unknown_note
 from oakleaf.wire import parse_history
 from oakleaf.wire.base import HistoryMessage
@@ -20,7 +21,7 @@ from oakleaf.wire.options import COMMON
 from oakleaf_importers.formats.json_values import UNEXPECTED_SHAPE, dicts_in, parse_time
 from oakleaf_importers.formats.jsonl import read_objects
 from oakleaf_importers.formats.settings import known_options, tool_specs
-from oakleaf_importers.formats.source_files import find_files
+from oakleaf_importers.formats.source_files import find_files, jsonl_source
 from oakleaf_importers.session_records import with_source_losses
 
 SHAREGPT_ROLES = {
@@ -37,6 +38,13 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     losses = LossReport()
     files = find_files(source, "chat", losses, "**/*.jsonl")
     yield from with_source_losses("chat", (each for path in files for each in _read_file(path)), losses)
+
+
+IMPORTER = Importer(
+    source="a JSON Lines file of messages, or of conversations in a fine-tuning format",
+    sessions=read_sessions,
+    source_of=jsonl_source,
+)
 
 
 def _read_file(path: Path) -> Iterator[SessionRecord]:

@@ -15,9 +15,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf.core.messages import Attachment, Message, Part, Reasoning, Role, Text, ToolResult
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from oakleaf.wire.parsing import parse_tool_call
-from oakleaf_importers.formats.export_files import ExportFiles
+from oakleaf_importers.formats.export_files import ExportFiles, export_source
 from oakleaf_importers.formats.json_values import (
     as_dict,
     as_list,
@@ -53,6 +54,13 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
         conversations = files.conversations("mapping", dict, losses)
         records = (ChatGptConversation(each, files).record(name) for name, each in conversations)
         yield from with_source_losses(NAME, without_empty(records), losses)
+
+
+IMPORTER = Importer(
+    source="conversations.json of a data export, its folder or its .zip",
+    sessions=read_sessions,
+    source_of=export_source,
+)
 
 
 class NodeRun(Struct, frozen=True):

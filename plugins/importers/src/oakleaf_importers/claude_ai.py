@@ -11,9 +11,10 @@ from typing import Any
 
 from oakleaf.core.entries import Payload
 from oakleaf.core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, tool_result
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, LossReport, SessionRecord, unknown_note
 from oakleaf.wire.parsing import parse_tool_call
-from oakleaf_importers.formats.export_files import ExportFiles
+from oakleaf_importers.formats.export_files import ExportFiles, export_source
 from oakleaf_importers.formats.json_values import (
     UNEXPECTED_SHAPE,
     as_dict,
@@ -39,6 +40,13 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
         conversations = files.conversations("chat_messages", list, losses)
         records = (ClaudeConversation(each).record(name) for name, each in conversations)
         yield from with_source_losses(NAME, without_empty(records), losses)
+
+
+IMPORTER = Importer(
+    source="conversations.json of a data export, its folder or its .zip",
+    sessions=read_sessions,
+    source_of=export_source,
+)
 
 
 class ClaudeConversation(EntryList):

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from oakleaf.core.codec import is_storable
 from oakleaf.core.entries import Compaction, Note, Payload, Settings
 from oakleaf.core.messages import Message, ToolResult, system
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from oakleaf_importers.formats.claude_code import (
     BOOKKEEPING,
@@ -65,6 +66,25 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     files = find_files(source, NAME, losses, "**/*.jsonl")
     is_single_file = Path(source).expanduser().is_file()
     yield from with_source_losses(NAME, _sessions(files, losses, is_single_file=is_single_file), losses)
+
+
+def _source_of(root: Path, file: Path) -> Path | None:
+    """Return the session file of a file, or the folder of an older sub-agent's file."""
+    if file.suffix != ".jsonl":
+        return None
+    agents = next((folder for folder in file.parents if folder.name == AGENT_FOLDER), None)
+    if agents is None:
+        return file.parent if file.name.startswith("agent-") else file
+    session = agents.parent.with_name(f"{agents.parent.name}.jsonl")
+    return session if session.is_file() else file
+
+
+IMPORTER = Importer(
+    source="its projects folder, or one .jsonl file in it",
+    sessions=read_sessions,
+    default_paths=("~/.claude/projects",),
+    source_of=_source_of,
+)
 
 
 def _sessions(files: list[Path], losses: LossReport, *, is_single_file: bool) -> Iterator[SessionRecord]:

@@ -17,6 +17,7 @@ from msgspec import Struct
 from oakleaf.core.entries import Compaction, Note
 from oakleaf.core.messages import Message, Reasoning, Text, system
 from oakleaf.core.usage import Price, Usage
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import LossReport, SessionRecord, recorded_price
 from oakleaf_importers.formats.anthropic_blocks import read_blocks
 from oakleaf_importers.formats.json_values import (
@@ -31,7 +32,7 @@ from oakleaf_importers.formats.json_values import (
     token_counts,
 )
 from oakleaf_importers.formats.jsonl import read_json
-from oakleaf_importers.formats.source_files import find_files
+from oakleaf_importers.formats.source_files import config_folders, find_files
 from oakleaf_importers.session_records import EntryList, with_source_losses, with_tasks, without_empty
 
 NAME = "cline"
@@ -49,6 +50,26 @@ Fields = dict[str, Any]
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     yield from read_tasks(source, NAME)
+
+
+def task_source(root: Path, file: Path) -> Path | None:
+    """Return the source of a file of a task: with its parent task, the whole folder of tasks."""
+    if file.name.endswith(SUFFIX):
+        is_child = file.name.removesuffix(SUFFIX) != file.parent.name
+        return file.parent if is_child else file
+    history = file.with_name(HISTORY)
+    if file.suffix != ".json" or not history.is_file():
+        return None
+    item = as_dict(read_json(file.with_name(ITEM), LossReport(), within=file.parent))
+    return file.parent.parent if item.get("parentTaskId") else history
+
+
+IMPORTER = Importer(
+    source="its data folder ~/.cline/data, the extension's folder in globalStorage, or one file of a task",
+    sessions=read_sessions,
+    default_paths=("~/.cline/data", *config_folders("Code/User/globalStorage/saoudrizwan.claude-dev")),
+    source_of=task_source,
+)
 
 
 def read_tasks(source: str, tool: str) -> Iterator[SessionRecord]:

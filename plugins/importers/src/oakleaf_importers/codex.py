@@ -18,6 +18,7 @@ from oakleaf.core.codec import is_storable
 from oakleaf.core.entries import Compaction, Evidence, Note, Payload, Settings
 from oakleaf.core.messages import Message, Text, ToolResult, system, user
 from oakleaf.core.usage import Usage
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from oakleaf_importers.formats.json_values import (
     as_dict,
@@ -62,6 +63,7 @@ ENDS = {
 _EXIT_CODE = re.compile(r"(?:\A|\n)(?:Exit code:|Process exited with code) (-?\d{1,10})(?=\n|\Z)")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
+FIRST_LINE_BYTES = 1 << 20
 
 RolloutLine = dict[str, Any]
 Tokens = tuple[int, ...]
@@ -84,6 +86,37 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
         return None
 
     yield from with_source_losses("codex", with_tasks(parents, read), losses)
+
+
+def _source_of(root: Path, file: Path) -> Path | None:
+    if not file.name.startswith("rollout-") or file.suffix != ".jsonl":
+        return None
+    return root if _has_parent(file) else file
+
+
+_parents: dict[Path, bool] = {}
+
+
+def _has_parent(path: Path) -> bool:
+    """Return whether a rollout names the session that started it, in its first line, which never changes."""
+    if path not in _parents:
+        try:
+            with path.open("rb") as file:
+                line = file.readline(FIRST_LINE_BYTES)
+        except OSError:
+            return False
+        if not line.endswith(b"\n") and len(line) < FIRST_LINE_BYTES:
+            return False  # it is being written
+        _parents[path] = b"parent_thread_id" in line
+    return _parents[path]
+
+
+IMPORTER = Importer(
+    source="a rollout-….jsonl file, or a folder of them",
+    sessions=read_sessions,
+    default_paths=("~/.codex/sessions",),
+    source_of=_source_of,
+)
 
 
 def _metadata(path: Path) -> RolloutLine:

@@ -13,6 +13,7 @@ from typing import Any
 from oakleaf.core.entries import Compaction, Note
 from oakleaf.core.messages import Message, Part, Reasoning, Text, ToolCall, ToolResult, tool_result
 from oakleaf.core.usage import Price, Usage, is_count
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, LossReport, SessionRecord
 from oakleaf.wire.parsing import parse_base64, parse_tool_call
 from oakleaf_importers.formats.json_values import (
@@ -27,7 +28,7 @@ from oakleaf_importers.formats.json_values import (
     token_counts,
 )
 from oakleaf_importers.formats.jsonl import read_objects
-from oakleaf_importers.formats.source_files import find_files
+from oakleaf_importers.formats.source_files import find_files, jsonl_source
 from oakleaf_importers.session_records import EntryTree, with_source_losses, without_empty
 
 NAME = "copilot-cli"
@@ -75,6 +76,14 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     yield from with_source_losses(
         NAME, without_empty(CopilotSession(path).record() for path in files), losses
     )
+
+
+IMPORTER = Importer(
+    source="its folder ~/.copilot/session-state, or one events.jsonl in it",
+    sessions=read_sessions,
+    default_paths=("~/.copilot/session-state",),
+    source_of=jsonl_source,
+)
 
 
 class CopilotSession:

@@ -12,6 +12,7 @@ from typing import Any
 from oakleaf.core.entries import Compaction
 from oakleaf.core.messages import Message, Text
 from oakleaf.core.usage import Usage
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import LossReport, SessionRecord, stable_call_id
 from oakleaf_importers.formats.anthropic_blocks import read_blocks
 from oakleaf_importers.formats.json_values import (
@@ -39,6 +40,21 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     losses = LossReport()
     files = find_files(source, NAME, losses, "**/*.jsonl")
     yield from with_source_losses(NAME, without_empty(DroidSession(path).record() for path in files), losses)
+
+
+def _source_of(root: Path, file: Path) -> Path | None:
+    if file.suffix != ".jsonl" and not file.name.endswith(".settings.json"):
+        return None
+    session = file.with_name(f"{file.name.removesuffix('.settings.json').removesuffix('.jsonl')}.jsonl")
+    return session if session.is_file() else None
+
+
+IMPORTER = Importer(
+    source="its folder ~/.factory/sessions, or one .jsonl file in it",
+    sessions=read_sessions,
+    default_paths=("~/.factory/sessions",),
+    source_of=_source_of,
+)
 
 
 class DroidSession(EntryList):

@@ -15,6 +15,7 @@ from oakleaf.core.entries import Compaction, Note
 from oakleaf.core.messages import Message, Part, Reasoning, Text, ToolResult
 from oakleaf.core.usage import Usage
 from oakleaf.errors import InvalidSource
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, LossReport, SessionRecord, stable_call_id
 from oakleaf.wire.gemini.parse import parse_history
 from oakleaf.wire.parsing import parse_tool_call
@@ -48,6 +49,20 @@ Line = dict[str, Any]
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     losses = LossReport()
     yield from with_source_losses(NAME, _sessions(source, losses), losses)
+
+
+def _source_of(root: Path, file: Path) -> Path | None:
+    if file.suffix not in (".json", ".jsonl") or "chats" not in file.parts:
+        return None
+    return file if file.name.startswith("session-") else file.parent.parent.parent
+
+
+IMPORTER = Importer(
+    source="its folder ~/.gemini/tmp, or one session file in it",
+    sessions=read_sessions,
+    default_paths=("~/.gemini/tmp",),
+    source_of=_source_of,
+)
 
 
 def _sessions(source: str, losses: LossReport) -> Iterator[SessionRecord]:

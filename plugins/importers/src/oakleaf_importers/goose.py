@@ -13,6 +13,7 @@ from typing import Any
 from oakleaf.core.entries import Compaction, Evidence, Note
 from oakleaf.core.messages import Message, Part, Reasoning, Text, ToolResult, tool_result
 from oakleaf.core.usage import Usage, is_count
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import LossReport, SessionRecord, stable_call_id
 from oakleaf.wire.parsing import parse_base64, parse_tool_call
 from oakleaf_importers.formats.json_values import (
@@ -27,7 +28,7 @@ from oakleaf_importers.formats.json_values import (
     text_or_none,
 )
 from oakleaf_importers.formats.jsonl import read_objects
-from oakleaf_importers.formats.source_files import find_files
+from oakleaf_importers.formats.source_files import find_files, jsonl_source
 from oakleaf_importers.session_records import EntryList, with_source_losses, without_empty
 from oakleaf_importers.sqlite_files import open_tables
 
@@ -42,6 +43,14 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     losses = LossReport()
     files = find_files(source, NAME, losses, f"**/{DATABASE}", "**/*.jsonl")
     yield from with_source_losses(NAME, _sessions(files), losses)
+
+
+IMPORTER = Importer(
+    source="its folder of sessions, sessions.db in it, or an older .jsonl file",
+    sessions=read_sessions,
+    default_paths=("~/.local/share/goose/sessions", "~/AppData/Roaming/Block/goose/data/sessions"),
+    source_of=jsonl_source,
+)
 
 
 def _sessions(files: list[Path]) -> Iterator[SessionRecord]:

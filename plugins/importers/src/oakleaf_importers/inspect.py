@@ -20,6 +20,7 @@ from oakleaf.core.messages import Attachment, Message, Outcome, Part, Reasoning,
 from oakleaf.core.tree import parse_seq
 from oakleaf.core.usage import Usage, is_count
 from oakleaf.errors import InvalidSource
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
 from oakleaf.wire.parsing import parse_data_url, parse_tool_call
 from oakleaf_importers.formats.archives import UNREADABLE_ARCHIVE, ZipArchive
@@ -74,6 +75,18 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     is_alone = Path(source).expanduser().is_file()
     sessions = (each for file in files for each in _read_log(file, losses, is_alone=is_alone))
     yield from with_source_losses(NAME, sessions, losses)
+
+
+def _source_of(root: Path, file: Path) -> Path | None:
+    return file if file.suffix in (".eval", ".json") else None
+
+
+IMPORTER = Importer(
+    source="a log of Inspect (.eval or .json), or a folder of them",
+    sessions=read_sessions,
+    default_paths=("logs",),
+    source_of=_source_of,
+)
 
 
 def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[SessionRecord]:

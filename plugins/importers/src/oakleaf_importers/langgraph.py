@@ -17,6 +17,7 @@ from oakleaf.core.codec import is_storable
 from oakleaf.core.entries import Note
 from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.core.state import State, merge_state
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, patches
 from oakleaf_importers.formats import langchain
 from oakleaf_importers.formats.json_values import UNEXPECTED_SHAPE, as_list, parse_time
@@ -43,6 +44,9 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
             root = threads.get("") or LangGraphThread(tables, thread, "")
             if root.entries or tasks:
                 yield msgspec.structs.replace(root.record(), tasks=tasks)
+
+
+IMPORTER = Importer(source="a SQLite file of LangGraph's SqliteSaver", sessions=read_sessions)
 
 
 def unpack(kind: object, data: object) -> Any:

@@ -18,6 +18,7 @@ from oakleaf.core.messages import Attachment, Message, Part, Reasoning, Text, To
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.usage import Usage, is_count
 from oakleaf.errors import InvalidSource
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from oakleaf.wire.parsing import parse_tool_call
 from oakleaf_importers.formats.json_values import (
@@ -30,7 +31,7 @@ from oakleaf_importers.formats.json_values import (
     text_or_none,
 )
 from oakleaf_importers.formats.settings import known_options, option_changes, tool_specs
-from oakleaf_importers.formats.source_files import LINK_OUT, leads_to
+from oakleaf_importers.formats.source_files import LINK_OUT, config_folders, leads_to
 from oakleaf_importers.sqlite_files import Row, SourceTables, open_tables
 
 FILE_NAME = "logs.db"
@@ -57,6 +58,13 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
                 yield from _read_responses(tables, row, "conversation_id = ?", row.get("id"))
         for row in tables.rows("responses", "conversation_id is null", order="id"):
             yield from _read_responses(tables, {"id": row.get("id")}, "id = ?", row.get("id"))
+
+
+IMPORTER = Importer(
+    source="the logs.db of llm, or its folder",
+    sessions=read_sessions,
+    default_paths=config_folders("io.datasette.llm"),
+)
 
 
 def _usage(row: Row) -> Usage | None:

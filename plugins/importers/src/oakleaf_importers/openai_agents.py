@@ -15,6 +15,7 @@ from oakleaf.core.entries import Note
 from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import Usage
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from oakleaf_importers.formats.json_values import as_dict, first_text, json_object, parse_time, token_counts
 from oakleaf_importers.formats.jsonl import decode_json
@@ -31,6 +32,9 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
         for name in names:
             if isinstance(name, str):
                 yield AgentsSession(tables, name).record(session_rows.get(name, {}))
+
+
+IMPORTER = Importer(source="a SQLite file of OpenAI Agents sessions", sessions=read_sessions)
 
 
 class AgentsSession:

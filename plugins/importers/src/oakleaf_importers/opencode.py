@@ -16,6 +16,7 @@ from oakleaf.core.entries import Compaction, Evidence, Note
 from oakleaf.core.messages import Attachment, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from oakleaf.core.usage import Usage
 from oakleaf.errors import InvalidSource
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, recorded_price
 from oakleaf.wire.parsing import parse_data_url, parse_tool_call
 from oakleaf_importers.formats.json_values import (
@@ -60,6 +61,20 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
         raise InvalidSource(source, NAME, "there is no such file or folder")
     losses = LossReport()
     yield from with_source_losses(NAME, _read_places(path, losses), losses)
+
+
+def _source_of(root: Path, file: Path) -> Path | None:
+    if file.suffix != ".json" or "storage" not in file.parts:
+        return None
+    return Path(*file.parts[: file.parts.index("storage")])
+
+
+IMPORTER = Importer(
+    source="opencode.db, or the folder that opencode keeps it in",
+    sessions=read_sessions,
+    default_paths=("~/.local/share/opencode",),
+    source_of=_source_of,
+)
 
 
 def _read_places(path: Path, losses: LossReport) -> Iterator[SessionRecord]:

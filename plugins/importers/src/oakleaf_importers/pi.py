@@ -16,6 +16,7 @@ from oakleaf.core.entries import BranchSummary, Compaction, Evidence, Note, Payl
 from oakleaf.core.json_repair import INVALID_JSON
 from oakleaf.core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
 from oakleaf.core.usage import Usage
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, recorded_price, unknown_note
 from oakleaf.wire.parsing import parse_base64, parse_tool_call
 from oakleaf_importers.formats.json_values import (
@@ -32,7 +33,7 @@ from oakleaf_importers.formats.json_values import (
 )
 from oakleaf_importers.formats.jsonl import read_objects
 from oakleaf_importers.formats.settings import known_options
-from oakleaf_importers.formats.source_files import find_files
+from oakleaf_importers.formats.source_files import find_files, jsonl_source
 from oakleaf_importers.session_records import EntryList, with_source_losses, without_empty
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
@@ -53,6 +54,14 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     files = find_files(source, "pi", losses, "**/*.jsonl")
     records = without_empty(PiSession(path).record() for path in files)
     yield from with_source_losses("pi", records, losses)
+
+
+IMPORTER = Importer(
+    source="its sessions folder, or one .jsonl file in it",
+    sessions=read_sessions,
+    default_paths=("~/.pi/agent/sessions",),
+    source_of=jsonl_source,
+)
 
 
 class PiSession(EntryList):

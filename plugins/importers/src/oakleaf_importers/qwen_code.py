@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from oakleaf.core.entries import Compaction, Note
 from oakleaf.core.messages import Message, Text
 from oakleaf.core.usage import Usage
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, LossReport, SessionRecord
 from oakleaf.wire.gemini.parse import parse_history
 from oakleaf_importers.formats.json_values import (
@@ -60,6 +61,24 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
     }
     records = with_tasks(parents, lambda path, tasks: QwenSession(path).record(tasks))
     yield from with_source_losses(NAME, without_empty(records), losses)
+
+
+def _source_of(root: Path, file: Path) -> Path | None:
+    """Return a session file itself, and the folder above the sub-agents for a file of theirs."""
+    if file.suffix != ".jsonl":
+        return None
+    agents = next((folder for folder in file.parents if folder.name == SUBAGENTS), None)
+    if agents is not None:
+        return agents.parent
+    return file.parent if file.name.startswith("agent-") else file
+
+
+IMPORTER = Importer(
+    source="its folder ~/.qwen/projects, or one .jsonl file in it",
+    sessions=read_sessions,
+    default_paths=("~/.qwen/projects", "~/.qwen/tmp"),
+    source_of=_source_of,
+)
 
 
 class QwenSession(EntryTree):

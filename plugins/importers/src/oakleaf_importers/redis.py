@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit
 
+from oakleaf import plugins
 from oakleaf.core.codec import is_storable
 from oakleaf.core.entries import Note
 from oakleaf.core.json_repair import INVALID_JSON
-from oakleaf.errors import InvalidSource
+from oakleaf.errors import InvalidSource, PluginMissing
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import EntryRecord, LossReport, SessionRecord
 from oakleaf_importers.chat import has_messages, read_chat_messages
 from oakleaf_importers.formats import langchain
@@ -51,6 +53,13 @@ def read_conversation(source: str, conversation_id: str) -> SessionRecord | None
     return None
 
 
+IMPORTER = Importer(
+    source="redis://[user:password@]host[:port][/db][?match=PATTERN]",
+    sessions=read_sessions,
+    conversation=read_conversation,
+)
+
+
 @contextmanager
 def _open(source: str) -> Iterator[tuple[Redis, str]]:
     """Yield a connection and the pattern of the keys; raise `InvalidSource` for whatever goes wrong with it."""
@@ -58,8 +67,8 @@ def _open(source: str) -> Iterator[tuple[Redis, str]]:
     try:
         from redis.exceptions import RedisError
     except ImportError:
-        reason = "it needs the Python package redis: pip install 'oakleaf[redis]'"
-        raise InvalidSource("that address", "redis", reason) from None
+        provider = str(plugins.provider_of(plugins.IMPORTERS, "redis"))
+        raise PluginMissing(plugins.IMPORTERS, "redis", provider, "redis") from None
     public_url = f"{url.scheme}://{url.hostname}:{url.port or PORT}{url.path}"  # without the password
     try:
         with _connect(url) as redis:

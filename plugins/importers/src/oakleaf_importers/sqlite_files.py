@@ -19,7 +19,6 @@ from typing import Any
 import apsw
 
 from oakleaf.errors import InvalidSource
-from oakleaf.stores.sqlite.file import connect_immutable
 
 Row = dict[str, Any]
 Signature = tuple[int, int]
@@ -105,11 +104,17 @@ def open_tables(source: str, tool: str, *expected: str) -> Iterator[SourceTables
         raise InvalidSource(source, tool, str(error)) from None
 
 
+def _connect_immutable(path: Path) -> apsw.Connection:
+    """Open the file alone as one that does not change: takes no lock and creates no file next to it."""
+    flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
+    return apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags)
+
+
 @contextlib.contextmanager
 def _connect(path: Path, source: str, tool: str) -> Iterator[apsw.Connection]:
     before = _file_state(path)
     if not any(file is not None and file[0] for file in before[1:]):
-        with contextlib.closing(connect_immutable(str(path))) as connection:
+        with contextlib.closing(_connect_immutable(path)) as connection:
             yield connection
         if _file_state(path) != before:
             raise InvalidSource(source, tool, CHANGED)

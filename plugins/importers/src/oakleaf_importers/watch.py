@@ -15,15 +15,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct, field
 
+from oakleaf import Store
 from oakleaf.core.typed_json import json_decoder
 from oakleaf.errors import NotFound, OakleafError, StoreError
-from oakleaf.ingest.ingest import ToolImportResult, import_session
-from oakleaf.ingest.records import LossReport
-from oakleaf.log.runtime import Runtime
-from oakleaf.stores.base import StoreBackend
-from oakleaf_importers import read_sessions
-from oakleaf_importers.formats.json_values import as_dict
-from oakleaf_importers.formats.jsonl import read_json
+from oakleaf.ingest.importers import Importer, find_importer, read_sessions
+from oakleaf.ingest.ingest import ToolImportResult
 from oakleaf_importers.formats.source_files import leads_to
 from oakleaf_importers.sqlite_files import Signature, file_signature
 
@@ -68,13 +64,12 @@ class Watch:
 
     def __init__(
         self,
-        store: StoreBackend,
-        runtime: Runtime,
+        store: Store,
         folders: list[WatchedFolder],
         state_file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.store, self.runtime, self._clock = store, runtime, clock
+        self.store, self._clock = store, clock
         # Resolved once: the process may change its folder.
         self.folders = [WatchedFolder(folder.tool, folder.root.absolute()) for folder in folders]
         self._state_file = None if state_file is None else state_file.absolute()
@@ -135,9 +130,9 @@ class Watch:
         self._failed.pop(name, None)
         try:
             records = read_sessions(tool, source)
-            results = tuple(import_session(self.store, self.runtime, record) for record in records)
+            results = tuple(map(self.store.import_record, records))
             read = [result.session_id for result in results if result.error is None]
-            sessions = {session_id: self.store.session(session_id).facts for session_id in read}
+            sessions = {session_id: self.store.session(session_id).row.facts for session_id in read}
         except StoreError:
             raise
         except (OakleafError, OSError) as error:
@@ -155,8 +150,9 @@ class Watch:
     def _sources(self, folder: WatchedFolder) -> dict[str, dict[str, Signature]]:
         """Return the files of every source below a folder, with their signatures."""
         sources: dict[str, dict[str, Signature]] = {}
+        importer = find_importer(folder.tool)
         for path, signature in self._files(folder.root):
-            source = source_of(folder.tool, folder.root, path)
+            source = source_of(importer, folder.root, path)
             if source is not None:
                 sources.setdefault(str(source), {})[str(path)] = signature
                 self.file_count += 1
@@ -193,7 +189,7 @@ class Watch:
 
     def _is_stored(self, session_id: str, facts: int) -> bool:
         try:
-            return self.store.session(session_id).facts >= facts
+            return self.store.session(session_id).row.facts >= facts
         except NotFound:
             return False
         except OakleafError:  # in the trash, for example: it is known
@@ -210,72 +206,10 @@ class Watch:
         new.replace(self._state_file)
 
 
-def source_of(tool: str, root: Path, path: Path) -> Path | None:
+def source_of(importer: Importer, root: Path, path: Path) -> Path | None:
     """Return what to import when a file changed; None if it is not part of a session."""
     name = path.name
     if path.suffix in (".db", ".sqlite", ".sqlite3") or name.endswith(("-wal", "-journal")):
         database = path.with_name(name.removesuffix("-wal").removesuffix("-journal"))
         return database if database.suffix and database.is_file() else None
-    if root == path:
-        return path
-    match tool:
-        case "claude-code" | "qwen-code" if path.suffix == ".jsonl":
-            return _session_of_agent(tool, path)
-        case "codex" if name.startswith("rollout-") and path.suffix == ".jsonl":
-            return root if _has_parent(path) else path
-        case "gemini-cli" if path.suffix in (".json", ".jsonl") and "chats" in path.parts:
-            return path if name.startswith("session-") else path.parent.parent.parent
-        case "cline" | "roo-code":
-            return _task_source(path)
-        case "droid" if path.suffix == ".jsonl" or name.endswith(".settings.json"):
-            file = path.with_name(f"{name.removesuffix('.settings.json').removesuffix('.jsonl')}.jsonl")
-            return file if file.is_file() else None
-        case "opencode" if path.suffix == ".json" and "storage" in path.parts:
-            return Path(*path.parts[: path.parts.index("storage")])
-        case "chatgpt" | "claude-ai" if path.suffix == ".zip" or name.startswith("conversations"):
-            return path
-        case "inspect" if path.suffix in (".eval", ".json"):
-            return path
-        case "chat" | "copilot-cli" | "goose" | "pi" if path.suffix == ".jsonl":
-            return path
-    return None
-
-
-def _task_source(path: Path) -> Path | None:
-    """Return the source of a file of Cline or Roo Code: with its parent task, the whole folder of tasks."""
-    if path.name.endswith(".messages.json"):
-        is_child = path.name.removesuffix(".messages.json") != path.parent.name
-        return path.parent if is_child else path
-    history = path.with_name("api_conversation_history.json")
-    if path.suffix != ".json" or not history.is_file():
-        return None
-    item = as_dict(read_json(path.with_name("history_item.json"), LossReport(), within=path.parent))
-    return path.parent.parent if item.get("parentTaskId") else history
-
-
-def _session_of_agent(tool: str, path: Path) -> Path:
-    """Return the session file of a sub-agent's, or the folder it is in; the path itself if it is a session's."""
-    if "subagents" not in path.parts:
-        return path.parent if path.name.startswith("agent-") else path
-    at = len(path.parts) - 1 - path.parts[::-1].index("subagents")
-    if tool == "qwen-code":
-        return Path(*path.parts[:at])
-    session = Path(*path.parts[: at - 1], f"{path.parts[at - 1]}.jsonl")
-    return session if session.is_file() else path
-
-
-_parents: dict[Path, bool] = {}
-
-
-def _has_parent(path: Path) -> bool:
-    """Return whether a rollout of Codex names the session that started it, in its first line, which never changes."""
-    if path not in _parents:
-        try:
-            with path.open("rb") as file:
-                line = file.readline(FIRST_LINE_BYTES)
-        except OSError:
-            return False
-        if not line.endswith(b"\n") and len(line) < FIRST_LINE_BYTES:
-            return False  # it is being written
-        _parents[path] = b"parent_thread_id" in line
-    return _parents[path]
+    return path if root == path else importer.source_of(root, path)

@@ -23,11 +23,11 @@ from oakleaf.cli.rendering.output import (
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.time_text import parse_duration
-from oakleaf.errors import SessionRunning
+from oakleaf.errors import OakleafError, SessionRunning
+from oakleaf.ingest.importers import find_importer
 from oakleaf.session import Session
 from oakleaf.store import GRACE_MICROSECONDS, Store
 from oakleaf.stores.base import SessionRow
-from oakleaf_importers import IMPORTERS
 from oakleaf_lab.record import RUN_PREFIX, runs_that_quote
 
 references_argument = partial(click.argument, "references", nargs=-1, required=True, metavar="REFERENCE…")
@@ -233,11 +233,19 @@ def _plan_surviving(store: Store, rows: list[SessionRow], remedy: str = "") -> N
 
 def _plan_imported(imported: dict[str, str]) -> None:
     for tool, count in Counter(imported.values()).items():
-        path = IMPORTERS[tool].default_path if tool in IMPORTERS else None
+        path = _default_path(tool)
         notify(
             f"  {plural(count, 'session')} imported from {tool}, which keeps its own: the next import, or a watcher, adds again "
             f"what is still in {path or 'the source'}"
         )
+
+
+def _default_path(tool: str) -> str | None:
+    """Return where a tool keeps its sessions; None if no reader of the tool is installed to say so."""
+    try:
+        return find_importer(tool).default_path
+    except OakleafError:
+        return None
 
 
 def _plan_rewrite(location: StoreLocation) -> None:

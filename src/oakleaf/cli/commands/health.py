@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
+from oakleaf import plugins
 from oakleaf.cli.reference import complete, resolve_session
 from oakleaf.cli.rendering.error_text import suggestions
 from oakleaf.cli.rendering.output import (
@@ -127,9 +128,9 @@ def _check_health(location: StoreLocation) -> list[Finding]:
         if not location.exists:
             return [Finding("problem", *location.absence, is_final=True)]
         if location.is_file and Path(location.url).is_dir():
-            from oakleaf_importers.folder_health import folder_health
-
-            return folder_health(location.url, lambda: step(next(counter), None))
+            check_folder = plugins.find(plugins.VERBS, "doctor.folder")
+            found: list[Finding] = check_folder(location.url, lambda: step(next(counter), None))
+            return found
         findings = file_health(location.url) if location.is_file else []
         if any(finding.level == "problem" and finding.is_final for finding in findings):
             return findings

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
+from click.shell_completion import CompletionItem
 from msgspec import Struct, field
 
-from oakleaf.cli.commands.import_watch import watch
+from oakleaf import plugins
 from oakleaf.cli.option_group import complete_file
 from oakleaf.cli.reference import complete, resolve_stored_session
 from oakleaf.cli.rendering.error_text import CommandError
@@ -29,12 +30,33 @@ from oakleaf.cli.rendering.output import (
     yes_option,
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.errors import IdConflict, StoreDamaged, StoreError
-from oakleaf.ingest.ingest import ToolImportResult, import_session, preview_session
+from oakleaf.errors import IdConflict, OakleafError, StoreDamaged, StoreError
+from oakleaf.ingest.importers import find_importer, read_sessions
+from oakleaf.ingest.ingest import ToolImportResult
 from oakleaf.ingest.records import LossReport
 from oakleaf.models.servers import VARIABLE
 from oakleaf.store import Store
-from oakleaf_importers import IMPORTERS, read_sessions
+
+
+class ToolOption(click.Option):
+    """The option --from. Its help says what to name as the source of each tool; only the help needs to load them all."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        sources = "; ".join(f"{tool}: {_source(tool)}" for tool in plugins.names(plugins.IMPORTERS))
+        about = f"FILE defaults to its own location: {sources}" if sources else "No importer is installed"
+        self.help = f"Import sessions of another tool. {about}."
+        return super().get_help_record(ctx)
+
+
+def _source(tool: str) -> str:
+    try:
+        return find_importer(tool).source
+    except OakleafError as error:
+        return f"cannot be used: {error.problem}"
+
+
+def complete_tool(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in plugins.names(plugins.IMPORTERS) if name.startswith(incomplete)]
 
 
 @click.command("import")
@@ -42,8 +64,9 @@ from oakleaf_importers import IMPORTERS, read_sessions
 @click.option(
     "--from",
     "tool",
-    type=click.Choice(list(IMPORTERS)),
-    help=f"Import sessions of another tool. FILE defaults to its own location: {'; '.join(f'{t.name}: {t.source}' for t in IMPORTERS.values())}.",
+    cls=ToolOption,
+    metavar="TOOL",
+    shell_complete=complete_tool,
 )
 @click.option(
     "-n",
@@ -83,14 +106,15 @@ def import_(
     if is_watch:
         if dry_run or new_id:
             raise CommandError("--watch cannot be combined with --dry-run or --new-id")
-        return watch(location, tool, files, is_json=is_json)
+        code: int = plugins.find(plugins.VERBS, "import.watch")(location, tool, files, is_json=is_json)
+        return code
     if tool is not None:
         return import_from_tool(location, tool, files, new_id=new_id, is_dry=dry_run, is_json=is_json)
     if dry_run:
         raise CommandError("--dry-run needs --from TOOL; oakleaf show FILE shows what a bundle holds")
     if not files:
         raise CommandError("name a bundle file, or pass --from TOOL")
-    if files[0] in IMPORTERS and not Path(files[0]).exists():
+    if files[0] in plugins.names(plugins.IMPORTERS) and not Path(files[0]).exists():
         raise CommandError(f"oakleaf import --from {shlex.join(files)} imports sessions of {files[0]}")
     for name in files:  # before one of them is imported
         if name != "-" and not Path(name).exists():
@@ -125,14 +149,13 @@ def import_from_tool(
 ) -> int:
     """Import another tool's sessions; return 1 if one of them failed, else 0."""
     store = location.open() if location.exists else location.open_memory()
-    import_one = preview_session if is_dry else import_session
     reports: list[ToolImportResult] = []
     with progress_bar("import", unit="sessions") as step:
         for source in sources or (None,):
             for record in read_sessions(tool, source):
                 if not is_dry and record.has_content and not location.exists:
                     store = location.open_or_create()
-                reports.append(import_one(store.backend, store.runtime, record, new_id=new_id))
+                reports.append(store.import_record(record, new_id=new_id, dry_run=is_dry))
                 step(len(reports), None)
     if is_json:
         print_json(imported=reports, dry_run=is_dry)

@@ -135,3 +135,8 @@ class ExportFiles:
             return read_bytes(location)
         assert self._archive is not None
         return self._archive.read(location)
+
+
+def export_source(root: Path, file: Path) -> Path | None:
+    """Return a changed file of a data export itself."""
+    return file if file.suffix == ".zip" or file.name.startswith("conversations") else None

@@ -85,3 +85,13 @@ def read_bytes(path: Path) -> bytes:
     if data is None or len(data) > limit:
         raise ValueError(f"it has {too_large(limit)}")
     return data
+
+
+def jsonl_source(root: Path, file: Path) -> Path | None:
+    """Return a changed file itself, of a tool with one JSON Lines file per session."""
+    return file if file.suffix == ".jsonl" else None
+
+
+def config_folders(name: str) -> tuple[str, ...]:
+    """Return where a program may keep its data on Linux, macOS and Windows."""
+    return tuple(f"~/{root}/{name}" for root in (".config", "Library/Application Support", "AppData/Roaming"))

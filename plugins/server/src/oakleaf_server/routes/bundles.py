@@ -12,8 +12,6 @@ from litestar import Response, get, post
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from oakleaf.errors import UnknownImporter
-from oakleaf_importers import IMPORTERS
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session
 from oakleaf_server.jobs import Jobs, Progress
 from oakleaf_server.json_views import to_json
@@ -153,8 +151,6 @@ async def import_tool(request: ApiRequest, tool: FromPath[str]) -> JobResult:
             "this server is for others too",
             f"run oakleaf import --from {tool[:40]} there",
         )
-    if tool not in IMPORTERS:
-        raise UnknownImporter(tool, list(IMPORTERS))
     results = context.store.import_from(tool)
 
     async def work(progress: Progress) -> Json:

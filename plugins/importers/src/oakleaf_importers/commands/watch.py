@@ -6,17 +6,27 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
 import click
 
-from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.cli.rendering.output import clip, echo, encode_line, notify, plural, safe, to_json_value, width
-from oakleaf.cli.store_option import StoreLocation
-from oakleaf.errors import UnknownImporter
-from oakleaf_importers import IMPORTERS
+from oakleaf import plugins
+from oakleaf.cli.terminal import (
+    CommandError,
+    StoreLocation,
+    clip,
+    echo,
+    encode_line,
+    notify,
+    plural,
+    safe,
+    to_json_value,
+    width,
+)
+from oakleaf.errors import OakleafError, UnknownImporter
+from oakleaf.ingest.importers import find_importer
 from oakleaf_importers.inotify import RESCAN_SECONDS, ChangeSignal
 from oakleaf_importers.watch import SourceChange, Watch, WatchedFolder
 
@@ -30,7 +40,7 @@ def watch(location: StoreLocation, tool: str | None, arguments: Sequence[str], *
     """Import what the tools have written, and then what they write; return 0 after Ctrl-C."""
     folders = watched_folders(tool, arguments)
     store = location.open_or_create()
-    following = Watch(store.backend, store.runtime, folders, state_file(location, folders))
+    following = Watch(store, folders, state_file(location, folders))
     screen = WatchOutput(following, is_json=is_json)
     with contextlib.closing(ChangeSignal()) as signal:
         for folder in folders:
@@ -58,13 +68,14 @@ def _wait(signal: ChangeSignal, following: Watch, pause: float) -> None:
 
 def watched_folders(tool: str | None, arguments: Sequence[str]) -> list[WatchedFolder]:
     """Return the tools and folders that are named: tools, and at most one path for the only tool."""
+    known = plugins.names(plugins.IMPORTERS)
     tools = [tool] if tool else []
     paths: list[str] = []
     for argument in arguments:
-        (tools if argument in IMPORTERS else paths).append(argument)
+        (tools if argument in known else paths).append(argument)
     for name in paths:
         if not Path(name).expanduser().exists() and Path(name).name == name:  # a word, not a path
-            raise CommandError(UnknownImporter(name, list(IMPORTERS)).command_text)
+            raise CommandError(UnknownImporter(name, known).command_text)
     if len(paths) > 1 or (paths and len(tools) != 1):
         raise CommandError(
             "name one tool and one path, or only tools: oakleaf import --watch claude-code ~/projects"
@@ -73,19 +84,31 @@ def watched_folders(tool: str | None, arguments: Sequence[str]) -> list[WatchedF
         path = Path(paths[0]).expanduser().absolute()
         if not path.exists():
             raise CommandError(f"{paths[0]}: no such file or folder")
+        find_importer(tools[0])
         return [WatchedFolder(tools[0], path)]
-    default_paths = {name: importer.default_path for name, importer in IMPORTERS.items()}
-    missing = [name for name in tools if default_paths[name] is None]
-    if missing:
-        raise CommandError(f"{missing[0]} has nothing at its default location; name the path after it")
-    folders = [
-        WatchedFolder(name, Path(path).absolute())
-        for name, path in default_paths.items()
-        if path is not None and (name in tools if tools else name != "inspect")
-    ]
+    folders = [_named_folder(name) for name in sorted(set(tools))] if tools else list(_default_folders(known))
     if not folders:
         raise CommandError("no tool has sessions at its default location; name one and its path")
     return folders
+
+
+def _named_folder(tool: str) -> WatchedFolder:
+    path = find_importer(tool).default_path
+    if path is None:
+        raise CommandError(f"{tool} has nothing at its default location; name the path after it")
+    return WatchedFolder(tool, Path(path).absolute())
+
+
+def _default_folders(tools: Sequence[str]) -> Iterator[WatchedFolder]:
+    """Yield the tools' own locations, without those that depend on the working directory. A broken reader is named."""
+    for tool in tools:
+        try:
+            path = find_importer(tool).default_path
+        except OakleafError as error:
+            notify(safe(f"{tool} is not watched: {error.command_text}"))
+            continue
+        if path is not None and Path(path).is_absolute():
+            yield WatchedFolder(tool, Path(path))
 
 
 def state_file(location: StoreLocation, folders: Sequence[WatchedFolder]) -> Path:

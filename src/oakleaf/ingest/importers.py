@@ -1,0 +1,87 @@
+"""Read another tool's sessions by the tool's name. A plugin adds a reader to the group `oakleaf.importers`.
+
+Knows no tool and writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from oakleaf import plugins
+from oakleaf.errors import InvalidSource, PluginBroken, PluginMissing, UnknownImporter
+from oakleaf.ingest.records import SessionRecord
+from oakleaf.install import extra_of
+
+
+def _no_source(root: Path, file: Path) -> None:
+    return None
+
+
+class Importer(Struct, frozen=True, kw_only=True):
+    """A reader of one tool's sessions. Readers never write to a source; losses go into the records."""
+
+    source: str
+    """What people name as a source: "its projects folder, or one .jsonl file in it"."""
+    sessions: Callable[[str], Iterator[SessionRecord]]
+    """Read the sessions of a source. Raises InvalidSource for a place without sessions of the tool."""
+    default_paths: tuple[str, ...] = ()
+    """Where the tool keeps its sessions by default; the first path that exists is used."""
+    source_of: Callable[[Path, Path], Path | None] = _no_source
+    """For `import --watch`: the source to read when a file below a root has changed; None if the file is no part of a session.
+    Databases need no answer: they are sources themselves."""
+    conversation: Callable[[str, str], SessionRecord | None] | None = None
+    """Read one conversation of a source by its id, if that takes less than reading all of them."""
+
+    @property
+    def default_path(self) -> str | None:
+        paths = (Path(path).expanduser() for path in self.default_paths)
+        return next((str(path) for path in paths if path.exists()), None)
+
+
+def find_importer(tool: str) -> Importer:
+    """Return the reader of a tool. Raises UnknownImporter with the known tools, PluginMissing or PluginBroken."""
+    names = plugins.names(plugins.IMPORTERS)
+    if tool not in names:
+        if extra_of(plugins.IMPORTERS, tool):
+            raise PluginMissing(plugins.IMPORTERS, tool)
+        raise UnknownImporter(tool, names)
+    importer = plugins.find(plugins.IMPORTERS, tool)
+    if not isinstance(importer, Importer):
+        raise _broken(tool, f"it is {type(importer).__name__}, not an Importer of oakleaf.ingest.importers")
+    return importer
+
+
+def read_sessions(tool: str, source: str | None = None) -> Iterator[SessionRecord]:
+    """Read the sessions of a tool from `source`, or from its default location."""
+    importer = find_importer(tool)
+    location = source or importer.default_path
+    if location is None:
+        paths = " or ".join(importer.default_paths)
+        reason = f"nothing is at {paths}" if paths else "it has no default location"
+        raise InvalidSource(None, tool, f"{reason}; name {importer.source}")
+    return _checked(tool, importer.sessions(location))
+
+
+def read_conversation(tool: str, source: str, conversation_id: str) -> SessionRecord | None:
+    """Read one conversation of a tool; None if the source does not have it."""
+    importer = find_importer(tool)
+    if importer.conversation is not None:
+        return importer.conversation(source, conversation_id)
+    records = _checked(tool, importer.sessions(source))
+    return next((record for record in records if record.conversation_id == conversation_id), None)
+
+
+def _checked(tool: str, records: Iterable[object]) -> Iterator[SessionRecord]:
+    if not isinstance(records, Iterable):
+        raise _broken(tool, f"it read {type(records).__name__}, not sessions")
+    for record in records:
+        if not isinstance(record, SessionRecord):
+            raise _broken(tool, f"it read {type(record).__name__}, not a SessionRecord")
+        yield record
+
+
+def _broken(tool: str, reason: str) -> PluginBroken:
+    return PluginBroken(plugins.IMPORTERS, tool, str(plugins.provider_of(plugins.IMPORTERS, tool)), reason)
