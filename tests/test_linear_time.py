@@ -36,7 +36,8 @@ from oakleaf.log.original_calls import restore_call
 from oakleaf.log.workspace import Workspace
 from oakleaf.models.base import Delta
 from oakleaf.models.names import _URL as MODEL_URL
-from oakleaf.providers.base import _OVERFLOW, _mask, body_text
+from oakleaf.providers.base import _mask, body_text
+from oakleaf.providers.overflow import OVERFLOW
 from oakleaf.replay.turn_comparison import _split
 from oakleaf.stores.transfer import blob_references
 from oakleaf.wire import find_provider
@@ -165,7 +166,7 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
     ("YAML", lambda text: to_yaml({"a": text}), ["a ", "a, ", " \n", "\n", "a\n", "a \n", "\t", "("]),
     ("a workflow", lambda text: (_OPENER.sub("", text), _SLUG.findall(text)), ["{", "{{", "a", "-"]),
     ("words to compare", _split, [" ", "a ", "\n", " \n", "a"]),
-    ("an error of a provider", lambda text: _OVERFLOW.search(_mask(text, "secret-key")), ["input token count", "exceed", "exceeds the ", "input token count exceed", "secret-ke"]),
+    ("an error of a provider", lambda text: OVERFLOW.search(_mask(text, "secret-key")), ["input token count", "exceed", "exceeds the ", "input token count exceed", "secret-ke"]),
     ("a command", lambda text: reason_to_ask(Scope(Path("/"), "full"), ["sh", "-c", text]), ["git ", "git add ", "git -C ", "a/", "/git", "./", "git-"]),
     ("a glob", glob, ["{", "{,", ",", "{a,", "{}"]),
     ("one long glob", lambda text: glob("{" + text), [",", "a,", "a"]),

@@ -12,21 +12,26 @@ from oakleaf.late_names import late_names
 
 _HOMES = {
     "oakleaf.core.pages": ["Page"],
+    "oakleaf.log.async_bridge": ["run_blocking", "run_by_size"],
     "oakleaf.models.availability": ["available_models", "check_available"],
     "oakleaf.models.names": ["is_model_name", "model_by_name", "stored_model"],
     "oakleaf.models.prices": ["price"],
+    "oakleaf.models.servers": ["find_server"],
     "oakleaf.stores.tasks": ["DEFAULT_QUEUE", "Task", "TaskQueue", "TaskState", "TaskWorker", "task_queue"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
 if TYPE_CHECKING:
     from oakleaf.core.pages import Page as Page
+    from oakleaf.log.async_bridge import run_blocking as run_blocking
+    from oakleaf.log.async_bridge import run_by_size as run_by_size
     from oakleaf.models.availability import available_models as available_models
     from oakleaf.models.availability import check_available as check_available
     from oakleaf.models.names import is_model_name as is_model_name
     from oakleaf.models.names import model_by_name as model_by_name
     from oakleaf.models.names import stored_model as stored_model
     from oakleaf.models.prices import price as price
+    from oakleaf.models.servers import find_server as find_server
     from oakleaf.stores.tasks import DEFAULT_QUEUE as DEFAULT_QUEUE
     from oakleaf.stores.tasks import Task as Task
     from oakleaf.stores.tasks import TaskQueue as TaskQueue

@@ -23,7 +23,7 @@ from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import Call, Price, Usage
 from oakleaf.errors import SessionIsReplay, SessionRunning
-from oakleaf.log.async_bridge import MANY_ENTRIES, free_in_pieces, run_blocking, run_long, run_to_end
+from oakleaf.log.async_bridge import free_in_pieces, run_blocking, run_by_size, run_to_end
 from oakleaf.log.changes import AppendResult
 from oakleaf.log.lease import Lease
 from oakleaf.log.log import Log
@@ -118,8 +118,7 @@ class Writer:
 
     async def load(self) -> SessionRow:
         """Read row, details and what the model sees of the path at the session's current leaf."""
-        run = run_long if self.log.leaf.seq > MANY_ENTRIES else run_blocking
-        reading, self.history = await run(self._load)
+        reading, self.history = await run_by_size(self.log.leaf.seq, self._load)
         self.detail, self.queued = reading.detail, reading.queued
         self.leaf, self.session_tools = reading.row.leaf, reading.row.tool_names
         self.context_window = reading.row.context_window

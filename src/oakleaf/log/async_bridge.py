@@ -266,6 +266,12 @@ async def run_long(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     return await _outcome(future)
 
 
+async def run_by_size(entries: int, function: Callable[..., R], *args: Any) -> R:
+    """Run the function, which reads so many entries, on a thread: as a long call if they are many."""
+    run = run_long if entries > MANY_ENTRIES else run_blocking
+    return await run(function, *args)
+
+
 def _run_beside(function: Callable[..., R], args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
     """Call the function so that the event loop's thread waits for it as little as can be."""
     _interpreter.yield_often()

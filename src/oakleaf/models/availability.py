@@ -1,19 +1,17 @@
-"""Check before a run that a model has its package and its key.
+"""Check before a run that a model can be asked: that its package and its key are there.
 
-Reads the attributes of a vendor's client. Imports no SDK, which takes seconds, and sends nothing: a wrong key fails
-at the first call.
+The plugin behind a model knows. It imports no SDK, which takes seconds, and sends nothing: a wrong key fails at the first
+call.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
-from importlib.util import find_spec
 
 from oakleaf.errors import ModelUnavailable
-from oakleaf.models.base import Model
-from oakleaf.models.names import model_by_name, stored_model
-from oakleaf.providers.base import VendorClient
+from oakleaf.models.base import Model, model_name
+from oakleaf.models.names import is_model_name, model_by_name, stored_model
+from oakleaf.models.prefixes import SCRIPTED, model_problem
 
 
 def available_models(names: Iterable[str], *, stored_in: str | None = None) -> list[Model]:
@@ -39,22 +37,6 @@ def check_available(model: Model) -> Model:
 
 
 def _problem(model: Model) -> ModelUnavailable | None:
-    if not isinstance(model, VendorClient):
-        return None
-    name = model.name
-    if not _is_installed(model.package):
-        hint = f'pip install "oakleaf[{model.extra}]"'
-        return ModelUnavailable(name, f"the package {model.package} is not installed", hint)
-    has_key = any(map(os.environ.get, model.key_variables))
-    if not has_key and "@http" not in name:  # a custom server may need none
-        return ModelUnavailable(
-            name, "no API key was found", f"set {' or '.join(model.key_variables)} in the environment"
-        )
-    return None
-
-
-def _is_installed(package: str) -> bool:
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:  # its parent package is missing too
-        return False
+    name = model_name(model) or ""
+    prefix = name.partition(":")[0]
+    return model_problem(prefix, model) if prefix != SCRIPTED and is_model_name(name) else None

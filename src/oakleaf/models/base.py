@@ -1,4 +1,4 @@
-"""The protocol of a model, and the values it exchanges with the loop.
+"""The protocol of a model, the values it exchanges with the loop, and how a plugin adds models.
 
 A model takes a request and streams its answer: deltas, then one complete `Answer`. It raises `ModelError`, whose type
 says whether a retry makes sense. It does not know sessions; the loop does not know vendors.
@@ -6,13 +6,15 @@ says whether a retry makes sense. It does not know sessions; the loop does not k
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from oakleaf.core.context import Context
 from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.errors import ModelUnavailable, UnrecognizedReply
 from oakleaf.wire import Answer
 from oakleaf.wire.base import Blobs
 
@@ -52,3 +54,39 @@ def model_name(model: Model) -> str | None:
     """Return the name by which `oakleaf.models` finds this model again, if it has one: `provider:model`."""
     name: str | None = getattr(model, "name", f"{model.provider}:{model.model}")
     return name
+
+
+class StreamReply(Struct):
+    """A provider's reply as its API would have returned it at once; None if nothing came."""
+
+    data: dict[str, Any] | None
+    is_complete: bool
+    error: str = ""
+    response_id: str | None = None
+
+
+class ModelPlugin(ABC):
+    """The models of one prefix: what an entry point of the group `oakleaf.models` names.
+
+    The models are called `prefix:name`, and `prefix:name@http://host/path` on another server.
+    """
+
+    families: tuple[str, ...] = ()
+    """How the names of models begin that people write without the prefix, such as `claude-`."""
+    url_variable: str | None = None
+    """The environment variable in which the operator names another server: the address gets the usual key."""
+
+    @abstractmethod
+    def make(self, name: str, base_url: str | None, *, takes_key: bool) -> Model:
+        """Return a model. Import no SDK yet, and send nothing.
+
+        Without `takes_key`, only stored data names the address: the model sends no key and nothing else of the environment.
+        """
+
+    def problem(self, model: Model) -> ModelUnavailable | None:
+        """Return why a model of this plugin cannot answer, such as a missing package or key. Send nothing."""
+        return None
+
+    def read_reply(self, content_type: str, body: bytes) -> StreamReply:
+        """Read a recorded response. A stream that was cut gives the part that came, marked as incomplete."""
+        raise UnrecognizedReply(f"{type(self).__name__} reads no recorded replies")

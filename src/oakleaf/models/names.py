@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from importlib import import_module
-from typing import TYPE_CHECKING
 
 from oakleaf.errors import ModelRefused, ModelUnavailable
 from oakleaf.models.base import Model
+from oakleaf.models.prefixes import (
+    SCRIPTED,
+    is_prefix,
+    make_model,
+    prefix_of_family,
+    prefixes,
+    url_variable,
+)
 from oakleaf.models.scripted import load_script
 from oakleaf.models.servers import VARIABLE, find_server, is_loopback, is_same_address
-
-if TYPE_CHECKING:
-    from oakleaf.providers.base import VendorClient
 
 _URL = re.compile(r"@(?=https?://)")
 
@@ -28,12 +31,12 @@ def model_by_name(name: str) -> Model:
     """Return the model `provider:model`, or `provider:model@http://host/path` on another server; by the operator's word."""
     prefix, _, rest = name.partition(":")
     if not is_model_name(name):
-        names = ", ".join(f"{prefix}:…" for prefix in _PREFIXES)
+        names = ", ".join(f"{prefix}:…" for prefix in prefixes())
         raise ModelUnavailable(name, "there is no model with this name", f"known names: {names}")
-    if prefix == "scripted":
+    if prefix == SCRIPTED:
         return load_script(rest)
     model, *address = _URL.split(rest, maxsplit=1)
-    return _client_class(prefix)(model, base_url=address[0] if address else None)
+    return make_model(prefix, model, address[0] if address else None)
 
 
 def stored_model(name: str, session_id: str, option: str = "model") -> Model:
@@ -45,7 +48,7 @@ def stored_model(name: str, session_id: str, option: str = "model") -> Model:
     if name == os.environ.get("OAKLEAF_MODEL"):
         return model_by_name(name)
     flag = f"--{option.replace('_', '-')} {shlex.quote(name)}"
-    if name.startswith("scripted:"):
+    if name.startswith(f"{SCRIPTED}:"):
         raise ModelRefused(
             name,
             f"session {session_id} names a script, and stored data names no file to read",
@@ -65,13 +68,13 @@ def stored_model(name: str, session_id: str, option: str = "model") -> Model:
             f"name the model yourself if you trust the address: {flag}; or {allow}",
         )
     prefix, _, rest = name.partition(":")
-    return _client_class(prefix)(_URL.split(rest, maxsplit=1)[0], base_url=address, takes_key=False)
+    return make_model(prefix, _URL.split(rest, maxsplit=1)[0], address, takes_key=False)
 
 
 def address_of(name: str) -> str | None:
     """Return the address in a model's name; None if it has none, so that the vendor's own server is meant."""
     _, *address = _URL.split(name, maxsplit=1)
-    return address[0] if address and is_model_name(name) and not name.startswith("scripted:") else None
+    return address[0] if address and is_model_name(name) and not name.startswith(f"{SCRIPTED}:") else None
 
 
 def foreign_address(name: str) -> str | None:
@@ -84,45 +87,18 @@ def foreign_address(name: str) -> str | None:
 
 def _is_configured(name: str, address: str) -> bool:
     """Whether the operator allows the address: by $OAKLEAF_SERVERS, or by the vendor's own variable such as OPENAI_BASE_URL."""
-    own = os.environ.get(_client_class(name.partition(":")[0]).url_variable)
+    variable = url_variable(name.partition(":")[0])
+    own = None if variable is None else os.environ.get(variable)
     return (own is not None and is_same_address(own, address)) or find_server(address, name) is not None
 
 
 def is_model_name(name: str) -> bool:
     """Whether a name has the form `provider:model`; a model of the host's own may have any other."""
     prefix, _, rest = name.partition(":")
-    return prefix in _PREFIXES and bool(rest)
-
-
-_FAMILIES = {
-    "claude-": "anthropic",
-    "gpt-": "openai",
-    "chatgpt-": "openai",
-    "o1": "openai",
-    "o3": "openai",
-    "o4-": "openai",
-    "gemini-": "gemini",
-}
-"""How the names of each vendor's own models begin."""
+    return bool(rest) and is_prefix(prefix)
 
 
 def with_provider(name: str) -> str:
     """Return `claude-…`, `gpt-…` and `gemini-…` with the provider before it, as people write them; any other as it is."""
-    family = next((family for family in _FAMILIES if name.startswith(family)), None)
-    return name if family is None or ":" in name else f"{_FAMILIES[family]}:{name}"
-
-
-_CLIENTS = {
-    "anthropic": ("anthropic", "AnthropicModel"),
-    "openai": ("openai_responses", "OpenAIModel"),
-    "openai-chat": ("openai_chat", "OpenAIChatModel"),
-    "gemini": ("gemini", "GeminiModel"),
-}
-"""The module and the class of each provider's client."""
-_PREFIXES = (*_CLIENTS, "scripted")
-
-
-def _client_class(prefix: str) -> type[VendorClient]:
-    module, class_name = _CLIENTS[prefix]
-    client: type[VendorClient] = getattr(import_module(f"oakleaf.providers.{module}"), class_name)
-    return client
+    prefix = None if ":" in name else prefix_of_family(name)
+    return name if prefix is None else f"{prefix}:{name}"

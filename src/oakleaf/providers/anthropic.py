@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from oakleaf.models.base import Delta, Request
-from oakleaf.providers.base import VendorClient
+from oakleaf.core.json_repair import INVALID_JSON, decode_repaired
+from oakleaf.models.base import Delta, Request, StreamReply
+from oakleaf.providers.base import VendorClient, VendorPlugin
 from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.providers.replies import RecordedReply, text_or_none
 from oakleaf.wire.parsing import to_dict
 
 _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
@@ -72,3 +74,72 @@ def _extend_block(block: dict[str, Any], delta: dict[str, Any]) -> Delta:
     else:  # of a newer API
         block["unread_deltas"] = [*block.get("unread_deltas", ()), delta]
     return Delta()
+
+
+class RecordedMessage(RecordedReply):
+    """Puts the events of an Anthropic stream together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._message: dict[str, Any] = {}
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._json: dict[int, str] = {}
+        self._is_complete = False
+
+    def add(self, event: dict[str, Any]) -> None:
+        match event.get("type"):
+            case "message_start":
+                self._message = dict(event.get("message") or {})
+            case "content_block_start":
+                self._blocks[event["index"]] = dict(event.get("content_block") or {})
+            case "content_block_delta":
+                self._add_delta(event["index"], event.get("delta") or {})
+            case "message_delta":
+                self._message.update(event.get("delta") or {})
+                usage = event.get("usage") or {}
+                self._message["usage"] = {**(self._message.get("usage") or {}), **_without_none(usage)}
+            case "message_stop":
+                self._is_complete = True
+
+    def _add_delta(self, index: int, delta: dict[str, Any]) -> None:
+        block = self._blocks.setdefault(index, {"type": "text", "text": ""})
+        for name in ("text", "thinking", "signature"):
+            if isinstance(delta.get(name), str):
+                block[name] = (block.get(name) or "") + delta[name]
+        if isinstance(delta.get("partial_json"), str):
+            self._json[index] = self._json.get(index, "") + delta["partial_json"]
+        if "citation" in delta:
+            block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+
+    def reply(self) -> StreamReply:
+        blocks = [self._block(index) for index in sorted(self._blocks)]
+        if not self._is_complete:  # half a call is not a call
+            blocks = [block for block in blocks if block.get("type") != "tool_use"]
+        data = {**self._message, "content": blocks} if self._message else None
+        return StreamReply(
+            data, self._is_complete and not self.error, self.error, text_or_none(self._message.get("id"))
+        )
+
+    def _block(self, index: int) -> dict[str, Any]:
+        block, text = self._blocks[index], self._json.get(index)
+        if text is None:
+            return block
+        try:
+            return {**block, "input": decode_repaired(text.encode("utf-8", "replace"))}
+        except INVALID_JSON:
+            return {**block, "input": text}
+
+
+def _without_none(usage: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in usage.items() if value is not None}
+
+
+class AnthropicPlugin(VendorPlugin):
+    client = AnthropicModel
+    families = ("claude-",)
+
+    def read_reply(self, content_type: str, body: bytes) -> StreamReply:
+        return RecordedMessage().read(content_type, body)
+
+
+plugin = AnthropicPlugin()

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import msgspec
@@ -31,11 +32,11 @@ from oakleaf.errors import (
     UnrecognizedReply,
     shorten,
 )
-from oakleaf.log.async_bridge import MANY_ENTRIES, run_blocking, run_long
-from oakleaf.models.base import Delta, Request
-from oakleaf.models.servers import VARIABLE, find_server
-from oakleaf.models.windows import read_overflow
+from oakleaf.ext import find_server, run_blocking, run_by_size
+from oakleaf.install import install_line
+from oakleaf.models.base import Delta, Model, ModelPlugin, Request
 from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.providers.overflow import OVERFLOW, read_overflow
 from oakleaf.wire import Answer, find_provider
 from oakleaf.wire.base import Request as History
 
@@ -44,21 +45,6 @@ MAX_RAW_LENGTH = 4_000
 NO_KEY = "none"
 """Passed to the SDKs, which need some key, if a custom server needs none."""
 
-_OVERFLOW = re.compile(
-    "|".join(
-        (
-            r"prompt (is )?too long|input is too long|prompt exceeds max length|prompt token count.{0,60}?exceeds",
-            r"max(imum)? context length|maximum prompt length|maximum model length|maximum number of tokens",
-            r"context[_ ]length[_ ]exceeded|context window|exceeds? (the )?context|exceed_context_size",
-            r"exceeds the available context|context size has been exceeded|context length of only|context length is only",
-            r"(greater|longer) than the (model'?s )?context length|exceeded model token limit|token limit exceeded",
-            r"input token count.{0,200}?exceeds|too many tokens|reduce the length of (the|your) (messages|prompt|input)",
-            r"`inputs` (must have less than|tokens \+ `max_new_tokens` must be)|range of input length should be",
-        )
-    ),
-    re.IGNORECASE | re.DOTALL,
-)
-"""How vendors and servers say that the history is too long for the model; the tests name who says what."""
 _NEVER_FITS = re.compile(r"request too large|must be reduced", re.IGNORECASE)
 """A rate limit that no waiting helps against: this one request is larger than it allows for a minute."""
 _TEXT_KEYS = (
@@ -183,8 +169,7 @@ class VendorClient(ABC):
         try:
             sdk, http = import_module(self.package), import_module("httpx2")
         except ImportError:
-            hint = f'pip install "oakleaf[{self.extra}]"'
-            raise ModelUnavailable(self._name, f"the package {self.package} is not installed", hint) from None
+            raise self._package_missing() from None
         base_url = self._url()
         if base_url and not base_url.startswith(("http://", "https://")):
             raise ModelUnavailable(self._name, "its base URL is invalid", "start it with http:// or https://")
@@ -197,9 +182,23 @@ class VendorClient(ABC):
             )
         key = self._key or next(filter(None, map(os.environ.get, self.key_variables)), None)
         if not key and not self._base_url:
-            hint = f"set {' or '.join(self.key_variables)} in the environment"
-            raise ModelUnavailable(self._name, "no API key was found", hint)
+            raise self._key_missing()
         return VendorConnection(sdk, http, key or NO_KEY, base_url)
+
+    def problem(self) -> ModelUnavailable | None:
+        """Return what is missing for a call: the package or the key. A custom server may need no key."""
+        if not _is_installed(self.package):
+            return self._package_missing()
+        has_key = self._key or self._base_url or any(map(os.environ.get, self.key_variables))
+        return None if has_key else self._key_missing()
+
+    def _package_missing(self) -> ModelUnavailable:
+        reason = f"the package {self.package} is not installed"
+        return ModelUnavailable(self._name, reason, install_line(self.extra))
+
+    def _key_missing(self) -> ModelUnavailable:
+        hint = f"set {' or '.join(self.key_variables)} in the environment"
+        return ModelUnavailable(self._name, "no API key was found", hint)
 
     def _url(self) -> str | None:
         return self._base_url or os.environ.get(self.url_variable) or None
@@ -226,7 +225,7 @@ class VendorClient(ABC):
         """Return the error of ours that says what a caller can do: retry, compact, or check key and name."""
         fault = read_fault(error)
         reason = shorten(_mask(fault.message, connection.key), MAX_REASON_LENGTH)
-        is_overflow = _OVERFLOW.search(fault.wording) is not None
+        is_overflow = OVERFLOW.search(fault.wording) is not None
         if fault.status is not None:
             return self._error_by_status(reason, fault, is_overflow, connection)
         if is_overflow:
@@ -259,7 +258,7 @@ class VendorClient(ABC):
     def _key_hint(self, connection: VendorConnection) -> str:
         if connection.takes_environment:
             return f"check the key in {' or '.join(self.key_variables)}"
-        return f"name the variable of its key: {VARIABLE}={connection.base_url}=VARIABLE"
+        return f"name the variable of its key: OAKLEAF_SERVERS={connection.base_url}=VARIABLE"
 
     def _url_hint(self, base_url: str | None) -> str:
         hint = "check the model name and the base URL"
@@ -277,8 +276,8 @@ class VendorClient(ABC):
     async def _request(self, request: Request, exchange: HttpExchange, fields: Mapping[str, Any]) -> History:
         """Return the vendor's request with these fields, and give the exchange its bytes. Made on a thread, because
         other sessions share the event loop; long ones one after the other."""
-        run = run_long if len(request.context.items) > MANY_ENTRIES else run_blocking
-        history, exchange.body = await run(self._encode, request, fields)
+        size = len(request.context.items)
+        history, exchange.body = await run_by_size(size, self._encode, request, fields)
         return history
 
     def _encode(self, request: Request, fields: Mapping[str, Any]) -> tuple[History, bytes]:
@@ -309,6 +308,29 @@ class VendorClient(ABC):
             truncated.usage = answer.usage
             raise truncated
         return answer if isinstance(answer.model, str) else replace(answer, model=None)
+
+
+class VendorPlugin(ModelPlugin):
+    """The models of a vendor: those of its client."""
+
+    client: ClassVar[type[VendorClient]]
+
+    def __init__(self) -> None:
+        self.url_variable = self.client.url_variable
+
+    def make(self, name: str, base_url: str | None, *, takes_key: bool) -> Model:
+        return self.client(name, base_url=base_url, takes_key=takes_key)
+
+    def problem(self, model: Model) -> ModelUnavailable | None:
+        """A model of the host's own may have the same name; nothing is known about it."""
+        return model.problem() if isinstance(model, VendorClient) else None
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:  # its parent package is missing too
+        return False
 
 
 def _status_of(*kinds: object) -> int | None:

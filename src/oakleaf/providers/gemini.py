@@ -5,13 +5,15 @@ A part with a signature is never joined with another: Gemini accepts a signature
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 from typing import Any
 
-from oakleaf.models.base import Delta, Request
-from oakleaf.providers.base import VendorClient
+from oakleaf.models.base import Delta, Request, StreamReply
+from oakleaf.providers.base import VendorClient, VendorPlugin
 from oakleaf.providers.connections import TIMEOUT_SECONDS, HttpExchange, VendorConnection
+from oakleaf.providers.replies import RecordedReply
 from oakleaf.wire.parsing import to_dict
 
 _PLACEHOLDER = "-"
@@ -110,3 +112,50 @@ def _is_plain_text(part: dict[str, Any]) -> bool:
     """Whether the part is text and nothing else, without a signature."""
     fields = {key for key, value in part.items() if value is not None}
     return "text" in fields and fields <= {"text", "thought"}
+
+
+class RecordedChunks(RecordedReply):
+    """Puts the chunks of a Gemini stream together, as the client of the same API does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._builder = GeminiReplyBuilder()
+        self._is_finished = False
+
+    def add(self, chunk: dict[str, Any]) -> None:
+        chunk = _snake_case(chunk)
+        if isinstance(candidates := chunk.get("candidates"), list):
+            first = [_snake_case(to_dict(one)) for one in candidates if not to_dict(one).get("index")]
+            chunk["candidates"] = first
+            self._is_finished |= any(candidate.get("finish_reason") for candidate in first)
+        self._builder.add(chunk)
+
+    def reply(self) -> StreamReply:
+        data = self._builder.reply() if self._builder.has_begun else None
+        return StreamReply(data, self._is_finished and not self.error, self.error)
+
+    def read_value(self, value: object) -> StreamReply:
+        if isinstance(value, list):  # a stream without `alt=sse` is one array
+            for chunk in value:
+                self.add(to_dict(chunk))
+            return self.reply()
+        reply = super().read_value(value)
+        if reply.data is not None and isinstance(candidates := reply.data.get("candidates"), list):
+            reply.data["candidates"] = candidates[:1]
+        return reply
+
+
+def _snake_case(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return Gemini's fields as its SDK names them."""
+    return {re.sub("([A-Z])", r"_\1", name).lower(): value for name, value in fields.items()}
+
+
+class GeminiPlugin(VendorPlugin):
+    client = GeminiModel
+    families = ("gemini-",)
+
+    def read_reply(self, content_type: str, body: bytes) -> StreamReply:
+        return RecordedChunks().read(content_type, body)
+
+
+plugin = GeminiPlugin()

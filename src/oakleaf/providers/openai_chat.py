@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import AsyncGenerator, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,9 +18,10 @@ from msgspec.structs import replace
 from oakleaf.core.context import endpoint_of
 from oakleaf.core.entries import Endpoint, Settings
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, UnrecognizedReply
-from oakleaf.models.base import Delta, Request
-from oakleaf.providers.base import StreamFailure, VendorClient, body_text, is_page, read_fault
+from oakleaf.models.base import Delta, Request, StreamReply
+from oakleaf.providers.base import StreamFailure, VendorClient, VendorPlugin, body_text, is_page, read_fault
 from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.providers.replies import error_text
 from oakleaf.providers.sse import DONE, EventReader, ServerEvent
 from oakleaf.wire import Answer
 from oakleaf.wire.openai_chat.parse import REASONING_FIELDS, parse_usage
@@ -453,3 +455,26 @@ def _text_of(value: object) -> str:
 def _join_surrogates(text: str) -> str:
     """Join the halves of a character that a server has split over two chunks."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class OpenAIChatPlugin(VendorPlugin):
+    client = OpenAIChatModel
+
+    def read_reply(self, content_type: str, body: bytes) -> StreamReply:
+        """Read a completion in whatever shape a compatible server gives it."""
+        builder, reader, error = ReplyBuilder(only_first=True), EventReader(), ""
+        try:
+            for event in chain(reader.feed(body), reader.close()):
+                builder.add_event(event)
+            builder.close(reader.body)
+        except StreamFailure as failure:
+            error = error_text(failure.body.get("error") or failure.body)
+        except UnrecognizedReply as unread:
+            error = unread.problem
+        if builder.is_empty:
+            return StreamReply(None, False, error)
+        data = builder.reply()
+        return StreamReply(data, data["choices"][0]["finish_reason"] is not None and not error, error)
+
+
+plugin = OpenAIChatPlugin()

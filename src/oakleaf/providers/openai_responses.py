@@ -11,9 +11,10 @@ from typing import Any
 
 from oakleaf.core.context import endpoint_of
 from oakleaf.core.entries import Endpoint, Settings
-from oakleaf.models.base import Delta, Request
-from oakleaf.providers.base import StreamFailure, VendorClient
+from oakleaf.models.base import Delta, Request, StreamReply
+from oakleaf.providers.base import StreamFailure, VendorClient, VendorPlugin
 from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.providers.replies import RecordedReply, text_or_none
 from oakleaf.wire.parsing import to_dict
 
 _NOT_ENCRYPTED = "Encrypted content is not supported"
@@ -85,3 +86,49 @@ def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
     if kind == "error":
         raise StreamFailure(event)
     return Delta()
+
+
+class RecordedResponse(RecordedReply):
+    """The last event of an OpenAI Responses stream has the whole response; before it only the text is put together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._response: dict[str, Any] | None = None
+        self._is_complete = False
+        self._id: str | None = None
+        self._text = ""
+
+    def add(self, event: dict[str, Any]) -> None:
+        kind = event.get("type")
+        response = event.get("response")
+        if isinstance(response, dict):
+            self._id = text_or_none(response.get("id")) or self._id
+        if kind in ("response.completed", "response.incomplete") and isinstance(response, dict):
+            self._response, self._is_complete = response, True
+        elif kind == "response.failed" and isinstance(response, dict):
+            self.error = str((response.get("error") or {}).get("message") or "the response failed")
+        elif kind == "error":
+            self.error = str(event.get("message") or "the stream failed")
+        elif kind == "response.output_text.delta":
+            self._text += str(event.get("delta") or "")
+
+    def reply(self) -> StreamReply:
+        data = self._response
+        if data is None and self._text:
+            content = [{"type": "output_text", "text": self._text}]
+            data = {
+                "object": "response",
+                "output": [{"type": "message", "role": "assistant", "content": content}],
+            }
+        return StreamReply(data, self._is_complete and not self.error, self.error, self._id)
+
+
+class OpenAIPlugin(VendorPlugin):
+    client = OpenAIModel
+    families = ("gpt-", "chatgpt-", "o1", "o3", "o4-")
+
+    def read_reply(self, content_type: str, body: bytes) -> StreamReply:
+        return RecordedResponse().read(content_type, body)
+
+
+plugin = OpenAIPlugin()

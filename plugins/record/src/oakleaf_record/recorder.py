@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf import plugins
 from oakleaf.agent.model_call import with_unique_ids
 from oakleaf.core.context import build_context
 from oakleaf.core.drafts import Draft
@@ -39,12 +40,12 @@ from oakleaf.errors import (
     UnknownCommit,
     UnrecognizedReply,
 )
-from oakleaf.models.prices import price
-from oakleaf.providers.replies import decompress, read_reply
+from oakleaf.ext import price
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf.wire import Answer, find_provider
 from oakleaf.wire.base import HistoryMessage
+from oakleaf_record.content_encoding import decompress
 from oakleaf_record.credentials import SecretMask
 from oakleaf_record.history import history_digests
 from oakleaf_record.model_request import ModelRequest, read_request
@@ -492,7 +493,8 @@ class Recorder(Listener):
             self._fail(position, call, call.error)
             return
         try:
-            reply = read_reply(call.provider, call.content_type, call.content_encoding, call.response)
+            body = decompress(call.response, call.content_encoding)
+            reply = plugins.find(plugins.MODELS, call.provider).read_reply(call.content_type, body)
             reply.data, reply.error = self._mask.json(reply.data), self._mask.text(reply.error)
             if call.status >= 400 or reply.data is None:
                 why = f"the server answered {call.status}"

@@ -1,0 +1,41 @@
+"""The bytes of a request or a response whose body was compressed."""
+
+from __future__ import annotations
+
+import zlib
+
+from oakleaf.errors import UnrecognizedReply
+
+MAX_DECODED_BYTES = 64 * 1024 * 1024
+"""As much as of a body that is not compressed: a few kilobytes may stand for gigabytes."""
+
+
+def decompress(body: bytes, encoding: str) -> bytes:
+    """Return the bytes of a body; what came of it, if it was cut. A gzip body may have several members.
+
+    Raises `UnrecognizedReply` for an unknown encoding, and for a body that is too long.
+    """
+    if encoding in ("", "identity"):
+        return body
+    if encoding not in ("gzip", "x-gzip", "deflate"):
+        raise UnrecognizedReply(f"a body in the encoding {encoding!r}")
+    pieces, room = [], MAX_DECODED_BYTES + 1
+    while body and room:
+        decoder = zlib.decompressobj(_window_bits(body, encoding))
+        try:
+            pieces.append(decoder.decompress(body, room))
+        except zlib.error as error:
+            if pieces:  # bytes after the last member say nothing
+                break
+            raise UnrecognizedReply(f"a body that is not {encoding}: {error}") from None
+        room -= len(pieces[-1])
+        body = decoder.unused_data
+    if not room:
+        raise UnrecognizedReply(f"a body of more than {MAX_DECODED_BYTES >> 20} MiB when decompressed")
+    return b"".join(pieces)
+
+
+def _window_bits(body: bytes, encoding: str) -> int:
+    """Return how zlib reads the body: with the header it has, or without one, as some servers understand `deflate`."""
+    has_header = body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
+    return -zlib.MAX_WBITS if encoding == "deflate" and not has_header else zlib.MAX_WBITS | 32

@@ -1,0 +1,101 @@
+"""The prefixes of models' names, and the plugins behind them: entry points of the group `oakleaf.models`.
+
+Names a plugin that cannot be used, whatever the plugin raises or returns. Does not know which name an operator gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from oakleaf import plugins
+from oakleaf.errors import ModelUnavailable, OakleafError, PluginBroken, PluginMissing
+from oakleaf.models.base import Model, ModelPlugin
+from oakleaf.wire import PROVIDERS
+
+SCRIPTED = "scripted"
+"""The kernel's own prefix. No plugin is asked about it."""
+
+
+def is_prefix(prefix: str) -> bool:
+    return prefix == SCRIPTED or prefix in plugins.names(plugins.MODELS)
+
+
+def prefixes() -> list[str]:
+    """Return every known prefix, without importing a plugin."""
+    return [*plugins.names(plugins.MODELS), SCRIPTED]
+
+
+def prefix_of_family(name: str) -> str | None:
+    """Return the prefix of a model whose name has none, such as `claude-…`; None if no plugin knows the family.
+
+    The library's own plugins are asked first: no stranger takes over a vendor's names.
+    """
+    own = {each.name for each in plugins.providers() if each.group == plugins.MODELS and each.is_own}
+    for prefix in sorted(plugins.names(plugins.MODELS), key=lambda prefix: (prefix not in own, prefix)):
+        plugin = _usable(prefix)
+        if plugin is not None and name.startswith(tuple(filter(None, plugin.families))):
+            return prefix
+    return None
+
+
+def url_variable(prefix: str) -> str | None:
+    """Return the variable in which the operator names another server; None if there is none, or no plugin to ask."""
+    plugin = _usable(prefix)
+    return None if plugin is None else plugin.url_variable
+
+
+def make_model(prefix: str, name: str, base_url: str | None, *, takes_key: bool = True) -> Model:
+    plugin = _find(prefix)
+    with _naming(prefix, "make"):
+        model = plugin.make(name, base_url, takes_key=takes_key)
+    if not callable(getattr(model, "stream", None)):
+        raise _broken(prefix, f"make returned {type(model).__name__}, which is no model")
+    if model.provider not in PROVIDERS:
+        raise _broken(prefix, f"its wire format {model.provider!r} is none of {', '.join(PROVIDERS)}")
+    return model
+
+
+def model_problem(prefix: str, model: Model) -> ModelUnavailable | None:
+    """Return why a model cannot answer, as its plugin knows before a call."""
+    plugin = _find(prefix)
+    with _naming(prefix, "problem"):
+        problem = plugin.problem(model)
+    if problem is not None and not isinstance(problem, ModelUnavailable):
+        raise _broken(prefix, f"problem returned {type(problem).__name__}, which is no ModelUnavailable")
+    return problem
+
+
+def _find(prefix: str) -> ModelPlugin:
+    plugin = plugins.find(plugins.MODELS, prefix)
+    if not isinstance(plugin, ModelPlugin):
+        raise _broken(prefix, f"it is {type(plugin).__name__}, and no ModelPlugin")
+    families, variable = plugin.families, plugin.url_variable
+    if not isinstance(families, tuple) or not all(isinstance(family, str) for family in families):
+        raise _broken(prefix, f"its families are {families!r:.80}, and no tuple of names")
+    if not isinstance(variable, str | None):
+        raise _broken(prefix, f"its url_variable is {variable!r:.80}, and no name of a variable")
+    return plugin
+
+
+def _usable(prefix: str) -> ModelPlugin | None:
+    try:
+        return _find(prefix)
+    except (PluginMissing, PluginBroken):  # told when a model of it is asked for
+        return None
+
+
+@contextmanager
+def _naming(prefix: str, method: str) -> Iterator[None]:
+    """Name the plugin in whatever its method raises."""
+    try:
+        yield
+    except OakleafError:
+        raise
+    except Exception as error:
+        raise _broken(prefix, f"{method} raised {type(error).__name__}: {error}") from error
+
+
+def _broken(prefix: str, reason: str) -> PluginBroken:
+    provider = plugins.provider_of(plugins.MODELS, prefix)
+    return PluginBroken(plugins.MODELS, prefix, str(provider), reason)
