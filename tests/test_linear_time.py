@@ -207,7 +207,7 @@ DYNAMIC = {
     "oakleaf_lab/case_file.py:text_pattern": "the words, or the pattern, of a case that the user wrote",
     "oakleaf/log/original_calls.py:pattern": "the placeholders of a call, which are filled in above",
     "oakleaf/providers/openai_chat.py:_adapt": "the name of a field",
-    "oakleaf/models/windows.py:match": "one of a few patterns, in text that is cut before",
+    "oakleaf/providers/overflow.py:match": "one of a few patterns, in text that is cut before",
     "oakleaf_postgres/store/url.py:hint": "one of HINTS",
 }
 """The patterns that are made while the program runs, and why that is all right."""

@@ -32,6 +32,7 @@ from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
+from oakleaf.install import install_line
 from oakleaf.models.base import Delta, Model, Request
 from oakleaf.models.names import model_by_name
 from oakleaf.providers import connections
@@ -723,7 +724,7 @@ class TestNamed:
     def test_without_its_sdk_the_extra_is_named(self, provider, monkeypatch):
         _, _, extra, package = VARIABLES[provider]
         monkeypatch.setitem(sys.modules, package, None)
-        with pytest.raises(ModelUnavailable, match=re.escape(f'pip install "oakleaf[{extra}]"')):
+        with pytest.raises(ModelUnavailable, match=re.escape(install_line(extra))):
             run(listen(model_by_name(f"{provider}:some-model"), request_of()))
 
     @providers
@@ -745,7 +746,7 @@ class TestNamed:
     @pytest.mark.parametrize("name", ["bedrock:claude", "claude", "anthropic:", ""])
     def test_an_unknown_name_is_told_with_those_known(self, name):
         with pytest.raises(
-            ModelUnavailable, match="known names: anthropic:…, openai:…, openai-chat:…, gemini:…"
+            ModelUnavailable, match="known names: anthropic:…, gemini:…, openai:…, openai-chat:…, scripted:…"
         ):
             model_by_name(name)
 

@@ -51,8 +51,9 @@ def make_model(prefix: str, name: str, base_url: str | None, *, takes_key: bool 
         model = plugin.make(name, base_url, takes_key=takes_key)
     if not callable(getattr(model, "stream", None)):
         raise _broken(prefix, f"make returned {type(model).__name__}, which is no model")
-    if model.provider not in PROVIDERS:
-        raise _broken(prefix, f"its wire format {model.provider!r} is none of {', '.join(PROVIDERS)}")
+    wire_format = getattr(model, "provider", None)
+    if wire_format not in PROVIDERS:
+        raise _broken(prefix, f"its wire format {wire_format!r} is none of {', '.join(PROVIDERS)}")
     return model
 
 

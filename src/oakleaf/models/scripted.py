@@ -24,6 +24,7 @@ from oakleaf.core.messages import Message, ToolCall, assistant
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ModelError, ModelUnavailable, TruncatedReply
+from oakleaf.install import install_line
 from oakleaf.models.base import Delta, Request
 from oakleaf.models.prices import Rates
 from oakleaf.wire import Answer
@@ -140,7 +141,7 @@ def _read_script(path: str) -> _ScriptFile:
         return _to_script({"lines": content} if isinstance(content, list) else content)
     except ImportError:
         raise ModelUnavailable(
-            f"scripted:{path}", "YAML support is not installed", 'pip install "oakleaf[yaml]", or use .json'
+            f"scripted:{path}", "YAML support is not installed", f"{install_line('yaml')}, or use .json"
         ) from None
     except msgspec.MsgspecError as error:
         raise ModelUnavailable(
