@@ -18,7 +18,6 @@ _HOMES = {
     "oakleaf.agent.events": ["Event", "RunResult"],
     "oakleaf.agent.limits": ["Limits"],
     "oakleaf_workspace.file_rewind": ["FileAction", "FilesPlan"],
-    "oakleaf_mcp.client.server": ["McpServer", "mcp"],
     "oakleaf.agent.tools.tool": [
         "Happened",
         "NeverHappened",
@@ -175,8 +174,6 @@ if TYPE_CHECKING:
     from oakleaf.turn.turn import Turn as Turn
     from oakleaf.wire import Answer as Answer
     from oakleaf.wire.explain import Difference as Difference
-    from oakleaf_mcp.client.server import McpServer as McpServer
-    from oakleaf_mcp.client.server import mcp as mcp
     from oakleaf_workspace.file_rewind import FileAction as FileAction
     from oakleaf_workspace.file_rewind import FilesPlan as FilesPlan
 

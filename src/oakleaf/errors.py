@@ -73,7 +73,6 @@
     ├── InvalidTool                 a function that cannot be a tool
     │   └── DuplicateTool           two tools of one name
     ├── FilesChanged                files that a rewind would overwrite were changed elsewhere; nothing was done
-    ├── McpServerUnavailable        an MCP server that does not start, is not reached or does not answer
     ├── UnknownAgent                the worker has no agent of that name
     ├── TurnLimit                   a limit stopped a turn or refused its input, which was not stored
     ├── AttachmentsMissing          a regression case that could not run without what its bundle leaves out
@@ -1089,14 +1088,14 @@ class InvalidTool(OakleafError):
 
 
 class DuplicateTool(InvalidTool):
-    """Two tools of one name, at least one of an MCP server; nothing was written."""
+    """Two tools of one name, at least one of a source such as an MCP server; nothing was written."""
 
     def __init__(self, name: str, first: str, second: str) -> None:
         self.name, self.first, self.second = name, first, second
         OakleafError.__init__(
             self,
             f"two tools are named {name}: of {first}, and of {second}",
-            'give the tools of one a prefix: oakleaf.mcp(…, prefix="b_"), or leave it out with only=[…]',
+            'give the tools of one a prefix: oakleaf_mcp.server(…, prefix="b_"), or leave it out with only=[…]',
             "give the tools of one a prefix: --mcp b='COMMAND' names them b_…",
         )
 
@@ -1116,17 +1115,6 @@ class FilesChanged(OakleafError):
             "look at them first; rewind(…, files=True, skip_changed=True) leaves them as they are",
             "look at them first; --skip-changed leaves them as they are",
         )
-
-
-class McpServerUnavailable(OakleafError):
-    """Raised before anything is written."""
-
-    exit_code = ExitCode.USAGE
-    http_status = 502
-
-    def __init__(self, server: str, reason: str, hint: str, command_hint: str | None = None) -> None:
-        self.server, self.reason = server, reason
-        super().__init__(f"MCP server {server}: {reason}", hint, command_hint)
 
 
 class UnknownAgent(OakleafError):

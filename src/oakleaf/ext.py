@@ -11,6 +11,16 @@ from typing import TYPE_CHECKING
 from oakleaf.late_names import late_names
 
 _HOMES = {
+    "oakleaf.agent.tools.sources": [
+        "BEFORE_A_SESSION",
+        "ToolLike",
+        "ToolSource",
+        "is_source",
+        "list_tools",
+        "plugin_tools",
+        "split_tools",
+        "tools_by_name",
+    ],
     "oakleaf.core.pages": ["Page"],
     "oakleaf.log.async_bridge": ["run_blocking", "run_by_size"],
     "oakleaf.models.availability": ["available_models", "check_available"],
@@ -22,6 +32,14 @@ _HOMES = {
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
 if TYPE_CHECKING:
+    from oakleaf.agent.tools.sources import BEFORE_A_SESSION as BEFORE_A_SESSION
+    from oakleaf.agent.tools.sources import ToolLike as ToolLike
+    from oakleaf.agent.tools.sources import ToolSource as ToolSource
+    from oakleaf.agent.tools.sources import is_source as is_source
+    from oakleaf.agent.tools.sources import list_tools as list_tools
+    from oakleaf.agent.tools.sources import plugin_tools as plugin_tools
+    from oakleaf.agent.tools.sources import split_tools as split_tools
+    from oakleaf.agent.tools.sources import tools_by_name as tools_by_name
     from oakleaf.core.pages import Page as Page
     from oakleaf.log.async_bridge import run_blocking as run_blocking
     from oakleaf.log.async_bridge import run_by_size as run_by_size

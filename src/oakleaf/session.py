@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.limits import Limits
     from oakleaf.agent.prompt_window import WindowUse
     from oakleaf.agent.run import ModelLike, Run
+    from oakleaf.agent.tools.sources import ToolLike
     from oakleaf.agent.tools.tool import EarlierCall, PendingApproval, Tool
     from oakleaf.bundle.transfer import PathOrFile
     from oakleaf.bundle.write import BundleExportResult, OnProgress
@@ -82,7 +83,6 @@ if TYPE_CHECKING:
     from oakleaf.log.workspace import Workspace
     from oakleaf.replay.report import ReplayReport
     from oakleaf.replay.tool_answers import Mode, OnMiss
-    from oakleaf_mcp.client.server import ToolLike
     from oakleaf_postgres.absurd.engine import EnqueuedTask
     from oakleaf_server.offline_page import HtmlExportResult
     from oakleaf_workspace.file_rewind import FilesPlan
@@ -1288,7 +1288,7 @@ def _tool_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> list[ToolSpec]:
     """Return the definitions of tools, of functions and of dicts."""
-    from oakleaf_mcp.client.server import tools_by_name
+    from oakleaf.agent.tools.sources import tools_by_name
 
     tools = list(tools)
     parsed = {id(item): wire.parse_tool(item) for item in tools if isinstance(item, dict)}

@@ -16,17 +16,18 @@ from typing import Any
 import pytest
 
 import oakleaf
+import oakleaf_mcp
 from oakleaf import Media, ScriptedModel, Session, Text, ToolCall, ToolContext, ToolResult, assistant
 from oakleaf.cli.mcp_option import connect_once
 from oakleaf.core.redact import Redactor
-from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable, ToolsMissing
+from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, ToolsMissing
 from oakleaf.log.runtime import real_runtime
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf_lab import Lab
 from oakleaf_mcp.client import connection, kept_servers
 from oakleaf_mcp.client.process import ServerProcess
-from oakleaf_mcp.client.server import McpServer, load_connections
+from oakleaf_mcp.client.server import McpServer
+from oakleaf_mcp.errors import McpServerUnavailable
 from support import mcp_stdio_server
 from support.paths import ROOT
 from support.processes import dies, is_alive, wait_until
@@ -35,7 +36,7 @@ COMMAND = (sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py")
 
 
 def server(*words: str, **how: Any) -> McpServer:
-    return oakleaf.mcp([*COMMAND, *words], **how)
+    return oakleaf_mcp.server([*COMMAND, *words], **how)
 
 
 @pytest.fixture
@@ -120,12 +121,11 @@ class TestEffect:
 
     def effects(self, **how: Any) -> dict[str, str]:
         async def connect() -> dict[str, str]:
-            connections = load_connections()([server(**how)], Redactor())
+            connection = server(**how).open(Redactor(), None)
             try:
-                ((_, tools),) = await connections.open()
-                return {tool.name: tool.effect for tool in tools}
+                return {tool.name: tool.effect for tool in await connection.connect()}
             finally:
-                await connections.close()
+                await connection.close()
 
         return asyncio.run(connect())
 
@@ -201,11 +201,11 @@ class TestRun:
 
 
 HANGER = """
-import oakleaf, sys
+import oakleaf, oakleaf_mcp, sys
 path, begun, *words = sys.argv[1:]
 call = oakleaf.assistant(oakleaf.ToolCall("c1", "hang", {"file": begun}))
 with oakleaf.open(path) as store:
-    store.start().send_sync("go", model=oakleaf.ScriptedModel([call]), tools=[oakleaf.mcp(words, trust=True)])
+    store.start().send_sync("go", model=oakleaf.ScriptedModel([call]), tools=[oakleaf_mcp.server(words, trust=True)])
 """
 """Calls a tool that counts and never returns."""
 
@@ -254,7 +254,7 @@ class TestCrash:
             (row,) = store.sessions().sessions
             session = store.session(row.session_id)
             before = store.backend.journal(row.session_id)
-            bad = oakleaf.mcp(words, approval=True, connect_timeout=0.5 if "--silent" in words else 60)
+            bad = oakleaf_mcp.server(words, approval=True, connect_timeout=0.5 if "--silent" in words else 60)
             with pytest.raises(refusal):
                 session.resume_sync(model=ScriptedModel(["done"]), tools=[bad])
             assert store.backend.journal(row.session_id) == before
@@ -302,7 +302,7 @@ class TestReplay:
     def test_a_recorded_call_is_answered_without_the_server(self, memory: Store, tmp_path: Path) -> None:
         counter = tmp_path / "count"
         session = run(memory, "count", file=str(counter))
-        missing = oakleaf.mcp("no-such-program")
+        missing = oakleaf_mcp.server("no-such-program")
         report = session.replay_sync(tools=[missing])
         assert report.is_identical
         report = session.replay_sync(model=calling("count", file=str(counter)), tools=[missing])
@@ -393,7 +393,7 @@ class TestBadServer:
     def test_a_command_that_does_not_start_is_named(self, memory: Store, command: str, reason: str) -> None:
         session = memory.start()
         with pytest.raises(McpServerUnavailable, match=reason):
-            session.send_sync("go", model=calling("echo"), tools=[oakleaf.mcp(command)])
+            session.send_sync("go", model=calling("echo"), tools=[oakleaf_mcp.server(command)])
         assert session.path() == []
 
     def test_one_that_ends_while_the_machine_is_busy_is_named_alike(self) -> None:
@@ -405,7 +405,7 @@ class TestBadServer:
                 await asyncio.sleep(0)
 
         async def reason() -> str:
-            process = ServerProcess(oakleaf.mcp("false"))
+            process = ServerProcess(oakleaf_mcp.server("false"))
             busy = asyncio.create_task(keep_busy())
             async with process.connect() as (incoming, _):
                 busy.cancel()
@@ -418,7 +418,7 @@ class TestBadServer:
         one, other = server("--names", "echo"), server("--names", "echo,put")
         with pytest.raises(DuplicateTool, match=r"named echo: of .*--names echo, and of .*echo,put.*prefix="):
             run(memory, "echo", one, other)
-        two = oakleaf.mcp([*COMMAND, "--names", "echo"], prefix="b_")
+        two = oakleaf_mcp.server([*COMMAND, "--names", "echo"], prefix="b_")
         assert text_of(results(run(memory, "b_echo", one, two, text="x"))[0]) == "x"
 
     def test_a_tool_of_the_program_is_named_too(self, memory: Store) -> None:
@@ -430,38 +430,25 @@ class TestBadServer:
 
     def test_arguments_are_checked(self) -> None:
         for call in (
-            lambda: oakleaf.mcp(""),
-            lambda: oakleaf.mcp("ftp://example.com/mcp"),
-            lambda: oakleaf.mcp("'unbalanced"),
-            lambda: oakleaf.mcp("x", prefix="a b"),
-            lambda: oakleaf.mcp("x", timeout=0),
-            lambda: oakleaf.mcp("x", headers={"a": "b"}),
-            lambda: oakleaf.mcp("http://example.com", env={"a": "b"}),
+            lambda: oakleaf_mcp.server(""),
+            lambda: oakleaf_mcp.server("ftp://example.com/mcp"),
+            lambda: oakleaf_mcp.server("'unbalanced"),
+            lambda: oakleaf_mcp.server("x", prefix="a b"),
+            lambda: oakleaf_mcp.server("x", timeout=0),
+            lambda: oakleaf_mcp.server("x", headers={"a": "b"}),
+            lambda: oakleaf_mcp.server("http://example.com", env={"a": "b"}),
         ):
             with pytest.raises(InvalidArgument):
                 call()
 
     def test_its_credentials_are_not_shown(self) -> None:
         texts = [
-            repr(oakleaf.mcp("x", env={"TOKEN": "hunter2"})),
-            repr(oakleaf.mcp("https://u:hunter2@example.com/mcp?key=hunter2", headers={"a": "hunter2"})),
+            repr(oakleaf_mcp.server("x", env={"TOKEN": "hunter2"})),
+            repr(
+                oakleaf_mcp.server("https://u:hunter2@example.com/mcp?key=hunter2", headers={"a": "hunter2"})
+            ),
         ]
         assert "hunter2" not in "".join(texts)
-
-    def test_a_lab_needs_no_server(self, memory: Store, tmp_path: Path) -> None:
-        """What it offered and returned is recorded."""
-        pids = tmp_path / "pids"
-        session = run(memory, "echo", server("--pids", str(pids)), text="hello")
-        started = pids.read_text()
-
-        def answer(request: Any) -> oakleaf.Message:
-            is_called = request.context.items[-1].message.role == "tool"
-            return assistant("done" if is_called else ToolCall("c1", "echo", {"text": "hello"}))
-
-        report = Lab(memory, session.session_id, baseline_model=ScriptedModel(answer)).run_sync()
-        assert report.status == "complete"
-        assert [lane.classes["same"].value for lane in report.lanes[1:]] == [1.0, 1.0]
-        assert pids.read_text() == started
 
     def test_it_is_no_tool_where_tools_are_described(self, memory: Store) -> None:
         with pytest.raises(InvalidTool, match="known in a run only"):
@@ -531,11 +518,11 @@ class TestWordsOfAServer:
 
 
 KEEPER = """
-import oakleaf, os, sys, time
+import oakleaf, oakleaf_mcp, os, sys, time
 words, how = sys.argv[2:], sys.argv[1]
 def turn():
     call = oakleaf.assistant(oakleaf.ToolCall("c1", "pid", {}))
-    session.send_sync("go", model=oakleaf.ScriptedModel([call, "done"]), tools=[oakleaf.mcp(words)])
+    session.send_sync("go", model=oakleaf.ScriptedModel([call, "done"]), tools=[oakleaf_mcp.server(words)])
     print(session.path()[-2].message.results[0].content[0].text, flush=True)
 session = oakleaf.open("memory:").start()
 turn()
@@ -687,7 +674,7 @@ class TestLife:
                 host.kill()
         else:
             with oakleaf.open("memory:") as store:
-                run(store, "die" if end == "die" else "echo", oakleaf.mcp(words, idle_timeout=0))
+                run(store, "die" if end == "die" else "echo", oakleaf_mcp.server(words, idle_timeout=0))
         assert dies(int(file.read_text()))
 
     @pytest.mark.parametrize("how", ["exit", "interrupt", "kill", "fork"])

@@ -21,9 +21,10 @@ import httpx2
 import pytest
 
 import oakleaf
+import oakleaf_mcp
 from oakleaf import ScriptedModel, ToolCall, assistant
-from oakleaf.errors import McpServerUnavailable
 from oakleaf_mcp.client.egress import CheckedTransport, http_client
+from oakleaf_mcp.errors import McpServerUnavailable
 from support import mcp_stdio_server
 from support.certificates import MAKE_CERTIFICATE
 
@@ -118,7 +119,7 @@ def url(web: ThreadingHTTPServer) -> str:
     return f"http://127.0.0.1:{web.server_address[1]}/mcp"
 
 
-def call(name: str, server: oakleaf.McpServer, **arguments: Any) -> oakleaf.ToolResult:
+def call(name: str, server: oakleaf_mcp.McpServer, **arguments: Any) -> oakleaf.ToolResult:
     model = ScriptedModel([assistant(ToolCall("c1", name, arguments)), assistant("done")])
     with oakleaf.open("memory:") as store:
         session = store.start()
@@ -129,14 +130,14 @@ def call(name: str, server: oakleaf.McpServer, **arguments: Any) -> oakleaf.Tool
 
 
 def test_a_tool_is_called_with_the_headers_that_were_passed(web: ThreadingHTTPServer) -> None:
-    result = call("echo", oakleaf.mcp(url(web), headers={"Authorization": "Bearer abc"}), text="hello")
+    result = call("echo", oakleaf_mcp.server(url(web), headers={"Authorization": "Bearer abc"}), text="hello")
     assert result.content == (oakleaf.Text("hello"),)
     assert {headers["Authorization"] for headers in web.requests} == {"Bearer abc"}  # type: ignore[attr-defined]
 
 
 def test_a_call_that_hangs_is_an_error_in_time(web: ThreadingHTTPServer) -> None:
     begin = time.monotonic()
-    result = call("hang", oakleaf.mcp(url(web), timeout=0.2))
+    result = call("hang", oakleaf_mcp.server(url(web), timeout=0.2))
     assert (result.error, result.outcome) == (True, "unknown")
     assert time.monotonic() - begin < 20
 
@@ -145,7 +146,7 @@ def test_a_call_that_hangs_is_an_error_in_time(web: ThreadingHTTPServer) -> None
 def test_an_answer_without_end_a_compressed_one_and_a_redirect_elsewhere_are_errors(
     web: ThreadingHTTPServer, name: str
 ) -> None:
-    result = call(name, oakleaf.mcp(url(web), max_bytes=100_000, timeout=20))
+    result = call(name, oakleaf_mcp.server(url(web), max_bytes=100_000, timeout=20))
     assert result.error
     assert "took longer" not in str(result.content)
 
@@ -166,7 +167,7 @@ def test_an_address_that_is_not_public_is_refused_before_anything_is_written(
     with oakleaf.open("memory:") as store:
         session = store.start()
         with pytest.raises(McpServerUnavailable, match=reason):
-            session.send_sync("go", model=ScriptedModel(["x"]), tools=[oakleaf.mcp(address)])
+            session.send_sync("go", model=ScriptedModel(["x"]), tools=[oakleaf_mcp.server(address)])
         assert session.path() == []
 
 
@@ -176,7 +177,7 @@ def test_a_server_that_does_not_listen_is_named() -> None:
         pytest.raises(McpServerUnavailable, match=r"http://127\.0\.0\.1:9/mcp"),
     ):
         store.start().send_sync(
-            "go", model=ScriptedModel(["x"]), tools=[oakleaf.mcp("http://127.0.0.1:9/mcp")]
+            "go", model=ScriptedModel(["x"]), tools=[oakleaf_mcp.server("http://127.0.0.1:9/mcp")]
         )
 
 
@@ -184,7 +185,7 @@ class TestEgress:
     """Each request is checked, not only the first: a name may resolve to another address a moment later."""
 
     async def get(self, address: str, resolved: list[str], **how: Any) -> httpx2.Response:
-        server = oakleaf.mcp(address, **how)
+        server = oakleaf_mcp.server(address, **how)
         async with http_client(server, lambda host, port: resolved) as client:
             return await client.get(address)
 
@@ -224,6 +225,6 @@ class TestEgress:
 
     def test_the_environment_adds_no_proxy(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-        client = http_client(oakleaf.mcp("https://example.com/mcp"))
+        client = http_client(oakleaf_mcp.server("https://example.com/mcp"))
         assert isinstance(client._transport, CheckedTransport)
         assert client._mounts == {}

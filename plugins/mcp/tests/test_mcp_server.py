@@ -24,7 +24,7 @@ from oakleaf.log.runtime import real_runtime
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf_mcp.archive import MAX_BYTES, Archive
-from oakleaf_mcp.server import HttpServer
+from oakleaf_mcp.archive_server import HttpServer
 from support.terminal import OAKLEAF, environment
 
 TOOLS = ["diff", "search", "sessions", "show", "tree", "usage"]

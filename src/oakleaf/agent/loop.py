@@ -517,7 +517,7 @@ def build_loop(writer: Writer, setup: RunSetup, parent: LimitChecker | None = No
     """Build a loop with the usual collaborators; `parent` checks the limits of the session that runs this one as a task."""
     checker = LimitChecker(writer, setup.limits, parent)
     tasks = TaskRunner(writer, setup.models, checker, build_loop, setup.effects)
-    tool_runner = ToolRunner(writer, setup.tools, tasks, setup.servers, setup.effects)
+    tool_runner = ToolRunner(writer, setup.tools, tasks, setup.sources, setup.effects)
     caller = ModelCaller(writer, setup.models, tool_runner, checker, setup.options)
     compactor = Compactor(writer, checker)
     return Loop(

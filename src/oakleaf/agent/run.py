@@ -20,6 +20,7 @@ from oakleaf.agent.events import Emit, Event, RunResult, StopRun, fact_event, ru
 from oakleaf.agent.limits import Limits
 from oakleaf.agent.loop import Loop, build_loop
 from oakleaf.agent.tasks import RunSetup
+from oakleaf.agent.tools.sources import ToolLike, for_one_turn, split_tools
 from oakleaf.agent.writer import Writer
 from oakleaf.core.entries import Effects, Entry, check_effects
 from oakleaf.core.messages import Message
@@ -31,7 +32,6 @@ from oakleaf.log.lease import is_held
 from oakleaf.log.log import Log
 from oakleaf.models.base import Model
 from oakleaf.wire.options import check_options
-from oakleaf_mcp.client.server import ToolLike, for_one_turn, split_tools
 
 ModelLike = Model | str | Sequence[Model | str]
 
@@ -312,10 +312,10 @@ def start_run(
     for one in models:
         check_options(one.provider, options)
     writer = Writer(log, models[0], is_one_shot=one_shot)
-    by_name, servers = split_tools(tools)
-    servers = for_one_turn(servers) if one_shot else servers
+    by_name, sources = split_tools(tools)
+    sources = for_one_turn(sources) if one_shot else sources
     setup = RunSetup(
-        models, by_name, limits or Limits(), options, servers, accept_imported, about or {}, effects
+        models, by_name, limits or Limits(), options, sources, accept_imported, about or {}, effects
     )
     return Run(build_loop(writer, setup), content, key, previous)
 

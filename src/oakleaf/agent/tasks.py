@@ -17,6 +17,7 @@ from oakleaf.agent.call_status import pending_approvals
 from oakleaf.agent.events import Emit, Event, ignore
 from oakleaf.agent.limits import LimitChecker, Limits
 from oakleaf.agent.task_line import MAX_TASK_DEPTH, ancestors, is_task_of
+from oakleaf.agent.tools.sources import ToolSource, for_one_turn, split_tools
 from oakleaf.agent.tools.tool import TaskNeedsApproval, TaskOptions, Tool
 from oakleaf.agent.writer import Writer
 from oakleaf.core.context import merge_options
@@ -29,7 +30,6 @@ from oakleaf.log.changes import new_key
 from oakleaf.log.log import Log
 from oakleaf.models.base import Model
 from oakleaf.stores.base import NewSession, SessionRow
-from oakleaf_mcp.client.server import McpServer, for_one_turn, split_tools
 
 if TYPE_CHECKING:
     from oakleaf.agent.loop import Loop
@@ -43,8 +43,8 @@ class RunSetup(Struct, frozen=True):
     limits: Limits
     options: Mapping[str, Any] | None = None
     """Options of the model's calls, which hold from here on."""
-    servers: Sequence[McpServer] = ()
-    """MCP servers, whose tools are added when the loop runs."""
+    sources: Sequence[ToolSource] = ()
+    """Their tools are added when the loop runs."""
     accepts_imported: bool = False
     """Whether what an import left open may run."""
     about: Mapping[str, Any] = {}
@@ -82,13 +82,13 @@ class TaskRunner:
         if number is not None:
             self.emit(Event("session:task_started", {}, number))
         log = Log(parent.store, row, parent.runtime)
-        tools, servers = split_tools(task.tools)
+        tools, sources = split_tools(task.tools)
         cursor = await run_blocking(lambda: log.cursor)
         is_new, error, options = not (cursor.turn or row.turns), "", task.options
         if task.models is None and is_new:
             options = merge_options(self._writer.settings().options, options)
         models, limits = task.models or self._models, task.limits or self._limits.limits
-        setup = RunSetup(models, tools, limits, options, for_one_turn(servers), effects=self._effects)
+        setup = RunSetup(models, tools, limits, options, for_one_turn(sources), effects=self._effects)
 
         def note(event: Event) -> None:
             nonlocal error

@@ -18,6 +18,7 @@ from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, has
 from oakleaf.agent.events import Emit, Event, ignore
 from oakleaf.agent.import_plan import require_accepted
 from oakleaf.agent.tasks import TaskRunner, task_id
+from oakleaf.agent.tools.sources import Connections, ToolSource
 from oakleaf.agent.tools.tool import (
     EarlierCall,
     Happened,
@@ -36,11 +37,9 @@ from oakleaf.core.state import State
 from oakleaf.core.tool_definitions import ToolSet, ToolSpec, define_tools
 from oakleaf.core.turns import OpenCall
 from oakleaf.errors import Fenced, OakleafError, SessionTrashed, StaleLeaf
-from oakleaf_mcp.client.server import McpServer, load_connections, merge_tools
 
 if TYPE_CHECKING:
     from oakleaf.log.log import Log
-    from oakleaf_mcp.client.connection import Connections
 
 UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."
@@ -79,7 +78,7 @@ class ToolRunner:
         writer: Writer,
         tools: Mapping[str, Tool],
         tasks: TaskRunner,
-        servers: Sequence[McpServer] = (),
+        sources: Sequence[ToolSource] = (),
         effects: Effects | None = None,
     ) -> None:
         self.writer, self.log = writer, writer.log
@@ -87,9 +86,9 @@ class ToolRunner:
         """What this run says about unsafe calls that a path which was left has made; None: as the path says."""
         self.tools, self.tasks = tools, tasks
         self._emit: Emit = ignore
-        self._servers = servers
+        self._sources = sources
         self.connections: Connections | None = None
-        """The MCP servers, once they are connected. Closing them leaves them to the next run of the session, or ends them
+        """Those to the sources, once there are some. Closing them leaves them to the next run of the session, or ends them
         with all processes that they started."""
         self._tool_set: tuple[tuple[list[ToolSpec], set[str]], ToolSet] | None = None
         """The tools that were in force last, and their definitions."""
@@ -98,13 +97,11 @@ class ToolRunner:
         """What the calls in flight store with their results."""
 
     async def connect(self) -> list[Event]:
-        """Connect to the MCP servers and add their tools; return warnings about those that had ended since the last run."""
-        if not self._servers:
+        """Connect to the sources and add their tools; return warnings about those that had ended since the last run."""
+        if not self._sources:
             return []
-        # In a thread: the package takes a second to import.
-        connections = await asyncio.to_thread(load_connections)
-        self.connections = connections(self._servers, self.log.runtime.redactor, _session_key(self.log))
-        self.tools = merge_tools(self.tools, await self.connections.open())
+        self.connections = Connections(self._sources, self.log.runtime.redactor, _session_key(self.log))
+        self.tools = await self.connections.open(self.tools)
         about = {"code": "mcp_server_restarted", "session_id": self.log.session_id}
         return [Event("session:warning", about | {"message": why}) for why in self.connections.restarts]
 

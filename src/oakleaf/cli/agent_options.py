@@ -15,7 +15,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from math import isfinite
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import click
 import msgspec
@@ -35,6 +35,7 @@ from oakleaf.core.entries import Effects, Settings
 from oakleaf.core.messages import system as system_message
 from oakleaf.core.usage import MICROCENTS_PER_DOLLAR
 from oakleaf.errors import ModelRefused, ModelUnavailable
+from oakleaf.ext import ToolLike, ToolSource, is_source, split_tools
 from oakleaf.log.imports import has_foreign_detail
 from oakleaf.log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection, Workspace
 from oakleaf.models.availability import available_models
@@ -43,7 +44,6 @@ from oakleaf.models.names import address_of, is_model_name, stored_model
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.wire.options import check_options
-from oakleaf_mcp.client.server import McpServer, ToolLike, split_tools
 from oakleaf_workspace.scope import check_variable_names
 
 NO_MODEL = """\
@@ -159,19 +159,19 @@ class CommandAgent(Struct, frozen=True):
     """Limits for a session that has none of the same name."""
     model_options: dict[str, Any] = {}
     """Options of the model's calls that the session does not have yet."""
-    servers: tuple[McpServer, ...] = ()
-    server_tools: tuple[Tool, ...] = ()
-    """What the servers listed; a run connects to them itself."""
+    sources: tuple[ToolSource, ...] = ()
+    source_tools: tuple[Tool, ...] = ()
+    """What the sources listed; a run connects to them itself."""
 
     def tools(self, session: Session | None) -> list[Tool]:
         """Return all its tools. Those of the workspace store long output in the session, and need one."""
-        return [*self.own_tools, *self.server_tools, *self._workspace_tools(session)]
+        return [*self.own_tools, *self.source_tools, *self._workspace_tools(session)]
 
     def run_arguments(self, session: Session) -> dict[str, Any]:
         """Return the keyword arguments of `send` and `resume`."""
         return {
             "model": self.models,
-            "tools": [*self.own_tools, *self.servers, *self._workspace_tools(session)],
+            "tools": [*self.own_tools, *self.sources, *self._workspace_tools(session)],
             "limits": self._limits_of(session),
             "options": self.model_options,
             "effects": self.options.effects,
@@ -273,7 +273,7 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     for model in models:
         check_options(model.provider, model_options)
     limits, context = options.limits, options.context
-    own, servers = command_tools(options)
+    own, sources = command_tools(options)
     return CommandAgent(
         options,
         names,
@@ -283,8 +283,8 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
         None if options.workspace is None else context,
         options.default_limits,
         model_options,
-        servers,
-        connect_once(own, servers),
+        sources,
+        connect_once(own, sources),
     )
 
 
@@ -403,14 +403,14 @@ def flags_for_open_calls(session: Session) -> str:
 # -- tools from files and modules ------------------------------------------------------------------------
 
 
-def command_tools(options: AgentOptions) -> tuple[dict[str, Tool], tuple[McpServer, ...]]:
-    """Return the tools of --tools, and the servers of --tools and --mcp."""
+def command_tools(options: AgentOptions) -> tuple[dict[str, Tool], tuple[ToolSource, ...]]:
+    """Return the tools of --tools, and the sources of --tools and --mcp."""
     servers = load_servers(options.mcp, trust=options.mcp_trust, approve=options.mcp_approve)
     return split_tools([*load_tools(options.tools), *servers])
 
 
 def load_tools(sources: Iterable[str]) -> list[ToolLike]:
-    """Return the tools and MCP servers of each `FILE.py` or `package.module`, or of one name in it (`FILE.py:name`), without duplicates."""
+    """Return the tools, and sources of tools, of each `FILE.py` or `package.module`, or of one name in it (`FILE.py:name`), without duplicates."""
     loaded: dict[int, ToolLike] = {}
     for source in sources:
         place, _, name = source.partition(":")
@@ -462,20 +462,25 @@ def _tools_named(source: str, module: ModuleType, name: str) -> list[ToolLike]:
     value = getattr(module, name, None)
     if value is None:
         raise CommandError(f"--tools {source}: it has no {name!r}")
-    return [tool(value)] if callable(value) and not isinstance(value, Tool) else _tools_of(value)
+    return [tool(value)] if callable(value) and not _is_ready(value) else _tools_of(value)
 
 
 def _all_tools(module: ModuleType) -> list[ToolLike]:
     values = vars(module)
-    own = (value for value in values.values() if isinstance(value, Tool | McpServer))
+    own = (value for value in values.values() if _is_ready(value))
     return [*own, *_tools_of(values.get("tools"))]
 
 
 def _tools_of(value: Any) -> list[ToolLike]:
-    if isinstance(value, Tool | McpServer):
+    if _is_ready(value):
         return [value]
     several = value if isinstance(value, list | tuple) else ()
-    return [one if isinstance(one, Tool | McpServer) else tool(one) for one in several]
+    return [one if _is_ready(one) else tool(one) for one in several]
+
+
+def _is_ready(value: object) -> TypeGuard[Tool | ToolSource]:
+    """Whether it can be passed on as it is; a function is made a tool first."""
+    return isinstance(value, Tool) or is_source(value)
 
 
 # -- options -------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from oakleaf.agent.events import Event
 from oakleaf.agent.limits import LIMIT_CODE, Limits
 from oakleaf.agent.run import ModelLike, resolve_models
+from oakleaf.agent.tools.sources import Connections, ToolLike, split_tools
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.agent.writer import run_uncancelled
 from oakleaf.core.context import fold_settings, merge_options
@@ -45,7 +46,6 @@ from oakleaf.replay.replay_loop import CallMeter, ReplayParts, replay_loop
 from oakleaf.replay.report import ReplayReport
 from oakleaf.replay.tool_answers import Mode, OnMiss, ToolAnswers, visible_tools
 from oakleaf.wire.options import check_options
-from oakleaf_mcp.client.server import ToolLike, load_connections, merge_tools, split_tools
 
 MODES = ("strict", "recorded", "dry", "live")
 ON_MISS = ("stop", "next", "continue")
@@ -93,7 +93,7 @@ class Replay:
     def __init__(self, source: Log, plan: ReplayPlan) -> None:
         self.source, self.plan = source, plan
         self.mode: Mode = plan.mode or ("live" if plan.live else "recorded" if plan.is_changed else "strict")
-        self.tools, self.servers = split_tools(() if isinstance(plan.tools, str) else plan.tools)
+        self.tools, self.sources = split_tools(() if isinstance(plan.tools, str) else plan.tools)
         _check_plan(plan, self.mode)
         self.models = self._resolve_models()
         self.stop_reason: str | None = None
@@ -121,12 +121,12 @@ class Replay:
         return [stored_model(name, row.session_id)]
 
     async def run(self) -> ReplayReport:
-        """Replay all turns. MCP servers are connected only in a mode that may run their tools."""
-        if not self.servers or self.mode not in ("dry", "live"):
+        """Replay all turns. Sources of tools are connected only in a mode that may run their tools."""
+        if not self.sources or self.mode not in ("dry", "live"):
             return await self._run()
-        connections = (await asyncio.to_thread(load_connections))(self.servers, self.source.runtime.redactor)
+        connections = Connections(self.sources, self.source.runtime.redactor)
         try:
-            self.tools, self.servers = merge_tools(self.tools, await connections.open()), ()
+            self.tools, self.sources = await connections.open(self.tools), ()
             return await self._run()
         finally:
             await run_uncancelled(connections.close())
@@ -218,7 +218,7 @@ class Replay:
             recording, overrides, uses_recorded_answers=not self.models, has_own_tools=bool(self.tools)
         )
         tools = visible_tools(
-            self.tools, recording, self._recorded_tools(recording), adds_recorded=bool(self.servers)
+            self.tools, recording, self._recorded_tools(recording), adds_recorded=bool(self.sources)
         )
         limits = self._limits(recording)
         return ReplayParts(

@@ -27,7 +27,7 @@ from oakleaf.agent.run import ModelLike, resolve_models
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.usage import Usage
 from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound
-from oakleaf.ext import DEFAULT_QUEUE, TaskQueue, task_queue
+from oakleaf.ext import DEFAULT_QUEUE, TaskQueue, task_queue, tools_by_name
 from oakleaf.models.availability import available_models, check_available
 from oakleaf.models.base import Model, model_name
 from oakleaf.models.names import model_by_name, stored_model
@@ -54,7 +54,6 @@ from oakleaf_lab.record import LabRecord, find_run
 from oakleaf_lab.report_text import plan_lines
 from oakleaf_lab.runner import LocalRunner, Progress, Runner
 from oakleaf_lab.scorers import Judge, ScoreFunction, Scorer, as_scorers
-from oakleaf_mcp.client.server import tools_by_name
 
 ModelOfCell = Callable[[Cell], Model]
 """A function that returns the model of one cell, for example with a seed of its own."""

@@ -17,6 +17,7 @@ import psycopg
 import pytest
 
 import oakleaf
+import oakleaf_mcp
 from oakleaf import (
     Broken,
     Limits,
@@ -1214,7 +1215,7 @@ class TestWorker:
         session = queue.store.start("reader")
         session.send("hello", engine="absurd", queue=queue.name)
         model = by_step(assistant("Wait.", ToolCall("w", "echo", {"text": "from there"})), "Read.")
-        with queue.working(Agent("reader", model, [oakleaf.mcp(command)])):
+        with queue.working(Agent("reader", model, [oakleaf_mcp.server(command)])):
             wait_until(answered(session, "Read."))
         result = session.path()[-2].message
         assert result is not None

@@ -27,10 +27,10 @@ from oakleaf.errors import (
     ToolsMissing,
     TurnLimit,
 )
+from oakleaf.ext import ToolLike, split_tools
 from oakleaf.log.lease import interrupt
 from oakleaf.session import Session
 from oakleaf.store import Store
-from oakleaf_mcp.client.server import ToolLike, split_tools
 from oakleaf_server.context import ServerAgent, ServerContext
 from oakleaf_server.problems import Refusal, problem_of
 from oakleaf_server.schemas import Responder
@@ -214,7 +214,7 @@ def _check_tasks(session: Session, tools: Iterable[ToolLike]) -> None:
 
 def responder(agent: ServerAgent, session: Session, settings: Settings) -> Responder:
     """Return the model and the tools that would answer a message now, or why none can."""
-    tools = list(split_tools(agent.tools_of(session))[0])  # those of MCP servers are known in a run only
+    tools = list(split_tools(agent.tools_of(session))[0])  # those of a source are known in a run only
     if settings.tools is not None:
         tools = [name for name in tools if name in settings.tools]
     try:

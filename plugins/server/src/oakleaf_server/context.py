@@ -23,12 +23,12 @@ from oakleaf.agent.prompt_window import MessageLimits, tree_message_limits
 from oakleaf.core.entries import Effects
 from oakleaf.core.tree import Branch, Leaf, reachable_seqs
 from oakleaf.errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
+from oakleaf.ext import ToolLike
 from oakleaf.log.log import Log
 from oakleaf.log.workspace import Workspace
 from oakleaf.models.base import Model, model_name
 from oakleaf.session import Session
 from oakleaf.store import Store
-from oakleaf_mcp.client.server import ToolLike
 from oakleaf_server.auth import AccessSettings, Caller
 from oakleaf_server.live import LiveHub, StorePoller
 from oakleaf_server.metrics import Metrics

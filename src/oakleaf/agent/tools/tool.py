@@ -29,7 +29,7 @@ from oakleaf.models.base import Model
 
 if TYPE_CHECKING:
     from oakleaf.agent.limits import Limits
-    from oakleaf_mcp.client.server import ToolLike
+    from oakleaf.agent.tools.sources import ToolLike
 
 Effect = Literal["read", "idempotent", "unsafe"]
 Decision = Literal["approved", "denied"]

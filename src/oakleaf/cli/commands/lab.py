@@ -47,8 +47,8 @@ from oakleaf_lab.record import RUN_PREFIX, run_summary
 from oakleaf_lab.scorers import Judge, ScoreFunction, subject_of
 
 if TYPE_CHECKING:
+    from oakleaf.ext import ToolLike
     from oakleaf_lab.lab import Lab
-    from oakleaf_mcp.client.server import ToolLike
 
 
 @click.group()

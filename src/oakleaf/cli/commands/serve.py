@@ -207,7 +207,7 @@ def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
     agent = agent_for(options, None)
     return ServerAgent(
         tuple(agent.models),
-        (*agent.own_tools, *agent.servers),
+        (*agent.own_tools, *agent.sources),
         agent.limits,
         agent.default_limits,
         agent.workspace,

@@ -1,7 +1,7 @@
 """A connection to an MCP server: its tools, its calls and their results.
 
 A task of its own holds the connection, because the client must be left by the task that entered it. Whatever the server
-does, each call has a result in time, and after `close` no process of it is left. Everything but `Connections` and the
+does, each call has a result in time, and after `close` no process of it is left. Everything but `RunConnection` and the
 function of a tool runs on the thread of `kept_servers`.
 """
 
@@ -41,11 +41,13 @@ from oakleaf.agent.tools.tool import Tool, ToolContext, error_result
 from oakleaf.core.codec import to_json
 from oakleaf.core.messages import Attachment, Media, Message, Text, ToolCall, tool_result
 from oakleaf.core.redact import Redactor
-from oakleaf.errors import McpServerUnavailable, OakleafError, OutOfScope, shorten
+from oakleaf.errors import OakleafError, OutOfScope, shorten
+from oakleaf.ext import BEFORE_A_SESSION
 from oakleaf_mcp.client.egress import check_address, http_client
 from oakleaf_mcp.client.kept_servers import kept_servers, log
 from oakleaf_mcp.client.process import ServerProcess
 from oakleaf_mcp.client.server import McpServer, describe
+from oakleaf_mcp.errors import McpServerUnavailable
 
 MAX_TEXT_BYTES = 64_000
 """The maximum bytes of text of one result that a model sees; the whole text is stored with it."""
@@ -61,10 +63,6 @@ _MAX_TOOLS = 1_000
 # Without a handler Python prints the warnings of libraries on the terminal.
 for _name in ("mcp", "client", log.name):
     logging.getLogger(_name).addHandler(logging.NullHandler())
-
-
-UNUSED = "unused"
-"""In place of a session, for servers that have only listed their tools."""
 
 
 class ServerResult(Struct, frozen=True):
@@ -344,66 +342,50 @@ class McpConnection:
         return McpServerUnavailable(str(self.server), reason, hint)
 
 
-class Connections:
-    """The servers of one run. Those of a `session` are kept for its next run, if they are commands."""
+class RunConnection:
+    """One run's connection to a server. A command that a session uses is kept for the session's next run."""
 
-    def __init__(self, servers: Sequence[McpServer], redactor: Redactor, session: object = None) -> None:
-        self._servers, self._redactor, self._session = servers, redactor, session
-        self._connections: list[McpConnection] = []
-        self._opening: list[asyncio.Task[list[Tool]]] = []
+    def __init__(self, server: McpServer, redactor: Redactor, session_key: object) -> None:
+        self._server, self._redactor, self._session_key = server, redactor, session_key
+        self._connection: McpConnection | None = None
+        self._connecting: asyncio.Task[Any] | None = None
         self.restarts: list[str] = []
-        """Which servers were started again, and why: they had ended since the last run, and what they remembered is gone."""
+        """That the server was started again, and why: it had ended since the last run, and what it remembered is gone."""
 
-    @classmethod
-    def before_a_session(cls, servers: Sequence[McpServer]) -> Connections:
-        """Return connections that list tools only; the first session that wants the same servers gets them."""
-        return cls(servers, Redactor(), UNUSED)
-
-    async def open(self) -> list[tuple[McpServer, list[Tool]]]:
-        """Connect to all servers at once; if one fails, to none."""
-        return await kept_servers.run(self._open())
+    async def connect(self) -> list[Tool]:
+        """Take over the server that is kept for the session, or start one; return its tools."""
+        return await kept_servers.run(self._connect())
 
     async def close(self) -> None:
-        """End the connections that no later run will use."""
+        """End the connection, unless a later run will use it."""
         await kept_servers.run(self._close())
 
-    async def _open(self) -> list[tuple[McpServer, list[Tool]]]:
-        self._opening = [asyncio.ensure_future(self._connect(server)) for server in self._servers]
-        try:
-            tools = await asyncio.gather(*self._opening)
-        except BaseException:
-            await self._close()
-            raise
-        return list(zip(self._servers, tools, strict=True))
-
-    async def _connect(self, server: McpServer) -> list[Tool]:
-        keys = [(session, server.process_key) for session in (self._session, UNUSED) if session is not None]
-        connection = next(filter(None, (kept_servers.take(key, McpConnection) for key in keys)), None)
-        if connection is not None:
-            self._connections.append(connection)
+    async def _connect(self) -> list[Tool]:
+        self._connecting = asyncio.current_task()
+        server = self._server
+        keys = [(key, server.process_key) for key in (self._session_key, BEFORE_A_SESSION) if key is not None]
+        kept = next(filter(None, (kept_servers.take(key, McpConnection) for key in keys)), None)
+        if kept is not None:
+            self._connection = kept
             try:
-                return await connection.open_again(server, self._redactor)
+                return await kept.open_again(server, self._redactor)
             except ServerGone as error:
-                self._connections.remove(connection)
-                await connection.close()
+                await kept.close()
                 self.restarts.append(f"{server} was started again: {error}")
                 log.warning("%s", self.restarts[-1])
-        connection = McpConnection(server, self._redactor)
-        self._connections.append(connection)
-        return await connection.open()
+        self._connection = McpConnection(server, self._redactor)
+        return await self._connection.open()
 
     async def _close(self) -> None:
-        for task in self._opening:
-            task.cancel()
-        if self._opening:
-            await asyncio.wait(self._opening)
-        connections, self._connections = self._connections, []
-        await asyncio.gather(*map(self._leave, connections))
-
-    async def _leave(self, connection: McpConnection) -> None:
+        if self._connecting is not None and not self._connecting.done():
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
         seconds = connection.server.idle_timeout
-        if self._session is not None and seconds and connection.is_reusable:
-            kept_servers.keep((self._session, connection.server.process_key), connection, seconds)
+        if self._session_key is not None and seconds and connection.is_reusable:
+            kept_servers.keep((self._session_key, connection.server.process_key), connection, seconds)
         else:
             await connection.close()
 

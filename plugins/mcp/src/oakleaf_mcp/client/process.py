@@ -28,8 +28,8 @@ from mcp_types import (
 
 from oakleaf.agent.tools.process_tree import ProcessTree
 from oakleaf.core.json_repair import repair_json
-from oakleaf.errors import McpServerUnavailable
 from oakleaf_mcp.client.server import McpServer
+from oakleaf_mcp.errors import McpServerUnavailable
 
 Incoming = SessionMessage | Exception
 _Connected = tuple[asyncio.StreamWriter, asyncio.StreamReader, asyncio.StreamReader]

@@ -10,19 +10,22 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.tools.tool import Effect, Tool, tool
+from oakleaf.agent.tools.tool import Effect
 from oakleaf.core.tool_definitions import ToolSpec
-from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, McpServerUnavailable, shorten
+from oakleaf.errors import InvalidArgument, shorten
+from oakleaf.install import install_line
+from oakleaf_mcp.errors import McpServerUnavailable
 
 if TYPE_CHECKING:
-    from oakleaf_mcp.client.connection import Connections
+    from oakleaf.core.redact import Redactor
+    from oakleaf_mcp.client.connection import RunConnection
 
 INHERITED_VARIABLES = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
 """What a command inherits of this process's environment."""
@@ -80,6 +83,22 @@ class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     def needs_approval(self, name: str) -> bool:
         return self.approval if isinstance(self.approval, bool) else name in self.approval
 
+    def for_one_turn(self) -> McpServer:
+        """Return the server for a session that has no turn after this one: no process is kept."""
+        return replace(self, idle_timeout=0.0)
+
+    def open(self, redactor: Redactor, session_key: object) -> RunConnection:
+        """Return a connection for one run; imports what connects."""
+        file = shadowing_file()
+        if file is not None:
+            raise McpServerUnavailable(str(self), f"{file} hides the package mcp", "rename that file")
+        try:
+            from oakleaf_mcp.client.connection import RunConnection
+        except ModuleNotFoundError as error:
+            hint = f"install it with: {install_line('mcp')}"
+            raise McpServerUnavailable(str(self), f"{error.name} is not installed", hint) from None
+        return RunConnection(self, redactor, session_key)
+
     def effect(self, read_only: bool | None, idempotent: bool | None) -> Effect:
         """Return the effect by a tool's hints. They are claims of the server: without `trust` every tool is unsafe."""
         if not self.trust:
@@ -87,8 +106,9 @@ class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         return "read" if read_only else "idempotent" if idempotent else "unsafe"
 
 
-def mcp(
-    server: str | Sequence[str],
+def server(
+    where: str | Sequence[str],
+    /,
     *,
     prefix: str = "",
     trust: bool = False,
@@ -123,7 +143,7 @@ def mcp(
     hosts: hosts (`name` or `name:port`) that may be at a private address. Without it an address must be public, or be
         written as this machine: localhost, 127.0.0.1 or [::1].
     """
-    argv, url = _parse(server)
+    argv, url = _parse(where)
     if not _PREFIX.fullmatch(prefix):
         raise InvalidArgument("prefix", prefix, "at most 32 letters, digits, - and _")
     for name, seconds in (("timeout", timeout), ("connect_timeout", connect_timeout)):
@@ -180,53 +200,6 @@ def _parse(server: str | Sequence[str]) -> tuple[tuple[str, ...], str]:
     return argv, ""
 
 
-ToolLike = Tool | Callable[..., Any] | McpServer
-"""What `tools=[…]` takes."""
-
-
-def split_tools(tools: Iterable[ToolLike]) -> tuple[dict[str, Tool], tuple[McpServer, ...]]:
-    """Return tools by name, and the servers whose tools are known once they are connected."""
-    items = list(tools)
-    servers = tuple(item for item in items if isinstance(item, McpServer))
-    return tools_by_name(item for item in items if not isinstance(item, McpServer)), servers
-
-
-def for_one_turn(servers: Iterable[McpServer]) -> tuple[McpServer, ...]:
-    """Return the servers of a session that has no turn after this one: none is kept for it."""
-    return tuple(replace(server, idle_timeout=0.0) for server in servers)
-
-
-def tools_by_name(tools: Iterable[ToolLike]) -> dict[str, Tool]:
-    """Return tools by name; plain functions become tools."""
-    by_name: dict[str, Tool] = {}
-    for item in tools:
-        if isinstance(item, McpServer):
-            raise InvalidTool(
-                str(item),
-                "the tools of an MCP server are known in a run only",
-                "leave it out where recordings answer, as in a lab: what it offered and returned is recorded; else pass tools",
-            )
-        item = item if isinstance(item, Tool) else tool(item)
-        if item.name in by_name:
-            raise InvalidTool(item.name, "another tool has the same name", "rename one: @tool(name=…)")
-        by_name[item.name] = item
-    return by_name
-
-
-def merge_tools(
-    own: Mapping[str, Tool], offers: Iterable[tuple[McpServer, Sequence[Tool]]]
-) -> dict[str, Tool]:
-    """Return all tools by name; raise `DuplicateTool` if a name occurs twice."""
-    merged = dict(own)
-    origin: dict[str, str] = {}
-    for server, tools in offers:
-        for each in tools:
-            if each.name in merged:
-                raise DuplicateTool(each.name, origin.get(each.name, "a tool of this program"), str(server))
-            merged[each.name], origin[each.name] = each, str(server)
-    return merged
-
-
 def describe(name: str, description: str | None, schema: Mapping[str, Any]) -> ToolSpec:
     """Return a server's tool as it is described to a model."""
     return ToolSpec(name, description or name.replace("_", " "), {**schema, "type": "object"})
@@ -242,19 +215,3 @@ def shadowing_file() -> str | None:
     spec = importlib.util.find_spec("mcp")
     is_file = spec is not None and spec.submodule_search_locations is None
     return spec.origin if spec is not None and is_file else None
-
-
-def load_connections() -> type[Connections]:
-    """Import what connects to servers; it needs the extra `mcp`."""
-    file = shadowing_file()
-    if file is not None:
-        raise McpServerUnavailable("of tools=[…]", f"{file} hides the package mcp", "rename that file")
-    try:
-        from oakleaf_mcp.client.connection import Connections
-    except ModuleNotFoundError as error:
-        raise McpServerUnavailable(
-            "of tools=[…]",
-            f"{error.name} is not installed",
-            "install it with: pip install 'oakleaf[mcp]'",
-        ) from None
-    return Connections

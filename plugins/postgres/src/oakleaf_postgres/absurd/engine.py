@@ -24,6 +24,7 @@ from oakleaf.core.messages import Message, user
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import MAX_COUNT
 from oakleaf.errors import InputsQueued, InvalidOperation, PostgresRequired, SessionRunning, TurnOpen
+from oakleaf.ext import ToolLike, ToolSource, split_tools
 from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
@@ -33,7 +34,6 @@ from oakleaf.models.base import Model
 from oakleaf.stores.base import SessionRow
 from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf.wire.options import check_options
-from oakleaf_mcp.client.server import McpServer, ToolLike, split_tools
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.shared_transaction import EngineConnections
@@ -71,7 +71,7 @@ class Agent(Struct, frozen=True):
     def tools_by_name(self) -> dict[str, Tool]:
         return split_tools(self.tools)[0]
 
-    def servers(self) -> tuple[McpServer, ...]:
+    def sources(self) -> tuple[ToolSource, ...]:
         return split_tools(self.tools)[1]
 
     def tools_for(self, log: Log) -> dict[str, Tool]:

@@ -597,7 +597,7 @@ class TaskRun:
             own = fold_settings(self._store.control_entries(log.session_id, leaf=log.leaf))
         options = {name: value for name, value in agent.options.items() if name not in (own.options or {})}
         effects = agent.effects if own.effects is None else None
-        return RunSetup(loaded.models, loaded.tools, agent.limits, options, agent.servers(), effects=effects)
+        return RunSetup(loaded.models, loaded.tools, agent.limits, options, agent.sources(), effects=effects)
 
     async def _run_cancellable(self, loop: Loop, writer: ClaimedWriter) -> None:
         """Cancel the loop when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""

@@ -17,6 +17,7 @@ from oakleaf.core.messages import system
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.turns import CallModel, Rest, RunTools
 from oakleaf.errors import InvalidArgument
+from oakleaf.ext import split_tools
 from oakleaf.log.lease import is_held
 from oakleaf.log.session_list import MAX_COUNT, count_sessions, current_row, heading, headings, session_page
 from oakleaf.log.workspace import Workspace
@@ -25,7 +26,6 @@ from oakleaf.store import Store
 from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
 from oakleaf.stores.counts import CountColumn
 from oakleaf.wire import PROVIDERS
-from oakleaf_mcp.client.server import split_tools
 from oakleaf_server.active_runs import responder
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
 from oakleaf_server.json_views import public_row, row_view, to_json
@@ -139,7 +139,7 @@ def server_info(request: ApiRequest) -> ServerInfo:
     """Describe the server and what the caller may do."""
     context, caller = context_and_caller(request)
     agent = context.agent
-    own, _ = split_tools(agent.tools)  # those of MCP servers are known in a run only
+    own, _ = split_tools(agent.tools)  # those of a source are known in a run only
     tools = [{"name": t.name, "effect": t.effect, "approval": t.approval} for t in own.values()]
     return ServerInfo(
         version=__version__,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import oakleaf as library
+import oakleaf_mcp
 from oakleaf import ScriptedModel, ToolCall, assistant
 from oakleaf.cli.mcp_option import load_servers
 from oakleaf.cli.rendering.error_text import CommandError
@@ -110,7 +111,7 @@ class TestRun:
 class TestServe:
     def test_the_server_answers_with_its_tools(self) -> None:
         model = ScriptedModel([assistant(ToolCall("c1", "echo", {"text": "hello"})), assistant("done")])
-        agent = ServerAgent(models=(model,), tools=(library.mcp(SERVER),))
+        agent = ServerAgent(models=(model,), tools=(oakleaf_mcp.server(SERVER),))
         with library.open("memory:") as store, LocalServer(store, agent) as server:
             session = store.start()
             server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
@@ -126,7 +127,7 @@ class TestServe:
 class TestFile:
     """The servers of a JSON file, as other programs keep them."""
 
-    def load(self, folder: Path, **servers: object) -> list[library.McpServer]:
+    def load(self, folder: Path, **servers: object) -> list[oakleaf_mcp.McpServer]:
         (folder / "s.json").write_text(json.dumps({"mcpServers": servers}))
         return load_servers([str(folder / "s.json")])
 

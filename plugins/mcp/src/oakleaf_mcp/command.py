@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import click
 
-from oakleaf.cli.rendering.error_text import CommandError, needs_extra
-from oakleaf.cli.rendering.output import echo, notify
-from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.terminal import CommandError, StoreLocation, echo, notify, pass_location
 from oakleaf_mcp.client.server import shadowing_file
 
 PORT = 8379
@@ -49,14 +47,15 @@ def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | 
     file = shadowing_file()
     if file is not None:
         raise CommandError(f"{file} hides the Python package mcp; rename that file")
-    with needs_extra("mcp"):
-        from oakleaf_mcp import archive, server
-    sessions = archive.Archive(location.open_or_create())
+    from oakleaf_mcp.archive import Archive
+    from oakleaf_mcp.archive_server import HttpServer, serve_stdio
+
+    sessions = Archive(location.open_or_create())
     if not http:
-        server.serve_stdio(sessions)
+        serve_stdio(sessions)
         return
     try:
-        web = server.HttpServer(sessions, host, port, token)
+        web = HttpServer(sessions, host, port, token)
     except OSError as error:
         raise CommandError(
             f"cannot listen on {host}:{port}: {error.strerror}; name another with --port or --host"
