@@ -12,23 +12,23 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 WHEELS = "FOLDER_OF_WHEELS"
-PLUGIN_OF = {
-    "postgres": "postgres",
-    "absurd": "postgres",
-    "server": "server",
-    "lab": "lab",
-    "importers": "importers",
-    "redis": "importers",
-    "record": "record",
-    "mcp": "mcp",
-    "workspace": "workspace",
-    "langgraph": "frameworks",
-    "openai-agents": "frameworks",
-    "claude-agent": "frameworks",
-    "adk": "frameworks",
-    "pydantic-ai": "frameworks",
+PLUGINS_OF = {
+    "postgres": ("postgres",),
+    "absurd": ("postgres",),
+    "server": ("server",),
+    "lab": ("lab",),
+    "importers": ("importers",),
+    "redis": ("importers",),
+    "record": ("record",),
+    "mcp": ("mcp",),
+    "workspace": ("workspace",),
+    "langgraph": ("frameworks", "importers"),
+    "openai-agents": ("frameworks",),
+    "claude-agent": ("frameworks", "importers"),
+    "adk": ("frameworks", "importers"),
+    "pydantic-ai": ("frameworks",),
 }
-"""The extras of the library that a distribution of its own brings, and the folder of each in `plugins/`."""
+"""The extras of the library that distributions of their own bring, and the folders of those in `plugins/`."""
 
 EXTRAS_OF_NAMES = {
     "oakleaf.stores": {"postgresql": "postgres", "postgres": "postgres"},
@@ -67,7 +67,7 @@ def install_line(extra: str) -> str:
     """Return the command that adds an extra: `pip install '/path/to/oakleaf[server]' /path/to/oakleaf/plugins/server`."""
     origin = _origin()
     if origin is not None and origin.is_dir():
-        folders = [f"'{origin / 'plugins' / PLUGIN_OF[extra]}'"] if extra in PLUGIN_OF else []
+        folders = [f"'{origin / 'plugins' / name}'" for name in PLUGINS_OF.get(extra, ())]
         return " ".join(["pip install", f"'{origin}[{extra}]'", *folders])
     wheels = WHEELS if origin is None else f"'{origin.parent}'"
     return f"pip install --find-links {wheels} 'oakleaf[{extra}]'"

@@ -24,8 +24,8 @@ from oakleaf import ToolCall, assistant, tool_result, user
 from oakleaf.core.messages import Reasoning, Text
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf_frameworks import UNKNOWN_RESULT
 from oakleaf_frameworks.adk.service import OakleafSessionService
+from oakleaf_frameworks.shared import UNKNOWN_RESULT
 
 PNG = b"\x89PNG\r\n\x1a\n and \xff\xfe the rest"
 URL = f"data:image/png;base64,{base64.b64encode(PNG * 4).decode()}"

@@ -44,10 +44,10 @@ from oakleaf.cli.main import oakleaf as command
 from oakleaf.core.entries import Compaction, Settings
 from oakleaf.errors import InvalidMessage
 from oakleaf.store import Store
-from oakleaf_frameworks import MISSING_MEDIA, UNKNOWN_RESULT
 from oakleaf_frameworks.claude_agent import session_store as claude_agent
 from oakleaf_frameworks.claude_agent.lines import record_of, stored_lines
 from oakleaf_frameworks.claude_agent.session_store import OakleafSessionStore
+from oakleaf_frameworks.shared import MISSING_MEDIA, UNKNOWN_RESULT
 from support import fake_providers
 from support.claude_transcripts import (
     MODEL,

@@ -1,6 +1,6 @@
 """Google's ADK: Oakleaf as its session service."""
 
-from oakleaf_frameworks import needs_extra
+from oakleaf_frameworks.shared import needs_extra
 
 with needs_extra("adk"):
     from oakleaf_frameworks.adk.service import OakleafSessionService

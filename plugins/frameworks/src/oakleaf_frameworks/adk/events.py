@@ -40,8 +40,8 @@ from oakleaf.wire import PROVIDERS, Blobs
 from oakleaf.wire.gemini import NAME as GEMINI
 from oakleaf.wire.gemini import parse as gemini
 from oakleaf.wire.parsing import parse_base64
-from oakleaf_frameworks import MISSING_MEDIA, UNKNOWN_RESULT, stored_record
 from oakleaf_frameworks.json_diff import apply_edits, diff
+from oakleaf_frameworks.shared import MISSING_MEDIA, UNKNOWN_RESULT, stored_record
 from oakleaf_importers.formats.adk import gemini_evidence
 
 Json = dict[str, Any]

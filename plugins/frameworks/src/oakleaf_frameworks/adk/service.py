@@ -40,7 +40,6 @@ from oakleaf.store import Store
 from oakleaf.stores.base import PathSnapshot, SessionRow
 from oakleaf.wire.gemini import NAME as GEMINI
 from oakleaf.wire.gemini import parse as gemini
-from oakleaf_frameworks import model_call, model_column, require_store
 from oakleaf_frameworks.adk.events import (
     KEY,
     USER,
@@ -69,6 +68,7 @@ from oakleaf_frameworks.adk.state import (
     split_scopes,
     state_patch,
 )
+from oakleaf_frameworks.shared import model_call, model_column, require_store
 
 SessionName = tuple[str, str, str]
 """An app, a user of it, and ADK's id of a session."""

@@ -35,7 +35,7 @@ from oakleaf.errors import InvalidValue
 from oakleaf.ingest.records import LossReport
 from oakleaf.wire import Blobs
 from oakleaf.wire.anthropic import NAME as ISSUER
-from oakleaf_frameworks import MISSING_MEDIA, no_blob, stored_record
+from oakleaf_frameworks.shared import MISSING_MEDIA, no_blob, stored_record
 from oakleaf_importers.formats.claude_code import TranscriptLine, content_blocks, line_message
 from oakleaf_importers.formats.jsonl import decode_json
 

@@ -29,9 +29,9 @@ from oakleaf.errors import InvalidMessage, InvalidValue, SessionTrashed, StaleLe
 from oakleaf.log.log import Log
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionRow
-from oakleaf_frameworks import require_store
 from oakleaf_frameworks.claude_agent.lines import KEY
 from oakleaf_frameworks.claude_agent.transcript import BatchWriter, TranscriptIndex, transcript_lines
+from oakleaf_frameworks.shared import require_store
 from oakleaf_importers.formats.claude_code import TranscriptLine, clean_text, copied_from, line_kind
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from oakleaf.core.usage import Call, Usage
 from oakleaf.ingest.records import LossReport
 from oakleaf.log.log import Log
 from oakleaf.wire import Answer, Blobs
-from oakleaf_frameworks import UNKNOWN_RESULT, model_call, model_column, no_blob
 from oakleaf_frameworks.claude_agent.lines import (
     KEY,
     THINKING,
@@ -37,6 +36,7 @@ from oakleaf_frameworks.claude_agent.lines import (
     stored_lines,
     uuid_of,
 )
+from oakleaf_frameworks.shared import UNKNOWN_RESULT, model_call, model_column, no_blob
 from oakleaf_importers.formats.claude_code import (
     TITLES,
     TranscriptLine,

@@ -31,8 +31,8 @@ from oakleaf.core.codec import from_json, to_json
 from oakleaf.core.entries import Entry, Note
 from oakleaf.core.messages import Message
 from oakleaf.core.tree import Leaf
-from oakleaf_frameworks import stored_record
 from oakleaf_frameworks.langgraph.messages import KEY, StoredMessage, ValueCodec, stored_message
+from oakleaf_frameworks.shared import stored_record
 
 FILLER = {"filler": True}
 """Marks a result that the graph never had: its call was left open, and something else followed."""

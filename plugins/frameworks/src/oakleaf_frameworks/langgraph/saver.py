@@ -47,11 +47,11 @@ from oakleaf.core.codec import check_text
 from oakleaf.errors import InvalidArgument, NotFound, SessionTrashed
 from oakleaf.log.async_bridge import AsyncBridge
 from oakleaf.store import Store
-from oakleaf_frameworks import is_repeatable, require_store
 from oakleaf_frameworks.langgraph.checkpoints import CheckpointRecord, NewCheckpoint
 from oakleaf_frameworks.langgraph.messages import ValueCodec
 from oakleaf_frameworks.langgraph.thread_log import PathCache, ThreadLog
 from oakleaf_frameworks.langgraph.threads import Threads
+from oakleaf_frameworks.shared import is_repeatable, require_store
 
 if TYPE_CHECKING:
     from langgraph.prebuilt.tool_node import ToolCallRequest

@@ -28,7 +28,6 @@ from oakleaf.errors import OrphanResult, StaleLeaf
 from oakleaf.log.log import Log
 from oakleaf.session import Session
 from oakleaf.stores.base import Fact, SessionRow
-from oakleaf_frameworks import NO_RESULT, model_call, model_column
 from oakleaf_frameworks.langgraph.checkpoints import (
     FILLER,
     CallRecord,
@@ -51,6 +50,7 @@ from oakleaf_frameworks.langgraph.messages import (
     stored_message,
     usage_of,
 )
+from oakleaf_frameworks.shared import NO_RESULT, model_call, model_column
 
 TO_APPEND, BACK = "to append", "back"
 """Why the adapter moved a leaf, as recorded in the journal."""

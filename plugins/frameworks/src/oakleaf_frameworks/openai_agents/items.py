@@ -35,8 +35,8 @@ from oakleaf.errors import UnrecognizedReply
 from oakleaf.wire import Blobs, find_provider
 from oakleaf.wire.media import with_reasoning
 from oakleaf.wire.parsing import content_blocks, to_dict
-from oakleaf_frameworks import NO_RESULT, arguments_text, is_spaced, no_blob, stored_record
 from oakleaf_frameworks.json_diff import apply_edits, diff
+from oakleaf_frameworks.shared import NO_RESULT, arguments_text, is_spaced, no_blob, stored_record
 
 Item = dict[str, Any]
 Layout = dict[str, Any]

@@ -39,8 +39,8 @@ from oakleaf.log.async_bridge import AsyncBridge
 from oakleaf.log.log import Log
 from oakleaf.session import Session
 from oakleaf.store import Store
-from oakleaf_frameworks import UNKNOWN_RESULT, model_call, model_column, record_setup, require_store
 from oakleaf_frameworks.openai_agents.items import Item, ItemDraftBuilder, is_ahead, path_items
+from oakleaf_frameworks.shared import UNKNOWN_RESULT, model_call, model_column, record_setup, require_store
 
 if TYPE_CHECKING:
     from agents.memory.session import _CompactionSnapshot

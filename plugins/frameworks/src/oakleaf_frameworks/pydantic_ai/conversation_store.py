@@ -54,7 +54,6 @@ from oakleaf.log.log import Log
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionQuery, SessionRow
-from oakleaf_frameworks import is_repeatable, model_call, model_column, no_blob, record_setup, require_store
 from oakleaf_frameworks.pydantic_ai.messages import (
     Dumped,
     MessageDraftBuilder,
@@ -62,6 +61,14 @@ from oakleaf_frameworks.pydantic_ai.messages import (
     entry_id_of,
     path_messages,
     record_of,
+)
+from oakleaf_frameworks.shared import (
+    is_repeatable,
+    model_call,
+    model_column,
+    no_blob,
+    record_setup,
+    require_store,
 )
 
 V = TypeVar("V")

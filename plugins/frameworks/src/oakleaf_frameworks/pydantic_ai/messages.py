@@ -47,8 +47,15 @@ from oakleaf.core.messages import (
 from oakleaf.wire import Blobs
 from oakleaf.wire.media import with_reasoning
 from oakleaf.wire.parsing import parse_tool_call
-from oakleaf_frameworks import NO_RESULT, UNKNOWN_RESULT, arguments_text, is_spaced, no_blob, stored_record
 from oakleaf_frameworks.json_diff import apply_edits, diff
+from oakleaf_frameworks.shared import (
+    NO_RESULT,
+    UNKNOWN_RESULT,
+    arguments_text,
+    is_spaced,
+    no_blob,
+    stored_record,
+)
 
 Dumped = dict[str, Any]
 

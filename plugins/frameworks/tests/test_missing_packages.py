@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from oakleaf import assistant, user
+from oakleaf.install import PLUGINS_OF, install_line
 from oakleaf.session import Session
 from oakleaf.store import Store
-from oakleaf_frameworks import require_store
+from oakleaf_frameworks.shared import require_store
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 FRAMEWORKS = {
     "langgraph": "langchain_core",
     "openai-agents": "agents",
@@ -27,18 +28,21 @@ FRAMEWORKS = {
 
 @pytest.mark.parametrize("extra", FRAMEWORKS)
 class TestAnExtra:
-    def test_is_named_by_the_error_of_an_import_without_it(
-        self, extra: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setitem(sys.modules, FRAMEWORKS[extra], None)
-        for name in [name for name in sys.modules if name.startswith("oakleaf_frameworks.")]:
-            monkeypatch.delitem(sys.modules, name)
-        with pytest.raises(ModuleNotFoundError, match=rf"pip install 'oakleaf\[{extra}\]'"):
-            importlib.import_module(f"oakleaf_frameworks.{extra.replace('-', '_')}")
+    def test_is_named_by_the_error_of_an_import_without_it(self, extra: str) -> None:
+        package = f"oakleaf_frameworks.{extra.replace('-', '_')}"
+        code = f"import sys; sys.modules[{FRAMEWORKS[extra]!r}] = None; import {package}"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: ")
+        assert install_line(extra) in done.stderr.splitlines()[-1]
 
     def test_is_the_one_its_page_installs(self, extra: str) -> None:
         page = (ROOT / "docs" / "frameworks" / f"{extra}.md").read_text()
         assert f"pip install 'oakleaf[{extra}]'" in page
+
+    def test_names_every_plugin_in_its_install_line(self, extra: str) -> None:
+        project = tomllib.loads((ROOT / "plugins/frameworks/pyproject.toml").read_text())["project"]
+        needed = re.findall(r"oakleaf-(\w+)==", " ".join(project["optional-dependencies"][extra]))
+        assert sorted(PLUGINS_OF[extra]) == sorted(["frameworks", *needed])
 
     def test_brings_the_commands_that_its_page_shows_and_the_prices(self, extra: str) -> None:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

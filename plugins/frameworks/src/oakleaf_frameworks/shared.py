@@ -1,0 +1,142 @@
+"""What the packages of several frameworks share: the store they take, settings, model calls, their own records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import msgspec
+from msgspec.structs import replace
+
+from oakleaf.core.context import fold_settings
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Note, Payload, Settings
+from oakleaf.core.messages import Message, ToolCall
+from oakleaf.core.redact import NullRedactor
+from oakleaf.core.tool_definitions import ToolSpec, define_tools
+from oakleaf.core.usage import Call, Usage
+from oakleaf.ext import price
+from oakleaf.install import install_line
+from oakleaf.log.log import Log
+from oakleaf.session import Session
+from oakleaf.store import Store
+
+V = TypeVar("V")
+NO_RESULT = "[no result was added before the conversation continued]"
+UNKNOWN_RESULT = (
+    "[no result was recorded before the conversation continued: this call may or may not have run]"
+)
+MISSING_MEDIA = "[media whose bytes are not in this store]"
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """Name the extra to install if a framework's package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in ("oakleaf", "oakleaf_frameworks"):
+            raise
+        problem = f"{error.name} is not installed; install it with: {install_line(extra)}"
+        raise ModuleNotFoundError(problem, name=error.name) from error
+
+
+def require_store(value: V, adapter: str, *, or_session: bool = False, redact: bool = True) -> V:
+    """Return `value` if it is a store (or a session, where that is allowed); else raise TypeError.
+
+    Without `redact`, what is written through it is stored as it is; exports are redacted by who opens the store.
+    """
+    if isinstance(value, Store) or (or_session and isinstance(value, Session)):
+        return value if redact else cast(V, _without_redaction(value))
+    hint = f"; pass oakleaf.open({str(value)!r})" if isinstance(value, str | Path) else ""
+    expected = "the Store that oakleaf.open(path) returns" + (", or a Session" if or_session else "")
+    raise TypeError(f"{adapter} expected {expected}, not {type(value).__name__}{hint}")
+
+
+def _without_redaction(value: Store | Session) -> Store | Session:
+    runtime = replace((value if isinstance(value, Store) else value.log).runtime, redactor=NullRedactor())
+    if isinstance(value, Store):
+        return Store(value.backend, runtime)
+    return Session(Log(value.log.store, value.row, runtime))
+
+
+def record_setup(session: Session, tools: Sequence[ToolSpec], prompt: str | None = None) -> None:
+    """Record the tools and the prompt that the model receives next, unless the path has the same already."""
+    log = session.log
+    if log.cursor.open_calls:
+        return  # nothing may come between a call and its result
+    current = fold_settings(log.store.control_entries(session.session_id, leaf=log.leaf))
+    tool_set = define_tools(tools, log.runtime.redactor)
+    changed: dict[str, Any] = {}
+    if prompt is not None and log.runtime.redactor.redact_text(prompt) != (current.prompt or ""):
+        changed["prompt"] = prompt
+    if tool_set.definitions != current.tool_definitions and (tools or current.tool_definitions is not None):
+        changed["tool_definitions"] = tool_set.definitions
+    if changed:
+        blobs = (tool_set.blob,) if "tool_definitions" in changed else ()
+        log.append([Draft(Settings(**changed), blobs=blobs)])
+
+
+def model_call(
+    log: Log,
+    usage: Usage,
+    provider: str | None,
+    model: str | None,
+    *,
+    after: int,
+    answer: int | None,
+    call_id: str | None = None,
+    units: Mapping[str, int] | None = None,
+    failed: bool = False,
+) -> Call:
+    """Return a model call that a framework made after the entry `after`, with its price; `answer` is its answer's seq."""
+    return Call(
+        call_id=call_id or log.runtime.new_id(""),
+        branch=0,
+        after_seq=after,
+        answer_seq=answer,
+        at=log.runtime.now(),
+        usage=usage,
+        provider=provider,
+        model=model,
+        price=price(usage, provider, model, units),
+        failed=failed,
+    )
+
+
+def model_column(calls: Sequence[Call]) -> dict[str, str] | None:
+    """Return the column of the session's row that says which model answered last."""
+    models = [call.model for call in calls if call.model is not None]
+    return {"model": models[-1]} if models else None
+
+
+def is_repeatable(metadata: Mapping[str, Any] | None) -> bool:
+    """Whether a call may run again after a crash, by the effect in its tool's metadata; unsafe is the default."""
+    return (metadata or {}).get("effect") in ("read", "idempotent")
+
+
+def stored_record(payload: Payload, key: str) -> dict[str, Any] | None:
+    """Return what the adapter with this key stored in a payload; None if it is not that adapter's."""
+    data = payload.data if isinstance(payload, Note) else None
+    data = payload.details if isinstance(payload, Message) else data
+    record = (data or {}).get(key)
+    return record if isinstance(record, dict) else None
+
+
+def no_blob(_: str) -> None:
+    """Stand in for reading blobs, where the bytes are still in the message or do not matter."""
+
+
+def arguments_text(call: ToolCall, *, spaced: bool = False) -> str:
+    """Return the arguments of a call as JSON: compact, or spaced as `json.dumps` writes them."""
+    if spaced:
+        return json.dumps(call.arguments)
+    return call.malformed if call.malformed is not None else msgspec.json.encode(call.arguments).decode()
+
+
+def is_spaced(call: ToolCall, arguments: object) -> bool:
+    """Whether this is the spaced JSON of a call's arguments and differs from the compact."""
+    return arguments != arguments_text(call) and arguments == json.dumps(call.arguments)
