@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
@@ -21,6 +22,9 @@ from oakleaf.stores.sqlite.store import SqliteStore
 from support.cli_store import write_store
 from support.runtime import deterministic_runtime
 from support.soak import SOAK
+
+if TYPE_CHECKING:
+    from support.situations import Situation
 
 # Containers often disable bytecode files; then every process the tests start spends most of its time compiling.
 sys.dont_write_bytecode = False
@@ -88,3 +92,13 @@ def session(store: Store) -> Session:
 def store_path(tmp_path: Path) -> Path:
     """The file of the sample store that the commands read."""
     return write_store(tmp_path / "s.db")
+
+
+@pytest.fixture
+def situation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Situation:
+    """A folder with the sample store and a scripted model, in which commands run."""
+    from support.situations import situation_in  # it needs the command line's packages
+
+    return situation_in(tmp_path, monkeypatch, capsys)

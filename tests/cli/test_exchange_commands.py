@@ -549,8 +549,6 @@ class TestOverwriting:
             ("export", "ses_case", "--markdown", "-o", "FILE"),
             ("replay", "ses_case", "--output", "FILE"),
             ("diff", "ses_case", "ses_case", "-o", "FILE"),
-            ("lab", "run", "ses_case", "--mode", "strict", "--output", "FILE"),
-            ("lab", "show", "--html", "FILE"),
             ("backup", "FILE"),
         ],
         ids=" ".join,
@@ -558,7 +556,6 @@ class TestOverwriting:
     def test_a_file_is_overwritten_only_with_force(
         self, store_path: Path, tmp_path: Path, command: tuple[str, ...]
     ) -> None:
-        oakleaf("lab", "run", "ses_case", "--mode", "strict", store=store_path)
         file = tmp_path / "present"
         file.write_text("mine")
         words = [str(file) if word == "FILE" else word for word in command]

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import ast
-import io
-import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import oakleaf as library
 from oakleaf import ScriptedModel, ToolCall, assistant, user
-from oakleaf.cli.main import outcome
-from support.cli_store import write_store
 from support.paths import SOURCES, relative
-from support.suggestions import has_placeholder, suggested_commands
-
-INTERACTIVE = {"chat", "serve", "worker", "demo"}
-"""They go on until they are ended, like everything with -f: their flags are checked, and they are tested elsewhere."""
+from support.situations import Prepare, Situation, branched, nothing, trashed
+from support.suggestions import suggested_commands
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
@@ -43,45 +37,6 @@ def test_every_command_in_a_text_exists_and_has_the_flags_it_is_shown_with() -> 
             except AssertionError as error:
                 raise AssertionError(f"{relative(path)}, line {line}: {error}") from None
     assert count > 200
-
-
-class Situation:
-    """A folder with the sample store `s.db`, and a model that answers from `one.json`."""
-
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder, self._capsys = folder, capsys
-        write_store(folder / "s.db")
-        (folder / "one.json").write_text(json.dumps(["One.", "Two."]))
-
-    def run(self, *arguments: str) -> tuple[int, str]:
-        self._capsys.readouterr()
-        code = outcome(["--no-pager", *arguments])
-        written = self._capsys.readouterr()
-        return code, written.out + written.err
-
-    @property
-    def store(self) -> library.Store:
-        return library.open(self.folder / "s.db")
-
-
-@pytest.fixture
-def situation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Situation:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "config.toml"))
-    monkeypatch.setenv("OAKLEAF_STORE", str(tmp_path / "s.db"))
-    monkeypatch.setenv("OAKLEAF_MODEL", "scripted:one.json")
-    monkeypatch.setattr("sys.stdin", io.StringIO())
-    return Situation(tmp_path, capsys)
-
-
-Prepare = Callable[[Situation], object]
-
-
-def trashed(here: Situation) -> None:
-    with here.store as store:
-        store.delete("ses_case")
 
 
 def waiting(here: Situation) -> None:
@@ -145,24 +100,9 @@ def exported_waiting(here: Situation) -> None:
         store.purge("ses_waits")
 
 
-def branched(here: Situation) -> None:
-    with here.store as store:
-        session = store.session("ses_case")
-        session.rewind(3)
-        session.append([assistant("Another way.")])
-
-
 def empty(here: Situation) -> None:
     for path in here.folder.glob("s.db*"):
         path.unlink()
-
-
-def cohort(here: Situation) -> None:
-    here.run("lab", "cohort", "save", "mine", "ses_case")
-
-
-def nothing(here: Situation) -> None:
-    """The sample store as it is."""
 
 
 SITUATIONS: list[tuple[Prepare, str]] = [
@@ -203,21 +143,9 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (nothing, "config alias nobody"),
     (nothing, "config set options.nobody.seed 1"),
     (nothing, "config set options.scripted:one.json.temperature null"),
-    (nothing, "lab ls"),
-    (nothing, "lab show"),
-    (nothing, "lab show nobody"),
-    (nothing, "lab cohort ls"),
-    (nothing, "lab cohort rm nobody"),
-    (nothing, "lab cohort save mine ses_case"),
-    (nothing, "lab run zebra --yes"),
-    (nothing, "lab run ses_case --model nobody"),
-    (nothing, "lab promote ses_case cases"),
-    (nothing, "test ."),
-    (cohort, "lab cohort rm mine --yes"),
     (trashed, "fork ses_case"),
     (trashed, "run hi --resume ses_case"),
     (trashed, "rm ses_case"),
-    (trashed, "lab run ses_case --yes"),
     (waiting, "show ses_waits"),
     (waiting, "run hi --resume ses_waits"),
     (waiting, "resume ses_waits"),
@@ -234,7 +162,6 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (exported, "run hi --resume case.oakleaf"),
     (exported_waiting, "show waits.oakleaf"),
     (branched, "replay ses_case@1:5"),
-    (branched, "lab promote ses_case@1:5 cases"),
     (branched, "show ses_case@5"),
     (empty, "show latest"),
     (empty, "ls"),
@@ -251,16 +178,7 @@ def test_every_command_that_a_message_suggests_runs_as_printed(
     situation: Situation, prepare: Prepare, command: str
 ) -> None:
     prepare(situation)
-    _, text = situation.run(*shlex.split(command))
-    commands = suggested_commands(text)
-    assert commands, text
-    for arguments in commands:
-        if INTERACTIVE & set(arguments) or "-f" in arguments or has_placeholder(arguments):
-            continue
-        code, written = situation.run(*arguments)
-        if "Missing argument" in written:  # the message only mentions the verb
-            continue
-        assert code in (0, 1, 3), f"{text}\n→ oakleaf {shlex.join(arguments)}: {code}\n{written}"
+    situation.assert_suggestions_run(command)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +194,6 @@ def test_every_command_that_a_message_suggests_runs_as_printed(
         (nothing, ["config", "alias", "my model"], "oakleaf config alias 'my model' MODEL"),
         (nothing, ["undo", "Empty one"], "oakleaf log 'Empty one' shows"),
         (branched, ["replay", "Lost order@1:5"], "oakleaf fork 'Lost order@1:5'"),
-        (branched, ["lab", "promote", "Lost order@1:5", "cases"], "oakleaf fork 'Lost order@1:5'"),
     ],
     ids=lambda value: (
         value.__name__ if callable(value) else shlex.join(value) if isinstance(value, list) else ""

@@ -13,28 +13,13 @@ from oakleaf import Attachment, Note, Text, ToolCall, assistant, tool_result, us
 from oakleaf.cli.rendering.output import guard
 from oakleaf.core.drafts import Draft
 from oakleaf.core.usage import Call, Usage
+from support.hostile_text import FORBIDDEN, HOSTILE, assert_harmless
 from support.paths import ROOT
 from support.terminal import Terminal
 from support.terminal import oakleaf as command
 
 pytestmark = pytest.mark.attack
 
-HOSTILE = "\x1b]0;owned\x07\x1b[8m\x1b[2J\x1b[46m\x9b1m\x9d0;x\x9c\u202etxt\u2066\r\x08\x7fx"
-FORBIDDEN = (
-    "\x1b]",
-    "\x1b[8m",
-    "\x1b[2J",
-    "\x1b[46m",
-    "\x07",
-    "\x08",
-    "\x7f",
-    "\x90",
-    "\x9b",
-    "\x9c",
-    "\x9d",
-    "\u202e",
-    "\u2066",
-)
 SESSION = "hostile"
 READING = [
     ["ls"],
@@ -67,7 +52,6 @@ READING = [
     ["verify", SESSION],
     ["doctor"],
     ["doctor", "--json"],
-    ["lab", "ls"],
     ["restore", HOSTILE],
     ["show", HOSTILE],
     ["show", "gone"],
@@ -111,11 +95,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             session.label(1, f"label {HOSTILE}")
             session.end("failed", error=f"failed {HOSTILE}")
     return path
-
-
-def assert_harmless(text: str) -> None:
-    found = [repr(each) for each in FORBIDDEN if each in text]
-    assert not found, (found, text[:2_000])
 
 
 @pytest.mark.parametrize(

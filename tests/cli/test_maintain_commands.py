@@ -11,8 +11,8 @@ import pytest
 
 import oakleaf as library
 from oakleaf.stores.sqlite.file import FORMAT
-from oakleaf_lab import Lab
 from support.claude_transcripts import shop_transcript
+from support.foreign_plugins import Site
 from support.terminal import OAKLEAF, CommandResult, Terminal, oakleaf
 
 
@@ -107,17 +107,29 @@ class TestTrash:
         assert done["imported_from"] == {session_id: "claude-code"}
         assert "1 session imported" in run("import", "--from", "claude-code").err
 
-    def test_the_plan_of_a_purge_names_the_lab_runs_that_quote_it(self, store_path: Path) -> None:
+    def test_the_plan_of_a_purge_names_the_sessions_of_plugins_that_quote_it(
+        self, store_path: Path, tmp_path: Path
+    ) -> None:
         with library.open(store_path) as store:
-            answers = library.ScriptedModel(lambda request: "It is lost.", model="m")
-            run = Lab(store, "ses_case", baseline_model=answers).run_sync().run_id
-        assert oakleaf("rm", "ses_case", "--yes", store=store_path).code == 0
-        done = oakleaf("purge", "ses_case", "--with-forks", "--yes", "--json", store=store_path)
-        assert f"{run}  lab ses_case  (lab run) stays and repeats parts of it" in done.err
-        assert done.json["surviving"] == [run]
-        assert oakleaf("rm", run, "--yes", store=store_path).code == 0
-        assert oakleaf("purge", run, "--yes", store=store_path).code == 0
-        assert b"Where is order 41?" not in store_path.read_bytes()
+            store.delete("ses_case")
+        site = Site(tmp_path / "site")
+        quoting = (
+            'def quoting_sessions(store, session_ids):\n    yield store.session("ses_other").row, "digest"\n'
+        )
+        files = {"digests/__init__.py": "", "digests/plugin.py": quoting, "broken/__init__.py": ""}
+        site.install("digests", {"verbs": {"digest": "digests:digest"}}, files)
+        files = {"broken/__init__.py": "", "broken/plugin.py": "1 / 0"}
+        site.install("broken", {"verbs": {"break": "broken:break"}}, files)
+        files = {
+            "nonsense/__init__.py": "",
+            "nonsense/plugin.py": "def quoting_sessions(*given):\n    return 7\n",
+        }
+        site.install("nonsense", {"verbs": {"babble": "nonsense:babble"}}, files)
+        done = site.run("--store", str(store_path), "purge", "ses_case", "--yes")
+        assert done.code == 0
+        assert "(digest) stays and repeats parts of it" in done.err
+        assert "broken 1.0 cannot say which of its sessions repeat parts of it" in done.err
+        assert "nonsense 1.0 cannot say which of its sessions repeat parts of it" in done.err
 
     def test_a_person_is_asked_and_may_say_no(self, store_path: Path) -> None:
         with Terminal("rm", "ses_case", store=store_path) as terminal:

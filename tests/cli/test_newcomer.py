@@ -457,7 +457,7 @@ class TestCompletion:
         assert (result.code, result.out.strip(), result.err) == (0, "", "")
 
     def test_sessions_are_those_of_the_store_space_and_owner_that_are_typed(self, tmp_path: Path) -> None:
-        """It offered those of the default space, whatever was typed, and within `oakleaf lab` those of the default store."""
+        """It offered those of the default space, whatever was typed."""
         place = tmp_path / "a.db"
         for space, owner in (("default", None), ("blue", "ann"), ("blue", "bob")):
             with library.open(place, space=space, owner=owner) as store:
@@ -471,7 +471,7 @@ class TestCompletion:
             ).out.splitlines()
             return {line.partition(",")[2] for line in lines}
 
-        assert offers("show") == offers("lab promote") == {"ses_default_None"}
+        assert offers("show") == {"ses_default_None"}
         assert offers("--space blue show") == {"ses_blue_ann", "ses_blue_bob"}
         assert offers("--space blue --owner ann show") == {"ses_blue_ann"}
         assert offers("restore") == offers("purge") == {"ses_trash_default_None"}

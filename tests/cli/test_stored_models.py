@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import oakleaf as library
-from oakleaf import ScriptedModel, user
+from oakleaf import user
 from support.fake_providers import FakeProviders
 from support.terminal import oakleaf
 
@@ -27,7 +27,6 @@ COMMANDS = [
     ["resume", "ses_evil"],
     ["chat", "--resume", "ses_evil"],
     ["replay", "ses_evil", "--prompt", "Be brief."],
-    ["lab", "run", "ses_evil", "--prompt", "Be brief.", "--yes"],
 ]
 PROVIDERS = ("anthropic", "openai", "openai-chat", "gemini")
 
@@ -164,14 +163,3 @@ class TestOfOnesOwn:
         (tmp_path / "script.json").write_text(json.dumps([]))
         _, text = run(tmp_path, "run", "hi", "--model", "scripted:script.json")
         assert "--model scripted:script.json" in text
-
-    def test_the_lab_asks_the_model_that_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "script.json").write_text(json.dumps(["One."]))
-        with library.open(tmp_path / "agent.db") as store:
-            session = store.start(session_id="ses_own")
-            session.send_sync("hi", model=ScriptedModel(["One."], model="scripted:script.json"))
-        words = ["lab", "run", "ses_own", "--prompt", "x", "--yes"]
-        code, text = run(tmp_path, *words)
-        assert (code, "scripted:script.json" in text, "--baseline-model" in text) == (4, True, True)
-        code, text = run(tmp_path, *words, "--baseline-model", "scripted:script.json")
-        assert code == 0, text

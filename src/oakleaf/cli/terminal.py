@@ -29,7 +29,11 @@ _HOMES = {
         "confirm_plan",
         "echo",
         "encode_line",
+        "encode_report",
+        "force_option",
+        "format_age",
         "is_terminal",
+        "json_option",
         "notify",
         "plural",
         "print_json",
@@ -38,7 +42,9 @@ _HOMES = {
         "table",
         "to_json_value",
         "width",
+        "yes_option",
     ],
+    "oakleaf.cli.rendering.report_file": ["open_report", "write_report"],
     "oakleaf.cli.run_source": ["Source", "reject_naming_options", "resolve_runnable"],
     "oakleaf.cli.signals": ["Callbacks", "signal_handlers"],
     "oakleaf.cli.store_option": ["StoreLocation", "default_store", "pass_location"],
@@ -71,7 +77,11 @@ if TYPE_CHECKING:
     from oakleaf.cli.rendering.output import confirm_plan as confirm_plan
     from oakleaf.cli.rendering.output import echo as echo
     from oakleaf.cli.rendering.output import encode_line as encode_line
+    from oakleaf.cli.rendering.output import encode_report as encode_report
+    from oakleaf.cli.rendering.output import force_option as force_option
+    from oakleaf.cli.rendering.output import format_age as format_age
     from oakleaf.cli.rendering.output import is_terminal as is_terminal
+    from oakleaf.cli.rendering.output import json_option as json_option
     from oakleaf.cli.rendering.output import notify as notify
     from oakleaf.cli.rendering.output import plural as plural
     from oakleaf.cli.rendering.output import print_json as print_json
@@ -80,6 +90,9 @@ if TYPE_CHECKING:
     from oakleaf.cli.rendering.output import table as table
     from oakleaf.cli.rendering.output import to_json_value as to_json_value
     from oakleaf.cli.rendering.output import width as width
+    from oakleaf.cli.rendering.output import yes_option as yes_option
+    from oakleaf.cli.rendering.report_file import open_report as open_report
+    from oakleaf.cli.rendering.report_file import write_report as write_report
     from oakleaf.cli.run_source import Source as Source
     from oakleaf.cli.run_source import reject_naming_options as reject_naming_options
     from oakleaf.cli.run_source import resolve_runnable as resolve_runnable

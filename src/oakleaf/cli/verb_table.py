@@ -62,8 +62,6 @@ BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
             "Run a session again without side effects, with another model or prompt.",
         ),
         "diff": ("commands.replay", "Compare two sessions or entries turn by turn."),
-        "lab": ("commands.lab", "Replay many sessions with a change, and say whether it makes a difference."),
-        "test": ("commands.regression", "Run regression cases: replay them and check what they expect."),
     },
     "Exchange": {
         "export": (

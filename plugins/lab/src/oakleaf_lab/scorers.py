@@ -20,13 +20,22 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf import plugins
 from oakleaf.agent.model_call import refusal_data
 from oakleaf.agent.run import ModelLike, resolve_models
 from oakleaf.core.context import Context, Item
 from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.messages import user
 from oakleaf.core.usage import Call, Usage
-from oakleaf.errors import InvalidLab, ModelError, ModelUnavailable, Overloaded, TruncatedReply, shorten
+from oakleaf.errors import (
+    InvalidLab,
+    ModelError,
+    ModelUnavailable,
+    Overloaded,
+    PluginBroken,
+    TruncatedReply,
+    shorten,
+)
 from oakleaf.models.base import Model, Request, model_name
 from oakleaf.models.prices import price_of
 from oakleaf.replay.replay_loop import CallMeter, reservation_data
@@ -130,6 +139,15 @@ def subject_of(function: ScoreFunction) -> Literal["turn", "session"] | None:
     except (TypeError, ValueError):
         return None
     return names[0] if names and names[0] in ("turn", "session") else None  # type: ignore[return-value]
+
+
+def find_scorer(name: str) -> ScoreFunction:
+    """Return the scorer that a plugin adds under this name; raise PluginMissing or PluginBroken."""
+    function: ScoreFunction = plugins.find(plugins.SCORERS, name)
+    if not callable(function) or subject_of(function) is None:
+        reason = "it is no function whose parameter is named turn or session"
+        raise PluginBroken(plugins.SCORERS, name, str(plugins.provider_of(plugins.SCORERS, name)), reason)
+    return function
 
 
 def _scorer(function: ScoreFunction) -> Scorer:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
+from oakleaf import plugins
 from oakleaf.cli.reference import complete, complete_trashed, resolve_stored_session
 from oakleaf.cli.rendering.output import (
     clip,
@@ -19,6 +20,7 @@ from oakleaf.cli.rendering.output import (
     plural,
     print_json,
     progress_bar,
+    safe,
     yes_option,
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
@@ -28,7 +30,6 @@ from oakleaf.ingest.importers import find_importer
 from oakleaf.session import Session
 from oakleaf.store import GRACE_MICROSECONDS, Store
 from oakleaf.stores.base import SessionRow
-from oakleaf_lab.record import RUN_PREFIX, runs_that_quote
 
 references_argument = partial(click.argument, "references", nargs=-1, required=True, metavar="REFERENCE…")
 
@@ -109,7 +110,7 @@ def purge(
     ]
     purged = [replace(one, scrubbed=purged[-1].scrubbed) for one in purged]
     if is_json:
-        print_json(purged=purged, surviving=[row.session_id for row in surviving], imported_from=imported)
+        print_json(purged=purged, surviving=[row.session_id for row, _ in surviving], imported_from=imported)
         return 0
     for one in purged:
         remaining = (
@@ -204,12 +205,26 @@ def _move_to_trash(store: Store, row: SessionRow) -> list[str]:
         return []
 
 
-def _surviving_sessions(store: Store, rows: list[SessionRow]) -> list[SessionRow]:
-    """Return the forks, replays and lab runs that repeat parts of these sessions and are not among them."""
+def _surviving_sessions(store: Store, rows: list[SessionRow]) -> list[tuple[SessionRow, str]]:
+    """Return the sessions that repeat parts of these and are not among them, each with what it is."""
     purged = {row.session_id for row in rows}
     family = [one for row in rows for one in store.family(row.session_id, forks=True)]
-    family += runs_that_quote(store, purged)
-    return list({row.session_id: row for row in family if row.session_id not in purged}.values())
+    repeating = {row.session_id: (row, str(row.relation)) for row in family}
+    for provider in {one.module.partition(".")[0]: one for one in plugins.providers()}.values():
+        try:
+            repeating |= _quoting_sessions(provider, store, purged)
+        except Exception as error:  # noqa: BLE001  # a plugin may raise anything
+            notify(f"  {provider} cannot say which of its sessions repeat parts of it: {safe(str(error))}")
+    return [survivor for session_id, survivor in repeating.items() if session_id not in purged]
+
+
+def _quoting_sessions(
+    provider: plugins.Provider, store: Store, session_ids: set[str]
+) -> dict[str, tuple[SessionRow, str]]:
+    """Ask a plugin for its sessions that quote these: `quoting_sessions` of its module `plugin` knows them."""
+    module = plugins.summary_module(provider.group, provider.name)
+    quoting = getattr(module, "quoting_sessions", lambda store, session_ids: ())
+    return {row.session_id: (row, str(kind)) for row, kind in quoting(store, session_ids)}
 
 
 def _import_tools(rows: list[SessionRow]) -> dict[str, str]:
@@ -221,12 +236,8 @@ def _plan(store: Store, what: str, rows: list[SessionRow]) -> None:
     _plan_lines(store, [(row, f"({plural(row.turns, 'turn')}) {what}") for row in rows])
 
 
-def _plan_surviving(store: Store, rows: list[SessionRow], remedy: str = "") -> None:
-    kinds = ["lab run" if row.session_id.startswith(RUN_PREFIX) else row.relation for row in rows]
-    _plan_lines(
-        store,
-        [(row, f"({kind}) stays and repeats parts of it") for row, kind in zip(rows, kinds, strict=True)],
-    )
+def _plan_surviving(store: Store, rows: list[tuple[SessionRow, str]], remedy: str = "") -> None:
+    _plan_lines(store, [(row, f"({kind}) stays and repeats parts of it") for row, kind in rows])
     if rows:
         notify(f"  purge apart what repeats parts of what is deleted: {plural(len(rows), 'session')}{remedy}")
 

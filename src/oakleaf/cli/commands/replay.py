@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import click
 
-from oakleaf.bundle.write import atomic_file
 from oakleaf.cli.agent_options import load_tools
 from oakleaf.cli.config import model_option, model_options
 from oakleaf.cli.mcp_option import load_servers
 from oakleaf.cli.option_group import complete_file
 from oakleaf.cli.reference import bundle_file, complete, reference, resolve
-from oakleaf.cli.rendering.error_text import CommandError, check_target, print_error
+from oakleaf.cli.rendering.error_text import CommandError, print_error
 from oakleaf.cli.rendering.output import (
-    echo,
     encode_report,
     force_option,
     format_options,
@@ -27,6 +22,7 @@ from oakleaf.cli.rendering.output import (
     safe,
     to_json_value,
 )
+from oakleaf.cli.rendering.report_file import open_report, write_report
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import text_option
 from oakleaf.errors import ExitCode, IdConflict, ModelUnavailable
@@ -204,38 +200,9 @@ def diff(
     return 0 if comparison.is_same else 1
 
 
-@contextmanager
-def open_report(output: str | None, *, force: bool) -> Iterator[BinaryIO | None]:
-    """Open the report's file, or None for stdout. Before the work: it may cost money, and the report must not be lost."""
-    if output is None:
-        yield None
-        return
-    check_target(Path(output), force=force)
-    with atomic_file(output) as file:
-        yield file
-
-
-def write_report(report: bytes | str, file: BinaryIO | None) -> None:
-    """Write a report, JSON as bytes, to the file or to stdout."""
-    if file is not None:
-        file.write((report.encode() if isinstance(report, str) else report) + b"\n")
-    elif isinstance(report, str):
-        echo("\n".join(map(_colour, safe(report).split("\n"))))
-    else:
-        echo(report)
-
-
 def report_text(report: Any, format_: str | None) -> bytes | str:
     """Return a report as text, as Markdown, or with its derived values as JSON."""
     if format_ == "json":
         derived = {"same": report.is_same, "first_divergence": report.first_divergence}
         return encode_report({**derived, **to_json_value(report)})
     return report.markdown() if format_ == "markdown" else "\n".join(report.lines())
-
-
-_COLOURS = {"  expected ": "red", "  actual ": "green"}
-
-
-def _colour(line: str) -> str:
-    """Colour the expected and the actual line like a diff."""
-    return next((click.style(line, fg=_COLOURS[head]) for head in _COLOURS if line.startswith(head)), line)

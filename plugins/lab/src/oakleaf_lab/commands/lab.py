@@ -10,45 +10,47 @@ import click
 from click.core import ParameterSource
 
 import oakleaf_lab
-from oakleaf.cli.agent_options import load_module, load_tools
-from oakleaf.cli.commands.regression import max_cost_option, promote
-from oakleaf.cli.commands.replay import open_report, write_report
-from oakleaf.cli.commands.worker import parse_engine, require_postgres
-from oakleaf.cli.config import model_option, model_options
-from oakleaf.cli.option_group import complete_file, option_group
-from oakleaf.cli.reference import is_title, resolve_stored_session
-from oakleaf.cli.rendering.error_text import CommandError, print_error
-from oakleaf.cli.rendering.output import (
+from oakleaf import Store, ext, plugins
+from oakleaf.cli.terminal import (
+    CommandError,
+    StoreLocation,
+    complete_file,
     confirm_plan,
     echo,
     encode_report,
     force_option,
     format_age,
+    is_title,
     json_option,
+    load_module,
+    load_tools,
+    model_option,
+    model_options,
     notify,
-    plural,
+    open_report,
+    option_group,
+    pass_location,
+    print_error,
     print_json,
     progress_bar,
+    resolve_stored_session,
     safe,
     table,
+    text_option,
     to_json_value,
+    write_report,
     yes_option,
 )
-from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.cli.text_argument import text_option
 from oakleaf.core.usage import format_dollars
-from oakleaf.errors import ExitCode, ModelUnavailable
-from oakleaf.models.availability import available_models
-from oakleaf.models.names import model_by_name
-from oakleaf.store import Store
+from oakleaf.errors import ExitCode, ModelUnavailable, plural
+from oakleaf_lab import Judge, LabReport
 from oakleaf_lab.cohort import COHORT_PREFIX, is_query
-from oakleaf_lab.lab_report import LabReport
+from oakleaf_lab.commands.regression import max_cost_option, promote
 from oakleaf_lab.record import RUN_PREFIX, run_summary
-from oakleaf_lab.scorers import Judge, ScoreFunction, subject_of
+from oakleaf_lab.scorers import ScoreFunction, find_scorer, subject_of
 
 if TYPE_CHECKING:
     from oakleaf.ext import ToolLike
-    from oakleaf_lab.lab import Lab
 
 
 @click.group()
@@ -141,8 +143,8 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     multiple=True,
     callback=_scorers,
     shell_complete=complete_file,
-    metavar="FILE.py[:NAME]",
-    help="Score with the functions there whose parameter is named turn or session; repeatable.",
+    metavar="FILE.py[:NAME]|SCORER",
+    help="Score with the functions there whose parameter is named turn or session, or with a plugin's; repeatable.",
 )
 @model_option(
     "--judge",
@@ -212,12 +214,10 @@ def run(
     """
     if judge_prompt is not None and judge_model is None:
         raise CommandError("--judge-prompt needs --judge MODEL")
-    queue = _queue(location, engine)
-    if queue is not None:
-        how |= {"engine": "absurd", "queue": queue}
+    how |= _engine(engine)
     store = location.open()
     try:
-        judge = _judge(judge_model, judge_prompt, is_local=queue is None)
+        judge = _judge(judge_model, judge_prompt, is_local="engine" not in how)
         with open_report(output, force=force) as file:
             planned = oakleaf_lab.Lab(
                 store, *resolve_cohort(location, store, cohort), options=model_options or None, **how
@@ -248,7 +248,9 @@ class Evaluation(NamedTuple):
     max_cost_microcents: int | None
 
 
-def _run_confirmed(planned: Lab, evaluation: Evaluation, *, workers: int, yes: bool) -> LabReport | None:
+def _run_confirmed(
+    planned: oakleaf_lab.Lab, evaluation: Evaluation, *, workers: int, yes: bool
+) -> LabReport | None:
     """Print the plan, ask before money is spent, and run it; None if the answer is no."""
     scorers, judge, fail_if, max_cost = evaluation
     planned.check(fail_if=fail_if, max_cost_microcents=max_cost, scorers=scorers, judge=judge)
@@ -268,30 +270,34 @@ def _run_confirmed(planned: Lab, evaluation: Evaluation, *, workers: int, yes: b
         )
 
 
-def _queue(location: StoreLocation, engine: str) -> str | None:
-    """Return the queue whose workers replay the sessions; None: this process does."""
-    queue = parse_engine(engine)
-    if queue is None:
-        return None
+def _engine(text: str) -> dict[str, str]:
+    """Return the options of a lab for `absurd[:QUEUE]`; none for `local`."""
+    engine, _, queue = text.partition(":")
+    if text == "local":
+        return {}
+    if engine != "absurd":
+        raise CommandError(f"unknown engine {text!r}; expected local or absurd[:QUEUE]")
     if click.get_current_context().get_parameter_source("workers") is not ParameterSource.DEFAULT:
         raise CommandError(
             "--workers and --engine absurd exclude each other; oakleaf worker --concurrency N says how many run at once"
         )
-    require_postgres(location)
-    return queue
+    return {"engine": engine, "queue": queue} if queue else {"engine": engine}
 
 
 def _judge(model: str | None, prompt: str | None, *, is_local: bool) -> Judge | None:
     if model is None:
         return None
-    resolved = available_models([model])[0] if is_local else model_by_name(model)
+    resolved = ext.available_models([model])[0] if is_local else ext.model_by_name(model)
     return Judge(resolved) if prompt is None else Judge(resolved, prompt)
 
 
 def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
-    """Load the scorers of files or modules: those named, or every function there that scores a turn or a session."""
+    """Load scorers: those of plugins by name; of files or modules those named, or every function there that is a scorer."""
     functions: list[ScoreFunction] = []
     for source in sources:
+        if source in plugins.names(plugins.SCORERS):
+            functions.append(find_scorer(source))
+            continue
         place, _, name = source.rpartition(":") if ":" in source else (source, "", "")
         module = load_module("--score", source, place)
         values = [getattr(module, name, None)] if name else list(vars(module).values())
@@ -304,10 +310,15 @@ def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
         ]
         if not own:
             raise CommandError(
-                f"--score {source}: there is no function whose parameter is named turn or session"
+                f"--score {source}: there is no function whose parameter is named turn or session{_plugins_hint()}"
             )
         functions += own
     return functions
+
+
+def _plugins_hint() -> str:
+    names = plugins.names(plugins.SCORERS)
+    return f"; scorers of plugins: {', '.join(names)}" if names else ""
 
 
 def resolve_cohort(location: StoreLocation, store: Store, typed: Sequence[str]) -> list[str]:

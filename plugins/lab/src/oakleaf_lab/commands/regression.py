@@ -13,27 +13,30 @@ import click
 from msgspec.structs import replace
 
 import oakleaf_lab
-from oakleaf.cli.agent_options import load_tools
-from oakleaf.cli.config import model_option, model_options
-from oakleaf.cli.option_group import complete_file
-from oakleaf.cli.reference import required_reference, resolve
-from oakleaf.cli.rendering.error_text import CommandError, print_error
-from oakleaf.cli.rendering.output import (
+from oakleaf import ext
+from oakleaf.cli.terminal import (
+    CommandError,
+    StoreLocation,
+    complete_file,
     echo,
     force_option,
     json_option,
+    load_tools,
+    model_option,
+    model_options,
     notify,
-    plural,
+    pass_location,
+    print_error,
     print_json,
     progress_bar,
+    required_reference,
+    resolve,
     safe,
+    text_option,
     to_json_value,
 )
-from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.cli.text_argument import text_option
 from oakleaf.core.usage import MICROCENTS_PER_DOLLAR
-from oakleaf.errors import ExitCode, ModelUnavailable
-from oakleaf.models.availability import available_models
+from oakleaf.errors import ExitCode, ModelUnavailable, plural
 
 if TYPE_CHECKING:
     from oakleaf_lab.regression import RegressionReport
@@ -235,7 +238,7 @@ def test(
             f"there is no *.case.toml below {', '.join(map(str, places))}; oakleaf lab promote REFERENCE DIR writes one"
         )
     try:
-        model = available_models(models) or None
+        model = ext.available_models(models) or None
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
         return ExitCode.UNANSWERABLE

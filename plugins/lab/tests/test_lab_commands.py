@@ -11,8 +11,12 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import oakleaf as library
+import oakleaf_lab
 from oakleaf import Rates, ScriptedModel, ToolCall, assistant
+from oakleaf_lab import Lab
 from support.fake_providers import Completion, ErrorReply, FakeProviders
+from support.foreign_plugins import Site
+from support.hostile_text import HOSTILE, assert_harmless
 from support.lab_sessions import look_up, track
 from support.terminal import CommandResult, Terminal, oakleaf
 
@@ -236,3 +240,114 @@ def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None
 def test_the_command_after_promote_can_be_typed_whatever_the_folder_is_called(home: Path) -> None:
     done = oakleaf("lab", "promote", "ses_case_00", "my cases", home=home)
     assert "run it with: oakleaf test 'my cases'" in done.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run", "ses_case_00", "--mode", "strict", "--output", "FILE"), ("show", "--html", "FILE")],
+    ids=" ".join,
+)
+def test_a_report_overwrites_a_file_only_with_force(home: Path, command: tuple[str, ...]) -> None:
+    oakleaf("lab", "run", "ses_case_00", "--mode", "strict", home=home)
+    file = home / "present"
+    file.write_text("mine")
+    words = ["lab", *(str(file) if word == "FILE" else word for word in command)]
+    done = oakleaf(*words, home=home)
+    assert (done.code, f"{file} exists; --force overwrites it" in done.err) == (2, True)
+    assert file.read_text() == "mine"
+    assert oakleaf(*words, "--force", home=home).code == 0
+    assert file.read_bytes() != b"mine"
+
+
+def test_promote_completes_sessions_of_the_store_that_is_typed(home: Path) -> None:
+    """Within `oakleaf lab` those of the default store were offered."""
+    words = f"oakleaf --store {home / 'agent.db'} lab promote ses_case_03"
+    variables = {"COMP_WORDS": words, "COMP_CWORD": "5", "_OAKLEAF_COMPLETE": "bash_complete"}
+    assert oakleaf(store=home / "none.db", **variables).out == "plain,ses_case_03\n"
+
+
+def test_the_plan_of_a_purge_names_the_lab_runs_that_quote_it(store_path: Path) -> None:
+    with library.open(store_path) as store:
+        answers = ScriptedModel(lambda request: "It is lost.", model="m")
+        run_id = Lab(store, "ses_case", baseline_model=answers).run_sync().run_id
+    assert oakleaf("rm", "ses_case", "--yes", store=store_path).code == 0
+    done = oakleaf("purge", "ses_case", "--with-forks", "--yes", "--json", store=store_path)
+    assert f"{run_id}  lab ses_case  (lab run) stays and repeats parts of it" in done.err
+    assert done.json["surviving"] == [run_id]
+    assert oakleaf("rm", run_id, "--yes", store=store_path).code == 0
+    assert oakleaf("purge", run_id, "--yes", store=store_path).code == 0
+    assert b"Where is order 41?" not in store_path.read_bytes()
+
+
+def test_the_lab_asks_the_model_that_is_named(tmp_path: Path) -> None:
+    (tmp_path / "script.json").write_text(json.dumps(["One."]))
+    with library.open(tmp_path / "agent.db") as store:
+        session = store.start(session_id="ses_own")
+        session.send_sync("hi", model=ScriptedModel(["One."], model="scripted:script.json"))
+    words = ["lab", "run", "ses_own", "--prompt", "x", "--yes"]
+    done = oakleaf(*words, home=tmp_path)
+    assert (done.code, "scripted:script.json" in done.err, "--baseline-model" in done.err) == (4, True, True)
+    done = oakleaf(*words, "--baseline-model", "scripted:script.json", home=tmp_path)
+    assert done.code == 0, done.err
+
+
+@pytest.mark.attack
+def test_the_lab_sends_nothing_to_an_address_that_a_session_names(tmp_path: Path) -> None:
+    with FakeProviders() as stranger, library.open(tmp_path / "agent.db") as store:
+        address = stranger.url_for("openai-chat").replace("127.0.0.1", "0.0.0.0")
+        session = store.start(session_id="ses_evil", model=f"openai-chat:m@{address}")
+        session.append([library.user("the history"), assistant("Yes.")])
+        words = ["lab", "run", "ses_evil", "--prompt", "Be brief.", "--yes"]
+        done = oakleaf(*words, home=tmp_path, OPENAI_API_KEY="sk-test", NO_PROXY="0.0.0.0,127.0.0.1")
+        assert (done.code != 0, stranger.requests) == (True, []), done.err
+        assert "was not asked: its address" in done.err
+
+
+@pytest.mark.attack
+def test_a_list_of_runs_prints_no_control_of_a_title(home: Path) -> None:
+    run(home, "ses_case_00", "--mode", "strict")
+    with library.open(home / "agent.db") as store:
+        (row,) = oakleaf_lab.runs(store)
+        store.session(row.session_id).title(f"owned {HOSTILE}")
+    with Terminal("--no-pager", "lab", "ls", home=home) as terminal:
+        terminal.wait()
+        assert "owned" in terminal.raw
+        assert_harmless(terminal.raw)
+
+
+class TestScorersOfPlugins:
+    @pytest.fixture
+    def site(self, home: Path) -> Site:
+        site = Site(home / "site")
+        scorers = {"polite": "manners:polite", "rude": "manners:rude", "lost": "nowhere:lost"}
+        files = {"manners.py": "def polite(turn):\n    return 'sorry' in turn.text\n\n\nrude = 1\n"}
+        site.install("manners", {"scorers": scorers}, files)
+        return site
+
+    def score(self, site: Site, name: str) -> CommandResult:
+        store = site.folder.parent / "agent.db"
+        return site.run(
+            "--store", str(store), "lab", "run", "agent:support", "--mode", "strict", "--score", name
+        )
+
+    def test_a_scorer_of_a_plugin_is_found_by_its_name(self, site: Site) -> None:
+        scored = self.score(site, "polite")
+        assert scored.code == 0, scored.err
+        assert re.search(r"polite +0 +0 +0\n", scored.out)
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("rude", "it is no function whose parameter is named turn or session"),
+            ("lost", "No module named 'nowhere'"),
+        ],
+    )
+    def test_a_broken_scorer_of_a_plugin_is_named(self, site: Site, name: str, words: str) -> None:
+        broken = self.score(site, name)
+        assert (broken.code, f"'{name}' of manners 1.0" in broken.err, words in broken.err) == (1, True, True)
+        assert self.score(site, "polite").code == 0
+
+    def test_a_source_without_scorers_names_those_of_plugins(self, site: Site) -> None:
+        (site.folder.parent / "none.py").write_text("")
+        missing = self.score(site, str(site.folder.parent / "none.py"))
+        assert (missing.code, "scorers of plugins: lost, polite, rude" in missing.err) == (2, True)

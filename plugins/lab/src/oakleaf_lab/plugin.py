@@ -1,0 +1,21 @@
+"""What the lab adds to Oakleaf, in words; importing it loads nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from oakleaf import SessionRow, Store
+
+COMMANDS = {
+    "lab": ("Compare", "Replay many sessions with a change, and say whether it makes a difference."),
+    "test": ("Compare", "Run regression cases: replay them and check what they expect."),
+}
+
+
+def quoting_sessions(store: Store, session_ids: Set[str]) -> Iterator[tuple[SessionRow, str]]:
+    """Yield the lab runs of these sessions, each with the words "lab run": a run quotes inputs and answers."""
+    from oakleaf_lab.record import runs_that_quote
+
+    yield from ((row, "lab run") for row in runs_that_quote(store, session_ids))
