@@ -42,7 +42,7 @@ from oakleaf.cli.terminal import (
     yes_option,
 )
 from oakleaf.core.usage import format_dollars
-from oakleaf.errors import ExitCode, ModelUnavailable, plural
+from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired, plural
 from oakleaf_lab import Judge, LabReport
 from oakleaf_lab.cohort import COHORT_PREFIX, is_query
 from oakleaf_lab.commands.regression import max_cost_option, promote
@@ -214,7 +214,7 @@ def run(
     """
     if judge_prompt is not None and judge_model is None:
         raise CommandError("--judge-prompt needs --judge MODEL")
-    how |= _engine(engine)
+    how |= _engine(location, engine)
     store = location.open()
     try:
         judge = _judge(judge_model, judge_prompt, is_local="engine" not in how)
@@ -270,7 +270,7 @@ def _run_confirmed(
         )
 
 
-def _engine(text: str) -> dict[str, str]:
+def _engine(location: StoreLocation, text: str) -> dict[str, str]:
     """Return the options of a lab for `absurd[:QUEUE]`; none for `local`."""
     engine, _, queue = text.partition(":")
     if text == "local":
@@ -281,6 +281,8 @@ def _engine(text: str) -> dict[str, str]:
         raise CommandError(
             "--workers and --engine absurd exclude each other; oakleaf worker --concurrency N says how many run at once"
         )
+    if not location.is_postgres:
+        raise PostgresRequired(engine, location.display_url)
     return {"engine": engine, "queue": queue} if queue else {"engine": engine}
 
 
