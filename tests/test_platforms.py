@@ -66,7 +66,7 @@ for command in (["ls"], ["show", "latest"], ["log", "latest"], ["tree", "latest"
                 ["export", "latest", "-o", "a.oakleaf"], ["import", "a.oakleaf"],
                 ["run", "--model", "scripted:script.yaml", "Hello again"], ["--help"]):
     assert outcome(["--store", "a.db", *command]) == 0, command
-import oakleaf.cli.chat.chat, oakleaf.cli.picker, oakleaf.cli.commands.record, oakleaf.cli.commands.serve, oakleaf_server.app
+import oakleaf.cli.chat.chat, oakleaf.cli.picker, oakleaf_record.commands, oakleaf.cli.commands.serve, oakleaf_server.app
 print("sound")
 """
 

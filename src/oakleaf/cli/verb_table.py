@@ -25,8 +25,6 @@ BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
         "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
         "run": ("commands.run", "Send one input to an agent and print its answer."),
         "resume": ("commands.run", "Continue a turn that was interrupted."),
-        "record": ("commands.record", "Run a program and record its model calls."),
-        "proxy": ("commands.record", "Record every program whose model's base URL is set to this proxy."),
         "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
         "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
     },

@@ -21,7 +21,7 @@ from msgspec import Struct
 from oakleaf_record.credentials import request_secrets
 from oakleaf_record.http_stream import MAX_AHEAD_BYTES, BadMessage, Body, ByteStream, Head
 from oakleaf_record.upstreams import Upstream, call_provider
-from oakleaf_server.host_header import LOOPBACK, host_name, is_cross_site
+from oakleaf_record.web_page import is_cross_site, is_loopback_host
 
 CONNECT_SECONDS = 30.0
 KEPT_CONNECTION_SECONDS = 1.0
@@ -190,7 +190,7 @@ class ClientConnection:
 
     def _route(self, head: Head, target: str) -> tuple[Upstream, str]:
         host = head.get(b"host").decode("latin-1")
-        if host_name(host) not in LOOPBACK:
+        if not is_loopback_host(host):
             raise _Refusal("403 Forbidden", f"this proxy answers on 127.0.0.1 only, not as {host!r}")
         self._refuse_other_sites(head, host)
         for upstream in self._proxy.upstreams:

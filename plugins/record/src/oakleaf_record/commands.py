@@ -16,10 +16,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.cli.rendering.output import echo, notify, plural
-from oakleaf.cli.signals import Callbacks, signal_handlers
-from oakleaf.cli.store_option import StoreLocation, default_store, pass_location
+from oakleaf.cli.terminal import (
+    Callbacks,
+    CommandError,
+    StoreLocation,
+    default_store,
+    echo,
+    notify,
+    pass_location,
+    plural,
+    signal_handlers,
+)
 from oakleaf.core.usage import format_cost, format_tokens
 from oakleaf.errors import NotFound, OakleafError
 
