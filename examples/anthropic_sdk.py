@@ -1,6 +1,6 @@
 """Your own loop with the real Anthropic SDK, against a fake server on this machine.
 
-Remove `base_url` to call the real API: the loop is the same. Needs `pip install "oakleaf[anthropic]"`.
+Remove `base_url` to call the real API: the loop is the same. Needs `pip install "/path/to/oakleaf[anthropic]"`.
 """
 
 from __future__ import annotations

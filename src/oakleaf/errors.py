@@ -1233,7 +1233,7 @@ class NewerFormat(StoreError):
     def __init__(self, location: str, version: str, newest: str) -> None:
         super().__init__(
             f"{location} has format {version}, this Oakleaf reads up to {newest}; nothing was changed",
-            "upgrade with pip install -U oakleaf",
+            "install a newer Oakleaf",
         )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-WHEELS = "FOLDER_OF_WHEELS"
+CHECKOUT = Path("/path/to/oakleaf")
 PLUGINS_OF = {
     "postgres": ("postgres",),
     "absurd": ("postgres",),
@@ -64,16 +64,16 @@ def extra_of(group: str, name: str) -> str | None:
 
 
 def install_line(extra: str) -> str:
-    """Return the command that adds an extra: `pip install '/path/to/oakleaf[server]' /path/to/oakleaf/plugins/server`."""
-    origin = _origin()
-    if origin is not None and origin.is_dir():
-        folders = [f"'{origin / 'plugins' / name}'" for name in PLUGINS_OF.get(extra, ())]
-        return " ".join(["pip install", f"'{origin}[{extra}]'", *folders])
-    wheels = WHEELS if origin is None else f"'{origin.parent}'"
-    return f"pip install --find-links {wheels} 'oakleaf[{extra}]'"
+    """Return the command that adds an extra: `pip install '/path/to/oakleaf[server]' '/path/to/oakleaf/plugins/server'`."""
+    origin, names = find_origin() or CHECKOUT, PLUGINS_OF.get(extra, ())
+    if origin.suffix == ".whl":
+        added = [origin.with_name(origin.name.replace("oakleaf-", f"oakleaf_{name}-", 1)) for name in names]
+    else:
+        added = [origin / "plugins" / name for name in names]
+    return " ".join(["pip install", f"'{origin}[{extra}]'", *(f"'{path}'" for path in added)])
 
 
-def _origin() -> Path | None:
+def find_origin() -> Path | None:
     """Return the checkout or the wheel that this Oakleaf was installed from; None if the installer wrote down neither."""
     from importlib.metadata import PackageNotFoundError, distribution
 

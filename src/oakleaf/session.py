@@ -55,6 +55,7 @@ from oakleaf.errors import (
     TaskTrashed,
 )
 from oakleaf.exports.log_events import LogEvent, log_events
+from oakleaf.install import install_line
 from oakleaf.log import labels, ledger, prompt
 from oakleaf.log.binding import bind, check_bound
 from oakleaf.log.changes import AppendResult, Cut, check_callers_key
@@ -1343,5 +1344,5 @@ def _absurd() -> ModuleType:
     try:
         from oakleaf_postgres.absurd import engine
     except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[absurd]'") from None
+        raise StoreError(f"{error.name} is not installed; run: {install_line('absurd')}") from None
     return engine

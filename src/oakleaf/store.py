@@ -18,6 +18,7 @@ from oakleaf.core.messages import Media
 from oakleaf.core.redact import Redactor
 from oakleaf.core.search import parse_query
 from oakleaf.errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongOwner, WrongSpace
+from oakleaf.install import install_line
 from oakleaf.log.lease import check_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
 from oakleaf.log.new_session import SessionOptions, new_session
@@ -484,5 +485,5 @@ def _postgres(url: str, space: str, owner: str | None) -> StoreBackend:
     try:
         from oakleaf_postgres.store.store import PostgresStore
     except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is not installed; run: pip install 'oakleaf[postgres]'") from None
+        raise StoreError(f"{error.name} is not installed; run: {install_line('postgres')}") from None
     return PostgresStore(url, space=space, owner=owner)

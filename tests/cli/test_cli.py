@@ -16,6 +16,7 @@ from oakleaf.cli.main import oakleaf as group
 from oakleaf.cli.rendering.error_text import describe_error
 from oakleaf.cli.verb_table import sections
 from oakleaf.errors import TokenRequired
+from oakleaf.install import install_line
 from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 
@@ -78,7 +79,7 @@ class TestVerbs:
         os.close(main)
         os.close(side)
         assert done.returncode == 2
-        needed = f"oakleaf: the command line needs {missing}; install it with: pip install 'oakleaf[cli]'"
+        needed = f"oakleaf: the command line needs {missing}; install it with: {install_line('cli')}"
         assert needed in done.stderr
         assert "Traceback" not in done.stderr
 

@@ -37,7 +37,8 @@ class TestAnExtra:
 
     def test_is_the_one_its_page_installs(self, extra: str) -> None:
         page = (ROOT / "docs" / "frameworks" / f"{extra}.md").read_text()
-        assert f"pip install 'oakleaf[{extra}]'" in page
+        folders = " ".join(f"/path/to/oakleaf/plugins/{name}" for name in PLUGINS_OF[extra])
+        assert f"pip install '/path/to/oakleaf[{extra}]' {folders}" in page
 
     def test_names_every_plugin_in_its_install_line(self, extra: str) -> None:
         project = tomllib.loads((ROOT / "plugins/frameworks/pyproject.toml").read_text())["project"]

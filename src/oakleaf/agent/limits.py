@@ -14,6 +14,7 @@ from oakleaf.core.context import fold_settings
 from oakleaf.core.messages import Text, ToolCall, ToolResult
 from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Call, Usage, format_dollars
 from oakleaf.errors import InvalidArgument, TurnLimit, plural
+from oakleaf.install import install_line
 from oakleaf.log import ledger
 from oakleaf.log.log import Log
 from oakleaf.models.base import Model, Request
@@ -272,7 +273,7 @@ def check_cost(limits: Limits, session_id: str, spending: Spending, next_call: N
         return None
     max_cost, spent = limits.max_cost_microcents, spending.totals.cost_microcents
     problem = _uncountable(spending, next_call.model)
-    hint = "pip install 'oakleaf[prices]' for prices of the usual models, pass rates=Rates(…) for others"
+    hint = f"{install_line('prices')} for prices of the usual models, pass rates=Rates(…) for others"
     if problem is not None:
         return LimitHit(
             "cost",

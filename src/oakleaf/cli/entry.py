@@ -1,6 +1,6 @@
 """Entry point of the `oakleaf` script. Imports nothing at first, so that Ctrl-C during startup exits cleanly.
 
-The script is installed with the core; click and rich come with the extra `cli` and may be missing. `uvx oakleaf …` installs
+The script is installed with the core; click and rich come with the extra `cli` and may be missing. `uvx --from WHEEL oakleaf …` installs
 the core into an environment for this one run, so there the same command starts again with the extra.
 """
 
@@ -23,9 +23,10 @@ def run() -> None:
         except KeyboardInterrupt:
             status = 130
         if status is None:
+            from oakleaf.install import install_line
+
             sys.stderr.write(
-                f"oakleaf: the command line needs {name}; install it with: pip install 'oakleaf[cli]' (or pipx),\n"
-                "or run it without installing: uvx --from 'oakleaf[cli]' oakleaf demo\n"
+                f"oakleaf: the command line needs {name}; install it with: {install_line('cli')}\n"
             )
             status = 2
         sys.exit(status)
@@ -40,16 +41,19 @@ def _run() -> None:
 
 
 def _run_with_extra() -> int | None:
-    """Repeat this command by `uvx --from 'oakleaf[cli]'` and return its exit code; None if uvx did not start this process."""
+    """Repeat this command by uvx with the extra `cli` and return its exit code; None if uvx did not start this process."""
     import os
     import subprocess
     from pathlib import Path
+
+    from oakleaf.install import find_origin
 
     uv = os.environ.get("UV")  # uv names itself to what it starts
     in_cache = any(
         part.startswith("archive-v") for part in Path(sys.prefix).parts
     )  # not a project's own environment
-    if not uv or not in_cache or RESTARTED in os.environ:
+    origin = find_origin()
+    if not uv or not in_cache or origin is None or RESTARTED in os.environ:
         return None
     command = [
         uv,
@@ -58,7 +62,7 @@ def _run_with_extra() -> int | None:
         "--python",
         sys.executable,
         "--from",
-        _requirement(),
+        f"oakleaf[cli] @ {origin.as_uri()}",
         "oakleaf",
         *sys.argv[1:],
     ]
@@ -66,15 +70,3 @@ def _run_with_extra() -> int | None:
     if os.name == "posix":
         os.execve(uv, command, environment)  # signals and the terminal reach the command itself
     return subprocess.run(command, env=environment).returncode
-
-
-def _requirement() -> str:
-    """Return what to install: this very wheel if a file was given, otherwise this version from the index."""
-    import json
-    from importlib.metadata import distribution
-
-    installed = distribution("oakleaf")
-    origin = installed.read_text("direct_url.json")
-    if origin:
-        return f"oakleaf[cli] @ {json.loads(origin)['url']}"
-    return f"oakleaf[cli]=={installed.version}"

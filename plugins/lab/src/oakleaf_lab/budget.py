@@ -14,6 +14,7 @@ import msgspec
 from oakleaf.core.messages import Media, ToolResult
 from oakleaf.core.usage import Usage, format_dollars
 from oakleaf.errors import BudgetReached, InvalidLab
+from oakleaf.install import install_line
 from oakleaf.models.base import Model, Request
 from oakleaf.models.prices import price_of
 from oakleaf.replay.replay_loop import Reservation
@@ -44,8 +45,8 @@ class CostBudget:
         if self.limit is not None and price_of(model, Usage(0, 0, 0, 0)) is None:
             raise InvalidLab(
                 f"{model.model} has no price, so the limit of {format_dollars(self.limit)} cannot be held",
-                "pip install 'oakleaf[prices]' for prices of the usual models, pass rates=Rates(…) for others, or leave out max_cost_dollars=",
-                "pip install 'oakleaf[prices]' for prices of the usual models, or leave out --max-cost",
+                f"{install_line('prices')} for prices of the usual models, pass rates=Rates(…) for others, or leave out max_cost_dollars=",
+                f"{install_line('prices')} for prices of the usual models, or leave out --max-cost",
             )
 
     async def reserve(self, model: Model, request: Request) -> Reservation:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 import click
 
 from oakleaf import errors
+from oakleaf.install import install_line
 
 FAILURE, USAGE, CONFLICT = errors.ExitCode.PROBLEM, errors.ExitCode.USAGE, errors.ExitCode.LOCKED
 
@@ -83,7 +84,7 @@ def needs_extra(extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as missing:
         raise CommandError(
-            f"{missing.name} is not installed; install it with: pip install 'oakleaf[{extra}]'"
+            f"{missing.name} is not installed; install it with: {install_line(extra)}"
         ) from None
 
 
