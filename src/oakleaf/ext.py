@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING
 from oakleaf.late_names import late_names
 
 _HOMES = {
+    "oakleaf.agent.call_status": ["CallStatus"],
+    "oakleaf.agent.events": ["fact_event_type"],
+    "oakleaf.agent.limits": ["with_defaults"],
+    "oakleaf.agent.prompt_window": ["MessageLimits", "measure_window"],
+    "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
+    "oakleaf.agent.tool_batch": ["earlier_data"],
     "oakleaf.agent.tools.sources": [
         "BEFORE_A_SESSION",
         "ToolLike",
@@ -21,17 +27,30 @@ _HOMES = {
         "split_tools",
         "tools_by_name",
     ],
+    "oakleaf.agent.tools.tool": ["EarlierCall"],
     "oakleaf.core.pages": ["Page"],
     "oakleaf.log.async_bridge": ["run_blocking", "run_by_size"],
     "oakleaf.models.availability": ["available_models", "check_available"],
     "oakleaf.models.names": ["is_model_name", "model_by_name", "stored_model"],
     "oakleaf.models.prices": ["price"],
     "oakleaf.models.servers": ["find_server"],
+    "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
+    "oakleaf.store": ["observe_commits", "open_for_owner", "read", "read_store", "session_at"],
+    "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize"],
+    "oakleaf.stores.search": ["IndexProgress"],
     "oakleaf.stores.tasks": ["DEFAULT_QUEUE", "Task", "TaskQueue", "TaskState", "TaskWorker", "task_queue"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
 if TYPE_CHECKING:
+    from oakleaf.agent.call_status import CallStatus as CallStatus
+    from oakleaf.agent.events import fact_event_type as fact_event_type
+    from oakleaf.agent.limits import with_defaults as with_defaults
+    from oakleaf.agent.prompt_window import MessageLimits as MessageLimits
+    from oakleaf.agent.prompt_window import measure_window as measure_window
+    from oakleaf.agent.reader import SessionReader as SessionReader
+    from oakleaf.agent.reader import StoreReader as StoreReader
+    from oakleaf.agent.tool_batch import earlier_data as earlier_data
     from oakleaf.agent.tools.sources import BEFORE_A_SESSION as BEFORE_A_SESSION
     from oakleaf.agent.tools.sources import ToolLike as ToolLike
     from oakleaf.agent.tools.sources import ToolSource as ToolSource
@@ -40,6 +59,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.tools.sources import plugin_tools as plugin_tools
     from oakleaf.agent.tools.sources import split_tools as split_tools
     from oakleaf.agent.tools.sources import tools_by_name as tools_by_name
+    from oakleaf.agent.tools.tool import EarlierCall as EarlierCall
     from oakleaf.core.pages import Page as Page
     from oakleaf.log.async_bridge import run_blocking as run_blocking
     from oakleaf.log.async_bridge import run_by_size as run_by_size
@@ -50,6 +70,18 @@ if TYPE_CHECKING:
     from oakleaf.models.names import stored_model as stored_model
     from oakleaf.models.prices import price as price
     from oakleaf.models.servers import find_server as find_server
+    from oakleaf.replay.diff_window import DiffCursor as DiffCursor
+    from oakleaf.replay.diff_window import DiffWindow as DiffWindow
+    from oakleaf.replay.diff_window import diff_window as diff_window
+    from oakleaf.store import observe_commits as observe_commits
+    from oakleaf.store import open_for_owner as open_for_owner
+    from oakleaf.store import read as read
+    from oakleaf.store import read_store as read_store
+    from oakleaf.store import session_at as session_at
+    from oakleaf.stores.counts import CountColumn as CountColumn
+    from oakleaf.stores.counts import DailyUsage as DailyUsage
+    from oakleaf.stores.counts import StorageSize as StorageSize
+    from oakleaf.stores.search import IndexProgress as IndexProgress
     from oakleaf.stores.tasks import DEFAULT_QUEUE as DEFAULT_QUEUE
     from oakleaf.stores.tasks import Task as Task
     from oakleaf.stores.tasks import TaskQueue as TaskQueue

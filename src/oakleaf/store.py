@@ -17,6 +17,7 @@ from oakleaf.core.media import digest, referenced_digest
 from oakleaf.core.messages import Media
 from oakleaf.core.redact import Redactor
 from oakleaf.core.search import parse_query
+from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongOwner, WrongSpace
 from oakleaf.install import install_line
 from oakleaf.log.lease import check_free
@@ -42,6 +43,7 @@ from oakleaf.stores.base import (
 from oakleaf.stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
+    from oakleaf.agent.reader import SessionReader, StoreReader
     from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
     from oakleaf.bundle.write import OnProgress
     from oakleaf.ingest.ingest import ToolImportResult
@@ -487,3 +489,41 @@ def _postgres(url: str, space: str, owner: str | None) -> StoreBackend:
     except ModuleNotFoundError as error:
         raise StoreError(f"{error.name} is not installed; run: {install_line('postgres')}") from None
     return PostgresStore(url, space=space, owner=owner)
+
+
+# -- doors for plugins, named by `oakleaf.ext` ---------------------------------------------------------
+
+
+def read(session: Session) -> SessionReader:
+    """Return a reader of what a session holds along the path to the handle's leaf."""
+    from oakleaf.agent.reader import SessionReader
+
+    return SessionReader(session.log)
+
+
+def read_store(store: Store) -> StoreReader:
+    """Return a reader of the sessions of a store."""
+    from oakleaf.agent.reader import StoreReader
+
+    return StoreReader(store.backend, store.runtime)
+
+
+def session_at(session: Session, leaf: Leaf) -> Session:
+    """Return another handle on a session, positioned at any leaf of its tree. The session's own leaf does not move."""
+    log = session.log
+    return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
+
+
+def open_for_owner(store: Store, owner: str) -> Store:
+    """Open the same space of the same store for one owner."""
+    from oakleaf.stores.memory.store import MemoryStore
+
+    backend = store.backend
+    if isinstance(backend, MemoryStore):
+        return Store(backend.for_tenant(backend.space, owner), store.runtime)
+    return open(backend.url, space=backend.space, owner=owner)
+
+
+def observe_commits(store: Store, observe: Callable[[float], None]) -> None:
+    """Call `observe` after each commit of this store with the seconds that it took."""
+    store.runtime = replace(store.runtime, on_commit=observe)

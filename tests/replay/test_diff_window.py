@@ -16,9 +16,9 @@ from oakleaf.replay.diff_window import DiffWindow, diff_window
 
 def pages(a: Session, b: Session, limit: int) -> list[DiffWindow]:
     """All pages of a comparison."""
-    result = [diff_window((a.log, a.leaf), (b.log, b.leaf), None, limit)]
+    result = [diff_window(a, b, None, limit)]
     while result[-1].next is not None:
-        result.append(diff_window((a.log, a.leaf), (b.log, b.leaf), result[-1].next, limit))
+        result.append(diff_window(a, b, result[-1].next, limit))
         assert result[-1].rows
     return result
 

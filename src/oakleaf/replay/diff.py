@@ -112,10 +112,11 @@ class Diff(Struct, frozen=True):
 
 def diff(a: DiffTarget, b: DiffTarget) -> Diff:
     """Compare two sessions at their leaves, or at any entries: `(session, seq)`, `(session, Leaf(branch, seq))`."""
-    return compare(_resolve(a), _resolve(b))
+    return compare(compared_path(a), compared_path(b))
 
 
-def _resolve(target: DiffTarget) -> PathSide:
+def compared_path(target: DiffTarget) -> PathSide:
+    """Return the path that a target of a comparison names."""
     is_pair = isinstance(target, tuple) and len(target) == 2
     session, at = target if is_pair else (target, getattr(target, "leaf", None))  # type: ignore[misc]
     log = getattr(session, "log", None)

@@ -7,16 +7,26 @@ which gives the rows of `replay.diff`, unless more turns than a window holds are
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from oakleaf.core.entries import Entry
-from oakleaf.core.tree import Leaf
-from oakleaf.log.log import Log
 from oakleaf.replay.compared_path import PathSide, first_unshared_turn, is_state_same, shared_seq
-from oakleaf.replay.diff import DiffRow, DiffSide, SetupChange, compare_setup, compared_row, compared_side
+from oakleaf.replay.diff import (
+    DiffRow,
+    DiffSide,
+    SetupChange,
+    compare_setup,
+    compared_path,
+    compared_row,
+    compared_side,
+)
 from oakleaf.replay.turn_comparison import Aligned, align
 from oakleaf.replay.turn_reader import TurnView, message_text, read_turns
+
+if TYPE_CHECKING:
+    from oakleaf.replay.diff import DiffTarget
 
 MAX_SCANNED = 2_000
 """Entries of each side that one page reads; a turn that is longer is compared as far as that."""
@@ -52,9 +62,9 @@ class _Turns(Struct, frozen=True):
     """The seq of the next turn; None if the path ends before it."""
 
 
-def diff_window(a: tuple[Log, Leaf], b: tuple[Log, Leaf], at: DiffCursor | None, limit: int) -> DiffWindow:
+def diff_window(a: DiffTarget, b: DiffTarget, at: DiffCursor | None, limit: int) -> DiffWindow:
     """Compare about `limit` turns of two paths, from a cursor on, or from where they part."""
-    sides = PathSide(*a), PathSide(*b)
+    sides = compared_path(a), compared_path(b)
     shared, is_first = shared_seq(*sides), at is None
     if at is None:
         start = first_unshared_turn(*sides, shared)

@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument
-from oakleaf.log.log import Log
+from oakleaf.ext import DiffCursor, DiffWindow, diff_window
 from oakleaf.models.base import Model
-from oakleaf.replay.diff_window import DiffCursor, DiffWindow, diff_window
 from oakleaf.session import Session
 from oakleaf_server.auth import Caller
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
@@ -140,10 +139,10 @@ def _cursor(text: str) -> DiffCursor:
     return DiffCursor(*map(int, match.groups()))
 
 
-def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Log, Leaf]:
+def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Session, Leaf]:
     name, _, place = reference.partition("@")
     session = context.session(caller, name)
-    return session.log, context.position(session, place or None)
+    return session, context.position(session, place or None)
 
 
 def _diff_page(window: DiffWindow) -> DiffPage:

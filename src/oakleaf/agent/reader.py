@@ -1,0 +1,356 @@
+"""Reads sessions and stores for whoever shows, exports or measures them. Nothing here writes.
+
+A `SessionReader` follows the path to the leaf of the handle it was made from; a `StoreReader` reads many sessions. Both
+read in parts, so that a session of 100,000 entries costs no more than the part that is asked for. `oakleaf.ext.read` and
+`oakleaf.ext.read_store` make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from oakleaf.agent.call_status import CallStatus, is_awaited_by_worker, read_call_status
+from oakleaf.agent.prompt_window import MessageLimits, tree_message_limits
+from oakleaf.agent.start_facts import session_data
+from oakleaf.agent.task_line import ancestors
+from oakleaf.agent.tools.tool import Tool
+from oakleaf.core.context import Context
+from oakleaf.core.drafts import Blob
+from oakleaf.core.entries import Entry, Settings
+from oakleaf.core.fit import Budget
+from oakleaf.core.messages import Message, ToolCall
+from oakleaf.core.redact import Redactor
+from oakleaf.core.tree import Leaf, Range
+from oakleaf.core.turns import Cursor, OpenCall
+from oakleaf.core.usage import Call, Totals
+from oakleaf.log import ledger, prompt
+from oakleaf.log.changes import check_callers_key
+from oakleaf.log.keyed_turn import KeyedTurn, find_turn
+from oakleaf.log.lease import is_held
+from oakleaf.log.log import Log
+from oakleaf.log.runtime import Runtime
+from oakleaf.log.session_list import (
+    MAX_COUNT,
+    count_sessions,
+    current_row,
+    headings,
+    hit_headings,
+    session_page,
+)
+from oakleaf.stores.base import (
+    Fact,
+    QueuedInput,
+    SessionDetail,
+    SessionHead,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    StoreBackend,
+)
+from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageColumn
+from oakleaf.stores.search import SearchHit
+
+
+class SessionReader:
+    """Reads one session along the path to a leaf."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    @property
+    def session_id(self) -> str:
+        return self._log.session_id
+
+    @property
+    def leaf(self) -> Leaf:
+        """The end of the path that is read: the leaf of the handle."""
+        return self._log.leaf
+
+    def at(self, leaf: Leaf) -> SessionReader:
+        """Return a reader of the path to another leaf of the session's tree."""
+        log = self._log
+        row = replace(log.store.session(log.session_id), leaf=leaf)
+        return SessionReader(Log(log.store, row, log.runtime))
+
+    def row(self) -> SessionRow:
+        """Read the session's row with its current status: one whose runner is gone is interrupted."""
+        return current_row(self._log.store.session(self.session_id), self._log.runtime)
+
+    def detail(self) -> SessionDetail:
+        """Read what was frozen when the session started: spec, policy, workspace."""
+        return self._log.store.detail(self.session_id)
+
+    def about(self) -> dict[str, object]:
+        """Return the session's ids, agent, title and workspace, as the event of its start has them."""
+        return session_data(*self._log.store.session_with_detail(self.session_id))
+
+    # -- path --------------------------------------------------------------------------------------
+
+    def entries(
+        self, first: int = 1, last: int | None = None, *, newest: int | None = None, public: bool = False
+    ) -> list[Entry]:
+        """Read the entries of the path from one seq to another, or the `newest` ones; `public` leaves out internal ones."""
+        return self._log.store.path(
+            self.session_id, leaf=self.leaf, first=first, last=last, newest=newest, public=public
+        ).entries
+
+    def backwards(self, last: int | None = None) -> Iterator[Entry]:
+        """Yield the entries of the path, the newest (or entry `last`) first; read in pages, as far as they are wanted."""
+        return self._log.backwards(last=last)
+
+    def ranges(self) -> tuple[Range, ...]:
+        """Return the path as ranges of branches, without reading an entry."""
+        return self._log.ranges()
+
+    def contains(self, leaf: Leaf) -> bool:
+        """Whether a position is on the path."""
+        return any(
+            part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in self.ranges()
+        )
+
+    def leaf_at(self, seq: int) -> Leaf:
+        """Return entry `seq` of the path as a leaf: with the branch that holds it."""
+        return self._log.leaf_at(seq)
+
+    @property
+    def cursor(self) -> Cursor:
+        """What may follow the leaf: the open turn, its step, and the calls without a result."""
+        return self._log.cursor
+
+    def control_entries(self) -> list[Entry]:
+        """Read the entries of the path that are neither messages nor notes: settings, compactions, branch summaries."""
+        return self._log.store.control_entries(self.session_id, leaf=self.leaf)
+
+    def settings(self) -> Settings:
+        """Return the settings in force at the leaf."""
+        return self._log.settings()
+
+    def tree_entries(self, newest: int | None = None, *, since: int = 0) -> list[Entry]:
+        """Read every entry of the session's tree by (branch, seq), or the `newest` ones of those after seq `since`."""
+        if newest is None:
+            return [entry for entry in self._log.all_entries() if entry.seq > since]
+        return self._log.newest_entries(newest, since)
+
+    # -- journal -----------------------------------------------------------------------------------
+
+    def facts_backwards(self, after: int = 0) -> Iterator[Fact]:
+        """Yield the facts of the journal after number `after`, newest first; read in pages, as far as they are wanted."""
+        return self._log.facts_backwards(after)
+
+    def facts_of_kind(self, kind: str) -> list[Fact]:
+        return self._log.store.facts_of_kind(self.session_id, kind)
+
+    def appended_entries(self, fact: Fact) -> list[Entry]:
+        """Read the entries that a fact appended; none for other kinds of facts."""
+        return self._log.appended_entries(fact)
+
+    def find_turn(self, key: str | None, content: str | Message | None = None) -> KeyedTurn | None:
+        """Return the turn whose input was recorded under a caller's key; KeyReused if that input is not this content."""
+        check_callers_key(key)
+        return find_turn(self._log, key, content)
+
+    # -- model calls -------------------------------------------------------------------------------
+
+    def calls(self, first: int, last: int) -> list[Call]:
+        """Return the model calls made at the entries of the path from one seq to another."""
+        return [
+            call
+            for part in self.ranges()
+            if part.first <= last and first <= part.last
+            for call in self._log.store.calls_between(
+                self.session_id, part.branch, max(first, part.first), min(last, part.last)
+            )
+        ]
+
+    def calls_at(self, entry: Entry) -> list[Call]:
+        """Return the model calls that an entry of the tree answers."""
+        return ledger.calls_at(self._log, entry)
+
+    def latest_answer_call(self, last: int) -> Call | None:
+        """Return the call behind the newest answer of the path up to entry `last`."""
+        return ledger.latest_answer_call(self._log, last)
+
+    def calls_with_sessions(self, view: str) -> Iterator[tuple[SessionRow, Call]]:
+        """Yield the calls of a view of `Session.usage`, each with the session that made it: this one or a task."""
+        return ledger.calls_with_sessions(self._log, view)
+
+    # -- tool calls --------------------------------------------------------------------------------
+
+    def call_status(self) -> CallStatus:
+        """Read what is known about the calls without a result: started, decided, or waiting for a person or a task."""
+        return read_call_status(self._log)
+
+    def original_call(self, call: OpenCall) -> ToolCall | None:
+        """Return an open call as the model made it; None if a secret in it is known no more."""
+        return self._log.original_call(call)
+
+    def raise_if_task_trashed(self, tools: Mapping[str, Tool]) -> None:
+        """Raise TaskTrashed if an open call waits for a task that is in the trash."""
+        read_call_status(self._log).raise_if_trashed(self._log, tools)
+
+    def is_awaited_by_worker(self) -> bool:
+        """Whether a worker's task waits for a decision here, and continues the turn itself."""
+        return is_awaited_by_worker(self._log)
+
+    def ancestors(self) -> list[SessionReader]:
+        """Return the sessions above a task: its parent first, the one that is not a task last."""
+        return [SessionReader(log) for log in ancestors(self._log)]
+
+    # -- running -----------------------------------------------------------------------------------
+
+    def is_held(self) -> bool:
+        """Whether a run has the session's lease."""
+        return is_held(self._log.store.session(self.session_id), self._log.runtime)
+
+    def check_free(self) -> SessionRow:
+        """Raise SessionRunning if a run has the session's lease; return the row."""
+        return self._log.raise_if_leased()
+
+    def inbox(self, limit: int | None = None) -> list[QueuedInput]:
+        """Read the queued inputs, oldest first."""
+        return self._log.store.inbox(self.session_id, limit)
+
+    def draft(self) -> str | None:
+        """Read what a run elsewhere has saved of the answer in progress."""
+        return self._log.store.draft(self.session_id)
+
+    # -- prompt and media --------------------------------------------------------------------------
+
+    def prompt_frame(self) -> list[Entry]:
+        """Read the entries that a context is built around: system prompt, settings, compactions, the first message."""
+        return prompt.prompt_frame(self._log, self.leaf)
+
+    def context_within(self, budget: Budget) -> Context:
+        """Return the context at the leaf cut to a budget; no more is read than the budget holds."""
+        return prompt.context_within(self._log, self.leaf, budget)
+
+    def message_limits(self) -> MessageLimits:
+        """Return by input how many messages the calls of each turn of the tree were given, where that was limited."""
+        return tree_message_limits(self._log)
+
+    def blob(self, digest: str) -> bytes | None:
+        """Return the bytes with this hash; None if they are missing or damaged."""
+        return self._log.read_blob(digest)
+
+    def storage_size(self) -> StorageSize:
+        """Return how much the session's own branches hold."""
+        return self._log.store.storage_size(self.session_id)
+
+
+class StoreReader:
+    """Reads many sessions of a store: rows, counts, sums."""
+
+    MAX_COUNT = MAX_COUNT
+    """How many sessions `count` counts at most."""
+
+    def __init__(self, store: StoreBackend, runtime: Runtime) -> None:
+        self._store, self._runtime = store, runtime
+
+    @property
+    def url(self) -> str:
+        return self._store.url
+
+    @property
+    def space(self) -> str:
+        return self._store.space
+
+    @property
+    def owner(self) -> str | None:
+        return self._store.owner
+
+    @property
+    def redactor(self) -> Redactor:
+        """Hides the secrets that are known to the store."""
+        return self._runtime.redactor
+
+    def now(self) -> int:
+        """Return the time in microseconds since 1970."""
+        return self._runtime.now()
+
+    # -- rows --------------------------------------------------------------------------------------
+
+    def session(self, session_id: str) -> SessionReader:
+        """Return a reader of a session at its leaf; NotFound if it is absent or another tenant's."""
+        return SessionReader(Log(self._store, self._store.session(session_id), self._runtime))
+
+    def find_session(self, session_id: str) -> SessionRow | None:
+        """Return a session's row; None if it is absent or another tenant's."""
+        return self._store.find_session(session_id)
+
+    def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
+        """Return what changes in the rows of many sessions, of those that exist, in one read."""
+        return self._store.heads(session_ids)
+
+    def sessions(self, query: SessionQuery) -> SessionPage:
+        """Return a page of rows with their current status, by which they are filtered. The last page may be empty."""
+        return session_page(self._store, query, self._runtime)
+
+    def all_sessions(self, query: SessionQuery) -> Iterator[SessionRow]:
+        """Yield all matching rows, each once, as they are stored; read page by page."""
+        return self._store.all_sessions(query)
+
+    def current(self, row: SessionRow) -> SessionRow:
+        """Return a row with its current status."""
+        return current_row(row, self._runtime)
+
+    def is_held(self, row: SessionRow) -> bool:
+        """Whether a run has the lease of the session of this row."""
+        return is_held(row, self._runtime)
+
+    def headings(self, rows: Sequence[SessionRow]) -> dict[str, str]:
+        """Return what to call each session in one line."""
+        return headings(self._store, rows)
+
+    def heading(self, row: SessionRow) -> str:
+        """Return what to call a session in one line."""
+        return headings(self._store, [row])[row.session_id]
+
+    def hit_headings(self, hits: Sequence[SearchHit]) -> dict[str, str]:
+        """Return what to call the sessions of these hits."""
+        return hit_headings(self._store, hits)
+
+    # -- one session -------------------------------------------------------------------------------
+
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
+        """Return the facts of a session after number `after`."""
+        return self._store.journal(session_id, after, limit)
+
+    def drafts(self, session_ids: Sequence[str]) -> dict[str, str | None]:
+        """Return what runs elsewhere have saved of the answers in progress."""
+        return {session_id: self._store.draft(session_id) for session_id in session_ids}
+
+    def storage_size(self, session_id: str) -> StorageSize:
+        """Return how much a session's own branches hold."""
+        return self._store.storage_size(session_id)
+
+    def blob(self, digest: str) -> Blob | None:
+        """Return stored bytes and their type, as they are; None if there are none."""
+        return self._store.blob(digest)
+
+    # -- sums --------------------------------------------------------------------------------------
+
+    def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
+        """Count the last active matching sessions, `MAX_COUNT` at most, by one column, with their current status."""
+        return count_sessions(self._store, query, by, self._runtime)
+
+    def count_all(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
+        """Count all matching sessions by one column as it is stored."""
+        return self._store.count(query, by)
+
+    def status_counts(self, most: int) -> dict[str, int]:
+        """Count the sessions by status as it is stored; a count of `most` means that many or more."""
+        return self._store.status_counts(most)
+
+    def daily_usage(self, since: int = 0) -> list[DailyUsage]:
+        """Return the usage of all sessions by day, agent, model and bucket."""
+        return self._store.daily_usage(since)
+
+    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
+        """Sum the calls of all sessions since a time."""
+        return self._store.usage_by(by, since)
+
+    def queued_input_count(self) -> int:
+        """Return how many inputs are queued for sessions that are not running."""
+        return self._store.queued_input_count()
