@@ -12,7 +12,7 @@ from oakleaf.late_names import late_names
 
 _HOMES = {
     "oakleaf.agent.call_status": ["CallStatus"],
-    "oakleaf.agent.events": ["fact_event_type"],
+    "oakleaf.agent.events": ["fact_event_type", "is_whole_answer"],
     "oakleaf.agent.limits": ["with_defaults"],
     "oakleaf.agent.prompt_window": ["MessageLimits", "measure_window"],
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
@@ -28,13 +28,17 @@ _HOMES = {
         "tools_by_name",
     ],
     "oakleaf.agent.tools.tool": ["EarlierCall"],
+    "oakleaf.bundle.read": ["check_bundle"],
+    "oakleaf.bundle.write": ["atomic_file"],
     "oakleaf.core.pages": ["Page"],
     "oakleaf.log.async_bridge": ["run_blocking", "run_by_size"],
+    "oakleaf.log.runtime": ["environment_secrets"],
     "oakleaf.models.availability": ["available_models", "check_available"],
-    "oakleaf.models.names": ["is_model_name", "model_by_name", "stored_model"],
+    "oakleaf.models.names": ["address_of", "is_model_name", "model_by_name", "stored_model", "with_provider"],
     "oakleaf.models.prices": ["price"],
     "oakleaf.models.servers": ["find_server"],
     "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
+    "oakleaf.replay.turn_reader": ["message_text"],
     "oakleaf.store": ["observe_commits", "open_for_owner", "read", "read_store", "session_at"],
     "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize"],
     "oakleaf.stores.search": ["IndexProgress"],
@@ -45,6 +49,7 @@ __getattr__, __all__ = late_names(__name__, _HOMES)
 if TYPE_CHECKING:
     from oakleaf.agent.call_status import CallStatus as CallStatus
     from oakleaf.agent.events import fact_event_type as fact_event_type
+    from oakleaf.agent.events import is_whole_answer as is_whole_answer
     from oakleaf.agent.limits import with_defaults as with_defaults
     from oakleaf.agent.prompt_window import MessageLimits as MessageLimits
     from oakleaf.agent.prompt_window import measure_window as measure_window
@@ -60,19 +65,25 @@ if TYPE_CHECKING:
     from oakleaf.agent.tools.sources import split_tools as split_tools
     from oakleaf.agent.tools.sources import tools_by_name as tools_by_name
     from oakleaf.agent.tools.tool import EarlierCall as EarlierCall
+    from oakleaf.bundle.read import check_bundle as check_bundle
+    from oakleaf.bundle.write import atomic_file as atomic_file
     from oakleaf.core.pages import Page as Page
     from oakleaf.log.async_bridge import run_blocking as run_blocking
     from oakleaf.log.async_bridge import run_by_size as run_by_size
+    from oakleaf.log.runtime import environment_secrets as environment_secrets
     from oakleaf.models.availability import available_models as available_models
     from oakleaf.models.availability import check_available as check_available
+    from oakleaf.models.names import address_of as address_of
     from oakleaf.models.names import is_model_name as is_model_name
     from oakleaf.models.names import model_by_name as model_by_name
     from oakleaf.models.names import stored_model as stored_model
+    from oakleaf.models.names import with_provider as with_provider
     from oakleaf.models.prices import price as price
     from oakleaf.models.servers import find_server as find_server
     from oakleaf.replay.diff_window import DiffCursor as DiffCursor
     from oakleaf.replay.diff_window import DiffWindow as DiffWindow
     from oakleaf.replay.diff_window import diff_window as diff_window
+    from oakleaf.replay.turn_reader import message_text as message_text
     from oakleaf.store import observe_commits as observe_commits
     from oakleaf.store import open_for_owner as open_for_owner
     from oakleaf.store import read as read

@@ -134,9 +134,13 @@ def test_a_chat_shows_no_control(store: Path, tmp_path: Path) -> None:
         "chat", "--resume", SESSION, "--model", f"scripted:{script}", store=store, TERM="xterm"
     ) as chat:
         chat.wait_for("› ")
-        for line in ("/show", "/tree", "/usage", "/model", "/show 2", "hello"):
+        for line in ("/show", "/usage", "/model", "/show 2", "hello"):
             chat.enter(line)
             chat.wait_for("› ")
+        chat.enter("/tree")
+        chat.wait_for("q leaves")
+        chat.type("q")
+        chat.wait_for("› ")
         chat.enter("/quit")
         chat.wait()
         own = chat.raw.replace("\x1b[?2004h", "").replace("\x08", "")  # of the line that is typed

@@ -22,8 +22,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.limits import Limits, with_defaults
-from oakleaf.agent.tools.tool import Tool, tool
+from oakleaf import Limits, Tool, Workspace, tool
+from oakleaf.agent.limits import with_defaults
 from oakleaf.cli.config import load_config, model_option, model_options
 from oakleaf.cli.mcp_option import connect_once, load_servers, mcp_options
 from oakleaf.cli.option_group import complete_file, struct_options
@@ -35,12 +35,19 @@ from oakleaf.core.entries import Effects, Settings
 from oakleaf.core.messages import system as system_message
 from oakleaf.core.usage import MICROCENTS_PER_DOLLAR
 from oakleaf.errors import ModelRefused, ModelUnavailable
-from oakleaf.ext import ToolLike, ToolSource, is_source, split_tools
+from oakleaf.ext import (
+    ToolLike,
+    ToolSource,
+    address_of,
+    available_models,
+    is_model_name,
+    is_source,
+    split_tools,
+    stored_model,
+)
 from oakleaf.log.imports import has_foreign_detail
-from oakleaf.log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection, Workspace
-from oakleaf.models.availability import available_models
+from oakleaf.log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection
 from oakleaf.models.base import Model
-from oakleaf.models.names import address_of, is_model_name, stored_model
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.wire.options import check_options

@@ -34,7 +34,7 @@ from msgspec import Struct
 from oakleaf.cli.option_group import Decorator
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR
-from oakleaf.errors import InvalidArgument, InvalidOption
+from oakleaf.errors import InvalidArgument, InvalidOption, StoreError
 
 KEYS = "model, store, aliases.NAME, options.MODEL.OPTION or chat.NAME"
 
@@ -66,7 +66,7 @@ class Config(Struct, frozen=True):
 
     def resolve(self, names: Iterable[str]) -> tuple[str, ...]:
         """Return the names with aliases replaced, and with the provider where a vendor's own name was typed."""
-        from oakleaf.models.names import with_provider  # late: most commands name no model
+        from oakleaf.ext import with_provider
 
         return tuple(self.aliases.get(name) or with_provider(name) for name in names)
 
@@ -218,15 +218,12 @@ def set_value(key: str, value: Any) -> Path:
     if _value_at(tomllib.loads(after), place) != value:
         line = _line_number(before, place)
         raise CommandError(f"{path}, line {line}: {key} is written in a way that only you can edit")
-    from oakleaf.bundle.write import (  # late: every command reads the file, few write it
-        atomic_file,
-        write_error,
-    )
+    from oakleaf.ext import atomic_file
 
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise write_error(str(path), error) from None
+        raise StoreError(f"{path} cannot be written ({error})", "name another with OAKLEAF_CONFIG") from None
     with atomic_file(path) as file:
         file.write(after.encode())
     return path
@@ -371,7 +368,7 @@ def _resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> A
 
 
 def _resolve_known_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    from oakleaf.models.names import is_model_name
+    from oakleaf.ext import is_model_name
 
     resolved = _resolve_models(ctx, param, value)
     for name in filter(None, [resolved] if isinstance(resolved, str) else resolved or ()):

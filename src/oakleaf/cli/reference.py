@@ -18,6 +18,7 @@ from click.shell_completion import CompletionItem
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf import Cut
 from oakleaf.cli.option_group import complete_file
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import clip
@@ -25,7 +26,6 @@ from oakleaf.cli.store_option import StoreLocation
 from oakleaf.cli.text_argument import check_utf8
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidPosition, NotFound, OakleafError, SessionTrashed
-from oakleaf.log.changes import Cut
 from oakleaf.log.log import Log
 from oakleaf.session import Session
 from oakleaf.store import Store

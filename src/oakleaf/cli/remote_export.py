@@ -32,8 +32,8 @@ class DownloadFailed(CommandError):
 @contextmanager
 def download(server: str, session_id: str, token: str, how: dict[str, Any]) -> Iterator[BinaryIO]:
     """Yield the bundle of a session, whole and checked, in a temporary file."""
-    from oakleaf.bundle.read import check_bundle
     from oakleaf.errors import InvalidBundle
+    from oakleaf.ext import check_bundle
 
     url = f"{_server_url(server)}/sessions/{quote(session_id, safe='')}/export"
     query = urlencode({name: str(value).lower() for name, value in how.items()})

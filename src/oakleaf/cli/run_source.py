@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 from msgspec import Struct
 
+from oakleaf import Cut
 from oakleaf.cli.agent_options import CONTEXT_FLAGS, AgentOptions, CommandAgent, agent_for
 from oakleaf.cli.option_group import struct_options
 from oakleaf.cli.picker import can_pick, pick
@@ -16,7 +17,6 @@ from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import format_age, notify
 from oakleaf.cli.store_option import StoreLocation
 from oakleaf.errors import SessionIsReplay
-from oakleaf.log.changes import Cut
 from oakleaf.log.lease import is_held
 from oakleaf.session import Session
 from oakleaf.store import Store

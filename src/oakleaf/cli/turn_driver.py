@@ -17,10 +17,7 @@ from typing import Any, Self
 
 from msgspec import Struct
 
-from oakleaf.agent.events import Event
-from oakleaf.agent.limits import LIMIT_CODE
-from oakleaf.agent.run import Run
-from oakleaf.agent.tools.tool import PendingApproval
+from oakleaf import Event, PendingApproval, Run
 from oakleaf.cli.agent_options import CommandAgent
 from oakleaf.cli.rendering.error_text import TakenOver
 from oakleaf.cli.rendering.turn_events import Watcher
@@ -53,7 +50,7 @@ class TurnEnd(Struct, frozen=True):
 
     @property
     def is_limit(self) -> bool:
-        return self.error is not None and self.error["code"] == LIMIT_CODE
+        return self.error is not None and self.error["code"] == TurnLimit.code
 
 
 class Driver:

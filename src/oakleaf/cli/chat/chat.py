@@ -23,7 +23,7 @@ import click
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.tools.tool import PendingApproval
+from oakleaf import PendingApproval
 from oakleaf.cli.agent_options import (
     AgentOptions,
     agent_for,
@@ -53,8 +53,8 @@ from oakleaf.core.tree import Leaf, contains_leaf, shared_seq
 from oakleaf.core.tree_text import describe_entry
 from oakleaf.core.usage import difference, format_cost, format_tokens
 from oakleaf.errors import Fenced, InvalidOperation, OakleafError, SessionRunning, StaleLeaf, short_holder
+from oakleaf.ext import is_model_name, model_by_name
 from oakleaf.log.session_list import MAX_COUNT
-from oakleaf.models.names import is_model_name, model_by_name
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
 from oakleaf.wire.options import COMMON, OPTIONS, check_options
@@ -297,7 +297,7 @@ class Chat:
         if find_spec("readline") is None:
             return read_plain
         from oakleaf.core.redact import Redactor
-        from oakleaf.log.runtime import environment_secrets
+        from oakleaf.ext import environment_secrets
 
         return TerminalInput(self._complete, Redactor(environment_secrets()).redact_text).read
 

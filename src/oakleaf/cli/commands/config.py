@@ -21,7 +21,7 @@ from oakleaf.cli.config import (
 )
 from oakleaf.cli.rendering.error_text import FAILURE, CommandError
 from oakleaf.cli.rendering.output import echo, json_option, notify, print_json
-from oakleaf.models.names import is_model_name, model_by_name
+from oakleaf.ext import is_model_name, model_by_name
 from oakleaf.wire.options import check_options
 
 

@@ -34,7 +34,6 @@ from oakleaf.errors import IdConflict, OakleafError, StoreDamaged, StoreError
 from oakleaf.ingest.importers import find_importer, read_sessions
 from oakleaf.ingest.ingest import ToolImportResult
 from oakleaf.ingest.records import LossReport
-from oakleaf.models.servers import VARIABLE
 from oakleaf.store import Store
 
 
@@ -173,7 +172,7 @@ def _name_addresses(addresses: Sequence[str]) -> None:
         notify(
             safe(
                 f"  names models at {', '.join(addresses)}: they get neither a key nor the history unless you name such a "
-                f"model yourself, or list the address in {VARIABLE}"
+                f"model yourself, or list the address in OAKLEAF_SERVERS"
             )
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 import click
 from msgspec import Struct
 
+from oakleaf import Cut
 from oakleaf.cli.agent_options import effects_option
 from oakleaf.cli.config import model_option, model_options
 from oakleaf.cli.option_group import Decorator, struct_options
@@ -39,7 +40,6 @@ from oakleaf.cli.text_argument import read_stdin, text_option
 from oakleaf.core.context import active_compactions
 from oakleaf.core.entries import Effects
 from oakleaf.errors import FilesChanged, InvalidOperation, InvalidPosition
-from oakleaf.log.changes import Cut
 from oakleaf.session import Session
 from oakleaf_workspace.file_rewind import FilesPlan, PlanFiles, count_text
 

@@ -26,7 +26,7 @@ from oakleaf.cli.rendering.report_file import open_report, write_report
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import text_option
 from oakleaf.errors import ExitCode, IdConflict, ModelUnavailable
-from oakleaf.models.availability import available_models
+from oakleaf.ext import available_models
 from oakleaf.session import Session
 
 
@@ -188,7 +188,7 @@ def diff(
     """
     if quiet and (format_ or output):
         raise CommandError("-q prints nothing; omit it, or omit --json, --markdown and -o")
-    from oakleaf.replay.diff import diff as compare
+    from oakleaf import diff as compare
 
     with open_report(output, force=force) as file:
         comparison = compare(resolve(location, a).session_at(), resolve(location, b).session_at())

@@ -9,9 +9,9 @@ from typing import Any
 import click
 import msgspec
 
+from oakleaf import PendingApproval
 from oakleaf.agent.call_status import is_awaited_by_worker, read_call_status
 from oakleaf.agent.task_line import ancestors
-from oakleaf.agent.tools.tool import PendingApproval
 from oakleaf.cli.agent_options import (
     AgentOptions,
     CommandAgent,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import click
 
+from oakleaf import SearchHit
 from oakleaf.cli.reference import resolve_stored_session
 from oakleaf.cli.rendering.output import (
     bold,
@@ -27,7 +28,6 @@ from oakleaf.cli.rendering.pager import page_errors, print_next_page
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.errors import IndexBehind
 from oakleaf.log.session_list import hit_headings
-from oakleaf.stores.search import SearchHit
 
 _SESSION = re.compile(r"(?<!\S)session:([^\s\"]+)")
 _EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from oakleaf.agent.tools.tool import EarlierCall, PendingApproval
+from oakleaf import PendingApproval
+from oakleaf.agent.tools.tool import EarlierCall
 from oakleaf.cli.rendering.output import clip, notify, plural, safe, width
 from oakleaf.cli.rendering.turn_events import call_details, call_text, mark, preview
 from oakleaf.session import Session

@@ -10,10 +10,11 @@ from typing import Self
 
 import click
 
-from oakleaf.agent.events import Event, is_whole_answer
+from oakleaf import Event
 from oakleaf.cli.rendering.output import clip, dim, echo, encode_line, notify, safe, width
 from oakleaf.core.codec import to_json
 from oakleaf.core.messages import Message, Outcome, Text, ToolCall, ToolResult
+from oakleaf.ext import is_whole_answer
 from oakleaf.session import Session
 
 MARKS: dict[Outcome, str] = {

@@ -40,6 +40,7 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition
 from pydantic_ai.usage import RunUsage
 
+from oakleaf import Cut
 from oakleaf.agent.call_status import read_call_status
 from oakleaf.agent.tool_batch import UNKNOWN
 from oakleaf.core.context import fold_settings
@@ -49,7 +50,6 @@ from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import StaleLeaf
 from oakleaf.log.async_bridge import AsyncBridge
-from oakleaf.log.changes import Cut
 from oakleaf.log.log import Log
 from oakleaf.session import Session
 from oakleaf.store import Store
