@@ -424,26 +424,3 @@ class ImportResponse(ApiResponse, kw_only=True):
     foreign_addresses: Annotated[
         list[str], Meta(description="Addresses of models in the sessions; this server asks none of them")
     ]
-
-
-class LabRuns(ApiResponse, kw_only=True):
-    runs: Annotated[list[Json], Meta(description="run_id, title, status, started_at; newest first")]
-
-
-class LabRun(ApiResponse, kw_only=True):
-    run: Annotated[
-        Json, Meta(description="The report without its sessions: experiment, lanes, comparisons, gates, …")
-    ]
-    total: int
-    first: int
-    sessions: Annotated[
-        list[Json],
-        Meta(description="session_id, heading, change, and the classes, cost and time of both lanes"),
-    ]
-
-
-class LabSession(ApiResponse, kw_only=True):
-    session_id: str
-    total: int
-    omitted_chars: int
-    turns: Annotated[list[Json], Meta(description="turn, input, and its replays in both lanes")]

@@ -25,7 +25,7 @@ from oakleaf_server.problems import Refusal
 from oakleaf_server.schemas import LoginInfo, PageLink
 
 INDEX = "index.html"
-OWN_PAGES = ("s", "diff", "usage", "lab")
+OWN_PAGES = ("s", "diff", "usage")
 """The first parts of the addresses of the viewer's pages."""
 STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">\n')
 # Litestar adds the charset to text.

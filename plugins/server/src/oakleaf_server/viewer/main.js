@@ -7,7 +7,6 @@ import { HomePage } from "./home.js";
 import { applyLayout, togglePane } from "./layout.js";
 import { button, fill, h, icon, iconButton, savePreference, loadPreference } from "./dom.js";
 import { listenForShortcuts } from "./shortcuts.js";
-import { LabPage } from "./lab_page.js";
 import { SessionList } from "./session_list.js";
 import { filters, followLinks, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
 import { openSearch } from "./search.js";
@@ -72,7 +71,6 @@ function top() {
     about.copy ? copyButton(about.copy) : h("nav", { "aria-label": "Pages" },
       h("a", { href: "/", data: { page: "sessions" } }, "Home"),
       about.level === "service" && [h("a", { href: "/usage", data: { page: "usage" } }, "Usage"),
-        h("a", { href: "/lab", data: { page: "lab" } }, "Lab"),
         about.pages.map((added) => h("a", { href: `/${added.name}`, data: { page: `/${added.name}` } }, printable(added.title)))]),
     h("span.grow"),
     about.level === "service" && h("button.search-button", { type: "button", "aria-label": "Search", onclick: () => openSearch() }, icon("search"),
@@ -121,7 +119,7 @@ async function show() {
   if (name === "sessions" && page instanceof HomePage) { showPane(Object.keys(filters()).length ? "sessions" : "transcript"); return listing.show(); }
   page?.close?.();
   page = { session: () => new SessionPage(id, about, listing), diff: () => new DiffPage(), usage: () => new UsagePage(),
-    lab: () => new LabPage(id), added: () => new AddedPage(added, id), missing: missingPage,
+    added: () => new AddedPage(added, id), missing: missingPage,
     sessions: () => new HomePage(about, start, () => listing.refresh()) }[name]();
   draw(name, added);
   const isList = name === "session" || name === "sessions";
@@ -144,9 +142,9 @@ function addedPage() {
 }
 
 function draw(name, added) {
-  const title = added?.title ?? { session: "Session", diff: "Compare", usage: "Usage", lab: "Lab" }[name];
+  const title = added?.title ?? { session: "Session", diff: "Compare", usage: "Usage" }[name];
   document.title = title ? `${printable(title)} · Oakleaf` : "Oakleaf";
-  if (["added", "diff", "usage", "lab", "missing"].includes(name)) fill(panes, page.element);
+  if (["added", "diff", "usage", "missing"].includes(name)) fill(panes, page.element);
   else fill(panes, listing.element, page.element, name === "session" && about.level === "service" && page.inspector.element);
 }
 

@@ -11,7 +11,6 @@ function read() {
   const query = Object.fromEntries(url.searchParams);
   if (parts[0] === "s" && parts[1]) return { page: "session", id: decoded(parts[1]), query };
   if (parts[0] === "diff") return { page: "diff", id: null, query };
-  if (parts[0] === "lab") return { page: "lab", id: parts[1] ? decoded(parts[1]) : null, query };
   if (parts[0] === "usage") return { page: "usage", id: null, query };
   if (parts.length) return { page: "added", name: decoded(parts[0]), id: parts[1] ? decoded(parts[1]) : null, query };
   return { page: "sessions", id: null, query };

@@ -1,14 +1,16 @@
 // The list of lab runs, and one run: its sessions are loaded in pages, the turns of a session when it is opened.
 
-import { fetchJson } from "./api.js";
-import { commandRow, fill, h } from "./dom.js";
+import { fetchJson } from "../api.js";
+import { commandRow, fill, h } from "../dom.js";
 import { LabReport } from "./lab_report.js";
-import { ago, printable } from "./format.js";
-import { buildUrl, replaceUrl, route } from "./route.js";
+import { ago, printable } from "../format.js";
+import { buildUrl, replaceUrl, route } from "../route.js";
 
 const PAGE = 500;
 
-export class LabPage {
+export function openPage(id) { return new LabPage(id); }
+
+class LabPage {
   constructor(id) {
     this.id = id;
     this.element = h("main.page", { id: "main", tabindex: -1, "aria-label": "Lab" }, h("p.muted", "Loading…"));

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from oakleaf.store import Store
+from oakleaf_server.truncate import MAX_RESPONSE
 from support.lab_record import write_run
 from support.server import LocalServer
 
@@ -44,6 +45,30 @@ class TestLab:
         for path in ("lab_none", session.session_id, f"{run_id}/sessions/{session.session_id}"):
             assert server.client.get(f"/api/lab/{path}").status_code == 404
         assert server.client.get(f"/api/lab/{run_id}", params={"first": 2}).status_code == 400
+
+    def test_no_answer_is_larger_than_1_mb(self, server: LocalServer, store: Store) -> None:
+        run_id = write_run(store, 1_000, heading="case " * 200)
+        replies = [
+            server.client.get(f"/api/lab{path}", timeout=120)
+            for path in ("", f"/{run_id}?limit=1000", f"/{run_id}/sessions/ses_case_0000")
+        ]
+        assert [reply.status_code for reply in replies] == [200] * 3
+        assert max(len(reply.content) for reply in replies) <= MAX_RESPONSE
+        first = replies[1].json()
+        rest = server.get(f"/api/lab/{run_id}", first=len(first["sessions"]), limit=1_000)
+        assert first["total"] == 1_000 > len(first["sessions"])
+        assert rest["sessions"][0]["session_id"] not in {row["session_id"] for row in first["sessions"]}
+
+    def test_the_routes_stand_in_the_description_of_the_api(self, server: LocalServer) -> None:
+        paths = server.client.get("/openapi.json").json()["paths"]
+        described = {path: paths[path]["get"] for path in paths if path.startswith("/api/lab")}
+        assert {path: each["operationId"] for path, each in described.items()} == {
+            "/api/lab": "lab_runs",
+            "/api/lab/{run_id}": "lab_run",
+            "/api/lab/{run_id}/sessions/{session_id}": "lab_session",
+        }
+        limit = next(one for one in described["/api/lab/{run_id}"]["parameters"] if one["name"] == "limit")
+        assert (limit["schema"]["minimum"], limit["schema"]["maximum"]) == (1, 1_000)
 
     def test_clients_see_no_run(self, server: LocalServer, store: Store) -> None:
         run_id = write_run(store, 1)

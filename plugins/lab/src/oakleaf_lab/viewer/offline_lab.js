@@ -1,6 +1,6 @@
 // Entry point of a lab report that is one file: everything is in it, and it can load nothing.
 
-import { fill, h } from "./dom.js";
+import { fill, h } from "../dom.js";
 import { LabReport } from "./lab_report.js";
 
 function readReport() {

@@ -1,9 +1,9 @@
 // A lab run: lanes side by side, effects in words, and the sessions, those that changed most first.
 // Draws what it is given; knows neither the server nor whether the page is a file.
 
-import { button, choice, fill, h } from "./dom.js";
-import { cost, count, duration, money, plural, printable } from "./format.js";
-import { markedColumns } from "./text_diff.js";
+import { button, choice, fill, h } from "../dom.js";
+import { cost, count, duration, money, plural, printable } from "../format.js";
+import { markedColumns } from "../text_diff.js";
 
 const PAGE = 100;
 const BADGES = { same: "same", reworded: "reworded", "arguments changed": "arguments", "tool changed": "tool",

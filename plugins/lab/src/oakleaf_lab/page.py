@@ -1,0 +1,93 @@
+"""The lab's page in the viewer, and what the page reads over HTTP. A run is read; `oakleaf lab run` makes one."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+import oakleaf_lab
+from oakleaf import Store
+from oakleaf.errors import InvalidArgument, NotFound
+from oakleaf.ext import Page
+from oakleaf_lab.lab_report import LabReport
+from oakleaf_lab.record import RUN_PREFIX, run_summary
+from oakleaf_lab.report_page import report_summary, session_summaries
+
+MOST_RUNS = 500
+Json = dict[str, Any]
+
+
+class LabRuns(Struct, kw_only=True):
+    """The lab runs of a store."""
+
+    runs: Annotated[list[Json], Meta(description="run_id, title, status, started_at; newest first")]
+
+
+class LabRun(Struct, kw_only=True):
+    """The report of a run, and a page of its sessions."""
+
+    run: Annotated[
+        Json, Meta(description="The report without its sessions: experiment, lanes, comparisons, gates, …")
+    ]
+    total: int
+    first: int
+    sessions: Annotated[
+        list[Json],
+        Meta(description="session_id, heading, change, and the classes, cost and time of both lanes"),
+    ]
+
+
+class LabSession(Struct, kw_only=True):
+    """The turns of one session of a run."""
+
+    session_id: str
+    total: int
+    turns: Annotated[list[Json], Meta(description="turn, input, and its replays in both lanes")]
+
+
+def runs(store: Store) -> LabRuns:
+    """List the lab runs, newest first."""
+    return LabRuns(runs=[run_summary(row) for row in oakleaf_lab.runs(store)[:MOST_RUNS]])
+
+
+def run(
+    store: Store,
+    run_id: str,
+    first: Annotated[int, Meta(ge=0, description="Index of the first session")] = 0,
+    limit: Annotated[int, Meta(ge=1, le=1_000)] = 200,
+) -> LabRun:
+    """Read the report of a lab run: lanes, effects, and its sessions, those that changed most first."""
+    report = _report(store, run_id)
+    rows = session_summaries(report)
+    if first > len(rows):
+        raise InvalidArgument("first", first, f"a number up to {len(rows)}")
+    sessions = msgspec.to_builtins(rows[first : first + limit])
+    return LabRun(run=report_summary(report), total=len(rows), first=first, sessions=sessions)
+
+
+def session(store: Store, run_id: str, session_id: str) -> LabSession:
+    """Read the turns of one session of a lab run, in both lanes."""
+    sessions = _report(store, run_id).sessions
+    found = next((each for each in sessions if each.session_id == session_id), None)
+    if found is None:
+        raise NotFound(session_id)
+    turns = msgspec.to_builtins(found.turns)
+    return LabSession(session_id=session_id, total=len(turns), turns=turns)
+
+
+def _report(store: Store, run_id: str) -> LabReport:
+    if not run_id.startswith(RUN_PREFIX):
+        raise NotFound(run_id)
+    return oakleaf_lab.report(store, run_id)
+
+
+page = Page(
+    title="Lab",
+    folder=files("oakleaf_lab").joinpath("viewer"),
+    module="lab_page.js",
+    styles=("lab.css",),
+    routes={"": runs, "/{run_id}": run, "/{run_id}/sessions/{session_id}": session},
+)
