@@ -1,4 +1,4 @@
-"""The core, the command line and the server run where Python has none of the names that only POSIX gives it.
+"""The core and the command line run where Python has none of the names that only POSIX gives it.
 
 Windows has no `fcntl`, `termios` or `resource`, no `os.O_DIRECTORY`, no `SIGKILL`, and an event loop without signal
 handlers. A child without them is not Windows, but it meets every place that would use one of them unguarded.
@@ -13,27 +13,8 @@ from pathlib import Path
 
 import pytest
 
-WITHOUT_POSIX = """
-import asyncio, os, signal, sys
-for name in ("fcntl", "grp", "pwd", "readline", "resource", "termios", "tty", "pty"):
-    sys.modules[name] = None
-for name in (
-    "O_CLOEXEC", "O_DIRECTORY", "O_NOCTTY", "O_NOFOLLOW", "O_NONBLOCK", "fchmod", "fork", "geteuid", "getpgid", "getuid",
-    "killpg", "mkfifo", "register_at_fork", "setsid", "uname", "forkpty",
-):
-    if hasattr(os, name):
-        delattr(os, name)
-for name in ("SIGALRM", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGQUIT", "SIGTSTP", "SIGWINCH", "setitimer"):
-    if hasattr(signal, name):
-        delattr(signal, name)
+from support.without_posix import WITHOUT_POSIX
 
-
-def refuse(*_, **__):
-    raise NotImplementedError
-
-
-asyncio.SelectorEventLoop.add_signal_handler = asyncio.SelectorEventLoop.remove_signal_handler = refuse
-"""
 CORE = """
 import oakleaf
 from oakleaf import ScriptedModel, ToolCall, assistant, system
@@ -66,7 +47,7 @@ for command in (["ls"], ["show", "latest"], ["log", "latest"], ["tree", "latest"
                 ["export", "latest", "-o", "a.oakleaf"], ["import", "a.oakleaf"],
                 ["run", "--model", "scripted:script.yaml", "Hello again"], ["--help"]):
     assert outcome(["--store", "a.db", *command]) == 0, command
-import oakleaf.cli.chat.chat, oakleaf.cli.picker, oakleaf_record.commands, oakleaf.cli.commands.serve, oakleaf_server.app
+import oakleaf.cli.chat.chat, oakleaf.cli.picker, oakleaf_record.commands
 print("sound")
 """
 

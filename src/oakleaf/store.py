@@ -514,14 +514,14 @@ def session_at(session: Session, leaf: Leaf) -> Session:
     return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
 
 
-def open_for_owner(store: Store, owner: str) -> Store:
-    """Open the same space of the same store for one owner."""
+def open_for_owner(store: Store, url: str, owner: str) -> Store:
+    """Open the space of a store again for one owner; `url` is the store's address, with its password."""
     from oakleaf.stores.memory.store import MemoryStore
 
     backend = store.backend
     if isinstance(backend, MemoryStore):
         return Store(backend.for_tenant(backend.space, owner), store.runtime)
-    return open(backend.url, space=backend.space, owner=owner)
+    return open(url, space=backend.space, owner=owner)
 
 
 def observe_commits(store: Store, observe: Callable[[float], None]) -> None:

@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 import oakleaf as library
-from oakleaf.cli.agent_options import AgentOptions
-from oakleaf.cli.commands.serve import _agent as server_agent
 from oakleaf.cli.config import Config, complete_model
 from oakleaf.cli.main import outcome
 from oakleaf.core.context import fold_settings
@@ -398,15 +396,6 @@ class TestChat:
         (tmp_path / "shell.json").write_text(json.dumps([call, "Done."]))
         assert cli("run", "hi", *model, "--allow", "ls", "--scope", "sandboxed")[0] == 0
         assert (_workspace()["fs_scope_tier"], _has_failed()) == ("sandboxed", True)
-
-    def test_a_server_answers_with_the_same_defaults(self, cli: Cli, chat: Callable[[str], None]) -> None:
-        chat('max_turns = 7\nallowed_commands = ["git"]\nfs_scope = "project"')
-        agent = server_agent(AgentOptions(models=("scripted:one.json",), workspace=".", max_rounds=3), ())
-        assert (agent.limits_of(None).turns, agent.limits_of(None).rounds, agent.commands) == (7, 3, ("git",))
-        assert agent.workspace is not None
-        assert agent.workspace.fs_scope_tier == "project"
-        assert agent.limits_of({"turns": 9}).turns == 0  # the session's own
-        assert server_agent(AgentOptions(), ()).limits_of(None).turns == 7
 
     @pytest.mark.parametrize(
         ("line", "expected"),

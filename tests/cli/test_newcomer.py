@@ -241,8 +241,6 @@ class TestSuggestions:
             ("export ses_case -o notes.md", "add --markdown"),
             ("backup /nowhere/at/all.db", "there is no folder /nowhere/at"),
             ("run hi --model openai:x --tools .", "--tools .: . is a folder"),
-            ("serve --offer nonsense", "--offer nonsense: there is no model with this name"),
-            ("serve --offer anthropic:x", "set ANTHROPIC_API_KEY"),
             ("export ses_case -o /nowhere/at/all", "there is no folder /nowhere/at"),
         ],
     )
@@ -256,10 +254,6 @@ class TestSuggestions:
         assert flag in result.err
         for python in ("session.", "source.", "live=", "tools=", "before=", "blobs="):
             assert python not in result.err
-
-    def test_a_host_that_is_not_ours_is_not_called_a_port(self, store_path: Path) -> None:
-        result = oakleaf("serve", "--host", "192.0.2.1", "--token", "a secret", store=store_path)
-        assert (result.code, "--host" in result.err, "--port" in result.err) == (2, True, False)
 
     def test_a_home_that_cannot_be_written_names_the_option_for_another_store(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text('["hello"]')

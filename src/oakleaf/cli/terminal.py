@@ -21,6 +21,7 @@ _HOMES = {
     ],
     "oakleaf.cli.config": ["model_option", "model_options"],
     "oakleaf.cli.json_log": ["log_format_option", "start_log"],
+    "oakleaf.cli.mcp_option": ["connect_once"],
     "oakleaf.cli.option_group": ["complete_file", "option_group"],
     "oakleaf.cli.reference": ["is_title", "required_reference", "resolve", "resolve_stored_session"],
     "oakleaf.cli.rendering.error_text": ["CommandError", "needs_extra", "print_error"],
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from oakleaf.cli.config import model_options as model_options
     from oakleaf.cli.json_log import log_format_option as log_format_option
     from oakleaf.cli.json_log import start_log as start_log
+    from oakleaf.cli.mcp_option import connect_once as connect_once
     from oakleaf.cli.option_group import complete_file as complete_file
     from oakleaf.cli.option_group import option_group as option_group
     from oakleaf.cli.reference import is_title as is_title

@@ -37,7 +37,6 @@ BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
         "search": ("commands.search", "Search messages, tool inputs and tool outputs."),
         "usage": ("commands.usage", "Sum tokens and cost by session, day, model or agent."),
         "context": ("commands.show", "Print what the model would receive at this point."),
-        "serve": ("commands.serve", "Serve the API and the viewer over HTTP."),
         "worker": (
             "commands.worker",
             "Run the tasks of a queue; start as many workers as you need.",

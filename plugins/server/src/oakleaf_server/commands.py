@@ -5,23 +5,31 @@ from __future__ import annotations
 import sys
 import webbrowser
 from errno import EADDRNOTAVAIL
+from functools import partial
 from socket import gaierror
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
-from oakleaf.cli.agent_options import AgentOptions, agent_for, agent_options, command_tools, default_models
-from oakleaf.cli.config import model_option
-from oakleaf.cli.json_log import log_format_option, start_log
-from oakleaf.cli.mcp_option import connect_once
-from oakleaf.cli.rendering.error_text import CommandError, needs_extra
-from oakleaf.cli.rendering.output import echo, is_terminal
-from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.terminal import (
+    AgentOptions,
+    CommandError,
+    StoreLocation,
+    agent_for,
+    agent_options,
+    command_tools,
+    connect_once,
+    default_models,
+    echo,
+    is_terminal,
+    log_format_option,
+    model_option,
+    needs_extra,
+    pass_location,
+    start_log,
+)
 from oakleaf.core.time_text import parse_duration
-from oakleaf.models.availability import available_models
-from oakleaf.store import Store
-from oakleaf.store import open as open_store
+from oakleaf.ext import available_models, observe_commits, open_for_owner, read_store
 
 if TYPE_CHECKING:
     from oakleaf_server.context import ServerAgent
@@ -150,12 +158,12 @@ def serve(
         max_import_bytes=max_import * 1_000_000,
     )
     store = location.open_or_create()
-    report = start_log(log_format, store.runtime.redactor, "serve")
+    report = start_log(log_format, read_store(store).redactor, "serve")
     counters = Metrics() if metrics else None
     if counters is not None:
-        store.runtime = replace(store.runtime, on_commit=counters.commits.observe)
+        observe_commits(store, counters.commits.observe)
     context = ServerContext(
-        store, access, _agent(options, offered), lambda owner: _store_of(location, store, owner), counters
+        store, access, _agent(options, offered), partial(open_for_owner, store, location.url), counters
     )
     try:
         listener = open_listener(host, port)
@@ -217,15 +225,6 @@ def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
         others,
         options.effects,
     )
-
-
-def _store_of(location: StoreLocation, store: Store, owner: str) -> Store:
-    """Open the same store for one owner."""
-    from oakleaf.stores.memory.store import MemoryStore
-
-    if isinstance(store.backend, MemoryStore):
-        return Store(store.backend.for_tenant(location.space, owner), store.runtime)
-    return open_store(location.url, space=location.space, owner=owner)
 
 
 def _address(host: str, port: int, page: str, token: str | None) -> str:
