@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import oakleaf
 from oakleaf import Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
+from oakleaf.core.encodings import encoded_forms
 from oakleaf.core.redact import Redactor
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.errors import InvalidArgument, SecretInName
@@ -75,6 +76,14 @@ secrets = st.one_of(
 )
 chains = st.lists(st.sampled_from(sorted(ENCODERS)), max_size=3)
 surroundings = st.text(st.sampled_from('ab "\\n%+&/=\n{}ä'), max_size=12)
+
+
+@given(secrets, st.sampled_from(["JSON", "JSON, UTF-8", "URL", "HTML", *BASE64]), surroundings, surroundings)
+def test_the_text_of_an_encoder_holds_an_encoded_form(
+    secret: str, name: str, before: str, after: str
+) -> None:
+    _, core = encode(secret, [name], before, after)
+    assert any(form and form in core for form in encoded_forms(secret))
 
 
 @pytest.mark.attack

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import base64
 import binascii
-import html
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
-from urllib.parse import parse_qsl, quote
+from urllib.parse import parse_qsl
 
+from oakleaf.core.encodings import encoded_forms
 from oakleaf.core.redact import MIN_SECRET_LENGTH, REDACTED, strings_in
 from oakleaf_record.http_stream import Head
 
@@ -75,7 +74,8 @@ class SecretMask:
     """Replaces secrets, and long parts of them, as they are and in the forms in which texts carry other texts."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._forms = tuple(dict.fromkeys(form for secret in secrets for form in _forms(secret)))
+        forms = (form for secret in secrets for form in (secret, *encoded_forms(secret)))
+        self._forms = tuple(dict.fromkeys(form for form in forms if len(form) >= MIN_SECRET_LENGTH))
 
     def text(self, text: str) -> str:
         """Return a text without the secrets."""
@@ -91,20 +91,6 @@ class SecretMask:
         """Return a JSON value without the secrets in its strings, names of fields too."""
         text = "\0".join(strings_in(value))
         return value if self.text(text) == text else _map_strings(value, self.text)
-
-
-def _forms(secret: str) -> Iterator[str]:
-    data = secret.encode("utf-8", "surrogateescape")
-    yield secret
-    yield from {quote(data, safe=""), quote(data, safe="").lower(), html.escape(secret), data.hex()}
-    yield from {json.dumps(secret, ensure_ascii=is_ascii)[1:-1] for is_ascii in (True, False)}
-    for before in range(3):  # where a secret begins within base64 decides about its letters
-        letters = base64.b64encode(b"\0" * before + data).decode().rstrip("=")
-        cut = letters[(0, 2, 3)[before] :]
-        cut = cut if (before + len(data)) % 3 == 0 else cut[:-1]
-        if len(cut) >= MIN_SECRET_LENGTH:
-            yield cut
-            yield cut.replace("+", "-").replace("/", "_")
 
 
 def _spans(text: str, form: str) -> Iterator[tuple[int, int]]:
