@@ -30,6 +30,7 @@ import oakleaf
 from oakleaf import Session, Store
 from oakleaf.stores.sqlite.store import SqliteStore
 from oakleaf_postgres.store import connections as postgres_connections
+from oakleaf_record.content_encoding import MAX_DECODED_BYTES
 from oakleaf_record.recorder import Recorder
 from oakleaf_record.server import ApiCall, Proxy
 from oakleaf_record.upstreams import find_upstreams
@@ -736,6 +737,18 @@ def test_a_compressed_request_is_recorded(store: Store) -> None:
             response.read()
         (session,) = proxy.sessions()
         assert texts(session) == ["hi", "ok"]
+
+
+@pytest.mark.attack
+def test_a_request_that_decompresses_to_too_much_passes_unrecorded(store: Store) -> None:
+    words = {"model": "m", "messages": [user("hi")], "padding": " " * MAX_DECODED_BYTES}
+    body = gzip.compress(json.dumps(words).encode())
+    with recording(store, Completion("hello")) as proxy:
+        url = f"{proxy.url('openai-chat')}/chat/completions"
+        with urlopen(Request(url, body, {"Content-Encoding": "gzip"})) as response:
+            assert b"hello" in response.read()
+        assert proxy.sessions() == []
+        assert proxy.recorder.gaps == ["a body of more than 64 MiB when decompressed"]
 
 
 def test_a_request_that_the_server_refused_before_it_was_whole_is_told(store: Store) -> None:
