@@ -8,6 +8,7 @@ from time import perf_counter_ns
 
 import oakleaf
 from oakleaf import ScriptedModel, Session, ToolCall, assistant
+from oakleaf.ext import read
 from oakleaf.models.base import Request
 from oakleaf.wire import Answer
 
@@ -36,7 +37,7 @@ async def by_hand(session: Session) -> None:
     model = ScriptedModel(answer)
     with session.turn("Look around.", tools=[look]) as turn:
         while True:
-            request = Request(session.context(), session.read_blob)
+            request = Request(session.context(), read(session).blob)
             async for piece in model.stream(request):
                 if isinstance(piece, Answer):
                     message = turn.answer(piece.message, usage=piece.usage)

@@ -13,7 +13,7 @@ from typing import Any
 import anthropic
 
 import oakleaf
-from oakleaf import Session, system
+from oakleaf import Session, draw_tree, system
 
 TOOLS: list[Any] = [
     {
@@ -90,7 +90,7 @@ def main() -> None:
         ):
             session = store.start("support", [system("You help customers.")])
             loop(client, session, "Where is order 41?")
-            print(session.tree())
+            print(draw_tree(session))
             print(f"cost: {session.usage().cost_cents:.4f} cents in {session.usage().calls} calls")
             first, second = FakeApi.requests
             assert second["messages"][: len(first["messages"])] == first["messages"], (

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import oakleaf
-from oakleaf import ScriptedModel, ToolCall, Workspace, assistant, system
+from oakleaf import ScriptedModel, ToolCall, Workspace, assistant, draw_tree, system
 
 BUG = "def double(n):\n    return n + n + 1\n\n\nprint(double(21))\n"
 
@@ -43,7 +43,7 @@ def main() -> None:
             )
             tools = session.workspace_tools(workspace, commands=[sys.executable])
             session.send_sync("double.py prints 43. Fix it.", model=script(), tools=tools)
-            print(session.tree(width=100).replace(str(folder), "<folder>"))
+            print(draw_tree(session, width=100).replace(str(folder), "<folder>"))
             results = [r for entry in session.path() if entry.message for r in entry.message.results]
             assert [result.error for result in results] == [False, False, True, False, False]
             assert "42" in str(results[-1].content)

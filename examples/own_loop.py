@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import oakleaf
-from oakleaf import Message, Session, ToolCall, ToolContext, Usage, assistant, system
+from oakleaf import Message, Session, ToolCall, ToolContext, Usage, assistant, draw_tree, system
 
 PROMPT = "You help customers of a small shop. Look up an order before you answer."
 
@@ -77,7 +77,7 @@ def die(path: str) -> None:
 
 def resume(session: Session) -> None:
     show("2. A new process opens the file. Nothing is lost, and the turn is still open:")
-    print(session.tree(width=90))
+    print(draw_tree(session, width=90))
     waiting = [call.call.name for call in session.open_tool_calls]
     print(f"   status {session.row.status}; waiting for {waiting}; problems found: {len(session.verify())}")
     before = session.messages("anthropic")
@@ -102,9 +102,9 @@ def look(store: oakleaf.Store, session: Session, fork: Session) -> None:
     session.rewind(to=4)
     with session.turn() as turn:
         turn.answer(assistant("On its way, due Friday."), usage=Usage(140, 9))
-    print(session.tree(width=90))
+    print(draw_tree(session, width=90))
     show("   and the fork, which shares its first two entries:")
-    print(fork.tree(width=90))
+    print(draw_tree(fork, width=90))
     totals = session.usage()
     print(f"\n   verify: {len(list(store.verify()))} problems; calls {totals.calls}, ", end="")
     print(f"tokens {totals.input_tokens}+{totals.output_tokens}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import oakleaf
-from oakleaf import ScriptedModel, ToolCall, ToolContext, assistant, system
+from oakleaf import ScriptedModel, ToolCall, ToolContext, assistant, draw_tree, system
 
 
 @oakleaf.tool(effect="idempotent")
@@ -22,9 +22,10 @@ def main() -> None:
             ToolCall("c1", "research", {"city": "Lisbon"}), ToolCall("c2", "research", {"city": "Porto"})
         )
         session.send_sync("Plan a trip.", model=ScriptedModel([both, "Three days each."]), tools=[research])
-        print(session.tree())
-        for child in session.children():
-            print(f"\n{child.session_id}, started by message {child.row.parent_seq}:\n{child.tree()}")
+        print(draw_tree(session))
+        tasks = store.all_sessions(parent_session=session.session_id, relation="task")
+        for child in (store.session(row.session_id) for row in tasks):
+            print(f"\n{child.session_id}, started by message {child.row.parent_seq}:\n{draw_tree(child)}")
         own, tree = session.usage(), session.usage("tree")
         print(f"\ncalls: {own.calls} of its own, {tree.calls} with its children")
         assert (own.calls, tree.calls) == (2, 4)

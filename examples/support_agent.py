@@ -14,7 +14,16 @@ import tempfile
 from pathlib import Path
 
 import oakleaf
-from oakleaf import Happened, NeverHappened, ScriptedModel, ToolCall, ToolContext, assistant, system
+from oakleaf import (
+    Happened,
+    NeverHappened,
+    ScriptedModel,
+    ToolCall,
+    ToolContext,
+    assistant,
+    draw_tree,
+    system,
+)
 
 
 class Bank:
@@ -79,13 +88,13 @@ def main() -> None:
         bank = Bank(folder / "bank")
         with oakleaf.open(folder / "agent.db") as store:
             session = store.session("ses_support")
-            print(session.tree(width=90))
+            print(draw_tree(session, width=90))
             print(
                 f"waiting for: {[call.call.name for call in session.open_tool_calls]}; payments: {len(bank.payments())}"
             )
             session.resume_sync(model=model(), tools=tools(bank, dies=False))
             print("\na second process asked the bank and continued:")
-            print(session.tree(width=90))
+            print(draw_tree(session, width=90))
             print(f"payments: {len(bank.payments())}; problems found by verify: {len(session.verify())}")
             assert len(bank.payments()) == 1
 

@@ -262,7 +262,7 @@ class TestAKeyedTurn:
         session.append([oakleaf.Note({})], key="note")
         with pytest.raises(Killed):
             Lines("straight").run(session, 2)
-        session.rollback()
+        session.undo()
         for key, why in [("note", "opened no turn"), ("mail-17", "was rewound"), ("new", "no turn is open")]:
             content = None if key == "new" else "mail"
             with pytest.raises(InvalidOperation, match=why), session.turn(content, key=key):

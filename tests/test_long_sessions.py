@@ -22,17 +22,21 @@ from oakleaf import (
     Session,
     ToolCall,
     assistant,
+    fit,
     system,
     tool_result,
     user,
 )
+from oakleaf.cli.commands.show import newest_events
 from oakleaf.cli.main import oakleaf as command
 from oakleaf.core.drafts import Draft
 from oakleaf.core.usage import Call, Usage
+from oakleaf.ext import read
 from oakleaf.models.prices import Rates
 from oakleaf.replay.diff import diff
 from oakleaf_mcp.archive import Archive
 from support.server import LocalServer
+from support.sessions import tasks_of
 from support.statement_steps import Steps
 
 SHORT, LONG = 1_000, 20_000
@@ -104,14 +108,14 @@ def rewind(session: Session) -> None:
 VERBS: dict[str, Callable[[Session], Any]] = {
     "path": lambda session: session.path(last=3),
     "transcript": lambda session: session.transcript(since=session.leaf.seq - 4),
-    "log_events": lambda session: session.log_events(last=3),
+    "log_events": lambda session: newest_events(session, 0, 3),
     "journal": lambda session: session.journal(session.row.facts - 3),
     "context": lambda session: session.context(),
     "context at": lambda session: session.context(MIDDLE),
     "request": lambda session: session.request("anthropic"),
     "request at": lambda session: session.request("anthropic", at=MIDDLE),
-    "fit": lambda session: session.fit(Budget(messages=4)),
-    "window_use": lambda session: session.window_use(),
+    "fit": lambda session: fit(session.context(), Budget(messages=4)),
+    "window_use": lambda session: read(session).window_use(),
     "labels": lambda session: session.labels(),
     "label": lambda session: session.label(5, "here"),
     "usage": lambda session: session.usage(),
@@ -124,7 +128,7 @@ VERBS: dict[str, Callable[[Session], Any]] = {
     "state": lambda session: session.state,
     "next_action": lambda session: session.next_action(),
     "pending_approvals": lambda session: session.pending_approvals(),
-    "children": lambda session: session.children(),
+    "children": lambda session: tasks_of(session),
     "jsonl": lambda session: list(session.jsonl(since=session.leaf.seq - 4)),
     "plan_files": lambda session: session.plan_files(session.leaf.seq - 4),
     "fork": lambda session: session.fork(MIDDLE, options={"temperature": 0}),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import oakleaf
+from oakleaf.core.log_events import LogEvent
 from oakleaf.stores.base import SessionDetail
 from support.suggestions import suggested_commands
 
@@ -41,7 +42,7 @@ HOMES: dict[str, type] = {
     "Event": oakleaf.Event,
     "Leaf": oakleaf.Leaf,
     "Limits": oakleaf.Limits,
-    "LogEvent": oakleaf.LogEvent,
+    "LogEvent": LogEvent,
     "Message": oakleaf.Message,
     "SessionDetail": SessionDetail,
     "SessionRow": oakleaf.SessionRow,

@@ -15,6 +15,7 @@ from oakleaf.errors import InvalidOption, Overloaded
 from oakleaf.models.base import Request
 from oakleaf.store import Store
 from oakleaf.wire.options import OPTIONS, request_fields
+from support.sessions import tasks_of
 
 
 def _sent_options(model: ScriptedModel) -> list[dict[str, Any] | None]:
@@ -149,7 +150,7 @@ def test_a_task_without_a_model_of_its_own_has_the_options_of_its_parent(store: 
     session.send_sync("q", model=model, tools=[ask, ask_other], options={"temperature": 0})
     assert _sent_options(model) == [{"temperature": 0}] * 3
     assert _sent_options(other) == [{"seed": 1}]
-    assert sorted(str(_options(child)) for child in session.children()) == [
+    assert sorted(str(_options(child)) for child in tasks_of(session)) == [
         "{'seed': 1}",
         "{'temperature': 0}",
     ]

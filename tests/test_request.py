@@ -15,6 +15,7 @@ import pytest
 
 import oakleaf
 from oakleaf import Attachment, Limits, ScriptedModel, Session, Store, ToolCall, assistant, system, user
+from oakleaf.ext import read
 from oakleaf.models.names import model_by_name
 from oakleaf.wire import PROVIDERS, render
 from support.fake_providers import Call, Completion, ErrorReply, FakeProviders, RawReply, Reply
@@ -102,7 +103,7 @@ def test_tools_and_options_that_stay_the_same_cost_nothing_a_turn(tmp_path: Path
                 else:
                     with session.turn(f"question {number}", tools=tools or None) as turn:
                         turn.answer(assistant("answer"))
-            stored = session.storage()
+            stored = read(session).storage()
             facts = [fact.data for fact in session.journal() if fact.kind == "turn_started"]
         assert "tool_names" not in facts[-1]
         assert (stored.tool_sets, stored.settings) == ((1, 2) if tools else (0, 1))

@@ -31,10 +31,12 @@ from oakleaf import (
     Usage,
     Workspace,
     assistant,
+    fit,
     system,
     tool_result,
     user,
 )
+from oakleaf.core.log_events import log_events
 from oakleaf.core.turns import CallModel
 from oakleaf.errors import (
     InvalidArgument,
@@ -48,6 +50,7 @@ from oakleaf.errors import (
     SessionRunning,
     ToolsNotAllowed,
 )
+from oakleaf.ext import read
 from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, find_provider, render
@@ -349,9 +352,6 @@ class TestFork:
             session_with_calls.session_id,
             2,
         )
-        parent = fork.parent()
-        assert parent is not None
-        assert parent.session_id == session_with_calls.session_id
 
     def test_overrides_are_its_first_entry_and_no_seed_is_rewritten(
         self, session_with_calls: Session
@@ -686,7 +686,7 @@ class TestReading:
         )
 
     def test_the_five_event_types(self, session_with_calls: Session) -> None:
-        assert [event.type for event in session_with_calls.log_events()] == [
+        assert [event.type for event in log_events(session_with_calls.path())] == [
             "system_message",
             "user_message",
             "assistant_message",
@@ -700,11 +700,11 @@ class TestReading:
     def test_events_have_unique_numbers_that_follow_from_their_entry(
         self, session_with_calls: Session
     ) -> None:
-        events = session_with_calls.log_events()
+        events = list(log_events(session_with_calls.path()))
         numbers = [event.number for event in events]
         assert numbers == sorted(set(numbers))
-        assert session_with_calls.log_events(last=3) == events[-3:]
-        assert session_with_calls.fork(at=2).log_events() == events[:2]
+        assert list(log_events(session_with_calls.path(since=2))) == events[2:]
+        assert list(log_events(session_with_calls.fork(at=2).path())) == events[:2]
 
     def test_the_content_of_a_tool_result_event_is_text(self, session: Session) -> None:
         picture = Attachment(b"\x89PNG", "image/png")
@@ -712,14 +712,14 @@ class TestReading:
             turn.answer(assistant(ToolCall("c", "look", {})))
             turn.result("c", [Text("a "), Text("cat"), picture])
             turn.answer(assistant("a cat"))
-        (event,) = [event for event in session.log_events() if event.type == "tool_result"]
+        (event,) = [event for event in log_events(session.path()) if event.type == "tool_result"]
         assert event.content["content"] == "a cat"
         assert [media["mime"] for media in event.content["media"]] == ["image/png"]
 
     def test_a_budget_cuts_whole_turns(self, session: Session) -> None:
         talk(session, "old " * 500, "new")
         assert len(session.messages("anthropic", Budget(tokens=200))) == 2
-        assert session.fit(Budget(tokens=200)).dropped == (2, 3)
+        assert fit(session.context(), Budget(tokens=200)).dropped == (2, 3)
 
     def test_the_projection_is_the_same_bytes_from_another_handle(
         self, store: Store, session_with_calls: Session
@@ -743,7 +743,7 @@ class TestReading:
             limits = oakleaf.Limits(max_messages=3)
             session.send_sync(f"question {n}", model=oakleaf.ScriptedModel(answer), limits=limits)
         reader = session.fork() if is_fork else session
-        difference = reader.explain("anthropic")
+        difference = read(reader).cache_break("anthropic")
         assert difference is not None
         assert difference.path.startswith("messages[0]")
         assert (difference.before, difference.after) == ("question 1", "question 2")
@@ -751,25 +751,25 @@ class TestReading:
         session.send_sync(
             "and now?", model=oakleaf.ScriptedModel(answer), limits=oakleaf.Limits(max_messages=99)
         )
-        assert session.explain("anthropic") is None
+        assert read(session).cache_break("anthropic") is None
 
     def test_explain_knows_how_many_messages_whoever_went_on_had_given(self, session: Session) -> None:
         for n in range(2):
             session.append([user(f"question {n}"), assistant("ok")])
         session.append([user("question 2")])
         session.resume_sync(model=oakleaf.ScriptedModel(["ok"]), limits=oakleaf.Limits(max_messages=3))
-        difference = session.explain("anthropic")
+        difference = read(session).cache_break("anthropic")
         assert difference is not None
         assert (difference.before, difference.after) == ("question 1", "question 2")
 
     def test_explain_names_the_first_difference_to_what_was_last_sent(self, session: Session) -> None:
-        assert session.explain("anthropic") is None
+        assert read(session).cache_break("anthropic") is None
         with session.turn("q") as turn:
             turn.answer(assistant("a"), usage=Usage(1, 1))
         session.append([user("more")])
-        assert session.explain("anthropic") is None
+        assert read(session).cache_break("anthropic") is None
         session.set(prompt_patch="Be kind.")
-        difference = session.explain("anthropic")
+        difference = read(session).cache_break("anthropic")
         assert difference is not None
         assert difference.path.startswith("system")
 
@@ -799,7 +799,7 @@ class TestReading:
             fork = session.fork()
             fork.set(**{name: value for name, value in settings.items() if name != "tools"} or {"limits": {}})
             with fork.turn("more", tools=settings.get("tools", look("Look."))):
-                difference = fork.explain(provider)
+                difference = read(fork).cache_break(provider)
                 assert difference is not None
                 return difference.path, difference.before, difference.after
 
@@ -814,7 +814,7 @@ class TestReading:
         everything = differences(prompt="Be kind.", tools=look("Look it up."), options=changed_options)
         assert everything == (system, "Be brief.", "Be kind.")
         session.compact("They greeted.", first_kept=session.leaf.seq + 1)
-        difference = session.explain(provider)
+        difference = read(session).cache_break(provider)
         assert difference is not None
         assert difference.path.startswith(PROVIDERS[provider].history)
 

@@ -23,6 +23,7 @@ from oakleaf import (
     Usage,
     Workspace,
     assistant,
+    draw_tree,
     system,
     user,
 )
@@ -45,6 +46,7 @@ from oakleaf.models.base import Delta, Request
 from oakleaf.models.prices import Rates
 from oakleaf.store import Store
 from oakleaf.wire import Answer
+from support.sessions import tasks_of
 from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
@@ -186,7 +188,7 @@ class TestCancel:
         run = session.send("q", model=ScriptedModel([ask("delegate")]), tools=[delegate])
 
         async def cancel_once_the_child_runs() -> None:
-            while [child.row.status for child in session.children()] != ["running"]:
+            while [child.row.status for child in tasks_of(session)] != ["running"]:
                 await asyncio.sleep(0.01)
             run.cancel()
 
@@ -197,7 +199,7 @@ class TestCancel:
             await other
 
         asyncio.run(both())
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         assert (session.row.status, child.row.status) == ("cancelled", "cancelled")
         assert (child.row.holder, child.path()[-1].finish) == (None, "cancelled")
         assert session.verify() == child.verify() == []
@@ -354,7 +356,7 @@ class TestNesting:
         self, store: Store, session: Session, place: str
     ) -> None:
         session.append(NESTED[place](nested(190)))
-        assert "1" in session.tree()
+        assert "1" in draw_tree(session)
         store.search("help")
         assert session.verify() == []
 

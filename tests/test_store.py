@@ -29,6 +29,7 @@ from oakleaf.errors import (
 )
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionQuery
+from support.sessions import tasks_of
 
 
 def test_a_session_is_started_with_all_that_is_known_of_it(store: Store) -> None:
@@ -125,7 +126,7 @@ def test_a_child_is_recorded_in_the_parent_before_it_exists(store: Store) -> Non
     child = store.start_task(parent, "b")
     fact = parent.journal()[-1]
     assert (fact.kind, fact.data["child"]) == ("task_started", child.session_id)
-    assert [session.session_id for session in parent.children()] == [child.session_id]
+    assert [session.session_id for session in tasks_of(parent)] == [child.session_id]
     assert child.row.relation == "task"
 
 
@@ -133,7 +134,7 @@ def test_every_child_is_listed_however_many_there_are() -> None:
     with oakleaf.open("memory:") as store:
         parent = store.start("a")
         names = [store.start_task(parent, "b").session_id for _ in range(1_003)]
-        assert [child.session_id for child in parent.children()] == names[::-1]
+        assert [child.session_id for child in tasks_of(parent)] == names[::-1]
         assert store.backend.count(SessionQuery(relation="task"), "agent") == {"b": 1_003}
 
 

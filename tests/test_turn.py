@@ -267,7 +267,7 @@ def test_one_input_counts_once_however_many_entries_it_made(session: Session) ->
             turn.result(f"c{n}")
         turn.answer(assistant("a"), usage=Usage(10, 1))
     assert session.row.turns == 1
-    assert session.usage_by_turn()[2].input_tokens == 40
+    assert session.usage(by="turn")[2].input_tokens == 40
 
 
 @pytest.mark.parametrize(

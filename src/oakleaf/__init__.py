@@ -36,8 +36,7 @@ _HOMES = {
         "Settings",
         "Uncompaction",
     ],
-    "oakleaf.core.fit": ["Budget", "FitResult"],
-    "oakleaf.exports.log_events": ["LogEvent"],
+    "oakleaf.core.fit": ["Budget", "FitResult", "fit"],
     "oakleaf.core.messages": [
         "Attachment",
         "Media",
@@ -76,7 +75,7 @@ _HOMES = {
     "oakleaf.replay.report": ["ReplayReport"],
     "oakleaf.replay.turn_comparison": ["Divergence"],
     "oakleaf.session": ["Session"],
-    "oakleaf.store": ["Store", "open"],
+    "oakleaf.store": ["Store", "draw_tree", "open"],
     "oakleaf.stores.base": ["Fact", "SessionPage", "SessionRow", "StoreBackend"],
     "oakleaf.stores.search": ["SearchHit", "SearchPage"],
     "oakleaf.turn.async_turn": ["AsyncTurn"],
@@ -113,6 +112,7 @@ if TYPE_CHECKING:
     from oakleaf.core.entries import Uncompaction as Uncompaction
     from oakleaf.core.fit import Budget as Budget
     from oakleaf.core.fit import FitResult as FitResult
+    from oakleaf.core.fit import fit as fit
     from oakleaf.core.messages import Attachment as Attachment
     from oakleaf.core.messages import Media as Media
     from oakleaf.core.messages import Message as Message
@@ -141,7 +141,6 @@ if TYPE_CHECKING:
     from oakleaf.errors import OakleafError as OakleafError
     from oakleaf.errors import StaleLeaf as StaleLeaf
     from oakleaf.exports.finetune import FineTuning as FineTuning
-    from oakleaf.exports.log_events import LogEvent as LogEvent
     from oakleaf.ingest.ingest import ToolImportResult as ToolImportResult
     from oakleaf.log.changes import AppendResult as AppendResult
     from oakleaf.log.changes import Cut as Cut
@@ -163,6 +162,7 @@ if TYPE_CHECKING:
     from oakleaf.replay.turn_comparison import Divergence as Divergence
     from oakleaf.session import Session as Session
     from oakleaf.store import Store as Store
+    from oakleaf.store import draw_tree as draw_tree
     from oakleaf.store import open as open
     from oakleaf.stores.base import Fact as Fact
     from oakleaf.stores.base import SessionPage as SessionPage

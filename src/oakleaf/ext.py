@@ -33,13 +33,14 @@ _HOMES = {
     "oakleaf.core.pages": ["Page"],
     "oakleaf.log.async_bridge": ["run_blocking", "run_by_size"],
     "oakleaf.log.runtime": ["environment_secrets"],
+    "oakleaf.log.storage": ["SessionStorage"],
     "oakleaf.models.availability": ["available_models", "check_available"],
     "oakleaf.models.names": ["address_of", "is_model_name", "model_by_name", "stored_model", "with_provider"],
     "oakleaf.models.prices": ["price"],
     "oakleaf.models.servers": ["find_server"],
     "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
     "oakleaf.replay.turn_reader": ["message_text"],
-    "oakleaf.store": ["observe_commits", "open_for_owner", "read", "read_store", "session_at"],
+    "oakleaf.store": ["observe_commits", "open_for_owner", "read", "read_store", "session_at", "store_of"],
     "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize"],
     "oakleaf.stores.search": ["IndexProgress"],
     "oakleaf.stores.tasks": ["DEFAULT_QUEUE", "Task", "TaskQueue", "TaskState", "TaskWorker", "task_queue"],
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from oakleaf.log.async_bridge import run_blocking as run_blocking
     from oakleaf.log.async_bridge import run_by_size as run_by_size
     from oakleaf.log.runtime import environment_secrets as environment_secrets
+    from oakleaf.log.storage import SessionStorage as SessionStorage
     from oakleaf.models.availability import available_models as available_models
     from oakleaf.models.availability import check_available as check_available
     from oakleaf.models.names import address_of as address_of
@@ -89,6 +91,7 @@ if TYPE_CHECKING:
     from oakleaf.store import read as read
     from oakleaf.store import read_store as read_store
     from oakleaf.store import session_at as session_at
+    from oakleaf.store import store_of as store_of
     from oakleaf.stores.counts import CountColumn as CountColumn
     from oakleaf.stores.counts import DailyUsage as DailyUsage
     from oakleaf.stores.counts import StorageSize as StorageSize

@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import groupby, takewhile
+from itertools import groupby
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -36,13 +36,12 @@ from oakleaf.core.entries import (
     Uncompaction,
     check_effects,
 )
-from oakleaf.core.fit import Budget, FitResult, fit
+from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, Outcome, tool_result, user
 from oakleaf.core.redact import Redactor
 from oakleaf.core.state import State
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.tree import Branch, Leaf
-from oakleaf.core.tree_text import TreeLine, tree_lines
 from oakleaf.core.turns import Action, OpenCall
 from oakleaf.core.usage import Call, Totals
 from oakleaf.errors import (
@@ -54,7 +53,6 @@ from oakleaf.errors import (
     StoreError,
     TaskTrashed,
 )
-from oakleaf.exports.log_events import LogEvent, log_events
 from oakleaf.install import install_line
 from oakleaf.log import labels, ledger, prompt
 from oakleaf.log.binding import bind, check_bound
@@ -62,19 +60,16 @@ from oakleaf.log.changes import AppendResult, Cut, check_callers_key
 from oakleaf.log.fork import fork
 from oakleaf.log.lease import check_free, interrupt, is_held
 from oakleaf.log.log import HydratedSession, Log, hydrate
-from oakleaf.log.storage import SessionStorage, storage
 from oakleaf.log.turn_start import turn_about
 from oakleaf.log.verify import Problem, verify
-from oakleaf.stores.base import Fact, SessionQuery, SessionRow, Status
+from oakleaf.stores.base import Fact, SessionRow, Status
 from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf.turn.turn import Turn
-from oakleaf.wire.explain import Difference, first_difference
 from oakleaf.wire.options import check_options
 
 if TYPE_CHECKING:
     from oakleaf.agent.events import RunResult
     from oakleaf.agent.limits import Limits
-    from oakleaf.agent.prompt_window import WindowUse
     from oakleaf.agent.run import ModelLike, Run
     from oakleaf.agent.tools.sources import ToolLike
     from oakleaf.agent.tools.tool import EarlierCall, PendingApproval, Tool
@@ -382,11 +377,6 @@ class Session:
         """Move to any position in this session's tree."""
         return self.log.checkout(leaf)
 
-    def rollback(self) -> Leaf | None:
-        """Rewind an unanswered turn, as if its input had not been sent; None if no turn is open."""
-        turn = self.log.cursor.turn
-        return self.log.move(self.log.leaf_at(turn - 1)) if turn else None
-
     def keep_partial(self) -> str | None:
         """End the open turn with the part of its answer that was shown before it broke off; None if there is none.
 
@@ -443,20 +433,6 @@ class Session:
         """The public entries of the path: inputs and final answers; only those after seq `since`."""
         return self.log.path(since=since, public=True).entries
 
-    def log_events(self, since: int = 0, last: int | None = None) -> list[LogEvent]:
-        """The path as an event log: one event per message, tool call and tool result.
-
-        Only those of entries after seq `since`, or only the last n.
-        """
-        if last is None:
-            return list(log_events(self.path(since)))
-        newest: list[LogEvent] = []
-        for entry in takewhile(lambda entry: entry.seq > since, self.log.backwards()):
-            newest[:0] = log_events([entry])
-            if len(newest) >= last:
-                break
-        return newest[-last:]
-
     def entries(self) -> list[Entry]:
         """Every entry of the session's own branches, on the path or not."""
         return [stored.entry.to_entry(stored.branch) for stored in self.log.store.entries(self.session_id)]
@@ -464,16 +440,6 @@ class Session:
     def branches(self) -> list[Branch]:
         """The session's branches and the ones they grew from, oldest first."""
         return self.log.store.branches(self.session_id)
-
-    def tree(self, *, width: int = 100) -> str:
-        """The whole tree as text, with the leaf marked."""
-        return "\n".join(line.text for line in self.tree_lines(width=width))
-
-    def tree_lines(self, *, width: int = 100) -> Iterator[TreeLine]:
-        """The lines of `tree`, each with the position it shows."""
-        return tree_lines(
-            self.log.all_entries(), self.branches(), self.leaf, width=width, labels=self.labels()
-        )
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
         """The session's numbered facts (started, appended, moved, …) after number `after`."""
@@ -501,17 +467,6 @@ class Session:
         """Read row, seeds, messages, state and totals at the session's current leaf, in one read."""
         return hydrate(self.log)
 
-    def children(self) -> list[Session]:
-        """The task sessions of this one that exist in the store."""
-        rows = self.log.store.all_sessions(SessionQuery(parent_session=self.session_id, relation="task"))
-        return [Session(Log(self.log.store, row, self.log.runtime)) for row in rows]
-
-    def parent(self) -> Session | None:
-        """The session this one was forked from, replays, or is a task of; None if there is none in the store."""
-        store, parent_id = self.log.store, self.row.parent_session
-        row = None if parent_id is None else store.find_session(parent_id)
-        return None if row is None else Session(Log(store, row, self.log.runtime))
-
     def verify(self) -> list[Problem]:
         """Check the session and list what is wrong with it. Changes nothing."""
         return verify(self.log.store, self.session_id)
@@ -529,10 +484,6 @@ class Session:
             raise InvalidPosition(at, 0, self.leaf.seq, self.session_id)
         return self.log.leaf_at(at)
 
-    def fit(self, budget: Budget) -> FitResult:
-        """The context cut to whole turns, newest first, with a report of what was dropped."""
-        return fit(self.context(), budget)
-
     def request(
         self, provider: str | None = None, budget: Budget | None = None, *, at: int | None = None
     ) -> dict[str, Any]:
@@ -544,7 +495,7 @@ class Session:
 
         provider_format = wire.find_provider(provider or self._provider())
         context = read_prompt_context(self.log, self._leaf_at(at), budget, provider_format.name)
-        return provider_format.project(context, self.read_blob)
+        return provider_format.project(context, self.log.read_blob)
 
     def _provider(self) -> str:
         """Return the provider of the model that the session was run with last."""
@@ -565,33 +516,6 @@ class Session:
         request = self.request(provider, budget, at=at)
         messages: list[dict[str, Any]] = request[wire.find_provider(provider).history]
         return messages
-
-    def explain(self, provider: str, request: dict[str, Any] | None = None) -> Difference | None:
-        """The first difference from the request sent last (or from `request`); None if the provider's cache stays warm."""
-        if request is None:
-            sent_at = self._last_request_at()
-            if sent_at is None:
-                return None
-            request = self.request(provider, at=sent_at)
-        return first_difference(request, self.request(provider))
-
-    def _last_request_at(self) -> int | None:
-        """Return the seq after which a model was asked last on the path, answered or not; None if none was."""
-        answered = ledger.latest_answer_call(self.log, self.leaf.seq)
-        first = -1 if answered is None else answered.after_seq
-        later = [call.after_seq for call in ledger.calls_after(self.log, first) if call.purpose == "answer"]
-        return max(later, default=None if answered is None else first)
-
-    def window_use(self, at: int | None = None) -> WindowUse:
-        """How many tokens the request at this leaf has, by our estimate, and the window of the session's model, if known."""
-        from oakleaf.agent.prompt_window import measure_window, read_prompt_context
-
-        row = self.row
-        return measure_window(read_prompt_context(self.log, self._leaf_at(at)), row.model, row.context_window)
-
-    def read_blob(self, digest: str) -> bytes | None:
-        """The bytes behind a media handle, by hash; None if they are missing or damaged."""
-        return self.log.read_blob(digest)
 
     def compact(
         self,
@@ -641,17 +565,30 @@ class Session:
 
     # -- usage -------------------------------------------------------------------------------------
 
-    def storage(self) -> SessionStorage:
-        """What the session's own branches hold, and what of it records tools and options."""
-        return storage(self.log)
-
     def model_calls(self, view: UsageView = "own", since: Leaf | None = None) -> list[Call]:
         """Ledger rows: `own` (abandoned branches too), `path` (a fork's shared part too) or `tree` (with tasks)."""
         return ledger.model_calls(self.log, view, since)
 
-    def usage(self, view: UsageView = "own", since: Leaf | None = None) -> Totals:
-        """Sums of the ledger. Raises InvalidPosition if `since` is not on the path."""
-        return ledger.totals(self.log, view, since)
+    @overload
+    def usage(self, view: UsageView = "own", since: Leaf | None = None) -> Totals: ...
+    @overload
+    def usage(self, *, by: Literal["turn"]) -> dict[int, Totals]: ...
+    def usage(
+        self,
+        view: UsageView = "own",
+        since: Leaf | None = None,
+        *,
+        by: Literal["turn"] | None = None,
+    ) -> Totals | dict[int, Totals]:
+        """Sums of the ledger; with `by="turn"` those of each turn of the path, by the seq of its input.
+
+        Raises InvalidPosition if `since` is not on the path.
+        """
+        if by is None:
+            return ledger.totals(self.log, view, since)
+        if by != "turn" or since is not None:
+            raise InvalidArgument("by", by, '"turn", without since: each turn of the path')
+        return ledger.by_turn(self.log)
 
     def record_call(
         self,
@@ -675,10 +612,6 @@ class Session:
         data = {"purpose": purpose, "call_id": call.call_id}
         self.log.record("call_recorded", data=data, calls=[call], key=key)
         return call
-
-    def usage_by_turn(self) -> dict[int, Totals]:
-        """What each turn of the path cost."""
-        return ledger.by_turn(self.log)
 
     # -- run an agent ------------------------------------------------------------------------------
 
@@ -931,8 +864,8 @@ class Session:
         )
         if take_over:
             self._end_other_run()
-        if rollback:
-            self.rollback()
+        if rollback and self.log.cursor.turn:
+            self.undo()
         if keep_partial:
             self.keep_partial()
         return run
@@ -1195,8 +1128,8 @@ class Session:
         self, what: Literal["path", "all", "events"] = "path", *, since: int = 0, redact: bool = True
     ) -> Iterator[str]:
         """One JSON object per line: the entries of the path, of all own branches, or the path as events."""
+        from oakleaf.core.redact_entries import redact_entries
         from oakleaf.exports.jsonl import entry_lines, event_lines
-        from oakleaf.log.path_reader import redact_entries
 
         if what == "all":
             own = (entry for entry in self.entries() if entry.seq > since)
@@ -1210,7 +1143,7 @@ class Session:
         """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
         from oakleaf.exports.finetune import finetune
 
-        return finetune(list(self._entries(0, redact)), tools, self.read_blob)
+        return finetune(list(self._entries(0, redact)), tools, self.log.read_blob)
 
     def workflow(self, *, redact: bool = True) -> str:
         """A `.relavium.yaml` scaffold: one agent node per completed turn, with the transcript in its metadata."""
@@ -1252,9 +1185,9 @@ class Session:
         return self.log.runtime.redactor if redact else None
 
     def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
-        from oakleaf.log.path_reader import path_entries, redact_entries
+        from oakleaf.core.redact_entries import redact_entries
 
-        return redact_entries(path_entries(self.log, since), self._redactor(redact))
+        return redact_entries(self.path(since), self._redactor(redact))
 
     def _row(self, redact: bool) -> SessionRow:
         row = self.row

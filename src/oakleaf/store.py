@@ -508,6 +508,16 @@ def read_store(store: Store) -> StoreReader:
     return StoreReader(store.backend, store.runtime)
 
 
+def draw_tree(session: Session, *, width: int = 100) -> str:
+    """Return the whole tree of a session as text, with the leaf marked."""
+    return "\n".join(line.text for line in read(session).tree_lines(width=width))
+
+
+def store_of(session: Session) -> Store:
+    """Return the store that a session is in."""
+    return Store(session.log.store, session.log.runtime)
+
+
 def session_at(session: Session, leaf: Leaf) -> Session:
     """Return another handle on a session, positioned at any leaf of its tree. The session's own leaf does not move."""
     log = session.log

@@ -20,6 +20,7 @@ from oakleaf import (
     Session,
     ToolCall,
     assistant,
+    fit,
     system,
     user,
 )
@@ -423,9 +424,9 @@ class TestByHand:
         before = [session.request(name) for name in PROVIDERS]
         compaction = session.compact(context_tokens=2_000)
         assert compaction.kept_input == 4
-        assert session.fit(oakleaf.Budget(tokens=2_000)).dropped == ()
+        assert fit(session.context(), oakleaf.Budget(tokens=2_000)).dropped == ()
         session.compact(context_tokens=1_000)
-        assert session.fit(oakleaf.Budget(tokens=1_000)).dropped == ()
+        assert fit(session.context(), oakleaf.Budget(tokens=1_000)).dropped == ()
         assert isinstance(session.next_action(), CallModel)
         for _ in range(2):
             session.uncompact()

@@ -13,6 +13,7 @@ import oakleaf
 from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, tool_result, user
 from oakleaf.errors import ApprovalRequired, InvalidArgument, InvalidOperation, InvalidReplay
 from oakleaf.store import Store
+from support.sessions import tasks_of
 
 REFUND = {"order": 41, "cents": 2000}
 
@@ -472,7 +473,7 @@ class TestTasks:
     ) -> None:
         path = leave(delegated)
         (left,) = path.left_behind()
-        assert left.session_id == delegated.children()[0].session_id
+        assert left.session_id == tasks_of(delegated)[0].session_id
         shop.ask(path, self.delegates())
         assert shop.refunds == [41]
         (approval,) = path.pending_approvals()

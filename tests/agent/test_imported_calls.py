@@ -16,6 +16,7 @@ from oakleaf.errors import ApprovalPending, ApprovalRequired, ImportNotAccepted,
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.stores.sqlite.store import SqliteStore
+from support.sessions import tasks_of
 
 pytestmark = pytest.mark.attack
 
@@ -334,7 +335,7 @@ class TestTasks:
         self, store: Store, elsewhere: Store, shop: Shop
     ) -> None:
         session = taken_in(self.stopped_task(elsewhere), store)
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         with pytest.raises(ImportNotAccepted, match="refund") as refused:
             session.resume_sync(model=ScriptedModel(["never"]), tools=[self.office(shop)])
         assert [call.session_id for call in refused.value.calls] == [child.session_id]

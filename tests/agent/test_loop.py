@@ -34,6 +34,7 @@ from oakleaf import (
     Usage,
     Workspace,
     assistant,
+    draw_tree,
     system,
     tool_result,
     user,
@@ -45,6 +46,7 @@ from oakleaf.agent.writer import Writer
 from oakleaf.core.context import Item
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.core.fit import measure
+from oakleaf.core.log_events import log_events
 from oakleaf.core.turns import Rest, next_action
 from oakleaf.errors import (
     ApprovalPending,
@@ -60,6 +62,7 @@ from oakleaf.errors import (
     SessionRunning,
     ToolsNotAllowed,
 )
+from oakleaf.ext import read
 from oakleaf.log import lease
 from oakleaf.log.doctor import session_health
 from oakleaf.models.base import Delta
@@ -68,6 +71,7 @@ from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, Answer, find_provider
 from support.interleaving import interleaved
+from support.sessions import tasks_of
 from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
@@ -728,7 +732,7 @@ class TestMostMessages:
         assert events[-1].data == {"stop_reason": "answered"}
         assert len(long.path()) == 15
         for name in PROVIDERS:
-            request = find_provider(name).project(model.requests[0].context, long.read_blob)
+            request = find_provider(name).project(model.requests[0].context, read(long).blob)
             assert find_provider(name).violations(request) == []
 
     def test_a_turn_longer_than_that_is_given_whole(self, long: Session, desk: Desk) -> None:
@@ -973,7 +977,7 @@ class TestCancel:
             while not any(fact.kind == kind for fact in session.journal()):
                 time.sleep(0.01)
             if when == "task":
-                while not session.children() or session.children()[0].row.status != "running":
+                while not tasks_of(session) or tasks_of(session)[0].row.status != "running":
                     time.sleep(0.01)
             cancelled.append(store.session(session.session_id).cancel())
 
@@ -983,7 +987,7 @@ class TestCancel:
         other.join()
         assert (result.status, cancelled) == ("cancelled", [True])
         assert result.events[-1].journal_number == session.row.facts
-        assert [child.row.status for child in session.children()] == ["cancelled"] * (when == "task")
+        assert [child.row.status for child in tasks_of(session)] == ["cancelled"] * (when == "task")
         assert session.row.status == "cancelled"
         assert not store.session(session.session_id).cancel()
         assert is_valid(session)
@@ -1000,7 +1004,7 @@ class TestCancel:
             return await ctx.task("think", models=[ScriptedModel([Slow(30)])])
 
         def cancel_the_task() -> None:
-            while not session.children() or not session.children()[0].cancel():
+            while not tasks_of(session) or not tasks_of(session)[0].cancel():
                 time.sleep(0.01)
 
         other = threading.Thread(target=cancel_the_task)
@@ -1312,9 +1316,9 @@ class TestStreaming:
         for request in model.requests:  # it does not see its own half
             assert [item.message.text for item in request.context.items] == ["q"]
         assert "word" not in str(again.messages("anthropic"))
-        assert "[interrupted] word" in again.tree()
+        assert "[interrupted] word" in draw_tree(again)
         assert "**interrupted**" in "".join(again.markdown())
-        assert [event.content.get("finish") for event in again.log_events()] == [
+        assert [event.content.get("finish") for event in log_events(again.path())] == [
             None,
             None,
             "interrupted",
@@ -1483,7 +1487,7 @@ class TestStreaming:
 
     def test_a_rewind_leaves_the_draft_behind(self, session: Session) -> None:
         session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
-        session.rollback()
+        session.undo()
         assert session.log.store.draft(session.session_id) is None
         session.send_sync("q", model=ScriptedModel(["short"]))
         assert session.path()[-1].message.text == "short"
@@ -1493,7 +1497,7 @@ class TestStreaming:
         model = ScriptedModel([])
         session.resume_sync(model=model, rollback=True)
         assert (len(session.path()), model.requests) == (1, [])
-        assert session.rollback() is None
+        assert read(session).cursor.turn == 0
         session.redo()
         assert len(session.path()) == 2
 
@@ -1600,7 +1604,7 @@ class TestQueue:
         assert [entry.message.text for entry in again.transcript()] == ["one", "a", "two", "b", "three", "c"]
         for model_request in model.requests[1:]:
             [handle] = model_request.context.items[-1].message.media
-            assert again.read_blob(handle.hash) == image.data
+            assert read(again).blob(handle.hash) == image.data
         assert again.verify() == []
 
     def test_an_input_with_a_key_is_refused_and_not_queued_if_a_queued_one_waits(

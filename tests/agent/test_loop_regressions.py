@@ -24,6 +24,7 @@ from oakleaf import (
 from oakleaf.errors import InvalidOperation, InvalidPosition
 from oakleaf.models.prices import Rates
 from oakleaf.store import Store
+from support.sessions import tasks_of
 from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
@@ -305,7 +306,7 @@ class TestLedger:
         result = stopped(session.send_sync, "q", model=model, tools=[look], limits=limits)
         assert result.status == "stopped"
         assert len(model.requests) == calls
-        assert result.usage == session.refresh().totals == session.usage_by_turn()[2]
+        assert result.usage == session.refresh().totals == session.usage(by="turn")[2]
         assert all(session.usage(view) == result.usage for view in ("own", "path", "tree"))
         assert (result.usage.calls, result.usage.unknown_calls) == (calls, 0)
         assert session.fork().usage("path") == result.usage
@@ -432,7 +433,7 @@ def test_the_cost_cap_reaches_the_children(session: Session) -> None:
     lines = [assistant(call("think", f"c{n}", n=n)) for n in range(5)]
     model = ScriptedModel(lines, rates=Rates(0, 0))
     stopped(session.send_sync, "q", model=model, tools=[think], limits=Limits(max_cost_microcents=50_000))
-    assert len(session.children()) == 1
+    assert len(tasks_of(session)) == 1
     assert session.path()[-1].message.text.startswith("(stopped")
 
 

@@ -14,6 +14,7 @@ from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, sy
 from oakleaf.errors import InvalidOperation, SessionTrashed, TaskTrashed
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
+from support.sessions import tasks_of
 
 
 class Office:
@@ -73,7 +74,7 @@ def is_valid(session: Session) -> bool:
 
 
 def family(session: Session) -> list[Session]:
-    return [session, *(one for child in session.children() for one in family(child))]
+    return [session, *(one for child in tasks_of(session) for one in family(child))]
 
 
 def copied(store: Store, session: Session) -> Session:
@@ -108,7 +109,7 @@ class TestTask:
         model = ScriptedModel([assistant(ToolCall("c", "delegate", {"what": "digging"})), "It is dug."])
         session.send_sync("dig", model=model, tools=[delegate])
         assert session.path()[4].message.results[0].content[0].text == "digging is done"
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         assert (child.row.agent, child.row.parent_seq, len(child.path())) == ("helper", 4, 6)
         assert session.usage("tree").calls == 4
         assert is_valid(child)
@@ -135,7 +136,7 @@ class TestTask:
             assert result == '["A done","B done"]'
             session.rewind(to=1)
         assert questions == ["A", "B", "A", "B"]
-        assert len(session.children()) == 4
+        assert len(tasks_of(session)) == 4
 
     def test_tasks_may_not_be_nested_without_end(self, session: Session) -> None:
         def digger() -> oakleaf.Tool:
@@ -148,8 +149,8 @@ class TestTask:
 
         session.send_sync("q", model=ScriptedModel([assistant(ToolCall("c", "dig")), "ok"]), tools=[digger()])
         depth, at = 0, session
-        while at.children():
-            depth, at = depth + 1, at.children()[0]
+        while tasks_of(at):
+            depth, at = depth + 1, tasks_of(at)[0]
         assert depth == 4
         assert "nested 4 deep" in str([e.message for e in at.path()])
 
@@ -164,7 +165,7 @@ class TestWaiting:
         events = session.send_sync(
             "q", model=office.model(assistant(call("delegate", n=7))), tools=tools
         ).events
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         request = next(event for event in events if event.type == "session:approval_requested")
         assert (request.type, request.data["session_id"]) == ("session:approval_requested", child.session_id)
         assert (request.data["name"], request.data["seq"], request.data["task_of"]["seq"]) == ("pay", 3, 4)
@@ -237,7 +238,7 @@ class TestWaiting:
         session.approve(session.pending_approvals()[0], allow=False)
         session.resume_sync(model=office.model(None, "As you wish."), tools=tools)
         assert office.paid == []
-        assert results(session.children()[0])[0].outcome == "denied"
+        assert results(tasks_of(session)[0])[0].outcome == "denied"
         assert results(session)[0].content[0].text == "done at 1"
 
     def test_a_child_that_asks_twice_is_waited_for_twice(self, session: Session, office: Office) -> None:
@@ -273,11 +274,11 @@ class TestWaiting:
             return [one.result() for one in both]
 
         session.send_sync("q", model=office.model(assistant(call("delegate"))), tools=[delegate])
-        assert "thought" in [child.path()[-1].message.text for child in session.children()]
+        assert "thought" in [child.path()[-1].message.text for child in tasks_of(session)]
         session.approve(session.pending_approvals()[0])
         session.resume_sync(model=office.model(None, "ok"), tools=[delegate])
         assert results(session)[0].content[0].text == '["paid","thought"]'
-        assert sorted(child.usage().calls for child in session.children()) == [1, 2]
+        assert sorted(child.usage().calls for child in tasks_of(session)) == [1, 2]
 
     def test_two_children_may_wait_and_each_goes_on_by_its_own_word(
         self, session: Session, office: Office
@@ -385,7 +386,7 @@ class TestWaiting:
     ) -> None:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         child.approve(child.open_tool_calls[0])
         child.resume_sync(model=ScriptedModel(["paid by hand"]), tools=[office.pay])
         session.resume_sync(model=office.model(None, "ok"), tools=tools)
@@ -420,7 +421,7 @@ class TestWaiting:
         tools = [office.delegate()]
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         session.approve(*session.pending_approvals())
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         store.delete(child.session_id)
         with pytest.raises(TaskTrashed):
             session.resume_sync(model=ScriptedModel([]), tools=tools)
@@ -457,7 +458,7 @@ class TestWaiting:
         session.send_sync("q", model=office.model(assistant(call("delegate", n=7))), tools=tools)
         copy = copied(store, session)
         assert [approval.session_id for approval in copy.pending_approvals()] == [
-            copy.children()[0].session_id
+            tasks_of(copy)[0].session_id
         ]
 
     @pytest.mark.parametrize("depth", [1, 2])

@@ -13,6 +13,7 @@ from oakleaf.core.context import fold_settings
 from oakleaf.errors import MissingBlob
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
+from support.sessions import tasks_of
 
 
 @oakleaf.tool(effect="read")
@@ -115,7 +116,7 @@ class TestPath:
 
         call = assistant(ToolCall("c", "delegate"))
         session.send_sync("q", model=ScriptedModel([call, "done"]), tools=[delegate])
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         assert (definitions(session).names, definitions(child).names) == (("delegate",), ("look",))
 
     def test_a_secret_in_a_definition_is_neither_stored_nor_sent(self) -> None:

@@ -227,6 +227,14 @@ class TestLog:
             10,
         ]
 
+    def test_the_newest_events_are_the_end_of_all_events(self, store_path: Path) -> None:
+        for _ in range(4):  # an entry that is no event
+            library.open(store_path).session("ses_case").note({"seen": True})
+        events = oakleaf("log", "ses_case", "--events", store=store_path).lines
+        assert oakleaf("log", "ses_case", "--events", "-n", "3", store=store_path).lines == events[-3:]
+        since = oakleaf("log", "ses_case", "--events", "-n", "99", "--since", "8", store=store_path).lines
+        assert since == [event for event in events if event["seq"] > 8]
+
     def test_events_are_the_five_types(self, store_path: Path) -> None:
         types = [event["type"] for event in oakleaf("log", "ses_case", "--events", store=store_path).lines]
         assert types[:4] == ["system_message", "user_message", "assistant_message", "tool_call"]

@@ -17,6 +17,7 @@ from oakleaf import ScriptedModel, Text, ToolCall, ToolContext, assistant, user
 from oakleaf.core.entries import Note
 from oakleaf.core.media import extract_from_note, restore_json
 from oakleaf.core.messages import Reasoning
+from oakleaf.ext import read
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS
 
@@ -75,8 +76,8 @@ def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store
     path = later.path()
     assert not any(holds_base64(stored.entry.body) for stored in store.backend.entries(session.session_id))
     notes = [entry.payload.data for entry in path if isinstance(entry.payload, Note)]
-    assert [restore_json(note, later.read_blob) for note in notes] == [{"host": value}]
-    assert restore_json(path[-1].message.details, later.read_blob) == value
+    assert [restore_json(note, read(later).blob) for note in notes] == [{"host": value}]
+    assert restore_json(path[-1].message.details, read(later).blob) == value
     assert later.verify() == []
     bundle = io.BytesIO()
     later.export(bundle, blobs=True)
@@ -84,7 +85,7 @@ def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store
     with oakleaf.open("memory:") as elsewhere:
         elsewhere.import_bundle(bundle)
         copy = elsewhere.session(session.session_id)
-        assert restore_json(copy.path()[-1].message.details, copy.read_blob) == value
+        assert restore_json(copy.path()[-1].message.details, read(copy).blob) == value
 
 
 def test_what_a_replay_or_an_append_repeats_keeps_its_bytes_when_the_first_is_purged(store: Store) -> None:
@@ -103,7 +104,7 @@ def test_what_a_replay_or_an_append_repeats_keeps_its_bytes_when_the_first_is_pu
     store.gc(grace=-1)
     for copy in (replay, seeded):
         results = [result for entry in copy.path() for result in entry.message.results]
-        assert [restore_json(result.details, copy.read_blob) for result in results] == [details]
+        assert [restore_json(result.details, read(copy).blob) for result in results] == [details]
     assert seeded.path()[-1].message.text == pasted
     assert list(store.verify()) == []
     for copy in (replay, seeded):

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from oakleaf import Attachment, Note, Session, Settings, ToolCall, assistant, system, tool_result, user
+from oakleaf import (
+    Attachment,
+    Note,
+    Session,
+    Settings,
+    ToolCall,
+    assistant,
+    draw_tree,
+    system,
+    tool_result,
+    user,
+)
 from oakleaf.core.entries import Endpoint, Entry
 from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.tree_text import one_line, tree_lines
@@ -20,7 +31,7 @@ def test_a_tree_with_what_was_left_behind(store: Store) -> None:
     session.append([assistant("two")])
     session.rewind(to=1)
     session.append([user("other\nline\0")])
-    assert session.tree() == "\n".join(
+    assert draw_tree(session) == "\n".join(
         [
             "│   1 system     s",
             "├╮ branch 1",
@@ -50,19 +61,19 @@ def test_every_setting_has_a_line_that_shows_it(store: Store) -> None:
     assert {*values, "tool_definitions"} == set(Settings.__struct_fields__)
     session = store.start("a")
     session.append([Settings(**{name: value}) for name, value in values.items()])
-    *lines, server = session.tree().splitlines()
+    *lines, server = draw_tree(session).splitlines()
     assert [name for name, line in zip(values, lines, strict=False) if f'"{name}":' not in line] == []
     assert "openai-chat is served by 127.0.0.1:8000" in server
     session.append([Settings(model="m", endpoints=values["endpoints"])])
-    assert '"host":"127.0.0.1:8000"' in session.tree()
+    assert '"host":"127.0.0.1:8000"' in draw_tree(session)
 
 
 def test_an_empty_session_and_a_rewind_to_nothing_show_the_leaf(store: Store) -> None:
     session = store.start("a")
-    assert session.tree() == "● (empty)"
+    assert draw_tree(session) == "● (empty)"
     session.append([user("q")])
     session.rewind(to=0)
-    assert session.tree().splitlines() == ["● (empty)", "│   1 user       q"]
+    assert draw_tree(session).splitlines() == ["● (empty)", "│   1 user       q"]
 
 
 def test_hidden_notes_have_no_line_and_the_entry_before_them_stands_for_the_leaf(store: Store) -> None:
@@ -73,7 +84,7 @@ def test_hidden_notes_have_no_line_and_the_entry_before_them_stands_for_the_leaf
     session.append([checkpoint, assistant("two"), checkpoint])
     session.rewind(to=4)
     session.append([checkpoint])
-    assert session.tree().splitlines() == [
+    assert draw_tree(session).splitlines() == [
         "●   2 user       q   ◀ leaf",
         "├╮ branch 1",
         "││   5 assistant  one",
@@ -81,7 +92,7 @@ def test_hidden_notes_have_no_line_and_the_entry_before_them_stands_for_the_leaf
         "││   6 assistant  two",
     ]
     session.rewind(to=1)
-    assert session.tree().startswith("● (empty)")
+    assert draw_tree(session).startswith("● (empty)")
     assert [entry.payload for entry in session.path()] == [checkpoint]
 
 
@@ -90,8 +101,8 @@ def test_a_fork_shows_what_it_shares(store: Store) -> None:
     session.append([user("q"), assistant("a")])
     fork = session.fork(at=2, prompt="p")
     fork.append([assistant("b")])
-    assert [line.split()[1] for line in fork.tree().splitlines()] == ["1", "2", "3", "4"]
-    assert "settings" in fork.tree()
+    assert [line.split()[1] for line in draw_tree(fork).splitlines()] == ["1", "2", "3", "4"]
+    assert "settings" in draw_tree(fork)
 
 
 def test_every_entry_is_there_once_wherever_it_stands(store: Store) -> None:
@@ -127,7 +138,7 @@ def test_every_kind_is_told_in_one_line(store: Store) -> None:
     session.compact("short")
     session.uncompact()
     session.rewind(to=4, summary="gave up")
-    tree = session.tree(width=60)
+    tree = draw_tree(session, width=60)
     assert tree.count("◀ leaf") == 1
     assert all(len(line) <= 60 + len("   ◀ leaf") for line in tree.splitlines())
     assert len([line for line in tree.splitlines() if "╮" not in line]) == len(session.entries())

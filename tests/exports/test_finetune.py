@@ -13,8 +13,8 @@ from oakleaf import Attachment, Evidence, Reasoning, Session, ToolCall, assistan
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Entry
 from oakleaf.core.redact import Redactor
+from oakleaf.core.redact_entries import redact_entries
 from oakleaf.exports.finetune import Skipped, finetune
-from oakleaf.log.path_reader import redact_entries
 from oakleaf.store import Store
 from oakleaf.wire.openai_chat.rules import violations
 from support.import_sources import store

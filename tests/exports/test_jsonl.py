@@ -14,9 +14,9 @@ from oakleaf import Session, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.codec import encode
 from oakleaf.core.entries import Entry, Unknown
 from oakleaf.core.redact import Redactor
+from oakleaf.core.redact_entries import redact_entries
 from oakleaf.errors import InvalidArgument
 from oakleaf.exports.jsonl import entry_lines, event_lines
-from oakleaf.log.path_reader import redact_entries
 from oakleaf.store import Store
 from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings

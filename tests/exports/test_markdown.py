@@ -33,11 +33,11 @@ from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Compaction, Entry, Note, Settings, Unknown
 from oakleaf.core.messages import Outcome
 from oakleaf.core.redact import Redactor
+from oakleaf.core.redact_entries import redact_entries
 from oakleaf.core.usage import Totals
 from oakleaf.errors import InvalidArgument
 from oakleaf.exports.escape import code, cut, fence, quote
 from oakleaf.exports.markdown import OUTCOMES, markdown
-from oakleaf.log.path_reader import redact_entries
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionRow
 from support.import_sources import store

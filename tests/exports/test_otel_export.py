@@ -22,6 +22,7 @@ from oakleaf.store import Store
 from support.import_sources import store
 from support.random_logs import thorough_settings
 from support.random_sessions import sessions
+from support.sessions import tasks_of
 
 __all__ = ["store"]
 
@@ -332,7 +333,7 @@ class TestTasks:
         session = store.start("boss")
         model = ScriptedModel([assistant(ToolCall("c", "delegate")), "all done"])
         session.send_sync("q", model=model, tools=[delegate])
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         trace = spans(session.spans())
         assert is_valid_trace(trace)
         (task,) = children_of(trace, span_named(trace, "execute_tool delegate"))

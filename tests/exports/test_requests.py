@@ -13,6 +13,7 @@ import oakleaf
 from oakleaf import assistant, system, user
 from oakleaf.core.context import build_context
 from oakleaf.core.tree import Leaf
+from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf.wire import find_provider
 from oakleaf_server.offline_requests import Requests, SizeBudget, requests
@@ -61,7 +62,7 @@ class TestRequests:
                 path = session.log.store.path(name, leaf=leaf).entries
                 place = f"{numbers.index(entry.branch) + 1}:{entry.seq}"
                 tools = build_context(path).settings.tool_definitions
-                blobs = {} if tools is None else {tools.hash: session.read_blob(tools.hash)}
+                blobs = {} if tools is None else {tools.hash: read(session).blob(tools.hash)}
                 assert copied[place] == find_provider("anthropic").project(build_context(path), blobs.get)
 
     def test_old_turns_that_the_model_was_not_given_are_not_in_it(self) -> None:

@@ -31,9 +31,9 @@ from oakleaf import (
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Entry
 from oakleaf.core.redact import Redactor
+from oakleaf.core.redact_entries import redact_entries
 from oakleaf.exports.workflow import neutral, workflow, workflow_id
 from oakleaf.exports.yaml import to_yaml
-from oakleaf.log.path_reader import redact_entries
 from oakleaf.log.workspace import Workspace
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionRow

@@ -23,6 +23,7 @@ from oakleaf import (
     user,
 )
 from oakleaf.errors import ModelError, StoreError
+from oakleaf.ext import read
 from oakleaf.wire import PROVIDERS
 
 
@@ -286,7 +287,7 @@ def test_damaged_bytes_are_reported_and_never_sent(tmp_path: Path) -> None:
             assert "68 bytes: is missing]" in str(session.messages(provider))
         with pytest.raises(StoreError, match="do not match its hash"):
             store.blob(media)
-        assert session.read_blob(media.hash) is None
+        assert read(session).blob(media.hash) is None
         assert any("has other bytes than its hash says" in problem.what for problem in session.verify())
 
 

@@ -32,6 +32,7 @@ from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
+from oakleaf.ext import read
 from oakleaf.install import install_line
 from oakleaf.models.base import Delta, Model, Request
 from oakleaf.models.names import model_by_name
@@ -790,7 +791,7 @@ async def drive(session: oakleaf.Session, server: FakeProviders) -> None:
 async def take_turn(session: oakleaf.Session, model: Model, number: int) -> None:
     with session.turn(f"How is the weather in C{number}?", tools=map(msgspec.to_builtins, TOOLS)) as turn:
         while True:
-            request = Request(session.context(), session.read_blob)
+            request = Request(session.context(), read(session).blob)
             _, answer = await listen(model, request)
             # As `turn.answer` does, which takes what a vendor said and not yet what a client made of it.
             session.log.append([Draft(answer.message, answer.model, answer.finish, answer.evidence)])

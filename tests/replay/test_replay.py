@@ -51,6 +51,7 @@ from oakleaf.wire import PROVIDERS, Answer
 from support.random_logs import SOAK, paths
 from support.random_recordings import TOOLS, Turn, answers, record, scripts
 from support.runtime import deterministic_runtime
+from support.sessions import tasks_of
 
 MANY = settings(max_examples=2_000 if SOAK else 25, deadline=None)
 
@@ -667,7 +668,7 @@ class TestMiss:
 
     def test_the_cost_is_compared_for_what_was_fed(self, session: Session) -> None:
         report = session.replay_sync(model=ScriptedModel(self.script()))
-        assert report.usage_before == session.usage_by_turn()[3]
+        assert report.usage_before == session.usage(by="turn")[3]
         assert report.usage_change["calls"] == -1
 
     def test_it_may_go_on_with_the_next_input(self, store: Store, session: Session) -> None:
@@ -961,7 +962,7 @@ class TestTasks:
     def test_a_child_is_not_run_again(self, store: Store, parent: Session) -> None:
         report = parent.replay_sync()
         assert report.is_identical
-        assert replayed(store, report).children() == []
+        assert tasks_of(replayed(store, report)) == []
 
     def test_a_live_tool_gets_what_its_child_had_answered(self, store: Store, parent: Session) -> None:
         report = parent.replay_sync(live=["research"], effects="repeat", tools=[self.tool("look into")])

@@ -11,13 +11,15 @@ from random import Random
 from typing import Any
 
 import oakleaf
-from oakleaf import Budget, Session, Store
+from oakleaf import Budget, Session, Store, fit
 from oakleaf.agent.call_status import read_call_status
 from oakleaf.agent.prompt_window import tree_message_limits
 from oakleaf.core.codec import chain_id
+from oakleaf.core.log_events import log_events
 from oakleaf.errors import NotFound, NothingToRedo, SessionTrashed
 from oakleaf.log.ledger import by_turn
 from oakleaf.wire import PROVIDERS
+from support.sessions import tasks_of
 
 Line = dict[str, Any]
 
@@ -135,8 +137,8 @@ def _read(store: Store, session: Session) -> None:
     assert session.verify() == []
     session.hydrate()
     for read in (
-        *(session.path, session.transcript, session.entries, session.branches, session.tree, session.journal),
-        *(session.next_action, session.children, session.parent, session.labels, session.log_events),
+        *(session.path, session.transcript, session.entries, session.branches, session.journal),
+        *(session.next_action, session.labels),
         *(session.model_calls, session.usage, session.pending_approvals, session.context),
     ):
         read()
@@ -149,8 +151,11 @@ def _read(store: Store, session: Session) -> None:
     store.backend.storage_size(session.session_id)
     for provider in PROVIDERS:
         session.messages(provider)
-        session.explain(provider)
-    session.fit(Budget(messages=1_000))
+        read(session).cache_break(provider)
+    fit(session.context(), Budget(messages=1_000))
+    oakleaf.draw_tree(session)
+    list(log_events(session.path()))
+    tasks_of(session)
     oakleaf.diff(session, session)
     session.export(io.BytesIO())
     for what in ("path", "all", "events"):

@@ -13,6 +13,7 @@ import oakleaf
 from oakleaf import wire
 from oakleaf.core.context import Context, build_context
 from oakleaf.core.messages import ToolCall, assistant, tool_result, user
+from oakleaf.ext import read
 from oakleaf.wire import HistoryPart, render
 from oakleaf.wire.parts import join_messages, part_starts
 from support.hosted_answers import GROUPS, reply
@@ -71,6 +72,6 @@ def test_so_are_blocks_of_the_provider_with_and_without_their_other_half(issuer:
                 turn.result(call.id, "done")
     context = session.context()
     for provider in wire.PROVIDERS.values():
-        whole = provider.project(context, session.read_blob)
+        whole = provider.project(context, read(session).blob)
         for starts in (part_starts(context.items), part_starts(context.items)[::7]):
-            assert join_parts(provider, context, starts, session.read_blob) == whole
+            assert join_parts(provider, context, starts, read(session).blob) == whole

@@ -31,6 +31,7 @@ from google.genai import types
 from test_adk import ANN, APP, Service, says
 
 import oakleaf
+from oakleaf import draw_tree
 from oakleaf.cli.main import oakleaf as command
 from oakleaf.store import Store
 
@@ -237,7 +238,7 @@ class TestRewinding:
         assert "third" in model.requests[-1]
         below = here.below()
         assert len(below.branches()) == 2
-        assert "second" in below.tree()
+        assert "second" in draw_tree(below)
         assert list(store.verify()) == []
 
     def test_an_invocation_nobody_knows_moves_nothing(self, store: Store) -> None:

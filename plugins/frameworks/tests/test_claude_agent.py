@@ -43,6 +43,7 @@ from oakleaf import OakleafError, Session, Usage, wire
 from oakleaf.cli.main import oakleaf as command
 from oakleaf.core.entries import Compaction, Settings
 from oakleaf.errors import InvalidMessage
+from oakleaf.ext import read
 from oakleaf.store import Store
 from oakleaf_frameworks.claude_agent import session_store as claude_agent
 from oakleaf_frameworks.claude_agent.lines import record_of, stored_lines
@@ -63,6 +64,7 @@ from support.claude_transcripts import (
 )
 from support.fake_providers import Call, Completion, FakeProviders, Reply, Stall
 from support.random_logs import SOAK
+from support.sessions import tasks_of
 
 FEW = settings(max_examples=1_000 if SOAK else 20)
 KEY: Any = {"project_key": "-home-ann", "session_id": "11111111-2222-4333-8444-555555555555"}
@@ -197,7 +199,7 @@ class TestSession:
         transcript.answer(text("found"), isSidechain=True)
         parent = append_batches(store, shop_transcript().lines)
         task = append_batches(store, transcript.lines, key=BELOW)
-        assert [child.session_id for child in parent.children()] == [task.session_id]
+        assert [child.session_id for child in tasks_of(parent)] == [task.session_id]
         assert parent.usage("tree").calls == 4
 
     def test_show_tells_the_conversation(self, tmp_path: Path) -> None:
@@ -369,7 +371,7 @@ class TestBatches:
             n: entry.branch for entry in session.entries() for n in record_of(entry).get("noted_numbers", ())
         }
         line_branches = {
-            n: entry.branch for entry in session.entries() for n, _ in stored_lines(entry, session.read_blob)
+            n: entry.branch for entry in session.entries() for n, _ in stored_lines(entry, read(session).blob)
         }
         assert message_branches == {3: line_branches[3]}
 

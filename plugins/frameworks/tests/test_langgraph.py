@@ -59,6 +59,7 @@ from oakleaf_frameworks.langgraph import thread_log
 from oakleaf_frameworks.langgraph.messages import ValueCodec
 from oakleaf_frameworks.langgraph.saver import OakleafSaver
 from support.runtime import deterministic_runtime
+from support.sessions import tasks_of
 
 HELLO = {"messages": [HumanMessage("Weather in Bonn?", id="h1")]}
 ANSWERS = [asking("1", "Bonn"), AIMessage("It is sunny.", id="a1")]
@@ -351,7 +352,7 @@ class TestConversation:
         with_a_subgraph(ANSWERS).compile(checkpointer=saver).invoke(HELLO, on("1"))
         session = session_of(store, "1")
         assert len(session.model_calls("tree")) == 1
-        assert [child.row.title for child in session.children()] == ["helper"]
+        assert [child.row.title for child in tasks_of(session)] == ["helper"]
 
     def test_what_is_given_to_a_graph_was_not_said_by_its_model(
         self, store: Store, saver: OakleafSaver

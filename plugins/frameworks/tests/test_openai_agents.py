@@ -820,7 +820,7 @@ class TestUsage:
         assert (
             oakleaf_session.usage().calls,
             oakleaf_session.usage().input_tokens,
-            oakleaf_session.usage_by_turn()[1].output_tokens,
+            oakleaf_session.usage(by="turn")[1].output_tokens,
         ) == (2, 22, 14)
 
 

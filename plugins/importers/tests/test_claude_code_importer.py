@@ -16,6 +16,7 @@ from oakleaf import Media, OakleafError, ProviderBlock, Reasoning, Session, Text
 from oakleaf.core.entries import Compaction, Settings
 from oakleaf.core.messages import Message
 from oakleaf.errors import InvalidSource
+from oakleaf.ext import read
 from oakleaf.ingest.ingest import ToolImportResult
 from oakleaf.store import Store
 from oakleaf_importers.formats import jsonl
@@ -29,6 +30,7 @@ from support.claude_transcripts import (
     thinking,
     tool_use,
 )
+from support.sessions import tasks_of
 from support.terminal import oakleaf as command
 
 NAME = "claude-code"
@@ -40,7 +42,7 @@ def import_sound(place: Path, store: Store | None = None) -> tuple[Session, Tool
     (report,) = sessions.import_from(NAME, str(place))
     assert report.error is None
     session = sessions.session(report.session_id)
-    for one in (session, *session.children()):
+    for one in (session, *tasks_of(session)):
         assert one.verify() == []
         for provider in wire.PROVIDERS:
             assert wire.find_provider(provider).violations(one.request(provider)) == []
@@ -243,7 +245,7 @@ class TestInput:
         session = import_transcript(shop_transcript(), tmp_path)
         (media,) = message_at(session, 7).media
         assert isinstance(media, Media)
-        data = session.read_blob(media.hash)
+        data = read(session).blob(media.hash)
         assert data is not None
         assert data.startswith(b"\x89PNG")
 
@@ -475,7 +477,7 @@ class TestSubagents:
         agent(transcript.session_id).write(below)
         below.with_name("agent-abc.meta.json").write_text('{"agentType": "Explore", "description": "look"}')
         session, report = import_sound(tmp_path)
-        (task,) = session.children()
+        (task,) = tasks_of(session)
         assert (task.row.agent, task.row.title, task.row.relation) == ("Explore", "look", "task")
         assert report.added == (session.session_id, f"{session.session_id}-agent-abc")
         assert session.usage("tree").calls == 5
@@ -487,7 +489,7 @@ class TestSubagents:
         transcript.write(tmp_path / f"{transcript.session_id}.jsonl")
         agent(transcript.session_id).write(tmp_path / "agent-abc.jsonl")
         session, _ = import_sound(tmp_path)
-        assert [roles(task) for task in session.children()] == [["user", "assistant", "tool", "assistant"]]
+        assert [roles(task) for task in tasks_of(session)] == [["user", "assistant", "tool", "assistant"]]
 
     def test_those_in_the_same_file_are_told_apart(self, tmp_path: Path) -> None:
         transcript = shop_transcript()
@@ -497,7 +499,7 @@ class TestSubagents:
             inner.answer(text(f"found {mark}"), isSidechain=True)
             transcript.lines[4:4] = inner.lines
         session = import_transcript(transcript, tmp_path)
-        texts = [[message_at(task, seq).text for seq in (1, 2)] for task in session.children()]
+        texts = [[message_at(task, seq).text for seq in (1, 2)] for task in tasks_of(session)]
         assert sorted(texts) == [["look x", "found x"], ["look y", "found y"]]
         assert len(session.path()) == 8
 
@@ -517,7 +519,7 @@ class TestSubagents:
         transcript.answer(text("It is in a.py."))
         place = transcript.write(tmp_path / f"{transcript.session_id}.jsonl")
         session, report = import_sound(tmp_path)
-        (task,) = session.children()
+        (task,) = tasks_of(session)
         assert task.session_id == f"{session.session_id}-agent-a1b2"
         assert roles(task) == ["user", "assistant", "tool", "assistant"]
         assert message_at(task, 1).text == "Find x"
@@ -525,7 +527,7 @@ class TestSubagents:
         assert roles(session)[-3:] == ["assistant", "tool", "assistant"]
         assert loss_counts(report) == {"a bookkeeping line of the tool": 2}
         inner.write(place.with_suffix("") / "subagents" / "agent-a1b2.jsonl")
-        (task,) = import_sound(tmp_path)[0].children()
+        (task,) = tasks_of(import_sound(tmp_path)[0])
         assert roles(task) == ["assistant", "tool", "assistant"]  # its own file goes before
 
     def test_one_whose_session_is_gone_stands_alone(self, tmp_path: Path) -> None:
@@ -644,7 +646,7 @@ class TestAgain:
         transcript.write(place)
         agent(transcript.session_id).write(place.with_suffix("") / "subagents" / "agent-abc.jsonl")
         session, report = import_sound(tmp_path, sessions)
-        assert (report.entries, len(session.branches()), len(session.children())) == (5, 2, 1)
+        assert (report.entries, len(session.branches()), len(tasks_of(session))) == (5, 2, 1)
         assert message_at(session, 2).text == "another way"
 
 

@@ -17,6 +17,7 @@ from oakleaf_lab import promote
 from oakleaf_lab.case_file import read_case
 from oakleaf_lab.regression import run_case
 from support.recorded_session import record_refund
+from support.sessions import tasks_of
 
 SECRET = "hunter2-hunter2-hunter2"
 
@@ -41,7 +42,7 @@ class TestPromote:
             assert promoted.verify() == []
         assert b"Refunded" not in Path(written.bundle).read_bytes()
         assert session.row == before
-        assert session.children() == []
+        assert tasks_of(session) == []
 
     def test_a_turn_of_any_session_is_promoted_wherever_its_branches_are(
         self, store: Store, tmp_path: Path

@@ -21,6 +21,7 @@ from oakleaf import Media, ScriptedModel, Session, Text, ToolCall, ToolContext, 
 from oakleaf.cli.mcp_option import connect_once
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, ToolsMissing
+from oakleaf.ext import read
 from oakleaf.log.runtime import real_runtime
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
@@ -31,6 +32,7 @@ from oakleaf_mcp.errors import McpServerUnavailable
 from support import mcp_stdio_server
 from support.paths import ROOT
 from support.processes import dies, is_alive, wait_until
+from support.sessions import tasks_of
 
 COMMAND = (sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py"))
 
@@ -83,7 +85,7 @@ class TestResult:
         text, image = result.content
         assert text == Text("a dot")
         assert isinstance(image, Media)
-        assert (image.mime, session.read_blob(image.hash)) == ("image/png", mcp_stdio_server.PNG)
+        assert (image.mime, read(session).blob(image.hash)) == ("image/png", mcp_stdio_server.PNG)
         assert session.verify() == []
 
     def test_an_embedded_file_becomes_a_blob_and_an_embedded_text_stays_text(self, memory: Store) -> None:
@@ -105,7 +107,7 @@ class TestResult:
             (result,) = results(session)
             whole = result.content[-1]
             assert isinstance(whole, Media)
-            stored = session.read_blob(whole.hash)
+            stored = read(session).blob(whole.hash)
         assert "100,000 bytes of text in total" in text_of(result)
         assert len(text_of(result)) < 65_000
         assert stored is not None
@@ -190,7 +192,7 @@ class TestRun:
             return await ctx.task("go", models=[calling("echo", text="below")], tools=tools)
 
         session = run(memory, "delegate", delegate)
-        (child,) = session.children()
+        (child,) = tasks_of(session)
         assert text_of(results(child)[0]) == "below"
         assert all(map(dies, map(int, file.read_text().split())))
 

@@ -26,6 +26,7 @@ from oakleaf.testing.stores.writer import read_everything
 from oakleaf_server.context import ServerAgent
 from support.processes import wait_until
 from support.server import CHANGE_HEADERS, LocalServer
+from support.sessions import tasks_of
 from support.soak import SOAK
 
 __all__ = ["server"]
@@ -506,7 +507,7 @@ class TestRunning:
             listed = server.get("/api/sessions?status=waiting")["sessions"]
             assert [row["id"] for row in listed] == [session.session_id]
             assert [call["state"] for call in read["open_tool_calls"]] == ["waits_for_task", "waits_for_task"]
-            children = {child.session_id for child in session.children()}
+            children = {child.session_id for child in tasks_of(session)}
             assert {approval["session_id"] for approval in read["pending_approvals"]} == children
             calls = [
                 (a["name"], a["arguments"], a["seq"], a["index"], a["parent_call"])
@@ -526,7 +527,7 @@ class TestRunning:
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
             ]
             assert [r.content[0].text for r in results] == ["It is paid back."] * 2
-            assert [child.row.status for child in session.children()] == ["idle", "idle"]
+            assert [child.row.status for child in tasks_of(session)] == ["idle", "idle"]
             assert server.get(session_url(session))["pending_approvals"] == []
 
     def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Store) -> None:
@@ -541,7 +542,7 @@ class TestRunning:
     def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = send_to_both(server, store)
-            children = [child.session_id for child in session.children()]
+            children = [child.session_id for child in tasks_of(session)]
             for child in children:
                 store.delete(child)
             read = server.get(session_url(session))

@@ -13,6 +13,7 @@ from oakleaf import Limits, Note, ScriptedModel, Session, ToolCall, assistant, s
 from oakleaf.agent.prompt_window import prompt_context, tree_message_limits
 from oakleaf.core.drafts import Draft
 from oakleaf.core.usage import Call, Usage
+from oakleaf.ext import read
 from oakleaf.replay import compared_path, diff_window
 from oakleaf.wire.parts import join_messages
 from oakleaf_server import request_window
@@ -26,7 +27,7 @@ def whole_request(session: Session, seq: int, provider: wire.Provider) -> dict[s
     leaf = session.log.leaf_at(seq)
     path = session.log.store.path(session.session_id, leaf=leaf).entries if seq else []
     context = prompt_context(path, tree_message_limits(session.log))
-    return provider.project(context, session.read_blob)
+    return provider.project(context, read(session).blob)
 
 
 def join_windows(reader: PromptReader, provider: wire.Provider, limit: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from oakleaf import ScriptedModel, Session, ToolCall, Workspace, assistant, tool
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import FilesChanged, InvalidOperation
+from oakleaf.ext import read
 from oakleaf.log.runtime import real_runtime
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
@@ -300,7 +301,7 @@ class TestBlobs:
             for version in (change.before, change.after)
             if version is not None
         ]
-        assert [session.read_blob(digest) for digest in digests] == [b"one", b"two"]
+        assert [read(session).blob(digest) for digest in digests] == [b"one", b"two"]
         session.export(tmp_path / "s.oakleaf", blobs=True, redact=False)
         with oakleaf.open("memory:") as other:
             copy = other.session(other.import_bundle(tmp_path / "s.oakleaf").session_id)

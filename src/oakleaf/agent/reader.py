@@ -8,11 +8,19 @@ read in parts, so that a session of 100,000 entries costs no more than the part 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any
 
 from msgspec.structs import replace
 
 from oakleaf.agent.call_status import CallStatus, is_awaited_by_worker, read_call_status
-from oakleaf.agent.prompt_window import MessageLimits, tree_message_limits
+from oakleaf.agent.prompt_window import (
+    MessageLimits,
+    WindowUse,
+    measure_window,
+    read_prompt_context,
+    tree_message_limits,
+)
 from oakleaf.agent.start_facts import session_data
 from oakleaf.agent.task_line import ancestors
 from oakleaf.agent.tools.tool import Tool
@@ -22,12 +30,15 @@ from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.redact import Redactor
+from oakleaf.core.redact_entries import redact_entries
 from oakleaf.core.tree import Leaf, Range
+from oakleaf.core.tree_text import TreeLine, tree_lines
 from oakleaf.core.turns import Cursor, OpenCall
 from oakleaf.core.usage import Call, Totals
 from oakleaf.log import ledger, prompt
 from oakleaf.log.changes import check_callers_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
+from oakleaf.log.labels import labels
 from oakleaf.log.lease import is_held
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
@@ -39,6 +50,7 @@ from oakleaf.log.session_list import (
     hit_headings,
     session_page,
 )
+from oakleaf.log.storage import SessionStorage, storage
 from oakleaf.stores.base import (
     Fact,
     QueuedInput,
@@ -51,6 +63,11 @@ from oakleaf.stores.base import (
 )
 from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageColumn
 from oakleaf.stores.search import SearchHit
+from oakleaf.wire import find_provider
+from oakleaf.wire.explain import Difference, first_difference
+
+PAGE = 500
+"""Entries that are read at once, where all of a path is."""
 
 
 class SessionReader:
@@ -132,6 +149,28 @@ class SessionReader:
         if newest is None:
             return [entry for entry in self._log.all_entries() if entry.seq > since]
         return self._log.newest_entries(newest, since)
+
+    @property
+    def redactor(self) -> Redactor:
+        """Hides the secrets that are known to the store."""
+        return self._log.runtime.redactor
+
+    def shared_entries(self, since: int = 0, *, redact: bool = True) -> Iterator[Entry]:
+        """Yield the entries of the path after `since` for others: without evidence, page by page.
+
+        Stored content was redacted when it was written. Redacting again hides what has become known as a secret since.
+        """
+        pages = (
+            self.entries(first, min(first + PAGE - 1, self.leaf.seq))
+            for first in range(since + 1, self.leaf.seq + 1, PAGE)
+        )
+        return redact_entries(chain.from_iterable(pages), self.redactor if redact else None)
+
+    def tree_lines(self, *, width: int = 100) -> Iterator[TreeLine]:
+        """Draw the session's tree, one line per entry, each with the position that it shows."""
+        branches = self._log.store.branches(self.session_id)
+        entries, marks = self._log.all_entries(), labels(self._log)
+        return tree_lines(entries, branches, self.leaf, width=width, labels=marks)
 
     # -- journal -----------------------------------------------------------------------------------
 
@@ -237,6 +276,38 @@ class SessionReader:
     def storage_size(self) -> StorageSize:
         """Return how much the session's own branches hold."""
         return self._log.store.storage_size(self.session_id)
+
+    def storage(self) -> SessionStorage:
+        """Return how much the session's own branches hold, and what of it records tools and options."""
+        return storage(self._log)
+
+    # -- requests ----------------------------------------------------------------------------------
+
+    def window_use(self) -> WindowUse:
+        """Return how many tokens the request at the leaf has by our estimate, and the window of the session's model."""
+        row = self._log.store.session(self.session_id)
+        return measure_window(read_prompt_context(self._log, self.leaf), row.model, row.context_window)
+
+    def cache_break(self, provider: str, request: dict[str, Any] | None = None) -> Difference | None:
+        """Return the first difference from the request sent last, or from `request`; None if the cache stays warm."""
+        if request is None:
+            sent_at = self._last_request_at()
+            if sent_at is None:
+                return None
+            request = self._request(provider, self.leaf_at(sent_at))
+        return first_difference(request, self._request(provider, self.leaf))
+
+    def _request(self, provider: str, leaf: Leaf) -> dict[str, Any]:
+        wire_format = find_provider(provider)
+        context = read_prompt_context(self._log, leaf, provider=wire_format.name)
+        return wire_format.project(context, self.blob)
+
+    def _last_request_at(self) -> int | None:
+        """Return the seq after which a model was asked last on the path, answered or not; None if none was."""
+        answered = self.latest_answer_call(self.leaf.seq)
+        first = -1 if answered is None else answered.after_seq
+        later = [call.after_seq for call in ledger.calls_after(self._log, first) if call.purpose == "answer"]
+        return max(later, default=None if answered is None else first)
 
 
 class StoreReader:

@@ -128,7 +128,7 @@ def _final_answer(log: Log, error: str) -> str:
     if answer is None or answer.role != "assistant" or log.cursor.turn:
         raise InvalidOperation(
             f"task {log.session_id} ended without an answer{': ' if error else ''}{error}; "
-            "look at it with store.session(id).tree()"
+            "look at it with oakleaf.draw_tree(store.session(id))"
         )
     return answer.text
 

@@ -1,4 +1,4 @@
-"""Parse times as people write them: `2026-11-01`, `yesterday`, `monday`, `2026-11-01T09:30`, or an age such as `7d`.
+"""Times as text. Parses what people write: `2026-11-01`, `yesterday`, `monday`, `2026-11-01T09:30`, or an age such as `7d`.
 
 Without a zone a day or a time is local, as the clock on the wall of this machine. The present is an argument.
 """
@@ -52,3 +52,9 @@ def _midnight(now: int, days: int) -> datetime:
     """Return the local midnight so many calendar days ago; a day may have 23 or 25 hours."""
     today = datetime.fromtimestamp(now / 1e6).replace(hour=0, minute=0, second=0, microsecond=0)
     return today - timedelta(days=days)
+
+
+def iso(at: int) -> str:
+    """Return microseconds since 1970 as ISO 8601 in UTC, exactly."""
+    moment = _EPOCH + timedelta(microseconds=at)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")

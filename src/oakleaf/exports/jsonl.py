@@ -11,7 +11,7 @@ import msgspec
 
 from oakleaf.core.codec import from_json
 from oakleaf.core.entries import Entry, Unknown
-from oakleaf.exports.log_events import log_events
+from oakleaf.core.log_events import log_events
 
 SCHEMA_VERSION = 1
 

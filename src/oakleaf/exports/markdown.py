@@ -21,10 +21,10 @@ from oakleaf.core.entries import (
     Unknown,
 )
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.time_text import iso
 from oakleaf.core.turns import is_completed
 from oakleaf.core.usage import Totals
 from oakleaf.exports.escape import code, cut, fence, inert, lines_of, quote
-from oakleaf.log.path_reader import iso
 from oakleaf.stores.base import SessionRow
 
 MOST_CHARACTERS = 4_000

@@ -24,9 +24,10 @@ from oakleaf.core.messages import (
     ToolCall,
     ToolResult,
 )
+from oakleaf.core.time_text import iso
 from oakleaf.core.turns import ENDED_BY_TOOL, is_completed
+from oakleaf.exports.values import result_text, without_none
 from oakleaf.log.log import Log
-from oakleaf.log.path_reader import iso, result_text, without_none
 from oakleaf.stores.base import SessionRow
 
 FORMAT = "1.0"

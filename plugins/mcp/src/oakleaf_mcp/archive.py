@@ -17,12 +17,13 @@ import msgspec
 
 from oakleaf.core.entries import BranchSummary, Compaction, Entry, Note, Settings
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.redact_entries import redact_entries
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.tree import parse_seq
 from oakleaf.core.usage import Totals, add, format_cost
 from oakleaf.errors import IndexBehind, InvalidArgument, NotFound, plural, shorten
+from oakleaf.ext import read
 from oakleaf.log.ledger import calls_with_sessions
-from oakleaf.log.path_reader import redact_entries
 from oakleaf.log.session_list import hit_headings
 from oakleaf.replay.diff import diff
 from oakleaf.session import Session
@@ -151,7 +152,7 @@ class Archive:
         ]
         lines: list[str] = []
         number, room = first_line - 1, MAX_BYTES - sum(map(_size, children))
-        for line in islice((line.text for line in position.tree_lines()), first_line - 1, None):
+        for line in islice((line.text for line in read(position).tree_lines()), first_line - 1, None):
             room -= _size(line) + 1
             if room < 0:
                 return self._bounded([*lines, *children], f"more: first_line={number + 1}")

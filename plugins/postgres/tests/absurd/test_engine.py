@@ -60,6 +60,7 @@ from support.postgres import APP, Database, DatabaseHost
 from support.postgres_proxy import PostgresProxy
 from support.processes import wait_until
 from support.server import LocalServer
+from support.sessions import tasks_of
 
 
 @pytest.fixture(scope="module")
@@ -649,7 +650,7 @@ class TestSteps:
         delegating = assistant("Asking.", ToolCall("d", "delegate", {"task": "think"}))
         with queue.working(Agent("a", by_step(delegating, "Thought."), [delegate])):
             wait_until(answered(session, "Thought."))
-        [child] = session.children()
+        [child] = tasks_of(session)
         assert [entry.role for entry in child.path()] == [None, "user", "assistant", "tool", "assistant"]
         assert len(queue.checkpoints()) == 2, "a child's steps are the child's"
         assert session.usage("tree").calls == 4
@@ -834,7 +835,7 @@ class TestApproval:
             session.cancel()
             wait_until(queue.is_done)
         assert session.row.status == "cancelled"
-        assert [child.row.status for child in session.children()] == ["cancelled"]
+        assert [child.row.status for child in tasks_of(session)] == ["cancelled"]
 
     def test_words_given_before_the_task_sleeps_are_not_missed(self, queue: AbsurdQueue) -> None:
         paying = assistant("Paying.", *(ToolCall(f"p{n}", "pay", {"n": n}) for n in range(4)))

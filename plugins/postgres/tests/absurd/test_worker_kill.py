@@ -26,6 +26,7 @@ from oakleaf_postgres.absurd.step import Checkpoint, checkpoint
 from support import worker_agent
 from support.postgres import Database, DatabaseHost, PostgresServer
 from support.processes import end_workers
+from support.sessions import tasks_of
 
 SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 SESSIONS = 100 if SOAK else 10
@@ -116,7 +117,7 @@ class Desk:
             assert session.verify() == []
             assert session.row.holder is None
             assert [entry.message.text for entry in session.transcript() if entry.message] == list(transcript)
-            for one in (session, *session.children()):
+            for one in (session, *tasks_of(session)):
                 rows += len(one.model_calls())
                 assert one.row.status == "idle"
                 for provider in PROVIDERS:

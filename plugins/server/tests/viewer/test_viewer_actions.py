@@ -18,6 +18,7 @@ from oakleaf.session import Session
 from support import sample_store
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.sample_store import delegate_payment, look_up, refund, strict_support_model
+from support.sessions import tasks_of
 
 __all__ = ["browser", "viewer"]
 
@@ -117,11 +118,11 @@ class Clock:
 
 
 def family(session: Session) -> list[Session]:
-    return [session, *session.children()]
+    return [session, *tasks_of(session)]
 
 
 def children(session: Session) -> str:
-    return json.dumps([child.session_id for child in session.children()])
+    return json.dumps([child.session_id for child in tasks_of(session)])
 
 
 class TestList:

@@ -53,7 +53,7 @@ from oakleaf.core.tree import Leaf, contains_leaf, shared_seq
 from oakleaf.core.tree_text import describe_entry
 from oakleaf.core.usage import difference, format_cost, format_tokens
 from oakleaf.errors import Fenced, InvalidOperation, OakleafError, SessionRunning, StaleLeaf, short_holder
-from oakleaf.ext import is_model_name, model_by_name
+from oakleaf.ext import is_model_name, model_by_name, read
 from oakleaf.log.session_list import MAX_COUNT
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
@@ -211,7 +211,7 @@ class Chat:
         spent = difference(session.row.totals, before)
         self._print_end(end)
         if self.is_terminal:
-            used = session.window_use()
+            used = read(session).window_use()
             share = "" if used.window is None else f" · window {100 * used.tokens // used.window} % full"
             notify(dim(f"{format_tokens(spent)} · {format_cost(spent)}{share}"))
         return 0 if end.is_fine else FAILURE
@@ -451,7 +451,7 @@ def _tree(chat: Chat, rest: str) -> None:
     if rest:
         _go_to(chat, _position(session, rest))
         return
-    lines = list(session.tree_lines(width=width() - len("   ◀ leaf")))
+    lines = list(read(session).tree_lines(width=width() - len("   ◀ leaf")))
     if not (chat.is_terminal and can_pick()):
         echo("\n".join(safe(line.text) for line in lines))
         notify(dim("/tree N goes to entry N, /tree BRANCH:N to one of another branch"))
@@ -630,7 +630,7 @@ def _usage(chat: Chat, rest: str) -> None:
     own, path = chat.session.usage(), chat.session.usage("path")
     echo(f"  this session  {plural(own.calls, 'call')}, {format_tokens(own)}, {format_cost(own)}")
     echo(f"  this path     {plural(path.calls, 'call')}, {format_tokens(path)}, {format_cost(path)}")
-    echo(f"  next request  {chat.session.window_use()}")
+    echo(f"  next request  {read(chat.session).window_use()}")
 
 
 def _model(chat: Chat, rest: str) -> None:

@@ -30,7 +30,7 @@ from oakleaf.cli.rendering.output import (
     to_json_value,
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.log.path_reader import iso
+from oakleaf.core.time_text import iso
 from oakleaf.session import Session
 
 _ENDINGS = {

@@ -46,6 +46,7 @@ from oakleaf.cli.text_argument import check_utf8, read_stdin, text_option
 from oakleaf.cli.turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
 from oakleaf.core.usage import Totals, difference, format_cost, format_tokens
 from oakleaf.errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
+from oakleaf.ext import read
 from oakleaf.log.lease import is_held
 from oakleaf.session import Session
 
@@ -186,12 +187,12 @@ def resume(
     if take_over and session.row.holder is not None:
         session.interrupt()
     if rollback:
-        turn, previous_leaf = session.log.cursor.turn, session.rollback()
-        notify(
-            "there is no open turn"
-            if previous_leaf is None
-            else f"turn {turn} abandoned; oakleaf redo {session.session_id} brings it back"
-        )
+        turn = read(session).cursor.turn
+        if not turn:
+            notify("there is no open turn")
+        else:
+            session.undo()
+            notify(f"turn {turn} abandoned; oakleaf redo {session.session_id} brings it back")
         notify_left_behind(session)
         return _end_without_run(session, is_json=is_json)
     if keep_partial:

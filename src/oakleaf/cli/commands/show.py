@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 
 import click
 
+from oakleaf import draw_tree
 from oakleaf.cli.agent_options import flags_for_open_calls
 from oakleaf.cli.commands.ls import as_data, status
 from oakleaf.cli.reference import Position, reference, resolve
@@ -32,11 +34,13 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.codec import decode
 from oakleaf.core.context import Context
 from oakleaf.core.entries import INTERRUPTED, PARTIAL, Entry
+from oakleaf.core.log_events import LogEvent, log_events
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from oakleaf.core.tool_definitions import read_tools
 from oakleaf.core.tree_text import describe_entry
 from oakleaf.core.usage import format_cost, format_tokens, total
 from oakleaf.errors import short_holder
+from oakleaf.ext import read
 from oakleaf.log.lease import is_held
 from oakleaf.log.ledger import calls_at
 from oakleaf.log.session_list import current_row, heading, headings
@@ -77,7 +81,7 @@ def show(
         print_json(
             session=as_data(current_row(session.row, session.log.runtime)),
             entries=[entry_data(entry) for entry in path],
-            window_use=session.window_use() if last is None else None,
+            window_use=read(session).window_use() if last is None else None,
             queued=[
                 {"number": number, "at": at, "text": text} for number, at, text in _queued_inputs(session)
             ],
@@ -123,13 +127,12 @@ def log(
             "--events prints the path only; oakleaf log --all --json lists the entries of all branches"
         )
     if events:
-        selected = session.log_events(since, last)
-        print_lines(encode_line(event).decode() for event in selected)
+        print_lines(encode_line(event).decode() for event in newest_events(session, since, last))
         return
     if is_all and last is not None:
         entries = session.log.newest_entries(last, since)
     elif is_all:
-        entries = [entry for entry in session.log.all_entries() if entry.seq > since]
+        entries = read(session).tree_entries(since=since)
     else:
         entries = session.path(since=since, last=last)
     if not entries:
@@ -138,6 +141,18 @@ def log(
         print_lines(encode_line(entry_data(entry)).decode() for entry in entries)
     else:
         print_lines(_log_lines(entries, is_all=is_all))
+
+
+def newest_events(session: Session, since: int, last: int | None) -> list[LogEvent]:
+    """Return the events of the entries after `since`; or the last ones only, and no more of the path is read."""
+    if last is None:
+        return list(log_events(session.path(since)))
+    newest: list[LogEvent] = []
+    for entry in takewhile(lambda entry: entry.seq > since, read(session).backwards()):
+        newest[:0] = log_events([entry])
+        if len(newest) >= last:
+            break
+    return newest[-last:]
 
 
 @click.command()
@@ -161,12 +176,12 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
             labels={str(leaf): label for leaf, label in session.labels().items()},
             entries=[
                 {"branch": e.branch, "seq": e.seq, "kind": e.kind, "role": e.role, "id": e.entry_id.hex()}
-                for e in session.log.all_entries()
+                for e in read(session).tree_entries()
             ],
             related=[as_data(row) for row in related],
         )
         return
-    echo(session.tree(width=width(160)))
+    echo(draw_tree(session, width=width(160)))
     names = headings(session.log.store, related)
     for row in related:
         echo(
@@ -203,7 +218,7 @@ def context(
     find_provider(provider)
     if explain:
         return _print_cache_check(session, provider, is_json=is_json)
-    used = session.window_use()
+    used = read(session).window_use()
     if is_json:
         print_json(provider=provider, request=session.request(provider), window_use=used)
         return 0
@@ -224,7 +239,7 @@ def _request_settings(session: Session, context: Context) -> Iterator[tuple[str,
     """Yield the tools and options of a request as text."""
     settings = context.settings
     definitions = settings.tool_definitions
-    tools = read_tools(definitions, session.read_blob)
+    tools = read_tools(definitions, read(session).blob)
     if tools:
         yield "tools", "\n".join(f"{tool.name}: {tool.description}" for tool in tools)
     elif definitions is not None:
@@ -241,7 +256,7 @@ def _request_settings(session: Session, context: Context) -> Iterator[tuple[str,
 
 def _print_cache_check(session: Session, provider: str, *, is_json: bool) -> int:
     """Print whether the provider's prompt cache still matches; return 1 if it does not."""
-    difference = session.explain(provider)
+    difference = read(session).cache_break(provider)
     if is_json:
         print_json(provider=provider, difference=difference)
     elif difference is None:
@@ -283,7 +298,7 @@ def _header_lines(session: Session, *, is_whole: bool) -> Iterator[str]:
     ]
     yield dim(" · ").join(filter(None, [*facts, format_time(row.updated_at)]))
     if session.leaf.seq and is_whole:
-        yield dim(f"next request: {session.window_use()}")
+        yield dim(f"next request: {read(session).window_use()}")
     if row.parent_session:
         yield dim(f"{row.relation} of {row.parent_session} at {row.parent_seq}")
     if row.trashed_at is not None:

@@ -16,8 +16,8 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.tree import parse_seq
 from oakleaf.core.usage import Totals, add, format_cost
+from oakleaf.ext import SessionStorage, read
 from oakleaf.log.ledger import calls_with_sessions
-from oakleaf.log.storage import SessionStorage
 from oakleaf.session import Session, UsageView
 from oakleaf.stores.counts import QUARTER, UsageColumn, sum_usage
 
@@ -68,7 +68,7 @@ def usage(
         else:
             groups = _of_one(session, view or "own", by, since)
         if storage:
-            stored, turns = session.storage(), session.row.turns
+            stored, turns = read(session).storage(), session.row.turns
     else:
         store = location.open()
         floor = 0 if since is None else parse_time("--since", since, store.runtime.now())

@@ -10,10 +10,11 @@ from typing import Any
 
 from oakleaf.core.entries import CUT_OFF_FINISHES, BranchSummary, Compaction, Entry, Settings, Uncompaction
 from oakleaf.core.messages import Message, ToolCall, ToolResult
+from oakleaf.core.time_text import iso
 from oakleaf.core.usage import Call, Totals, total
 from oakleaf.exports.inspect.messages import Chat, Inputs, content, outcome_fields
 from oakleaf.exports.timeline import Timeline, call_start
-from oakleaf.log.path_reader import iso, without_none
+from oakleaf.exports.values import without_none
 from oakleaf.stores.base import SessionRow
 
 NONE = "none"

@@ -14,11 +14,12 @@ from msgspec.structs import replace
 
 from oakleaf.agent.prompt_window import MessageLimits
 from oakleaf.core.entries import Entry
+from oakleaf.core.time_text import iso
 from oakleaf.core.usage import Call, totals_by
 from oakleaf.exports.inspect.events import EventBuilder, model_name, model_of, usage_of
 from oakleaf.exports.inspect.messages import Chat, Inputs, chat_messages
 from oakleaf.exports.timeline import Timeline
-from oakleaf.log.path_reader import iso, without_none
+from oakleaf.exports.values import without_none
 from oakleaf.stores.base import SessionRow
 
 VERSION = 2

@@ -11,7 +11,7 @@ from typing import Any
 from oakleaf.agent.prompt_window import MessageLimits, prompt_context
 from oakleaf.core.entries import Entry, Note
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
-from oakleaf.log.path_reader import result_text, without_none
+from oakleaf.exports.values import result_text, without_none
 from oakleaf.wire.media import media_stub
 
 Chat = dict[str, Any]

@@ -22,7 +22,7 @@ from oakleaf.core.messages import (
     ToolCall,
     ToolResult,
 )
-from oakleaf.log.path_reader import result_text
+from oakleaf.exports.values import result_text
 
 _MODALITIES = ("image", "audio", "video")
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from oakleaf.exports.otel.spans import Span
-from oakleaf.log.path_reader import without_none
+from oakleaf.exports.values import without_none
 
 MOST_SPANS = 512
 MOST_BYTES = 3 * 1024 * 1024  # some collectors refuse requests above 4 MB

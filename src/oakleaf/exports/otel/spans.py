@@ -17,13 +17,14 @@ from oakleaf.core.codec import to_json
 from oakleaf.core.entries import Compaction, Entry
 from oakleaf.core.messages import ToolCall, ToolResult
 from oakleaf.core.redact import Redactor
+from oakleaf.core.redact_entries import redact_entries
 from oakleaf.core.tree import Branch
 from oakleaf.core.turns import is_completed
 from oakleaf.core.usage import Call
 from oakleaf.exports.otel.content import input_messages, instructions, output_messages
 from oakleaf.exports.timeline import Timeline, build_timeline, call_start
+from oakleaf.exports.values import result_text, without_none
 from oakleaf.log.log import Log
-from oakleaf.log.path_reader import redact_entries, result_text, without_none
 from oakleaf.stores.base import SessionQuery, SessionRow
 
 INTERNAL, CLIENT = 1, 3

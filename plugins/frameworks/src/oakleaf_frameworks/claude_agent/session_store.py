@@ -26,6 +26,7 @@ from claude_agent_sdk import (
 )
 
 from oakleaf.errors import InvalidMessage, InvalidValue, SessionTrashed, StaleLeaf
+from oakleaf.ext import read
 from oakleaf.log.log import Log
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionRow
@@ -125,7 +126,7 @@ class OakleafSessionStore(SessionStore):
 
     def _load(self, key: SessionKey) -> list[TranscriptLine] | None:
         session = self._session(key)
-        return transcript_lines(session.log, session.read_blob) or None if session is not None else None
+        return transcript_lines(session.log, read(session).blob) or None if session is not None else None
 
     def _summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         summaries: list[SessionSummaryEntry] = []

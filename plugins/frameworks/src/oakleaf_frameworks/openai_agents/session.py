@@ -35,6 +35,7 @@ from oakleaf.core.messages import Message
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
+from oakleaf.ext import read
 from oakleaf.log.async_bridge import AsyncBridge
 from oakleaf.log.log import Log
 from oakleaf.session import Session
@@ -172,7 +173,7 @@ class OakleafSession:
         session = self._session
         session.refresh()
         if limit is None or limit < 0:
-            return [item for _, items in path_items(session.path(), session.read_blob) for item in items]
+            return [item for _, items in path_items(session.path(), read(session).blob) for item in items]
         return [item for _, items in self._latest(limit) for item in items][-limit:] if limit else []
 
     def _latest(self, minimum: int) -> list[tuple[Entry, list[Item]]]:
@@ -185,7 +186,7 @@ class OakleafSession:
                 isinstance(entry.payload, Compaction | Uncompaction) for entry in path
             ):
                 path, is_complete = session.path(), True
-            pairs = path_items(path, session.read_blob)
+            pairs = path_items(path, read(session).blob)
             # Results are sorted by their calls, which must have been read: the path may not begin with a result.
             has_enough = sum(len(items) for _, items in pairs) >= minimum and path[0].role != "tool"
             if is_complete or has_enough:

@@ -49,6 +49,7 @@ from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import StaleLeaf
+from oakleaf.ext import read
 from oakleaf.log.async_bridge import AsyncBridge
 from oakleaf.log.log import Log
 from oakleaf.session import Session
@@ -337,12 +338,12 @@ class Conversations:
             path = store.path(session.session_id, leaf=leaf, newest=many).entries
             if len(path) < many:
                 break
-            messages = list(path_messages(path, session.read_blob, self._prompt(session, path[0])))
+            messages = list(path_messages(path, read(session).blob, self._prompt(session, path[0])))
             if limit is not None and len(messages) > limit:
                 first = len(messages) - limit
                 return messages[first:], messages[first - 1].entry_id
             many *= 4
-        messages = list(path_messages(store.path(session.session_id, leaf=leaf).entries, session.read_blob))
+        messages = list(path_messages(store.path(session.session_id, leaf=leaf).entries, read(session).blob))
         first = 0 if limit is None else max(0, len(messages) - limit)
         return messages[first:], messages[first - 1].entry_id if first else None
 

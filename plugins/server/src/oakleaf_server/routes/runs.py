@@ -12,6 +12,7 @@ from msgspec import Meta, Struct
 
 from oakleaf.core.entries import Effects
 from oakleaf.errors import ApprovalPending, InputsQueued, InvalidMessage, SessionRunning
+from oakleaf.ext import read
 from oakleaf.log.changes import check_callers_key
 from oakleaf.log.keyed_turn import find_turn
 from oakleaf.session import Session
@@ -130,7 +131,7 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
     if data.take_over and row.holder is not None:
         await asyncio.to_thread(session.interrupt)
     if data.rollback:
-        await asyncio.to_thread(session.rollback)
+        await asyncio.to_thread(_abandon_turn, session)
         left = await asyncio.to_thread(left_behind_views, session)
         return SendResponse(last_fact=row.facts, left_behind=left)
     if data.keep_partial:
@@ -142,6 +143,11 @@ async def resume(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
             await asyncio.to_thread(session.accept_imported)
         await request.app.state.runs.resume(session, data.model, data.options, data.effects)
     return SendResponse(last_fact=row.facts)
+
+
+def _abandon_turn(session: Session) -> None:
+    if read(session).cursor.turn:
+        session.undo()
 
 
 def _has_work(session: Session) -> bool:
