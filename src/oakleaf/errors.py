@@ -89,6 +89,7 @@
         ├── MigrationNeeded         the database has no Oakleaf schema, or an older one
         ├── MissingPermission       the database role lacks a permission
         ├── UnsafeRights            the database lets others read or write what is not theirs; nothing was done
+        ├── NoBackup                a store that cannot be copied to a file
         ├── PostgresRequired        an engine that needs PostgreSQL
         ├── EngineNotInstalled      the database lacks the engine's schema or queue
         ├── UnknownCommit           the connection broke during a commit and did not come back
@@ -99,7 +100,6 @@
         ├── StoreLocked             another program kept the file locked
         ├── IndexBehind             new text cannot be indexed, so a search would miss it
         ├── StoreDamaged            the database file is corrupt
-        ├── StoreLacks              this kind of store cannot do it; nothing was done
         └── StoreClosed             used after close
 
 Constructors take data and compose the texts here, so that the command line and the server only ask the error.
@@ -1291,6 +1291,18 @@ class UnsafeRights(StoreError):
         )
 
 
+class NoBackup(StoreError):
+    """A store that cannot be copied to a file."""
+
+    exit_code = ExitCode.USAGE
+
+    def __init__(
+        self, location: str, hint: str = "copy its sessions with oakleaf copy --all --to PATH"
+    ) -> None:
+        self.location = location
+        super().__init__(f"{location} is not a file, so it cannot be copied as one", hint)
+
+
 class PostgresRequired(StoreError):
     exit_code = ExitCode.USAGE
 
@@ -1340,21 +1352,6 @@ class StoreReadOnly(StoreError):
         if "://" in location:
             hint = "connect to the primary: a standby, or a server or role that is set to read only, accepts no writes"
         super().__init__(f"{location} cannot be written", hint)
-
-
-class StoreLacks(StoreError):
-    """A capability that the contract leaves to a store, and this one has not."""
-
-    exit_code = ExitCode.USAGE
-    http_status = 501
-
-    def __init__(self, location: str, deed: str) -> None:
-        self.location, self.deed = location, deed
-        super().__init__(
-            f"{location} cannot {deed}: this kind of store has no way to; nothing was done",
-            "use another store, such as a file: store.copy(…) takes the sessions there",
-            "use another store, such as a file: oakleaf copy --all --to FILE takes the sessions there",
-        )
 
 
 class StoreFull(StoreError):

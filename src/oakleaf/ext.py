@@ -43,7 +43,18 @@ _HOMES = {
     "oakleaf.store": ["observe_commits", "open_for_owner", "read", "read_store", "session_at", "store_of"],
     "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize"],
     "oakleaf.stores.search": ["IndexProgress"],
-    "oakleaf.stores.tasks": ["DEFAULT_QUEUE", "Task", "TaskQueue", "TaskState", "TaskWorker", "task_queue"],
+    "oakleaf.stores.opening": ["Migration", "MigrationResult", "StoreOptions"],
+    "oakleaf.stores.tasks": [
+        "DEFAULT_QUEUE",
+        "EnqueuedTask",
+        "QueueStatus",
+        "Task",
+        "TaskQueue",
+        "TaskState",
+        "TaskWorker",
+        "queue_statuses",
+        "task_queue",
+    ],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
@@ -95,10 +106,16 @@ if TYPE_CHECKING:
     from oakleaf.stores.counts import CountColumn as CountColumn
     from oakleaf.stores.counts import DailyUsage as DailyUsage
     from oakleaf.stores.counts import StorageSize as StorageSize
+    from oakleaf.stores.opening import Migration as Migration
+    from oakleaf.stores.opening import MigrationResult as MigrationResult
+    from oakleaf.stores.opening import StoreOptions as StoreOptions
     from oakleaf.stores.search import IndexProgress as IndexProgress
     from oakleaf.stores.tasks import DEFAULT_QUEUE as DEFAULT_QUEUE
+    from oakleaf.stores.tasks import EnqueuedTask as EnqueuedTask
+    from oakleaf.stores.tasks import QueueStatus as QueueStatus
     from oakleaf.stores.tasks import Task as Task
     from oakleaf.stores.tasks import TaskQueue as TaskQueue
     from oakleaf.stores.tasks import TaskState as TaskState
     from oakleaf.stores.tasks import TaskWorker as TaskWorker
+    from oakleaf.stores.tasks import queue_statuses as queue_statuses
     from oakleaf.stores.tasks import task_queue as task_queue

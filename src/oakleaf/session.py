@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from msgspec.structs import replace
@@ -50,10 +49,8 @@ from oakleaf.errors import (
     InvalidPosition,
     InvalidSummary,
     StaleLeaf,
-    StoreError,
     TaskTrashed,
 )
-from oakleaf.install import install_line
 from oakleaf.log import labels, ledger, prompt
 from oakleaf.log.binding import bind, check_bound
 from oakleaf.log.changes import AppendResult, Cut, check_callers_key
@@ -63,7 +60,7 @@ from oakleaf.log.log import HydratedSession, Log, hydrate
 from oakleaf.log.turn_start import turn_about
 from oakleaf.log.verify import Problem, verify
 from oakleaf.stores.base import Fact, SessionRow, Status
-from oakleaf.stores.tasks import DEFAULT_QUEUE
+from oakleaf.stores.tasks import DEFAULT_QUEUE, EnqueuedTask, engine_of
 from oakleaf.turn.turn import Turn
 from oakleaf.wire.options import check_options
 
@@ -79,7 +76,6 @@ if TYPE_CHECKING:
     from oakleaf.log.workspace import Workspace
     from oakleaf.replay.report import ReplayReport
     from oakleaf.replay.tool_answers import Mode, OnMiss
-    from oakleaf_postgres.absurd.engine import EnqueuedTask
     from oakleaf_server.offline_page import HtmlExportResult
     from oakleaf_workspace.file_rewind import FilesPlan
 
@@ -699,7 +695,7 @@ class Session:
                 bind(self.log, agent, rebind=rebind)
             if accept_imported:
                 self.accept_imported()
-            task: EnqueuedTask = _absurd().send(
+            return engine_of(self.log.store).send(
                 self.log,
                 content,
                 about=about,
@@ -711,7 +707,6 @@ class Session:
                 effects=effects,
                 one_shot=one_shot,
             )
-            return task
         run = self._start_run(
             content,
             engine,
@@ -794,8 +789,7 @@ class Session:
         if engine == "absurd":
             if agent is not None:
                 bind(self.log, agent)
-            task: EnqueuedTask = _absurd().enqueue(self.log, message, queue=queue, agent=agent)
-            return task
+            return engine_of(self.log.store).enqueue(self.log, message, queue=queue, agent=agent)
         return self.log.enqueue(message)
 
     @overload
@@ -856,8 +850,7 @@ class Session:
                 self.accept_imported()
             if agent is not None:
                 bind(self.log, agent)
-            task: EnqueuedTask = _absurd().send(self.log, None, queue=queue, agent=agent)
-            return task
+            return engine_of(self.log.store).send(self.log, None, queue=queue, agent=agent)
         # First: if it cannot start, move nothing.
         run = self._start_run(
             None, engine, model, tools, options, limits, effects, accept_imported=accept_imported
@@ -954,11 +947,9 @@ class Session:
         self.refresh()
         if not self.log.cursor.turn:
             return False
-        if self.log.store.has_tasks:
-            from oakleaf_postgres.absurd.signals import request_cancel
-
-            if request_cancel(self.log):
-                return True
+        engine = self.log.store.engine
+        if engine is not None and engine.request_cancel(self.log):
+            return True
         from oakleaf.agent.run import cancel_turn
 
         cancel_turn(self.log)
@@ -1261,21 +1252,12 @@ def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> No
 
     data = {"seq": call.seq, "index": call.index}
     decision = {"session": log.session_id, **data, "decision": kind}
-    if log.store.has_tasks:
-        from oakleaf_postgres.absurd.signals import record_decision, record_task_decision
-
-        record_decision(log, call, kind)
+    engine = log.store.engine
+    if engine is not None:
+        engine.record_decision(log, call, kind)
         for parent in ancestors(log):
-            record_task_decision(parent, decision)
+            engine.record_task_decision(parent, decision)
         return
     log.record(kind, data=data, only_at_leaf=True)
     for parent in ancestors(log):
         parent.record("task_decided", data=decision)
-
-
-def _absurd() -> ModuleType:
-    try:
-        from oakleaf_postgres.absurd import engine
-    except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is not installed; run: {install_line('absurd')}") from None
-    return engine

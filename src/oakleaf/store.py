@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
 from msgspec.structs import replace
 
+from oakleaf import plugins
 from oakleaf.core.codec import check_text
 from oakleaf.core.drafts import Blob
 from oakleaf.core.ids import check_id
@@ -18,8 +19,15 @@ from oakleaf.core.messages import Media
 from oakleaf.core.redact import Redactor
 from oakleaf.core.search import parse_query
 from oakleaf.core.tree import Leaf
-from oakleaf.errors import InvalidArgument, NotAStore, NotFound, StoreError, WrongOwner, WrongSpace
-from oakleaf.install import install_line
+from oakleaf.errors import (
+    InvalidArgument,
+    NotAStore,
+    NotFound,
+    PluginBroken,
+    StoreError,
+    WrongOwner,
+    WrongSpace,
+)
 from oakleaf.log.lease import check_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
 from oakleaf.log.new_session import SessionOptions, new_session
@@ -28,8 +36,9 @@ from oakleaf.log.session_list import headings, session_page
 from oakleaf.log.verify import Problem, verify, verify_branches
 from oakleaf.log.workspace import Workspace
 from oakleaf.session import Appendable, Session, as_drafts
-from oakleaf.stores import check_store_url, is_postgres_url
+from oakleaf.stores.address import check_store_url, store_scheme
 from oakleaf.stores.base import (
+    Finding,
     NewSession,
     Order,
     PurgeResult,
@@ -40,6 +49,7 @@ from oakleaf.stores.base import (
     Status,
     StoreBackend,
 )
+from oakleaf.stores.opening import StoreOptions
 from oakleaf.stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
@@ -436,6 +446,24 @@ class Store:
                 yield from verify(self.backend, row.session_id)
         yield from verify_branches(self.backend)
 
+    def findings(self, progress: Callable[[], None] = lambda: None) -> Iterator[Finding]:
+        """Yield what is right and wrong: sessions that need attention, then the store itself. Changes nothing.
+
+        `progress` is called for each running session.
+        """
+        from oakleaf.log.doctor import session_health
+
+        yield from session_health(self.backend, self.runtime, progress)
+        yield from self.backend.findings()
+
+    def backup(
+        self,
+        to: str | os.PathLike[str],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Copy the store to a file without blocking writers, over one that exists. Raises NoBackup if it is no file."""
+        self.backend.backup(to, progress)
+
 
 def open(
     url: str | os.PathLike[str],
@@ -446,7 +474,7 @@ def open(
     secrets: Mapping[str, str] | Iterable[str] = (),
     key: str | None = None,
 ) -> Store:
-    """Open a store by path, `memory:` or `postgresql://…`.
+    """Open a store by path, `memory:`, or an address such as `postgresql://…` that a plugin opens.
 
     `secrets` (values, or names and values) are redacted before anything becomes durable, as are the environment's
     secrets and everything that has the form of a known kind of key. `synchronous="normal"` is faster and survives a
@@ -459,36 +487,40 @@ def open(
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
     address = os.fspath(url)
     check_store_url(address)
-    if key is not None and (address == "memory:" or "://" in address):
-        raise StoreError("key= is for files; on PostgreSQL encrypt the server's disk and use TLS")
     if isinstance(secrets, str):
         raise StoreError("secrets is a text; pass a list of values, or a dict of names and values")
     named, unnamed = (secrets, ()) if isinstance(secrets, Mapping) else ({}, secrets)
     redactor = Redactor({**environment_secrets(), **named}, unnamed)
-    if address == "memory:":
+    backend = _open_backend(address, space, owner, StoreOptions(synchronous, key))
+    return Store(backend, real_runtime(redactor, backend))
+
+
+def _open_backend(url: str, space: str, owner: str | None, options: StoreOptions) -> StoreBackend:
+    if url == "memory:":
         from oakleaf.stores.memory.store import MemoryStore
 
-        return Store(MemoryStore(space=space, owner=owner), real_runtime(redactor))
-    if is_postgres_url(address):
-        if synchronous != "full":
-            raise StoreError(
-                "synchronous= is for files; set synchronous_commit on the PostgreSQL server or role"
-            )
-        return Store(_postgres(address, space, owner), real_runtime(redactor))
-    if address == ":memory:":
-        raise NotAStore(address, 'for a store in memory use "memory:"')
+        if options.key is not None:
+            raise StoreError("key= is for files; a store in memory has none")
+        return MemoryStore(space=space, owner=owner)
+    scheme = store_scheme(url)
+    if scheme is not None:
+        return _open_by_plugin(scheme, url, space, owner, options)
+    if url == ":memory:":
+        raise NotAStore(url, 'for a store in memory use "memory:"')
     from oakleaf.stores.sqlite.store import SqliteStore
 
-    file = SqliteStore(address, space=space, owner=owner, synchronous=synchronous, key=key)
-    return Store(file, real_runtime(redactor, file))
+    return SqliteStore(url, space=space, owner=owner, synchronous=options.synchronous, key=options.key)
 
 
-def _postgres(url: str, space: str, owner: str | None) -> StoreBackend:
-    try:
-        from oakleaf_postgres.store.store import PostgresStore
-    except ModuleNotFoundError as error:
-        raise StoreError(f"{error.name} is not installed; run: {install_line('postgres')}") from None
-    return PostgresStore(url, space=space, owner=owner)
+def _open_by_plugin(
+    scheme: str, url: str, space: str, owner: str | None, options: StoreOptions
+) -> StoreBackend:
+    opened = plugins.find(plugins.STORES, scheme)(url, space=space, owner=owner, options=options)
+    if isinstance(opened, StoreBackend):
+        return opened
+    provider = str(plugins.provider_of(plugins.STORES, scheme))
+    reason = f"it returned {type(opened).__name__}, not a StoreBackend"
+    raise PluginBroken(plugins.STORES, scheme, provider, reason)
 
 
 # -- doors for plugins, named by `oakleaf.ext` ---------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 import oakleaf
 from oakleaf.errors import OakleafError, StoreError, without_passwords
-from oakleaf.stores import check_store_url
+from oakleaf.stores.address import check_store_url
 from support.terminal import oakleaf as command
 
 PASSWORD = "hunter2"

@@ -240,13 +240,12 @@ def get_value(key: str) -> Any:
 def without_secrets(key: str, value: Any) -> Any:
     """Return a value as it may be printed: a store's URL without its password, and nothing in the form of a key."""
     from oakleaf.core.redact import Redactor  # late: most commands print no configuration
-    from oakleaf.stores import check_store_url, is_postgres_url
-    from oakleaf_postgres.store.url import Address
+    from oakleaf.stores.address import check_store_url, display_url
 
     if key == "store" and isinstance(value, str):
         try:
             check_store_url(value)
-            value = Address.parse(value).safe_url if is_postgres_url(value) else value
+            value = display_url(value)
         except InvalidArgument:
             value = "… (not the address of a store)"
     return Redactor().redact_json(value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.stores import check_store_url, is_postgres_url
+from oakleaf.stores.address import check_store_url, display_url, store_scheme
 
 if TYPE_CHECKING:
     from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
@@ -63,17 +63,14 @@ class StoreLocation:
         return not self.is_file or Path(self.url).exists()
 
     @property
-    def is_postgres(self) -> bool:
-        return is_postgres_url(self.url)
+    def scheme(self) -> str | None:
+        """The scheme that a plugin opens; None for a file and for memory."""
+        return store_scheme(self.url)
 
     @property
     def display_url(self) -> str:
         """The store's URL for messages, without the password."""
-        if not self.is_postgres:
-            return self.url
-        from oakleaf_postgres.store.url import Address
-
-        return Address.parse(self.url).safe_url
+        return display_url(self.url)
 
     def open(self) -> Store:
         """Open an existing store; raise CommandError if there is none."""

@@ -20,6 +20,7 @@ _HOMES = {
         "load_tools",
     ],
     "oakleaf.cli.config": ["model_option", "model_options"],
+    "oakleaf.cli.engine_option": ["engine_option", "parse_engine", "require_engine"],
     "oakleaf.cli.json_log": ["log_format_option", "start_log"],
     "oakleaf.cli.mcp_option": ["connect_once"],
     "oakleaf.cli.option_group": ["complete_file", "option_group"],
@@ -63,6 +64,9 @@ if TYPE_CHECKING:
     from oakleaf.cli.agent_options import load_tools as load_tools
     from oakleaf.cli.config import model_option as model_option
     from oakleaf.cli.config import model_options as model_options
+    from oakleaf.cli.engine_option import engine_option as engine_option
+    from oakleaf.cli.engine_option import parse_engine as parse_engine
+    from oakleaf.cli.engine_option import require_engine as require_engine
     from oakleaf.cli.json_log import log_format_option as log_format_option
     from oakleaf.cli.json_log import start_log as start_log
     from oakleaf.cli.mcp_option import connect_once as connect_once

@@ -37,10 +37,6 @@ BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
         "search": ("commands.search", "Search messages, tool inputs and tool outputs."),
         "usage": ("commands.usage", "Sum tokens and cost by session, day, model or agent."),
         "context": ("commands.show", "Print what the model would receive at this point."),
-        "worker": (
-            "commands.worker",
-            "Run the tasks of a queue; start as many workers as you need.",
-        ),
     },
     "Move": {
         "fork": ("commands.moves", "Start a new session from any entry of another, without copying."),

@@ -6,7 +6,6 @@ session whose runner died, so that it can be moved and resumed.
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Callable, Iterator
 
@@ -14,8 +13,8 @@ from oakleaf.errors import plural, short_holder
 from oakleaf.log.lease import interrupt, is_gone, is_stuck
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
-from oakleaf.stores.base import SessionQuery, SessionRow, StoreBackend
-from oakleaf.stores.sqlite.health import Finding, file_health
+from oakleaf.stores.base import Finding, SessionQuery, SessionRow, StoreBackend
+from oakleaf.stores.sqlite.health import file_health
 
 __all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuck_sessions"]
 
@@ -40,23 +39,6 @@ def session_health(
     if loose.blobs:
         message = f"{loose.blobs} blobs ({loose.bytes:,} bytes) are referenced by no entry"
         yield Finding("warning", message, "oakleaf gc --yes")
-    for role, owner in store.lost_logins():
-        yield Finding(
-            "problem",
-            f"the login {role!r} was bound to the owner {owner!r}, and there is no such role: a restore brings none",
-            f"create the role and select oakleaf.bind({_sql(_identifier(role))}, {_sql(store.space)}, {_sql(owner)}), "
-            f"or select oakleaf.forget_login({_sql(role)})",
-        )
-
-
-def _sql(text: str) -> str:
-    """Write it as a literal of SQL."""
-    return "'" + text.replace("'", "''") + "'"
-
-
-def _identifier(role: str) -> str:
-    """Write a role as `regrole` reads it, which makes capitals small unless they are quoted."""
-    return role if re.fullmatch("[a-z_][a-z0-9_]*", role) else '"' + role.replace('"', '""') + '"'
 
 
 def _running_sessions(

@@ -1,4 +1,4 @@
-"""Tasks of a queue: how a store takes them, and how a worker hands one to its handler.
+"""Workers and their queues: how a store takes turns and other tasks, and how a worker hands a task to its handler.
 
     @entry point of the group `oakleaf.tasks`, under the name of the task
     def run(task: Task, params: dict[str, Any]) -> dict[str, Any]
@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from msgspec import Struct
 
+from oakleaf.errors import PostgresRequired
+
 if TYPE_CHECKING:
+    from oakleaf.agent.limits import Limits
     from oakleaf.agent.tools.tool import Tool
+    from oakleaf.core.entries import Effects
+    from oakleaf.core.messages import Message
+    from oakleaf.core.turns import OpenCall
+    from oakleaf.log.log import Log
     from oakleaf.models.base import Model
     from oakleaf.store import Store
+    from oakleaf.stores.base import StoreBackend
 
 T = TypeVar("T")
 DEFAULT_QUEUE = "oakleaf"
@@ -40,7 +48,7 @@ class TaskState(Struct, frozen=True):
 
 
 class TaskQueue(Protocol):
-    """A queue for work that is no turn of a session. `StoreBackend.tasks` returns one."""
+    """A queue for work that is no turn of a session. `task_queue` returns one."""
 
     queue: str
 
@@ -53,9 +61,89 @@ class TaskQueue(Protocol):
         """Return how far the tasks of these keys are; those that do not exist are left out."""
 
 
+class EnqueuedTask(Struct, frozen=True):
+    """A durable input and the task that will answer it."""
+
+    session_id: str
+    queue: str
+    task_id: str
+    seq: int
+    """The leaf of the session: the input, unless it was queued."""
+
+
+class QueueStatus(Struct, frozen=True):
+    """How a queue is: its tasks, its workers, and what is wrong."""
+
+    queue: str
+    waiting: int
+    """Tasks that a worker could run now."""
+    waiting_seconds: float
+    """How long the first of them has been waiting."""
+    running: int
+    workers: int
+    """Workers that live."""
+    slots: int
+    """How many tasks they run at once."""
+    dead_workers: int
+    suspects: list[str]
+    """Sessions of this space whose workers died lately."""
+    problem: str | None
+    hint: str | None
+
+
+class Engine(Protocol):
+    """Workers beside a store: they run the turns of its sessions, and other tasks. `StoreBackend.engine` has it."""
+
+    def send(
+        self,
+        log: Log,
+        content: str | Message | None,
+        *,
+        queue: str,
+        agent: str | None,
+        key: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        limits: Limits | None = None,
+        effects: Effects | None = None,
+        one_shot: bool = False,
+        about: Mapping[str, Any] | None = None,
+    ) -> EnqueuedTask:
+        """Write the input and its task in one transaction. Without content: a task for the open turn."""
+
+    def enqueue(self, log: Log, message: Message, *, queue: str, agent: str | None) -> EnqueuedTask:
+        """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
+
+    def record_decision(self, log: Log, call: OpenCall, kind: str) -> None:
+        """Record a user's decision on a call, and wake the task that waits for it in the same transaction."""
+
+    def record_task_decision(self, log: Log, data: dict[str, Any]) -> None:
+        """Record in a session that a call of one of its tasks was decided, and wake the task that waits for it."""
+
+    def request_cancel(self, log: Log) -> bool:
+        """Ask the worker that has the open turn's task, or will have it, to cancel the turn; return False without a task."""
+
+    def tasks(self, queue: str) -> TaskQueue:
+        """Return a queue for other tasks; raise EngineNotInstalled if there is none of that name."""
+
+    def queues(self) -> list[QueueStatus]:
+        """Return how each queue is; none if the engine is not installed in the store."""
+
+
+def engine_of(store: StoreBackend) -> Engine:
+    """Return the workers of a store; raise PostgresRequired if it has none."""
+    if store.engine is None:
+        raise PostgresRequired("absurd", store.url)
+    return store.engine
+
+
 def task_queue(store: Store, queue: str) -> TaskQueue:
     """Return a queue of the store for tasks; raise PostgresRequired if the store has no queues."""
-    return store.backend.tasks(queue)
+    return engine_of(store.backend).tasks(queue)
+
+
+def queue_statuses(store: Store) -> list[QueueStatus]:
+    """Return how the queues of a store are; none if it has no workers."""
+    return [] if store.backend.engine is None else store.backend.engine.queues()
 
 
 class TaskAgent(Protocol):

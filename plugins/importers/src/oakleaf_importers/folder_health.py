@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct, field
 
-from oakleaf.stores.sqlite.health import Finding
+from oakleaf.stores.base import Finding
 
 MAX_NAMES = 3
 

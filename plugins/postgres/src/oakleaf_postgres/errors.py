@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from oakleaf.errors import ExitCode, StoreError
 from oakleaf.install import install_line
 
@@ -18,3 +21,12 @@ class EngineMissing(StoreError):
             f"the engine 'absurd' needs {module}, and that is not installed",
             f"install it with: {install_line('absurd')}",
         )
+
+
+@contextmanager
+def needs_absurd() -> Iterator[None]:
+    """Raise EngineMissing if an import in the block fails."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise EngineMissing(error.name) from None

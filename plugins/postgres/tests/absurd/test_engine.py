@@ -37,6 +37,7 @@ from oakleaf.core.drafts import ExtraFact
 from oakleaf.core.fit import measure
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import calls_on_path
+from oakleaf.ext import task_queue
 from oakleaf.log.runtime import real_runtime
 from oakleaf.log.workspace import Workspace
 from oakleaf.models.base import Request
@@ -1540,7 +1541,7 @@ class TestWorker:
 
 
 def test_tasks_are_spawned_once_although_the_connection_has_broken(queue: AbsurdQueue) -> None:
-    tasks = queue.store.backend.tasks(queue.name)
+    tasks = task_queue(queue.store, queue.name)
     cut_connections(queue.database)
     tasks.spawn("count", {"one": {}, "two": {}}, attempts=1, retry={"kind": "none"})
     assert [task.state for task in tasks.states(["one", "two"]).values()] == ["pending", "pending"]

@@ -285,7 +285,7 @@ class TestSetUp:
                 lambda: Worker(queue.database.url, [], queue=queue.name),
                 lambda: queue.send("hello"),
             ):
-                with pytest.raises(errors.NewerFormat, match=r"99\.0\.0.*upgrade with pip") as raised:
+                with pytest.raises(errors.NewerFormat, match=r"99\.0\.0.*install a newer Oakleaf") as raised:
                     refused()
                 assert "migrate" not in str(raised.value)
         finally:

@@ -14,6 +14,7 @@ import pytest
 import oakleaf
 from oakleaf import ScriptedModel, plugins
 from oakleaf.errors import EngineNotInstalled, PostgresRequired
+from oakleaf.ext import task_queue
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.errors import EngineMissing
 from support.absurd_queue import AbsurdQueue
@@ -85,7 +86,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
 
 def spawn(queue: AbsurdQueue, name: str, params: dict[str, Any], attempts: int = 1) -> None:
     retry = {"kind": "none"}
-    queue.store.backend.tasks(queue.name).spawn(name, {"key": params}, attempts=attempts, retry=retry)
+    task_queue(queue.store, queue.name).spawn(name, {"key": params}, attempts=attempts, retry=retry)
 
 
 def agent(*answers: Any) -> Agent:
@@ -140,9 +141,7 @@ def test_a_handler_that_returns_nonsense_fails_its_task(queue: AbsurdQueue, site
     spawn(queue, "nonsense", {})
     with queue.working(agent()):
         wait_until(queue.is_done)
-    ((failed,),) = [
-        [state.failure] for state in queue.store.backend.tasks(queue.name).states(["key"]).values()
-    ]
+    ((failed,),) = [[state.failure] for state in task_queue(queue.store, queue.name).states(["key"]).values()]
     assert "the task 'nonsense' of stranger 1.0 cannot be used: it returned list, not a dict" in (
         failed or ""
     )
@@ -150,9 +149,9 @@ def test_a_handler_that_returns_nonsense_fails_its_task(queue: AbsurdQueue, site
 
 def test_tasks_need_a_store_and_a_queue_that_take_them(queue: AbsurdQueue) -> None:
     with oakleaf.open("memory:") as store, pytest.raises(PostgresRequired, match="memory:"):
-        store.backend.tasks("oakleaf")
+        task_queue(store, "oakleaf")
     with pytest.raises(EngineNotInstalled, match="no queue 'nosuch'"):
-        queue.store.backend.tasks("nosuch")
+        task_queue(queue.store, "nosuch")
 
 
 def test_a_missing_package_of_the_engine_is_named_with_its_install_line(
@@ -161,5 +160,5 @@ def test_a_missing_package_of_the_engine_is_named_with_its_install_line(
     monkeypatch.setitem(sys.modules, "absurd_sdk", None)
     monkeypatch.delitem(sys.modules, "oakleaf_postgres.absurd.task_queue", raising=False)
     with pytest.raises(EngineMissing, match="absurd_sdk") as caught:
-        queue.store.backend.tasks(queue.name)
+        task_queue(queue.store, queue.name)
     assert "[absurd]" in (caught.value.hint or "")

@@ -24,7 +24,6 @@ import oakleaf
 from oakleaf import StaleLeaf, Store, ToolCall, Usage, assistant, errors, system, user
 from oakleaf.core.drafts import Blob, Draft
 from oakleaf.core.tree import Leaf
-from oakleaf.log.doctor import session_health
 from oakleaf.stores.base import Change, NewSession
 from oakleaf.testing.stores.writer import SessionWriter
 from oakleaf_postgres.absurd.schema import install
@@ -1011,11 +1010,7 @@ class TestOpening:
             database.run("drop owned by goes_away; drop role goes_away")
             assert store.backend.lost_logins() == [("goes_away", "ann")]
             postgres_schema.migrate(database.owner_url)
-            problems = [
-                finding
-                for finding in session_health(store.backend, store.runtime)
-                if finding.level == "problem"
-            ]
+            problems = [finding for finding in store.findings() if finding.level == "problem"]
             assert "'goes_away' was bound to the owner 'ann'" in problems[0].message
             assert "select oakleaf.bind('goes_away', 'default', 'ann')" in str(problems[0].fix)
         with oakleaf.open(database.url, space="other") as store:
@@ -1039,9 +1034,7 @@ class TestOpening:
         with oakleaf.open(database.url) as store:
 
             def printed() -> tuple[str, str]:
-                [(_, fix)] = [
-                    (one.level, one.fix) for one in session_health(store.backend, store.runtime) if one.fix
-                ]
+                [(_, fix)] = [(one.level, one.fix) for one in store.findings() if one.fix]
                 bind, forget = fix.removeprefix("create the role and ").split(", or ")
                 return bind, forget
 

@@ -11,7 +11,7 @@ import pytest
 
 import oakleaf
 from oakleaf import ScriptedModel, ToolCall, Usage, assistant, errors, user
-from oakleaf.log.doctor import session_health
+from oakleaf.ext import task_queue
 from oakleaf.stores.base import SessionQuery
 from oakleaf_postgres.absurd.claim import AbsurdClient, Claim, ConnectionHandle
 from oakleaf_postgres.absurd.deaths import TaskDeaths
@@ -84,7 +84,7 @@ class TestWhatAClientPlanted:
             query = SessionQuery(tag=("other", "w"))
             assert store.backend.count(query, "status") == {"idle": 1}
             session.export(bundle := io.BytesIO(), children=True)
-            list(session_health(store.backend, store.runtime))
+            list(store.findings())
             store.delete("ses_a")
             store.purge("ses_a")
             store.import_bundle(io.BytesIO(bundle.getvalue()))
@@ -98,7 +98,7 @@ class TestWhatAClientPlanted:
         with contextlib.closing(queue):
             assert isinstance(queue.store.backend, PostgresStore)
             reports: list[str] = []
-            tasks = queue.store.backend.tasks(queue.name)
+            tasks = task_queue(queue.store, queue.name)
             tasks.spawn("of-another-program", {"other": {}}, attempts=1, retry={"kind": "none"})
             answers = [assistant(ToolCall("c1", "look", {})), "found", "and more"]
             agent = Agent("a", ScriptedModel(answers), [look])

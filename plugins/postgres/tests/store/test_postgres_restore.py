@@ -11,7 +11,6 @@ import pytest
 
 import oakleaf
 from oakleaf import assistant, user
-from oakleaf.log.doctor import session_health
 from oakleaf_postgres.store.schema import migrate
 from support.postgres import APP, CLIENT, Database, DatabaseHost, PostgresServer, binaries
 
@@ -57,7 +56,7 @@ def test_a_dump_restored_without_its_roles_is_whole_after_migrate_and_doctor_nam
         assert [entry.entry_id for entry in store.session(fork.session_id).path()] == expected
         assert store.search("harbour").hits
         assert [row.title for row in store.sessions(tag=("team", "north")).sessions] == ["lost parcel"]
-        problems = [one for one in session_health(store.backend, store.runtime) if one.level == "problem"]
+        problems = [one for one in store.findings() if one.level == "problem"]
         assert [one.message.split(" was bound")[0] for one in problems] == ["the login 'reader'"]
         with psycopg.connect(target, autocommit=True) as admin:
             admin.execute("create role reader login")

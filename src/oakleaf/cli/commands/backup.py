@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 
-from oakleaf.cli.commands.worker import load_absurd
+from oakleaf import plugins
 from oakleaf.cli.rendering.error_text import CommandError, check_target
 from oakleaf.cli.rendering.output import (
     confirm_plan,
@@ -21,6 +20,8 @@ from oakleaf.cli.rendering.output import (
     yes_option,
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.errors import PostgresRequired
+from oakleaf.stores.opening import Migration
 from oakleaf.stores.sqlite.file import FORMAT
 from oakleaf.stores.sqlite.health import format_of
 from oakleaf.stores.tasks import DEFAULT_QUEUE
@@ -34,22 +35,18 @@ from oakleaf.stores.tasks import DEFAULT_QUEUE
 def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) -> None:
     """Copy the store to a file without blocking writers.
 
-    TO defaults to the store's path with the time appended.
+    TO defaults to the store's path with the time appended. A server has its own backup.
     """
-    if not location.is_file:
-        raise CommandError(f"{location.display_url} is not a file; oakleaf backup copies SQLite stores only")
     store = location.open()
-    target = Path(to or f"{location.url}.{store.runtime.now() // 1_000_000}.bak")
+    name = location.url if location.is_file else "oakleaf"
+    target = Path(to or f"{name}.{store.runtime.now() // 1_000_000}.bak")
     check_target(target, force=force)
-    if target.exists() and os.path.samefile(target, location.url):
+    if target.exists() and location.is_file and os.path.samefile(target, location.url):
         raise CommandError("the backup cannot replace the store itself; name another file")
     if target.exists() and not target.is_file():
         raise CommandError(f"{target} is not a regular file; name another path")
-    from oakleaf.stores.sqlite.store import SqliteStore
-
-    assert isinstance(store.backend, SqliteStore)
     with progress_bar("backup", unit="pages") as step:
-        store.backend.backup(target, progress=step)
+        store.backup(target, step)
     if is_json:
         print_json(backup={"path": str(target), "bytes": target.stat().st_size})
     else:
@@ -96,9 +93,13 @@ def migrate(
     A file from a newer Oakleaf is refused and left unchanged. On PostgreSQL this creates or upgrades the schema and its
     roles, owned by the role of the URL. It makes no backup there: use the server's own.
     """
-    if engine is not None or location.is_postgres:
-        queue_name = None if engine is None else queue
-        return _migrate_server(location, service_role, client_role, queue_name, yes=yes, is_json=is_json)
+    if location.scheme is not None:
+        roles = {"service_role": service_role, "client_role": client_role}
+        given = roles | ({} if engine is None else {"engine": engine, "queue": queue})
+        options = {name: value for name, value in given.items() if value is not None}
+        return _migrate_by_plugin(location, location.scheme, options, yes=yes, is_json=is_json)
+    if engine is not None:
+        raise PostgresRequired(engine, location.display_url)
     if not location.is_file:
         raise CommandError(f"{location.display_url} has nothing to migrate")
     if not Path(location.url).is_file():
@@ -124,58 +125,24 @@ def migrate(
     return 0
 
 
-def _migrate_server(
-    location: StoreLocation,
-    service: str | None,
-    client: str | None,
-    queue: str | None,
-    *,
-    yes: bool,
-    is_json: bool,
+def _migrate_by_plugin(
+    location: StoreLocation, scheme: str, options: dict[str, str], *, yes: bool, is_json: bool
 ) -> int:
-    """Create or upgrade our schema and, with a queue, Absurd's after it."""
-    from oakleaf_postgres.store.schema import migrate as migrate_schema
-
-    install_absurd = None if queue is None else load_absurd(location)
-    where = location.display_url
-    role = service or "oakleaf_service (or the service role it has)"
-    public = client or "oakleaf_client (or the client role it has)"
-    notify(
-        f"{where}: create or upgrade the schema oakleaf, and the roles {role} and {public} if they are missing; "
-        "what else these roles and everybody may do with it is revoked"
-    )
-    if queue is not None:
-        notify(f"{where}: install the schema absurd and the queue {queue!r}, and grant them to {role}")
+    plan = getattr(plugins.find(plugins.STORES, scheme), "plan_migration", None)
+    if plan is None:
+        raise CommandError(f"{location.display_url} has nothing to migrate")
+    migration: Migration = plan(location.url, options)
+    for line in migration.plan:
+        notify(line)
     if not confirm_plan("Migrate?", yes=yes):
         return 1
-    done = migrate_schema(location.url, service=service, client=client)
-    report: dict[str, Any] = {
-        "backend": where,
-        "format_before": done.before,
-        "format": done.after,
-        "warnings": done.warnings,
-    }
+    done = migration.run()
     for warning in done.warnings:
         notify(f"warning: {warning}")
-    lines = [
-        f"{where} has schema {done.after}; nothing to do"
-        if done.before == done.after
-        else f"{where} now has schema {done.after}"
-    ]
-    if install_absurd is not None and queue is not None:
-        engine = install_absurd(location.url, queue)
-        report |= {
-            "engine": "absurd",
-            "version_before": engine.before,
-            "version": engine.after,
-            "queue": queue,
-        }
-        state = "was installed already" if engine.before == engine.after else "installed"
-        lines.append(f"Absurd {engine.after} {state}; queue {queue!r} is ready")
     if is_json:
-        print_json(**report)
+        print_json(backend=location.display_url, **done.report, warnings=done.warnings)
     else:
-        echo("\n".join(lines))
+        echo("\n".join(done.lines))
     return 0
 
 

@@ -26,9 +26,10 @@ from oakleaf.cli.rendering.output import (
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.time_text import parse_time
 from oakleaf.errors import StoreDamaged
-from oakleaf.log.doctor import Finding, file_health, mark_interrupted, session_health, stuck_sessions
+from oakleaf.log.doctor import file_health, mark_interrupted, stuck_sessions
 from oakleaf.log.verify import Problem, verify_branches
 from oakleaf.log.verify import verify as verify_session
+from oakleaf.stores.base import Finding
 
 
 @click.command()
@@ -135,16 +136,7 @@ def _check_health(location: StoreLocation) -> list[Finding]:
         if any(finding.level == "problem" and finding.is_final for finding in findings):
             return findings
         store = location.open()
-        findings += session_health(store.backend, store.runtime, lambda: step(next(counter), None))
-        if location.is_postgres:
-            from oakleaf_postgres.absurd.health import engine_health
-            from oakleaf_postgres.store.health import rights_health
-            from oakleaf_postgres.store.store import PostgresStore
-
-            assert isinstance(store.backend, PostgresStore)
-            findings += rights_health(store.backend)
-            findings += engine_health(store.backend)
-        return findings
+        return findings + list(store.findings(lambda: step(next(counter), None)))
 
 
 def _fix(location: StoreLocation, *, yes: bool) -> bool:

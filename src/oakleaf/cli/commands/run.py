@@ -22,7 +22,7 @@ from oakleaf.cli.agent_options import (
     start_options,
     warn_missing_tools,
 )
-from oakleaf.cli.commands.worker import engine_option, enqueue_run, parse_engine
+from oakleaf.cli.engine_option import engine_option, enqueue_run, parse_engine
 from oakleaf.cli.imports import accept_import, accept_option, decided_elsewhere
 from oakleaf.cli.reference import complete, required_reference
 from oakleaf.cli.rendering.error_text import FAILURE, CommandError, print_error

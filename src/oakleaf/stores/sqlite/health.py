@@ -10,29 +10,13 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import apsw
-from msgspec import Struct
 
 from oakleaf.errors import NotAStore, OakleafError, StoreDamaged
+from oakleaf.stores.base import Finding
 from oakleaf.stores.sqlite.file import FORMAT, check_format, may_write
 from oakleaf.stores.sqlite.readonly import readonly_snapshot
-
-Level = Literal["ok", "warning", "problem"]
-
-
-class Finding(Struct, frozen=True):
-    """The result of one check."""
-
-    level: Level
-    message: str
-    fix: str = ""
-    """The command that fixes it, if there is one."""
-    is_final: bool = False
-    """Whether no further check is possible."""
-    sessions: tuple[str, ...] = ()
-    """The sessions it is about."""
 
 
 def file_health(path: str) -> list[Finding]:

@@ -29,10 +29,12 @@ from oakleaf.cli.terminal import (
     notify,
     open_report,
     option_group,
+    parse_engine,
     pass_location,
     print_error,
     print_json,
     progress_bar,
+    require_engine,
     resolve_stored_session,
     safe,
     table,
@@ -42,7 +44,7 @@ from oakleaf.cli.terminal import (
     yes_option,
 )
 from oakleaf.core.usage import format_dollars
-from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired, plural
+from oakleaf.errors import ExitCode, ModelUnavailable, plural
 from oakleaf_lab import Judge, LabReport
 from oakleaf_lab.cohort import COHORT_PREFIX, is_query
 from oakleaf_lab.commands.regression import max_cost_option, promote
@@ -272,18 +274,15 @@ def _run_confirmed(
 
 def _engine(location: StoreLocation, text: str) -> dict[str, str]:
     """Return the options of a lab for `absurd[:QUEUE]`; none for `local`."""
-    engine, _, queue = text.partition(":")
-    if text == "local":
+    queue = parse_engine(text)
+    if queue is None:
         return {}
-    if engine != "absurd":
-        raise CommandError(f"unknown engine {text!r}; expected local or absurd[:QUEUE]")
     if click.get_current_context().get_parameter_source("workers") is not ParameterSource.DEFAULT:
         raise CommandError(
             "--workers and --engine absurd exclude each other; oakleaf worker --concurrency N says how many run at once"
         )
-    if not location.is_postgres:
-        raise PostgresRequired(engine, location.display_url)
-    return {"engine": engine, "queue": queue} if queue else {"engine": engine}
+    require_engine(location)
+    return {"engine": "absurd", "queue": queue}
 
 
 def _judge(model: str | None, prompt: str | None, *, is_local: bool) -> Judge | None:

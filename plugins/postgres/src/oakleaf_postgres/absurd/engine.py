@@ -6,7 +6,7 @@ Turns an input into a task in the transaction that makes it durable. `worker` ex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from absurd_sdk import Absurd
@@ -23,8 +23,8 @@ from oakleaf.core.entries import Effects, Settings, check_effects
 from oakleaf.core.messages import Message, user
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import MAX_COUNT
-from oakleaf.errors import InputsQueued, InvalidOperation, PostgresRequired, SessionRunning, TurnOpen
-from oakleaf.ext import ToolLike, ToolSource, split_tools
+from oakleaf.errors import InputsQueued, InvalidOperation, SessionRunning, TurnOpen
+from oakleaf.ext import EnqueuedTask, ToolLike, ToolSource, split_tools
 from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
@@ -32,14 +32,15 @@ from oakleaf.log.turn_start import trigger_columns
 from oakleaf.log.workspace import Workspace
 from oakleaf.models.base import Model
 from oakleaf.stores.base import SessionRow
-from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.shared_transaction import EngineConnections
 from oakleaf_postgres.store.connections import Connection, PostgresConnections
-from oakleaf_postgres.store.store import PostgresStore
 from oakleaf_workspace.tools import workspace_tools
+
+if TYPE_CHECKING:
+    from oakleaf_postgres.store.store import PostgresStore
 
 TASK = "oakleaf-run"
 ATTEMPTS = 20
@@ -93,16 +94,6 @@ class TaskParams(Struct, frozen=True):
 to_task_params = converter(TaskParams)
 
 
-class EnqueuedTask(Struct, frozen=True):
-    """A durable input and the task that will answer it."""
-
-    session_id: str
-    queue: str
-    task_id: str
-    seq: int
-    """The leaf of the session: the input, unless it was queued."""
-
-
 def spawn_turn(connection: Connection, queue: str, params: TaskParams, key: str) -> str:
     """Spawn the task of a turn in the open transaction, once for each key; return its id."""
     task = Absurd(connection, queue).spawn(
@@ -143,8 +134,8 @@ def send(
     log: Log,
     content: str | Message | None,
     *,
-    queue: str = DEFAULT_QUEUE,
-    agent: str | None = None,
+    queue: str,
+    agent: str | None,
     key: str | None = None,
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
@@ -194,9 +185,7 @@ def send(
     return spawning.enqueued_task(log.refresh().leaf.seq)
 
 
-def enqueue(
-    log: Log, message: Message, *, queue: str = DEFAULT_QUEUE, agent: str | None = None
-) -> EnqueuedTask:
+def enqueue(log: Log, message: Message, *, queue: str, agent: str | None) -> EnqueuedTask:
     """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
     row = log.refresh()
     task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))
@@ -207,8 +196,7 @@ def enqueue(
 def _spawning_log(
     log: Log, row: SessionRow, queue: str, agent: str | None, key: str
 ) -> tuple[Log, SpawningConnections]:
-    if not isinstance(log.store, PostgresStore):
-        raise PostgresRequired("absurd", log.store.url)
+    store = cast("PostgresStore", log.store)
     params = TaskParams(row.session_id, row.space, agent or row.agent)
     created: list[SpawningConnections] = []
 
@@ -217,7 +205,7 @@ def _spawning_log(
         created.append(SpawningConnections(base, queue, params, key))
         return created[0]
 
-    return Log(log.store.with_connections(wrap), row, log.runtime, log.cursor), created[0]
+    return Log(store.with_connections(wrap), row, log.runtime, log.cursor), created[0]
 
 
 def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> None:

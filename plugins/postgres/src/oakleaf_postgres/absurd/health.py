@@ -5,14 +5,17 @@ Reads only, with one connection and a bounded number of rows. Needs no library o
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from oakleaf.stores.sqlite.health import Finding
+from oakleaf.ext import QueueStatus
+from oakleaf.stores.base import Finding
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.store.connections import Connection
-from oakleaf_postgres.store.store import PostgresStore
+
+if TYPE_CHECKING:
+    from oakleaf_postgres.store.store import PostgresStore
 
 MOST_NAMED = 20
 MOST_COUNTED = 10_000
@@ -88,7 +91,7 @@ class WorkerStatus(Struct, frozen=True):
     agents: list[str]
 
 
-class QueueStatus(Struct, frozen=True):
+class QueueHealth(Struct, frozen=True):
     queue: str
     waiting: int
     """Tasks of Oakleaf that a worker could run now."""
@@ -109,13 +112,29 @@ class QueueStatus(Struct, frozen=True):
     def dead(self) -> list[WorkerStatus]:
         return [worker for worker in self.workers if not worker.is_alive]
 
+    @property
+    def summary(self) -> QueueStatus:
+        problem = next((finding for finding in findings_of(self) if finding.level == "problem"), None)
+        return QueueStatus(
+            queue=self.queue,
+            waiting=self.waiting,
+            waiting_seconds=self.waiting_seconds,
+            running=self.running,
+            workers=len(self.alive),
+            slots=sum(worker.slots for worker in self.alive),
+            dead_workers=len(self.dead),
+            suspects=self.suspects,
+            problem=None if problem is None else problem.message,
+            hint=None if problem is None else problem.fix,
+        )
 
-def queue_statuses(store: PostgresStore) -> list[QueueStatus]:
+
+def queue_statuses(store: PostgresStore) -> list[QueueHealth]:
     """Return the status of each queue that Oakleaf uses; none if the engine is not installed, or may not be used."""
     return store.connections.read_snapshot(lambda connection: _read_statuses(connection, store.space))
 
 
-def _read_statuses(connection: Connection, space: str) -> list[QueueStatus]:
+def _read_statuses(connection: Connection, space: str) -> list[QueueHealth]:
     if not any(may_use for may_use, _ in _rows(connection, SELECT_RIGHTS)):
         return []
     statuses = []
@@ -127,7 +146,7 @@ def _read_statuses(connection: Connection, space: str) -> list[QueueStatus]:
         suspects = _rows(connection, SELECT_SUSPECTS.format(**tables), (CRASH_MINUTES, space, MOST_NAMED))
         if waiting or running or workers or suspects:
             statuses.append(
-                QueueStatus(
+                QueueHealth(
                     queue, waiting, seconds, running, foreign, workers, [name for (name,) in suspects]
                 )
             )
@@ -175,7 +194,7 @@ def _find_lost_turns(connection: Connection, space: str) -> list[str]:
     return waiting
 
 
-def findings_of(status: QueueStatus) -> list[Finding]:
+def findings_of(status: QueueHealth) -> list[Finding]:
     name, alive = f"queue {status.queue!r}", status.alive
     start = f"oakleaf worker --queue {status.queue} --agents FILE.py"
     waiting = f"{_count(status.waiting, 'task')} waiting"

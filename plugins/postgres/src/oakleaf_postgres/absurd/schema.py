@@ -21,7 +21,7 @@ from oakleaf.errors import (
     MissingPermission,
     NewerFormat,
 )
-from oakleaf.stores.tasks import DEFAULT_QUEUE
+from oakleaf.ext import DEFAULT_QUEUE
 from oakleaf_postgres.absurd import registry
 from oakleaf_postgres.absurd.shared_transaction import fetch_row
 from oakleaf_postgres.store.connections import store_error

@@ -6,7 +6,7 @@ processes that run no worker.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec.structs import replace
 
@@ -16,7 +16,9 @@ from oakleaf.log.log import Log
 from oakleaf.stores.base import SessionRow
 from oakleaf_postgres.absurd.shared_transaction import EngineConnections, fetch_row
 from oakleaf_postgres.store.connections import Connection, PostgresConnections
-from oakleaf_postgres.store.store import PostgresStore
+
+if TYPE_CHECKING:
+    from oakleaf_postgres.store.store import PostgresStore
 
 SIGNALS = ("approved", "denied", "task_decided", CANCEL_REQUESTED)
 # Under the session's lock: how many signals there are with the new one, and the queue of the latest task that waits.
@@ -91,9 +93,9 @@ def _is_task(log: Log, row: SessionRow) -> bool:
 
 
 def _waking_log(log: Log, row: SessionRow) -> Log:
-    assert isinstance(log.store, PostgresStore)
+    store = cast("PostgresStore", log.store)
     return Log(
-        log.store.with_connections(lambda base: WakingConnections(base, log.session_id)),
+        store.with_connections(lambda base: WakingConnections(base, log.session_id)),
         row,
         log.runtime,
         log.cursor,

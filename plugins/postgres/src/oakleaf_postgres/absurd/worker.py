@@ -49,10 +49,10 @@ from oakleaf.errors import (
     TurnFailed,
     UnknownAgent,
 )
+from oakleaf.ext import DEFAULT_QUEUE
 from oakleaf.log.lease import check_free
 from oakleaf.log.runtime import Runtime, environment_secrets, real_runtime
 from oakleaf.models.base import Model
-from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.claim import (

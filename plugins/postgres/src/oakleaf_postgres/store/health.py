@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from oakleaf.stores.sqlite.health import Finding
+import re
+from typing import TYPE_CHECKING
+
+from oakleaf.stores.base import Finding
 from oakleaf_postgres.store.rights import SELECT_PATH, compare_rights, open_schemas
-from oakleaf_postgres.store.store import PostgresStore
+
+if TYPE_CHECKING:
+    from oakleaf_postgres.store.store import PostgresStore
 
 MIGRATE = "oakleaf --store URL migrate, as the role that owns the schema"
 
@@ -28,3 +33,26 @@ def rights_health(store: PostgresStore) -> list[Finding]:
             for schema in schemas
         ),
     ]
+
+
+def login_health(store: PostgresStore) -> list[Finding]:
+    """Findings about logins that were bound to an owner of this space and whose role is missing now."""
+    return [
+        Finding(
+            "problem",
+            f"the login {role!r} was bound to the owner {owner!r}, and there is no such role: a restore brings none",
+            f"create the role and select oakleaf.bind({_sql(_identifier(role))}, {_sql(store.space)}, {_sql(owner)}), "
+            f"or select oakleaf.forget_login({_sql(role)})",
+        )
+        for role, owner in store.lost_logins()
+    ]
+
+
+def _sql(text: str) -> str:
+    """Write it as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def _identifier(role: str) -> str:
+    """Write a role as `regrole` reads it, which makes capitals small unless they are quoted."""
+    return role if re.fullmatch("[a-z_][a-z0-9_]*", role) else '"' + role.replace('"', '""') + '"'

@@ -7,6 +7,7 @@ creates the schema, under another role than the one that works here.
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -14,7 +15,7 @@ from copy import copy
 from functools import lru_cache, partial
 from hashlib import sha256
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from psycopg.errors import UniqueViolation
@@ -30,6 +31,7 @@ from oakleaf.errors import (
     Fenced,
     IdTaken,
     InvalidPosition,
+    NoBackup,
     NotFound,
     NotTrashed,
     ServerUnreachable,
@@ -39,11 +41,13 @@ from oakleaf.errors import (
 from oakleaf.stores.base import (
     ACTIVITY_STEP,
     LABEL,
+    LIMIT_FACT_KINDS,
     STATUSES,
     CallPlace,
     Change,
     CommitResult,
     Fact,
+    Finding,
     NewSession,
     PathSnapshot,
     PurgeResult,
@@ -63,9 +67,7 @@ from oakleaf.stores.sql.purge import descendants
 from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_from, stored_from
 from oakleaf.stores.sql.session_query import session_conditions
 from oakleaf.stores.sql.session_rows import detail_from
-from oakleaf.stores.tasks import TaskQueue
 from oakleaf.stores.transfer import ImportResult, SessionExports
-from oakleaf_postgres.errors import EngineMissing
 from oakleaf_postgres.store.commit import (
     IS_CALLERS_KEY,
     commit_locked,
@@ -118,6 +120,9 @@ from oakleaf_postgres.store.transfer import (
     PostgresImporter,
 )
 from oakleaf_postgres.store.url import Address
+
+if TYPE_CHECKING:
+    from oakleaf_postgres.absurd.store_engine import AbsurdEngine
 
 # A path is one statement, and so one snapshot and one round trip. Its first row holds, as JSON in place of a body, the
 # session's row, the branches the path crosses and, on request, the detail; the others are the entries.
@@ -280,6 +285,12 @@ select usage.* from line join oakleaf.branch on branch.id = line.id cross join l
 ) as usage
 where {SET_SPACE} and branch.id = %(branch)s
 """
+SELECT_LIMIT_FACTS = f"""
+select {FACT_COLUMNS} from oakleaf.session
+left join oakleaf.journal on journal.session_number = session.number and journal.kind = any(%(kinds)s) and exists (
+    select from oakleaf.journal as limited where limited.session_number = session.number and limited.data like '%%"max_messages"%%')
+where {MINE} order by journal.number
+"""
 
 
 SELECT_LATEST = f"""
@@ -365,7 +376,6 @@ def _path_query(detail: str, only: str) -> str:
 
 
 class PostgresStore(DatabaseStore):
-    has_tasks = True
     limit = UNPLANNED.format("limit") + "::bigint"
     list_columns = f"{SESSION_COLUMNS}, session.active_at"
     # By the sessions that were active since then: so no index of calls is needed, and none of another space is read.
@@ -464,6 +474,9 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         if not rows:
             raise NotFound(session_id)
         return session_from(rows[0])
+
+    def detail(self, session_id: str) -> SessionDetail:
+        return self.session_with_detail(session_id)[1]
 
     def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
         row = self._session_rows(SELECT_WITH_DETAIL, session_id)[0]
@@ -594,15 +607,9 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         rows = self._session_rows(SELECT_LATEST_ANSWER_CALL, session_id, branch=branch, last=last)
         return call_from(rows[0]) if rows else None
 
-    def limit_journals(self, session_id: str) -> list[list[Fact]]:
-        def work(reader: Connection) -> list[list[Fact]]:
-            exporter = self._exporter(reader)
-            number, _ = exporter.find(session_id)
-            tree = [branch.branch for branch in exporter.branch_tree(session_id, number)]
-            others = [owner for owner in exporter.branch_owners(tree) if owner != number]
-            return [exporter.limit_facts(owner) for owner in (number, *others)]
-
-        return self._connections.read_snapshot(work)
+    def limit_facts(self, session_id: str) -> list[Fact]:
+        kinds = list(LIMIT_FACT_KINDS)
+        return [fact_from(row) for row in self._joined_rows(SELECT_LIMIT_FACTS, session_id, kinds=kinds)]
 
     # -- writing -----------------------------------------------------------------------------------
 
@@ -870,18 +877,31 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
         return self._connections.write(work, was_committed)
 
-    # -- tasks -----------------------------------------------------------------------------------
+    # -- workers and health ----------------------------------------------------------------------
 
-    def tasks(self, queue: str) -> TaskQueue:
-        try:
-            from oakleaf_postgres.absurd.task_queue import AbsurdTaskQueue
-        except ModuleNotFoundError as error:
-            raise EngineMissing(error.name) from None
-        return AbsurdTaskQueue(self._connections, queue)
+    @property
+    def engine(self) -> AbsurdEngine:
+        from oakleaf_postgres.absurd.store_engine import AbsurdEngine
+
+        return AbsurdEngine(self)
+
+    def findings(self) -> list[Finding]:
+        from oakleaf_postgres.absurd.health import engine_health
+        from oakleaf_postgres.store.health import login_health, rights_health
+
+        return [*login_health(self), *rights_health(self), *engine_health(self)]
+
+    def backup(
+        self,
+        to: str | os.PathLike[str],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        raise NoBackup(self.url, "back it up with the server's own tools, such as pg_dump")
 
     # -- sizes and searching --------------------------------------------------------------------
 
     def lost_logins(self) -> list[tuple[str, str]]:
+        """Return logins, with their owners, that were bound to an owner of this space and whose role is missing now."""
         query = f"select login.* from oakleaf.lost_logins() as login where {SET_SPACE}"
         return [(role, owner) for role, owner in self._query(query)]
 

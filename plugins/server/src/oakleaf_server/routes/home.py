@@ -6,13 +6,15 @@ from functools import reduce
 from operator import or_
 
 from litestar import get
+from msgspec import structs
 
+from oakleaf import Store
 from oakleaf.agent.call_status import read_call_status
 from oakleaf.core.usage import Totals, add
+from oakleaf.ext import queue_statuses
 from oakleaf.log.session_list import MAX_COUNT, count_sessions, session_page
 from oakleaf.session import Session
-from oakleaf.stores import is_postgres_url
-from oakleaf.stores.base import SessionQuery, SessionRow, StoreBackend
+from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, in_thread
 from oakleaf_server.json_views import to_json
 from oakleaf_server.pending_calls import pending_approvals
@@ -55,36 +57,13 @@ def overview(request: ApiRequest) -> Overview:
         cost_today=to_json(sums[today]),
         cost_week=to_json(reduce(add, sums.values())),
         days=[{"name": day(number), "totals": to_json(sums[number])} for number in sorted(sums)],
-        queues=queue_views(store),
+        queues=queue_views(context.store),
     )
 
 
-def queue_views(store: StoreBackend) -> list[QueueView]:
-    """Return the queues of the Absurd engine, if the store has one."""
-    if not is_postgres_url(store.url):
-        return []
-    from oakleaf_postgres.absurd.health import findings_of, queue_statuses
-    from oakleaf_postgres.store.store import PostgresStore
-
-    assert isinstance(store, PostgresStore)
-    views = []
-    for status in queue_statuses(store):
-        problems = [finding for finding in findings_of(status) if finding.level == "problem"]
-        views.append(
-            QueueView(
-                queue=status.queue,
-                waiting=status.waiting,
-                waiting_seconds=status.waiting_seconds,
-                running=status.running,
-                workers=len(status.alive),
-                slots=sum(worker.slots for worker in status.alive),
-                dead_workers=len(status.dead),
-                suspects=status.suspects,
-                problem=problems[0].message if problems else None,
-                hint=problems[0].fix if problems else None,
-            )
-        )
-    return views
+def queue_views(store: Store) -> list[QueueView]:
+    """Return the queues of the store's workers, if it has any."""
+    return [QueueView(**structs.asdict(status)) for status in queue_statuses(store)]
 
 
 def _query(status: str) -> SessionQuery:

@@ -35,7 +35,7 @@ def metrics(request: ApiRequest) -> Response[str]:
         )
     text = context.metrics.text(
         context.store.backend,
-        queues=queue_views(context.store.backend),
+        queues=queue_views(context.store),
         active_runs=len(request.app.state.runs),
         streams=context.live.stream_count,
         now=context.store.runtime.now(),
