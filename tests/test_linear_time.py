@@ -28,6 +28,7 @@ from oakleaf.core.json_repair import _LONE_SURROGATE
 from oakleaf.core.media import extract_blobs
 from oakleaf.core.redact import Redactor
 from oakleaf.core.search import parse_query
+from oakleaf.core.turn_comparison import _split
 from oakleaf.errors import OakleafError
 from oakleaf.exports.escape import code, fence, lines_of, quote
 from oakleaf.exports.workflow import _OPENER, _SLUG
@@ -38,7 +39,6 @@ from oakleaf.models.base import Delta
 from oakleaf.models.names import _URL as MODEL_URL
 from oakleaf.providers.base import _mask, body_text
 from oakleaf.providers.overflow import OVERFLOW
-from oakleaf.replay.turn_comparison import _split
 from oakleaf.stores.transfer import blob_references
 from oakleaf.wire import find_provider
 from oakleaf.wire.anthropic.rules import _BASE64

@@ -56,7 +56,7 @@ _HOMES = {
     "oakleaf.core.tree": ["Branch", "Leaf"],
     "oakleaf.core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
     "oakleaf.core.usage": ["Call", "Price", "Totals", "Usage"],
-    "oakleaf.agent.run": ["ModelLike", "Run"],
+    "oakleaf.agent.run": ["Run"],
     "oakleaf.errors": ["OakleafError", "NotFound", "StaleLeaf"],
     "oakleaf.bundle.transfer": ["BundleImportResult"],
     "oakleaf.bundle.write": ["BundleExportResult"],
@@ -67,13 +67,13 @@ _HOMES = {
     "oakleaf.log.runtime": ["Runtime"],
     "oakleaf.log.verify": ["Problem"],
     "oakleaf.log.workspace": ["Workspace"],
-    "oakleaf.models.base": ["Delta", "Model", "Request"],
+    "oakleaf.models.base": ["Delta", "Model", "ModelLike", "Request"],
     "oakleaf.models.prices": ["Rates"],
     "oakleaf.models.recorded": ["RecordedModel"],
     "oakleaf.models.scripted": ["Broken", "ScriptedModel", "Slow"],
     "oakleaf.replay.diff": ["Diff", "diff"],
     "oakleaf.replay.report": ["ReplayReport"],
-    "oakleaf.replay.turn_comparison": ["Divergence"],
+    "oakleaf.core.turn_comparison": ["Divergence"],
     "oakleaf.session": ["Session"],
     "oakleaf.store": ["Store", "draw_tree", "open"],
     "oakleaf.stores.base": ["Fact", "SessionPage", "SessionRow", "StoreBackend"],
@@ -92,7 +92,6 @@ if TYPE_CHECKING:
     from oakleaf.agent.events import Event as Event
     from oakleaf.agent.events import RunResult as RunResult
     from oakleaf.agent.limits import Limits as Limits
-    from oakleaf.agent.run import ModelLike as ModelLike
     from oakleaf.agent.run import Run as Run
     from oakleaf.agent.tools.tool import Happened as Happened
     from oakleaf.agent.tools.tool import NeverHappened as NeverHappened
@@ -129,6 +128,7 @@ if TYPE_CHECKING:
     from oakleaf.core.tool_definitions import ToolSpec as ToolSpec
     from oakleaf.core.tree import Branch as Branch
     from oakleaf.core.tree import Leaf as Leaf
+    from oakleaf.core.turn_comparison import Divergence as Divergence
     from oakleaf.core.turns import CallModel as CallModel
     from oakleaf.core.turns import OpenCall as OpenCall
     from oakleaf.core.turns import Rest as Rest
@@ -150,6 +150,7 @@ if TYPE_CHECKING:
     from oakleaf.log.workspace import Workspace as Workspace
     from oakleaf.models.base import Delta as Delta
     from oakleaf.models.base import Model as Model
+    from oakleaf.models.base import ModelLike as ModelLike
     from oakleaf.models.base import Request as Request
     from oakleaf.models.prices import Rates as Rates
     from oakleaf.models.recorded import RecordedModel as RecordedModel
@@ -159,7 +160,6 @@ if TYPE_CHECKING:
     from oakleaf.replay.diff import Diff as Diff
     from oakleaf.replay.diff import diff as diff
     from oakleaf.replay.report import ReplayReport as ReplayReport
-    from oakleaf.replay.turn_comparison import Divergence as Divergence
     from oakleaf.session import Session as Session
     from oakleaf.store import Store as Store
     from oakleaf.store import draw_tree as draw_tree

@@ -39,7 +39,6 @@ _HOMES = {
     "oakleaf.models.prices": ["price"],
     "oakleaf.models.servers": ["find_server"],
     "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
-    "oakleaf.replay.turn_reader": ["message_text"],
     "oakleaf.store": ["observe_commits", "open_for_owner", "read", "read_store", "session_at", "store_of"],
     "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize"],
     "oakleaf.stores.search": ["IndexProgress"],
@@ -96,7 +95,6 @@ if TYPE_CHECKING:
     from oakleaf.replay.diff_window import DiffCursor as DiffCursor
     from oakleaf.replay.diff_window import DiffWindow as DiffWindow
     from oakleaf.replay.diff_window import diff_window as diff_window
-    from oakleaf.replay.turn_reader import message_text as message_text
     from oakleaf.store import observe_commits as observe_commits
     from oakleaf.store import open_for_owner as open_for_owner
     from oakleaf.store import read as read

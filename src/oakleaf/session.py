@@ -67,13 +67,14 @@ from oakleaf.wire.options import check_options
 if TYPE_CHECKING:
     from oakleaf.agent.events import RunResult
     from oakleaf.agent.limits import Limits
-    from oakleaf.agent.run import ModelLike, Run
+    from oakleaf.agent.run import Run
     from oakleaf.agent.tools.sources import ToolLike
     from oakleaf.agent.tools.tool import EarlierCall, PendingApproval, Tool
     from oakleaf.bundle.transfer import PathOrFile
     from oakleaf.bundle.write import BundleExportResult, OnProgress
     from oakleaf.exports.finetune import FineTuning
     from oakleaf.log.workspace import Workspace
+    from oakleaf.models.base import ModelLike
     from oakleaf.replay.report import ReplayReport
     from oakleaf.replay.tool_answers import Mode, OnMiss
     from oakleaf_server.offline_page import HtmlExportResult

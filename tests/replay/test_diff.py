@@ -25,9 +25,9 @@ from oakleaf import (
     user,
 )
 from oakleaf.core.state import fold_state
+from oakleaf.core.turn_comparison import align, heaviest_kind, word_diff
+from oakleaf.core.turn_reader import read_turns
 from oakleaf.replay.compared_path import PathSide, shared_seq
-from oakleaf.replay.turn_comparison import align, heaviest_kind, word_diff
-from oakleaf.replay.turn_reader import read_turns
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from support.random_logs import SOAK

@@ -8,8 +8,8 @@ import msgspec
 
 from oakleaf import Leaf, Note, Store
 from oakleaf.core.drafts import Draft
+from oakleaf.core.turn_comparison import Divergence
 from oakleaf.core.usage import Totals
-from oakleaf.replay.turn_comparison import Divergence
 from oakleaf_lab.cohort import Cohort, CohortSession
 from oakleaf_lab.experiment import (
     CandidateChange,

@@ -12,7 +12,7 @@ from msgspec.structs import force_setattr, replace
 
 from oakleaf.core.context import fold_settings
 from oakleaf.core.messages import Text, ToolCall, ToolResult
-from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Call, Usage, format_dollars
+from oakleaf.core.usage import MAX_COUNT, Call, Usage, format_dollars, to_microcents
 from oakleaf.errors import InvalidArgument, TurnLimit, plural
 from oakleaf.install import install_line
 from oakleaf.log import ledger
@@ -62,18 +62,6 @@ class Limits(Struct, frozen=True, kw_only=True):
             force_setattr(self, "max_cost_microcents", microcents)
         for name in _COUNTS:
             _check_count(name, getattr(self, name))
-
-
-def to_microcents(dollars: float | None, microcents: int | None) -> int | None:
-    """Return a maximum cost, given in one of the two units, in microcents."""
-    if dollars is None:
-        return microcents
-    if type(dollars) not in (int, float) or not 0 <= dollars < 1e9:
-        raise InvalidArgument("max_cost_dollars", dollars, "an amount of dollars")
-    amount = round(dollars * MICROCENTS_PER_DOLLAR)
-    if microcents not in (None, amount):
-        raise InvalidArgument("max_cost_dollars", dollars, "left out: max_cost_microcents says it already")
-    return amount
 
 
 _COUNTS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "context_window", "max_messages")

@@ -30,10 +30,8 @@ from oakleaf.log.async_bridge import run_blocking
 from oakleaf.log.changes import AppendResult
 from oakleaf.log.lease import is_held
 from oakleaf.log.log import Log
-from oakleaf.models.base import Model
+from oakleaf.models.base import Model, ModelLike
 from oakleaf.wire.options import check_options
-
-ModelLike = Model | str | Sequence[Model | str]
 
 
 class Run:

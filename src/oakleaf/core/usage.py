@@ -7,14 +7,17 @@ Money is integer microcents (a millionth of a cent, 10⁻⁸ of a dollar): sums 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeGuard, TypeVar
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
 
 from oakleaf.core.codec import check_text
 from oakleaf.core.tree import Range
-from oakleaf.errors import InvalidCount
+from oakleaf.errors import InvalidArgument, InvalidCount
+
+if TYPE_CHECKING:
+    from oakleaf.core.entries import Entry
 
 MICROCENTS_PER_DOLLAR = 100_000_000
 
@@ -147,6 +150,18 @@ def add(first: Totals, second: Totals) -> Totals:
     )
 
 
+def to_microcents(dollars: float | None, microcents: int | None) -> int | None:
+    """Return a maximum cost, given in one of the two units, in microcents."""
+    if dollars is None:
+        return microcents
+    if type(dollars) not in (int, float) or not 0 <= dollars < 1e9:
+        raise InvalidArgument("max_cost_dollars", dollars, "an amount of dollars")
+    amount = round(dollars * MICROCENTS_PER_DOLLAR)
+    if microcents not in (None, amount):
+        raise InvalidArgument("max_cost_dollars", dollars, "left out: max_cost_microcents says it already")
+    return amount
+
+
 def format_dollars(microcents: int) -> str:
     """Format an amount in dollars exactly: with all its digits, and with cents at least."""
     digits = f"{microcents / MICROCENTS_PER_DOLLAR:,.8f}"
@@ -190,6 +205,12 @@ def totals_by(calls: Iterable[Call], key: Callable[[Call], K]) -> dict[K, Totals
     for call in calls:
         groups.setdefault(key(call), []).append(call)
     return {name: total(group) for name, group in groups.items()}
+
+
+def totals_by_turn(calls: Iterable[Call], entries: Iterable[Entry]) -> dict[int, Totals]:
+    """Return what the calls of each turn of these entries used."""
+    turn_of = {entry.seq: entry.turn for entry in entries}
+    return totals_by(calls, lambda call: turn_of.get(call.seq, 0))
 
 
 def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range]) -> list[Call]:

@@ -8,7 +8,7 @@ from itertools import chain
 
 from oakleaf.core.entries import Entry
 from oakleaf.core.tree import Leaf, Range
-from oakleaf.core.usage import Call, Totals, add, calls_on_path, total, totals_by
+from oakleaf.core.usage import Call, Totals, add, calls_on_path, total, totals_by_turn
 from oakleaf.errors import InvalidArgument, InvalidPosition
 from oakleaf.log.log import Log
 from oakleaf.stores.base import SessionQuery, SessionRow
@@ -82,12 +82,6 @@ def totals(log: Log, view: str, since: Leaf | None) -> Totals:
 def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
     """What each turn cost. Pass the path if it has been read already."""
     return totals_by_turn(model_calls(log, "path", None), log.path().entries if path is None else path)
-
-
-def totals_by_turn(calls: Iterable[Call], entries: Iterable[Entry]) -> dict[int, Totals]:
-    """What the calls of each turn of these entries used."""
-    turn_of = {entry.seq: entry.turn for entry in entries}
-    return totals_by(calls, lambda call: turn_of.get(call.seq, 0))
 
 
 def _calls_to(log: Log, part: Range) -> list[Call]:

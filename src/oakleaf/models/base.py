@@ -7,7 +7,7 @@ says whether a retry makes sense. It does not know sessions; the loop does not k
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -48,6 +48,10 @@ class Model(Protocol):
     def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         """Yield deltas, then exactly one Answer. A stream that ends without a stop reason raises `TruncatedReply`."""
         ...
+
+
+ModelLike = Model | str | Sequence[Model | str]
+"""A model, its name, or a chain of them: the next one answers if one cannot be reached."""
 
 
 def model_name(model: Model) -> str | None:

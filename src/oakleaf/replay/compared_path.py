@@ -19,8 +19,7 @@ from oakleaf.core.entries import Entry
 from oakleaf.core.state import State, fold_state, state_updates
 from oakleaf.core.tool_definitions import ToolSpec, read_tools
 from oakleaf.core.tree import Leaf, Range
-from oakleaf.core.usage import Call, Totals
-from oakleaf.log.ledger import totals_by_turn
+from oakleaf.core.usage import Call, Totals, totals_by_turn
 from oakleaf.log.log import Log
 from oakleaf.log.prompt import prompt_frame
 from oakleaf.stores.base import SessionRow

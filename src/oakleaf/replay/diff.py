@@ -17,6 +17,8 @@ from msgspec import Struct
 from oakleaf.core.codec import to_json
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
+from oakleaf.core.turn_comparison import DiffRow, Divergence, align, heaviest_kind
+from oakleaf.core.turn_reader import TurnView, message_text, read_turns
 from oakleaf.core.usage import Totals, add
 from oakleaf.errors import InvalidArgument
 from oakleaf.log.log import Log
@@ -27,8 +29,6 @@ from oakleaf.replay.compared_path import (
     is_state_same,
     shared_seq,
 )
-from oakleaf.replay.turn_comparison import Divergence, Kind, align, heaviest_kind
-from oakleaf.replay.turn_reader import TurnView, message_text, read_turns
 
 if TYPE_CHECKING:
     from oakleaf.session import Session
@@ -53,19 +53,6 @@ class SetupChange(Struct, frozen=True):
     name: str
     a: str
     b: str
-
-
-class DiffRow(Struct, frozen=True):
-    """One turn of both sides."""
-
-    kind: Kind
-    input: str
-    turn_a: int | None = None
-    turn_b: int | None = None
-    differences: tuple[Divergence, ...] = ()
-    """In order. After one that changes the calls, the rest of the turn is its consequence and is not listed."""
-    a: Totals = Totals()
-    b: Totals = Totals()
 
 
 class Diff(Struct, frozen=True):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from oakleaf.core.entries import Entry
+from oakleaf.core.turn_comparison import Aligned, DiffRow, align
+from oakleaf.core.turn_reader import TurnView, message_text, read_turns
 from oakleaf.replay.compared_path import PathSide, first_unshared_turn, is_state_same, shared_seq
 from oakleaf.replay.diff import (
-    DiffRow,
     DiffSide,
     SetupChange,
     compare_setup,
@@ -22,8 +23,6 @@ from oakleaf.replay.diff import (
     compared_row,
     compared_side,
 )
-from oakleaf.replay.turn_comparison import Aligned, align
-from oakleaf.replay.turn_reader import TurnView, message_text, read_turns
 
 if TYPE_CHECKING:
     from oakleaf.replay.diff import DiffTarget

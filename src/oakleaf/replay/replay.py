@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from oakleaf.agent.events import Event
 from oakleaf.agent.limits import LIMIT_CODE, Limits
-from oakleaf.agent.run import ModelLike, resolve_models
+from oakleaf.agent.run import resolve_models
 from oakleaf.agent.tools.sources import Connections, ToolLike, split_tools
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.agent.writer import run_uncancelled
@@ -33,7 +33,7 @@ from oakleaf.log import fork as forking
 from oakleaf.log import ledger
 from oakleaf.log.changes import Cut
 from oakleaf.log.log import Log
-from oakleaf.models.base import Model
+from oakleaf.models.base import Model, ModelLike
 from oakleaf.models.names import is_model_name, stored_model
 from oakleaf.models.recorded import RecordedModel
 from oakleaf.replay.compared_path import PathSide

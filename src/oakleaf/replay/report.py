@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from oakleaf.core.turn_comparison import DiffRow, Divergence
 from oakleaf.core.usage import Totals
 from oakleaf.log.changes import Cut
-from oakleaf.replay.diff import Diff, DiffRow
+from oakleaf.replay.diff import Diff
 from oakleaf.replay.tool_answers import Mode
-from oakleaf.replay.turn_comparison import Divergence
 
 
 class ReplayReport(Struct, frozen=True, kw_only=True):

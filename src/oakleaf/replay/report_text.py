@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from oakleaf.core.turn_comparison import DiffRow, Divergence
 from oakleaf.core.usage import Totals, format_cost
 from oakleaf.errors import shorten
-from oakleaf.replay.diff import Diff, DiffRow
+from oakleaf.replay.diff import Diff
 from oakleaf.replay.report import ReplayReport
-from oakleaf.replay.turn_comparison import Divergence
 
 SHORT = 60
 LONG = 200

@@ -21,9 +21,9 @@ import msgspec
 from msgspec import Struct
 
 from oakleaf.core.messages import ToolCall
+from oakleaf.core.turn_reader import arguments_text
 from oakleaf.core.typed_json import converter
 from oakleaf.errors import InvalidCase
-from oakleaf.replay.turn_reader import arguments_text
 from oakleaf_lab.case_scorers import CaseScorer
 
 SUFFIX = ".case.toml"

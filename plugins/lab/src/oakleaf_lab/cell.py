@@ -11,19 +11,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.run import ModelLike
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.entries import Entry
-from oakleaf.core.usage import Call, Totals, Usage, total
+from oakleaf.core.turn_comparison import WEIGHTS, DiffRow, Divergence
+from oakleaf.core.turn_reader import message_text
+from oakleaf.core.usage import Call, Totals, Usage, total, totals_by_turn
 from oakleaf.errors import ModelUnavailable, Overloaded, shorten
 from oakleaf.log import ledger
 from oakleaf.log.log import Log
-from oakleaf.replay.diff import DiffRow
+from oakleaf.models.base import ModelLike
 from oakleaf.replay.replay import ReplayPlan, ReplayTarget, replay
 from oakleaf.replay.replay_loop import CallMeter
 from oakleaf.replay.report import ReplayReport
-from oakleaf.replay.turn_comparison import WEIGHTS, Divergence
-from oakleaf.replay.turn_reader import message_text
 from oakleaf.stores.base import Fact
 from oakleaf_lab.cohort import CohortSession
 from oakleaf_lab.experiment import Cell, CellResult, Experiment, TurnClass, TurnResult
@@ -103,7 +102,7 @@ def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
     replayed = Log(store, store.session(report.replay), source.runtime)
     path = replayed.path().entries
     calls = answered_calls(store.calls(report.replay))
-    usage = ledger.totals_by_turn(calls, path)
+    usage = totals_by_turn(calls, path)
     durations = turn_milliseconds(path, store.journal(report.replay))
     cut = _cut_turns(path)
     recorded = [row for row in report.rows if row.turn_a is not None]

@@ -18,8 +18,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf.core.turn_comparison import Divergence
 from oakleaf.core.usage import Totals
-from oakleaf.replay.turn_comparison import Divergence
 from oakleaf_lab.cohort import Cohort
 
 Lane = Literal["observed", "baseline", "candidate"]

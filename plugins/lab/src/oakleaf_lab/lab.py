@@ -22,14 +22,13 @@ from msgspec.structs import replace
 
 from oakleaf import Store
 from oakleaf.agent.blocking import blocking
-from oakleaf.agent.limits import to_microcents
-from oakleaf.agent.run import ModelLike, resolve_models
+from oakleaf.agent.run import resolve_models
 from oakleaf.agent.tools.tool import Tool
-from oakleaf.core.usage import Usage
+from oakleaf.core.usage import Usage, to_microcents
 from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound
 from oakleaf.ext import DEFAULT_QUEUE, TaskQueue, task_queue, tools_by_name
 from oakleaf.models.availability import available_models, check_available
-from oakleaf.models.base import Model, model_name
+from oakleaf.models.base import Model, ModelLike, model_name
 from oakleaf.models.names import model_by_name, stored_model
 from oakleaf.models.prices import price_of
 from oakleaf.stores.base import SessionRow

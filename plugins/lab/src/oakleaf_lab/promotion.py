@@ -23,12 +23,12 @@ from oakleaf.bundle.transfer import export, import_bundle
 from oakleaf.bundle.write import BundleExportResult, atomic_file
 from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.tree import Leaf
+from oakleaf.core.turn_reader import TurnView, message_text, read_turns
 from oakleaf.core.turns import is_completed
 from oakleaf.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
 from oakleaf.log.fork import fork
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import real_runtime
-from oakleaf.replay.turn_reader import TurnView, message_text, read_turns
 from oakleaf.stores.base import StoreBackend
 from oakleaf.stores.memory import MemoryStore
 from oakleaf_lab.case_file import (

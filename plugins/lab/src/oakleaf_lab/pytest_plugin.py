@@ -18,10 +18,9 @@ import pytest
 if TYPE_CHECKING:
     from _pytest._code.code import ExceptionInfo, TerminalRepr
 
-    from oakleaf.agent.run import ModelLike
     from oakleaf.agent.tools.tool import Tool
     from oakleaf.core.messages import ToolCall
-    from oakleaf.models.base import Request
+    from oakleaf.models.base import ModelLike, Request
     from oakleaf.models.prices import Rates
     from oakleaf.models.scripted import ScriptedModel, ScriptLine
     from oakleaf.replay.replay import ReplayPlan
@@ -176,8 +175,8 @@ def replayed(oakleaf_store: Store, request: pytest.FixtureRequest) -> ReplayFixt
     def replay(path: str | Path, *, start: int = 0, **overrides: Any) -> Replayed:
         import asyncio
 
+        from oakleaf.core.turn_reader import message_text
         from oakleaf.replay.replay import ReplayPlan
-        from oakleaf.replay.turn_reader import message_text
         from oakleaf.session import Session
         from oakleaf_lab.case_file import FORMAT, Case
         from oakleaf_lab.regression import judge_case, replay_case

@@ -15,15 +15,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.limits import to_microcents
 from oakleaf.bundle.transfer import import_bundle
 from oakleaf.core.messages import ToolCall
+from oakleaf.core.turn_reader import TurnView, message_text, read_turns
+from oakleaf.core.usage import to_microcents
 from oakleaf.errors import BudgetReached, ExitCode, InvalidCase, ModelError, OakleafError
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime, real_runtime
 from oakleaf.replay.replay import ReplayPlan, replay
 from oakleaf.replay.report import ReplayReport
-from oakleaf.replay.turn_reader import TurnView, message_text, read_turns
 from oakleaf.stores.base import StoreBackend
 from oakleaf.stores.memory import MemoryStore
 from oakleaf_lab.budget import CostBudget, RunStopping

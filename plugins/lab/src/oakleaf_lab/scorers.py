@@ -22,10 +22,11 @@ from msgspec.structs import replace
 
 from oakleaf import plugins
 from oakleaf.agent.model_call import refusal_data
-from oakleaf.agent.run import ModelLike, resolve_models
+from oakleaf.agent.run import resolve_models
 from oakleaf.core.context import Context, Item
 from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.messages import user
+from oakleaf.core.turn_reader import TurnView, message_text, read_turns, result_text
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import (
     InvalidLab,
@@ -36,10 +37,9 @@ from oakleaf.errors import (
     TruncatedReply,
     shorten,
 )
-from oakleaf.models.base import Model, Request, model_name
+from oakleaf.models.base import Model, ModelLike, Request, model_name
 from oakleaf.models.prices import price_of
 from oakleaf.replay.replay_loop import CallMeter, reservation_data
-from oakleaf.replay.turn_reader import TurnView, message_text, read_turns, result_text
 from oakleaf.wire import Answer
 from oakleaf_lab.cell import ModelUnreachable
 from oakleaf_lab.experiment import Cell, CellResult, Lane, TurnClass, digest

@@ -15,13 +15,12 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
-from oakleaf.agent.run import ModelLike
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.typed_json import converter
 from oakleaf.errors import BudgetReached, InvalidLab, ModelUnavailable, NotFound
 from oakleaf.ext import Task, TaskWorker
 from oakleaf.models.availability import available_models
-from oakleaf.models.base import model_name
+from oakleaf.models.base import ModelLike, model_name
 from oakleaf.models.names import is_model_name
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.cell import CellSetup, ModelUnreachable

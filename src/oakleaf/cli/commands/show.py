@@ -38,13 +38,13 @@ from oakleaf.core.log_events import LogEvent, log_events
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from oakleaf.core.tool_definitions import read_tools
 from oakleaf.core.tree_text import describe_entry
+from oakleaf.core.turn_reader import message_text
 from oakleaf.core.usage import format_cost, format_tokens, total
 from oakleaf.errors import short_holder
 from oakleaf.ext import read
 from oakleaf.log.lease import is_held
 from oakleaf.log.ledger import calls_at
 from oakleaf.log.session_list import current_row, heading, headings
-from oakleaf.replay.turn_reader import message_text
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
 from oakleaf.wire import PROVIDERS, find_provider

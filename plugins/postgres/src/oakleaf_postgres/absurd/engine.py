@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from oakleaf.agent.import_plan import require_accepted
 from oakleaf.agent.limits import Limits, check_turns, limit_data, narrow
-from oakleaf.agent.run import ModelLike, resolve_models
+from oakleaf.agent.run import resolve_models
 from oakleaf.agent.start_facts import queued_turn_data
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.context import changed_options, fold_settings, merge_options
@@ -30,7 +30,7 @@ from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
 from oakleaf.log.turn_start import trigger_columns
 from oakleaf.log.workspace import Workspace
-from oakleaf.models.base import Model
+from oakleaf.models.base import Model, ModelLike
 from oakleaf.stores.base import SessionRow
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 from msgspec import Struct
 
-from oakleaf.replay.turn_reader import (
+from oakleaf.core.turn_reader import (
     CallView,
     Step,
     TurnView,
@@ -20,6 +20,7 @@ from oakleaf.replay.turn_reader import (
     reasoning_text,
     result_text,
 )
+from oakleaf.core.usage import Totals
 
 Kind = Literal[
     "same", "reworded", "result changed", "arguments changed", "tool changed", "input changed", "missing"
@@ -56,6 +57,19 @@ class Divergence(Struct, frozen=True):
     def word_diff(self) -> list[TextSpan]:
         """Compare both texts word by word."""
         return word_diff(self.expected, self.actual)
+
+
+class DiffRow(Struct, frozen=True):
+    """One turn of both sides."""
+
+    kind: Kind
+    input: str
+    turn_a: int | None = None
+    turn_b: int | None = None
+    differences: tuple[Divergence, ...] = ()
+    """In order. After one that changes the calls, the rest of the turn is its consequence and is not listed."""
+    a: Totals = Totals()
+    b: Totals = Totals()
 
 
 def heaviest_kind(divergences: Sequence[Divergence]) -> Kind:
