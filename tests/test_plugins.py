@@ -168,6 +168,18 @@ def test_a_command_that_is_none_is_refused_at_its_use(site: Site, value: str) ->
     assert "not a command of click" in used.err
     assert "mend or uninstall nonsense 1.0" in used.err
     assert problems(site) == []
+    (found,) = problems(site, "--check")
+    assert "not a command of click" in found["problem"]
+
+
+@pytest.mark.parametrize("group", ["stores", "models", "importers", "pages", "tools", "scorers", "tasks"])
+def test_check_names_a_plugin_that_is_not_what_its_group_expects(site: Site, group: str) -> None:
+    site.install("nonsense", {group: {"odd": "nonsense:odd"}}, {"nonsense.py": "odd = 41"})
+    (found,) = problems(site, "--check")
+    assert (
+        f"the {group.removesuffix('s')} 'odd' of nonsense 1.0 cannot be used: it is int, not a"
+        in found["problem"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,7 @@
         ├── StoreLocked             another program kept the file locked
         ├── IndexBehind             new text cannot be indexed, so a search would miss it
         ├── StoreDamaged            the database file is corrupt
+        ├── StoreLacks              this kind of store cannot do it; nothing was done
         └── StoreClosed             used after close
 
 Constructors take data and compose the texts here, so that the command line and the server only ask the error.
@@ -1352,6 +1353,21 @@ class StoreReadOnly(StoreError):
         if "://" in location:
             hint = "connect to the primary: a standby, or a server or role that is set to read only, accepts no writes"
         super().__init__(f"{location} cannot be written", hint)
+
+
+class StoreLacks(StoreError):
+    """A capability that the contract leaves to a store, and this one has not."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 501
+
+    def __init__(self, location: str, deed: str) -> None:
+        self.location, self.deed = location, deed
+        super().__init__(
+            f"{location} cannot {deed}: this kind of store has no way to; nothing was done",
+            "use another store, such as a file: store.copy(…) takes the sessions there",
+            "use another store, such as a file: oakleaf copy --all --to FILE takes the sessions there",
+        )
 
 
 class StoreFull(StoreError):

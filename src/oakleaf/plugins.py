@@ -59,8 +59,7 @@ def names(group: str) -> list[str]:
 
 def find(group: str, name: str) -> Any:
     """Import and return what a plugin adds under this name; raise PluginMissing or PluginBroken."""
-    provider = provider_of(group, name)
-    return _load(provider, *provider.target.split(":", 1))
+    return load(provider_of(group, name))
 
 
 def provider_of(group: str, name: str) -> Provider:
@@ -75,15 +74,14 @@ def provider_of(group: str, name: str) -> Provider:
     return candidates[0]
 
 
-def check(provider: Provider) -> OakleafError | None:
-    """Import what an entry point names; return why it cannot be used, or None."""
-    try:
-        problem = conflict(provider)
-        if problem is None:
-            _load(provider, *provider.target.split(":", 1))
-    except OakleafError as error:
-        return error
-    return problem
+def load(provider: Provider) -> Any:
+    """Import and return what an entry point names, whoever else adds the same name."""
+    return _load(provider, *provider.target.split(":", 1))
+
+
+def broken(group: str, name: str, reason: str) -> PluginBroken:
+    """Return the error of a plugin that is not what its name promises, for whoever finds out."""
+    return PluginBroken(group, name, str(provider_of(group, name)), reason)
 
 
 def conflict(provider: Provider) -> PluginBroken | None:

@@ -215,7 +215,7 @@ class TestRefusal:
             start = run(session, folder, write(".env", "TOKEN=none\n"))
             (action,) = session.plan_files(start).refused
             assert "it holds a secret" in action.reason
-            assert all(secret.encode() not in blob[0].data for blob in backend.tables.blobs.values())
+            assert all(secret.encode() not in record.blob.data for record in backend.tables.blobs.values())
 
     def test_a_replay_restores_nothing(self, folder: Path) -> None:
         with oakleaf.open("memory:") as store:

@@ -142,11 +142,7 @@ def _message_limit(log: Log, leaf: Leaf) -> int | None:
 
 def tree_message_limits(log: Log) -> dict[Leaf, int]:
     """Return the limits of the session's own turns, and of the turns below its fork."""
-    own = message_limits(log.store.limit_facts(log.session_id))
-    branches = log.store.branches(log.session_id)
-    if all(branch.session_id == log.session_id for branch in branches):
-        return own
-    numbers = dict(enumerate(sorted(branch.branch for branch in branches), 1))
-    with log.store.export_sessions(log.session_id) as dumps:
-        inherited = next(iter(dumps.sessions)).inherited_limits
-    return {**{Leaf(numbers[limit.branch], limit.turn): limit.max_messages for limit in inherited}, **own}
+    limits: dict[Leaf, int] = {}
+    for journal in reversed(log.store.limit_journals(log.session_id)):
+        limits |= message_limits(journal)
+    return limits

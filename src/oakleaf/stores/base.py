@@ -1,5 +1,8 @@
 """The contract of every store, and the values that cross it.
 
+A store has fifteen methods that its author writes. The others are derived from those by plain code, which a database overrides
+where a statement is faster, or they are capabilities, which a store may lack. `stores.plain` is the whole contract over maps.
+
 The laws in prose; `oakleaf.testing.stores` is the same list as tests.
 
 - **One write.** `commit(change)` is the only write to a live session. It is atomic: entries, calls, state, row, leaf
@@ -36,32 +39,22 @@ turns, providers or prices: the log decides, the store keeps.
 from __future__ import annotations
 
 import os
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
-from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from oakleaf.core.call_hash import call_hashes
-from oakleaf.core.codec import check_text
-from oakleaf.core.drafts import Blob, ExtraFact, NewEntry
-from oakleaf.core.entries import Entry, Note
+from oakleaf.core.codec import decode_message
+from oakleaf.core.drafts import Blob
+from oakleaf.core.entries import Entry
 from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
-from oakleaf.core.tree import Branch, Leaf, Range
+from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from oakleaf.core.usage import Call, Totals
-from oakleaf.errors import (
-    IdTaken,
-    InvalidArgument,
-    NoBackup,
-    NotFound,
-    SessionRunning,
-    SessionTrashed,
-    StoreDamaged,
-)
+from oakleaf.errors import InvalidPosition, NoBackup, NotFound, StoreDamaged, StoreLacks
 from oakleaf.stores.counts import (
     CountColumn,
     DailyUsage,
@@ -72,379 +65,81 @@ from oakleaf.stores.counts import (
     sum_daily,
     sum_usage,
 )
+from oakleaf.stores.scan_search import scan_search
 from oakleaf.stores.search import IndexProgress, SearchPage
+from oakleaf.stores.transfer import ImportResult, SessionExports, StoreExporter
+from oakleaf.stores.values import (
+    ACTIVITY_STEP,
+    LABEL,
+    LIMIT_FACT_KINDS,
+    MADE_KEY,
+    PAGE_SIZE,
+    SETTABLE_COLUMNS,
+    STATUSES,
+    CallPlace,
+    Change,
+    CommitResult,
+    Fact,
+    Finding,
+    ListedSession,
+    NewSession,
+    Order,
+    PathSnapshot,
+    PurgeResult,
+    QueuedInput,
+    Relation,
+    SessionDetail,
+    SessionHead,
+    SessionPage,
+    SessionQuery,
+    SessionRow,
+    Status,
+    StoredEntry,
+    UnreferencedBlobs,
+    check_limit,
+    is_callers_key,
+    next_fence,
+    page_of,
+    repeat_of,
+)
 
 if TYPE_CHECKING:
     from oakleaf.stores.tasks import Engine
-    from oakleaf.stores.transfer import ImportResult, SessionExports
 
-Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
-"""Waiting: the turn is open and needs a person, to decide on a call or, after that, to resume it."""
-Relation = Literal["fork", "task", "replay", "import"]
-STATUSES: tuple[str, ...] = get_args(Status)
-
-
-class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
-    """A session without its entries."""
-
-    session_id: str
-    space: str
-    owner: str | None = None
-    conversation_id: str
-    agent: str | None = None
-    title: str | None = None
-    status: Status = "idle"
-    relation: Relation | None = None
-    parent_session: str | None = None
-    parent_seq: int | None = None
-    trigger_type: str | None = None
-    trigger_id: str | None = None
-    model: str | None = None
-    context_window: int | None = None
-    tool_names: tuple[str, ...] = ()
-    leaf: Leaf = Leaf(0, 0)
-    seed_count: int = 0
-    turns: int = 0
-    """Inputs it appended, on any branch, and inherited ones that it answered."""
-    totals: Totals = Totals()
-    facts: int = 0
-    """The length of its journal, which is the number of the latest fact."""
-    fence: int = 0
-    holder: str | None = None
-    lease_until: int | None = None
-    tags: dict[str, str] = {}
-    started_at: int
-    updated_at: int
-    completed_at: int | None = None
-    trashed_at: int | None = None
-    error: str | None = None
-    imported_facts: int = 0
-    """The number of the last fact that came with an import; 0: it began in this store. No bundle holds it.
-
-    What lies at or below it was done elsewhere. It is shown, and it decides nothing here.
-    """
-
-
-class SessionHead(Struct, frozen=True):
-    """What differs whenever something happened to a session."""
-
-    facts: int
-    status: Status
-    trashed_at: int | None
-
-
-class SessionDetail(Struct, frozen=True, gc=False):
-    """The large, rarely read part of a session. JSON, as written."""
-
-    spec: bytes | None = None
-    """The agent as it was when the session started."""
-    policy: bytes | None = None
-    workspace: bytes | None = None
-    state: bytes | None = None
-    """The state at the current leaf; None: compute it from the entries."""
-
-
-class Fact(Struct, frozen=True, gc=False):
-    """One numbered fact of a session's journal."""
-
-    number: int
-    kind: str
-    key: str | None
-    data: dict[str, Any]
-    at: int
-
-
-MADE_KEY = "~"
-"""How a key begins that Oakleaf made: it costs no lookup and is in no index."""
-
-
-def is_callers_key(key: str) -> bool:
-    """Whether the key is unique in its session; a repeated one returns what was recorded."""
-    return not key.startswith(MADE_KEY)
-
-
-ACTIVITY_STEP = 60_000_000
-"""Microseconds between two steps of one run that count as activity."""
-
-
-class Change(Struct, frozen=True, kw_only=True, gc=False):
-    """One atomic change of a live session."""
-
-    session_id: str
-    key: str
-    """The caller's, or one that Oakleaf made (`MADE_KEY`)."""
-    at: int
-    kind: str = "appended"
-    data: dict[str, Any] = {}
-    facts: tuple[ExtraFact, ...] = ()
-    after: Leaf | None = None
-    """The leaf it follows. None only where the leaf does not matter: for a title, a tag or a status."""
-    entries: tuple[NewEntry, ...] = ()
-    move_to: Leaf | None = None
-    calls: tuple[Call, ...] = ()
-    """Ledger rows; the store sets their branch. With `replaces_call` a started call of the same call_id is replaced."""
-    replaces_call: bool = False
-    drops_call: str | None = None
-    """The call_id of a started call that was not made: its row is deleted, and later rows close up. Not with `calls`."""
-    blobs: tuple[Blob, ...] = ()
-    state: bytes | UnsetType | None = UNSET
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    """Values of `SETTABLE_COLUMNS`."""
-    tags: Mapping[str, str | None] = field(default_factory=dict)
-    """Tags to set; None removes one. The store merges them, because another writer may set one at the same time."""
-    inherited_turns: int = 0
-    """1 if it holds this session's first answer to an input that it inherits: a fork that was resumed ran that turn."""
-    inbox_number: int | None = None
-    """The number of the queued input that it appends, or refuses, and removes from the inbox."""
-    fence: int | None = None
-
-    @property
-    def activity(self) -> int:
-        """When the session was active, as it says: now, or at a call with a later time."""
-        latest = self.at
-        for call in self.calls:
-            latest = max(latest, call.at)
-        return latest
-
-    @property
-    def inputs(self) -> int:
-        """How many turns it starts."""
-        count = 0
-        # A loop and no generator, which costs as much as what it counts: most have one entry.
-        for entry in self.entries:
-            count += entry.turn == entry.seq
-        return count
-
-    @property
-    def inactive_before(self) -> int:
-        """It moves `active_at` of a session that was last active before this time; 0: it is no activity.
-
-        An input or a move of the leaf counts at once, a step or a model call once a minute: else every append would
-        write the index that lists are sorted by. So no call is later than its session's activity by more than that.
-        """
-        if self.move_to is not None or self.inputs:
-            return self.activity
-        return self.activity - ACTIVITY_STEP if self.entries or self.calls else 0
-
-    @property
-    def needs_free_session(self) -> bool:
-        """Whether a held lease refuses it: it has no fence, and moves the leaf otherwise than by notes."""
-        if self.fence is not None:
-            return False
-        for entry in self.entries:
-            if entry.kind != "note":
-                return True
-        return self.move_to is not None
-
-    def refuse_if_held(self, holder: str | None, lease_until: int | None) -> None:
-        """Raise SessionRunning if the session, held as this says, refuses the change."""
-        if holder is not None and (lease_until or 0) > self.at and self.needs_free_session:
-            raise SessionRunning(self.session_id, holder, lease_until)
-
-
-SETTABLE_COLUMNS = frozenset(
-    (
-        *("status", "title", "tags", "error", "completed_at", "agent", "model", "trigger_type", "trigger_id"),
-        *("context_window", "tool_names", "holder", "lease_until", "fence", "imported_facts"),
-    )
-)
-
-
-class CommitResult(Struct, frozen=True, gc=False):
-    leaf: Leaf
-    facts: int
-    """The number of the latest fact; of a repeat the number of the change's own fact."""
-    is_repeat: bool = False
-    """Whether the change had been committed before, under the same key."""
-
-
-class NewSession(Struct, frozen=True):
-    row: SessionRow
-    key: str
-    detail: SessionDetail = SessionDetail()
-    seeds: tuple[NewEntry, ...] = ()
-    blobs: tuple[Blob, ...] = ()
-    fork_point: Leaf | None = None
-    """The position in the parent's tree where its first branch begins."""
-    parent_facts: int | None = None
-    """How many facts its parent had: what the parent did later is its own."""
-    parent_nth: int | None = None
-    """Of a task: on which of its parent's own branches the call is, counted in the order they were opened."""
-
-    @property
-    def origin(self) -> dict[str, Any]:
-        """Where it comes from, as its first fact says: from another session, or from something else that Oakleaf does."""
-        row = self.row
-        if row.parent_session:
-            place = {"parent_facts": self.parent_facts, "nth": self.parent_nth}
-            known = {name: number for name, number in place.items() if number is not None}
-            return {"relation": row.relation, "parent": row.parent_session, **known}
-        return {"relation": row.relation} if row.relation not in (None, "import") else {}
-
-    def check_same(self, row: SessionRow, seeds: list[bytes]) -> None:
-        """Raise IdTaken unless the session of its space that has its id, with these entry ids as seeds, is the same one."""
-        expected = [seed.entry_id for seed in self.seeds]
-        if row.owner != self.row.owner or seeds != expected or self.fork_point is not None:
-            raise IdTaken(row.session_id)
-
-
-class QueuedInput(Struct, frozen=True):
-    number: int
-    body: bytes
-    """A user message, as JSON."""
-    at: int
-    is_imported: bool = False
-    """Whether it came with an import. No bundle holds it."""
-
-
-class PathSnapshot(Struct, frozen=True):
-    """One consistent read of a session and a part of a path."""
-
-    row: SessionRow
-    ranges: tuple[Range, ...]
-    """The whole path, even if only a part of it was read."""
-    entries: list[Entry]
-    detail: SessionDetail | None = None
-    queued: int = 0
-    """How many inputs are queued; read only with the detail."""
-
-
-LIMIT_FACT_KINDS = ("appended", "turn_started", "turn_resumed")
-"""The facts that message limits are read from."""
-
-
-class StoredEntry(Struct, frozen=True, gc=False):
-    branch: int
-    entry: NewEntry
-
-
-class CallPlace(Struct, frozen=True, gc=False):
-    """An answer that calls tools, and the session that it belongs to."""
-
-    session_id: str
-    leaf: Leaf
-
-
-LABEL = "labelled"
-"""The kind of the facts of labels, which have an index."""
-Order = Literal["created", "active"]
-"""Newest first, or last active first.
-
-By creation every session is listed once, whatever happens meanwhile. By activity none is listed twice; one that becomes
-active while it is listed moves to the front, where the next listing has it.
-"""
-_CURSORS = {"created": re.compile("[0-9]{1,18}"), "active": re.compile("[0-9]{1,18}-[0-9]{1,18}")}
-
-
-_QUERY_TEXTS = (
-    *("owner", "agent", "model", "conversation_id", "parent_session"),
-    *("id_prefix", "title", "key"),
-)
-
-
-class SessionQuery(Struct, frozen=True, kw_only=True):
-    owner: str | None = None
-    """Within the tenant the store was opened for."""
-    agent: str | None = None
-    status: str | None = None
-    or_running: bool = False
-    """With `status`: also sessions marked running, whose runner may be gone."""
-    model: str | None = None
-    conversation_id: str | None = None
-    relation: str | None = None
-    parent_session: str | None = None
-    tag: tuple[str, str] | None = None
-    id_prefix: str | None = None
-    """The beginning of its id."""
-    title: str | None = None
-    key: str | None = None
-    """A caller's key of a change in its journal."""
-    include_children: bool = True
-    """False leaves out tasks and replays, which other sessions started."""
-    started_from: int | None = None
-    started_before: int | None = None
-    trashed: bool = False
-    order: Order = "created"
-    before: str | None = None
-    limit: int = 50
-
-    def __post_init__(self) -> None:
-        choices = (("status", (None, *get_args(Status))), ("relation", (None, *get_args(Relation))))
-        for name, allowed in (*choices, ("order", get_args(Order))):
-            if getattr(self, name) not in allowed:
-                raise InvalidArgument(name, getattr(self, name), ", ".join(filter(None, allowed)))
-        is_cursor = isinstance(self.before, str) and _CURSORS[self.order].fullmatch(self.before)
-        if self.before is not None and not is_cursor:
-            raise InvalidArgument("before", self.before, "the `next` of a page")
-        check_limit("limit", self.limit)
-        for name in _QUERY_TEXTS:  # PostgreSQL alone would refuse it
-            check_text(getattr(self, name), name)
-        for text in self.tag or ():
-            check_text(text, "tag")
-
-    @property
-    def position(self) -> tuple[int, ...] | None:
-        """Where the page begins: after this number or, by activity, after this time and number."""
-        return None if self.before is None else tuple(map(int, self.before.split("-")))
-
-
-def check_limit(name: str, limit: object) -> None:
-    if type(limit) is not int or not 0 < limit <= 100_000:
-        raise InvalidArgument(name, limit, "a number from 1 to 100,000")
-
-
-def next_fence(row: SessionRow, holder: str, at: int, take_from: int | None) -> int:
-    """Return the fence with which this holder may take the lease, as `StoreBackend.lease` says; raise if it may not."""
-    if row.trashed_at is not None:
-        raise SessionTrashed(row.session_id)
-    is_held = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
-    if is_held and row.holder != holder:
-        raise SessionRunning(row.session_id, row.holder, row.lease_until)
-    return row.fence if row.holder == holder else row.fence + 1
-
-
-PAGE_SIZE = 500
-"""Sessions read at once where all are wanted."""
-
-
-class SessionPage(Struct, frozen=True):
-    """Some sessions of a list, in its order."""
-
-    sessions: list[SessionRow]
-    next: str | None = None
-    """Pass it as `before` for the next page; None: this was the last one."""
-    active_at: dict[str, int] = {}
-    """When each was last active, by its id: the time by which lists are sorted."""
-
-
-class PurgeResult(Struct, frozen=True):
-    sessions: tuple[str, ...]
-    entries: int
-    kept_entries: int
-    """Entries that a surviving fork inherits; they are deleted with it."""
-    blobs: int
-    scrubbed: bool = True
-    """False if another reader held the write-ahead log open; the next purge or gc cleans it."""
-
-
-class UnreferencedBlobs(Struct, frozen=True):
-    """Blobs that no entry refers to."""
-
-    blobs: int
-    bytes: int
-
-
-class Finding(Struct, frozen=True):
-    """The result of one check of a store's health."""
-
-    level: Literal["ok", "warning", "problem"]
-    message: str
-    fix: str = ""
-    """The command that fixes it, if there is one."""
-    is_final: bool = False
-    """Whether no further check is possible."""
-    sessions: tuple[str, ...] = ()
-    """The sessions it is about."""
+__all__ = [
+    "ACTIVITY_STEP",
+    "CallPlace",
+    "Change",
+    "CommitResult",
+    "Fact",
+    "Finding",
+    "LABEL",
+    "LIMIT_FACT_KINDS",
+    "ListedSession",
+    "MADE_KEY",
+    "NewSession",
+    "Order",
+    "PathSnapshot",
+    "PurgeResult",
+    "QueuedInput",
+    "Relation",
+    "SETTABLE_COLUMNS",
+    "STATUSES",
+    "SessionDetail",
+    "SessionHead",
+    "SessionPage",
+    "SessionQuery",
+    "SessionRow",
+    "Status",
+    "StoreBackend",
+    "StoredEntry",
+    "UnreferencedBlobs",
+    "check_limit",
+    "is_callers_key",
+    "next_fence",
+    "page_of",
+    "repeat_of",
+]
 
 
 class StoreBackend(ABC):
@@ -453,6 +148,8 @@ class StoreBackend(ABC):
     space: str
     owner: str | None
     url: str
+
+    # -- required: writing ---------------------------------------------------------------------------
 
     @abstractmethod
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
@@ -466,7 +163,157 @@ class StoreBackend(ABC):
         """
 
     @abstractmethod
-    def session(self, session_id: str) -> SessionRow: ...
+    def commit(self, change: Change) -> CommitResult:
+        """Write a change, all of it or nothing. `Change.check` says whether it may be written."""
+
+    @abstractmethod
+    def lease(
+        self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
+    ) -> int:
+        """Take the right to run the session; return the fence, which is raised for each new holder.
+
+        `SessionRunning` if another holder has it, unless its lease has expired or its fence is `take_from`.
+        """
+
+    @abstractmethod
+    def renew(self, session_id: str, fence: int, until: int) -> bool:
+        """Extend the lease of that fence, expired or not; return False if it was released or another has it."""
+
+    @abstractmethod
+    def release(self, session_id: str, fence: int) -> None: ...
+
+    @abstractmethod
+    def put_blob(self, blob: Blob, at: int) -> None: ...
+
+    # -- required: reading ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
+        """Return the row and its detail of one moment; `NotFound` if the session is absent or another tenant's."""
+
+    @abstractmethod
+    def sessions(self, query: SessionQuery) -> SessionPage:
+        """Return a page of a list. `next` is a position and not a row: another store's only begins elsewhere."""
+
+    @abstractmethod
+    def branches(self, session_id: str) -> list[Branch]:
+        """Return its own branches and their ancestors, oldest first."""
+
+    @abstractmethod
+    def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
+        """Return every entry of the branches it owns, reachable or not, by (branch, seq).
+
+        With `part` those of a part of one branch, which it owns or inherits.
+        """
+
+    @abstractmethod
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]: ...
+
+    @abstractmethod
+    def calls(self, session_id: str) -> list[Call]:
+        """Return the session's own ledger rows, oldest first."""
+
+    @abstractmethod
+    def inherited_calls(self, session_id: str) -> list[Call]:
+        """Return the ledger rows of the sessions, also purged ones, that own the ancestors of its branches."""
+
+    @abstractmethod
+    def blob(self, digest: str) -> Blob | None: ...
+
+    # -- capabilities: what a store does that lacks them ---------------------------------------------
+
+    def enqueue(self, session_id: str, body: bytes, at: int) -> int:
+        """Queue an input for a session that is running; return its number."""
+        raise StoreLacks(self.url, "queue an input for a session that is running")
+
+    def inbox(self, session_id: str, limit: int | None = None) -> list[QueuedInput]:
+        """Return queued inputs, oldest first, at most `limit`. A change with their `inbox_number` removes them."""
+        self.session(session_id)
+        return []
+
+    def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
+        """Save the text of an answer in flight, replacing the earlier draft. `Fenced` if another runner took over."""
+        return
+
+    def draft(self, session_id: str) -> str | None:
+        """Return the draft saved at the current leaf; None if the leaf has moved since."""
+        return None
+
+    def trash(self, session_id: str, at: int) -> list[str]:
+        """Move its tasks and then itself to the trash; return their ids."""
+        raise StoreLacks(self.url, "delete sessions")
+
+    def restore(self, session_id: str) -> list[str]:
+        raise StoreLacks(self.url, "delete sessions, so none can be restored")
+
+    def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
+        """Delete a trashed session; it cannot be read from then on.
+
+        To remove the last byte a store may rewrite its file: of many sessions, scrub with the last one.
+        """
+        raise StoreLacks(self.url, "delete sessions")
+
+    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
+        """Count what `delete_unreferenced_blobs` would delete."""
+        return UnreferencedBlobs(0, 0)
+
+    def delete_unreferenced_blobs(self, before: int) -> int:
+        """Delete blobs of this space that no entry and no queued input refers to, put before that time; return how many."""
+        return 0
+
+    def lost_branches(self) -> list[int]:
+        """Return branches without a session that no session inherits: a purge leaves none, so a row was removed."""
+        return []
+
+    def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
+        """Write whole sessions, every byte, id, seq and time as it was: all of them, or nothing.
+
+        One that is present with the same content is left alone; `IdConflict` if its id holds other content.
+        """
+        raise StoreLacks(self.url, "import sessions")
+
+    def life_token(self) -> str | None:
+        """Return the name of a lock that this process holds until it ends, seen by all processes of the machine.
+
+        None if the store has none: then only the expiry of its leases tells other containers that it has ended.
+        """
+        return None
+
+    def has_ended(self, life_token: str) -> bool | None:
+        """Whether the process of the same machine that holds the lock has ended; None if that cannot be known."""
+        return None
+
+    @property
+    def engine(self) -> Engine | None:
+        """The workers that run turns of this store's sessions, if it has any: a decision wakes its task as it commits."""
+        return None
+
+    def findings(self) -> list[Finding]:
+        """Return what is right and wrong with the store itself, besides its sessions, for `oakleaf doctor`."""
+        return []
+
+    def backup(
+        self,
+        to: str | os.PathLike[str],
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Write a consistent copy of the whole store to a file, without blocking writers. Most stores are no files.
+
+        `progress` is called with how much is copied, and how much there is.
+        """
+        raise NoBackup(self.url)
+
+    def close(self) -> None:
+        """Free what the store holds open."""
+        return
+
+    # -- derived: one session ------------------------------------------------------------------------
+
+    def session(self, session_id: str) -> SessionRow:
+        return self.session_with_detail(session_id)[0]
+
+    def detail(self, session_id: str) -> SessionDetail:
+        return self.session_with_detail(session_id)[1]
 
     def find_session(self, session_id: str) -> SessionRow | None:
         """Return the session's row; None if there is no such session."""
@@ -475,58 +322,6 @@ class StoreBackend(ABC):
         except NotFound:
             return None
 
-    @abstractmethod
-    def detail(self, session_id: str) -> SessionDetail: ...
-
-    def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
-        """Return the row and its detail in one read."""
-        return self.session(session_id), self.detail(session_id)
-
-    @abstractmethod
-    def sessions(self, query: SessionQuery) -> SessionPage:
-        """Return a page of a list. `next` is a position and not a row: another store's only begins elsewhere."""
-
-    def all_sessions(self, query: SessionQuery) -> Iterator[SessionRow]:
-        """Yield every matching session once, newest first, page by page; the query's own order and page are ignored."""
-        before: str | None = None
-        while True:
-            page = self.sessions(replace(query, order="created", before=before, limit=PAGE_SIZE))
-            yield from page.sessions
-            if page.next is None:
-                return
-            before = page.next
-
-    def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
-        """Return the head of each session that exists, for someone who watches many of them; in one read."""
-        rows = filter(None, map(self.find_session, session_ids))
-        return {row.session_id: SessionHead(row.facts, row.status, row.trashed_at) for row in rows}
-
-    def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
-        """Return the first input on the path of each session, without internal ones; a session without one is absent."""
-        inputs: dict[str, Message] = {}
-        for session_id in session_ids:
-            with suppress(NotFound, StoreDamaged):
-                path = self.path(session_id, public=True).entries
-                first = next((entry.message for entry in path if entry.is_input), None)
-                inputs |= {session_id: first} if first is not None else {}
-        return inputs
-
-    @abstractmethod
-    def index(self, progress: IndexProgress | None = None) -> int:
-        """Index what is new; return how many entries that was. Does not block writers."""
-
-    @abstractmethod
-    def search(self, search: Search) -> SearchPage:
-        """Return a page of matches among what is indexed. `NotFound` if it names a session that is absent."""
-
-    @abstractmethod
-    def commit(self, change: Change) -> CommitResult: ...
-
-    @abstractmethod
-    def find_change(self, session_id: str, key: str) -> CommitResult | None:
-        """Return what was recorded under a caller's key, as a repeat; None if the key is not known."""
-
-    @abstractmethod
     def path(
         self,
         session_id: str,
@@ -542,18 +337,67 @@ class StoreBackend(ABC):
 
         `InvalidPosition` if the leaf is on a branch that the session neither owns nor inherits up to there.
         """
+        row, wide = self.session_with_detail(session_id)
+        end = row.leaf if leaf is None else leaf
+        ranges = self._ranges(row, end)
+        first = first if newest is None else max(first, end.seq - newest + 1)
+        stored = self._stored(session_id, window(ranges, first, end.seq if last is None else last))
+        entries = [one.entry.to_entry(one.branch) for one in stored if not (public and one.entry.internal)]
+        if not detail:
+            return PathSnapshot(row, tuple(ranges), entries)
+        return PathSnapshot(row, tuple(ranges), entries, wide, len(self.inbox(session_id)))
 
-    @abstractmethod
-    def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
-        """Return every entry of the branches it owns, reachable or not, by (branch, seq); or a part of one of them."""
+    def _ranges(self, row: SessionRow, leaf: Leaf) -> list[Range]:
+        """Return the ranges of the path to a leaf of the session."""
+        branches = self.branches(row.session_id)
+        if leaf != row.leaf and not contains_leaf(branches, row.session_id, leaf):
+            raise InvalidPosition(str(leaf), 0, row.leaf.seq)
+        try:
+            return lineage({branch.branch: branch for branch in branches}, leaf)
+        except KeyError as error:
+            raise StoreDamaged(self.url, f"branch {error} is missing on the path to {leaf}") from None
 
-    @abstractmethod
-    def branches(self, session_id: str) -> list[Branch]:
-        """Return its own branches and their ancestors, oldest first."""
+    def _stored(self, session_id: str, ranges: Sequence[Range]) -> Iterator[StoredEntry]:
+        return (stored for part in ranges for stored in self.entries(session_id, part))
 
-    @abstractmethod
-    def lost_branches(self) -> list[int]:
-        """Return branches without a session that no session inherits: a purge leaves none, so a row was removed."""
+    def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+        """Return the entries of the path that are neither messages nor notes: settings, compactions, branch summaries."""
+        row = self.session(session_id)
+        stored = self._stored(session_id, self._ranges(row, row.leaf if leaf is None else leaf))
+        return [one.entry.to_entry(one.branch) for one in stored if one.entry.kind not in ("message", "note")]
+
+    def find_change(self, session_id: str, key: str) -> CommitResult | None:
+        """Return what was recorded under a caller's key, as a repeat; None if the key is not known."""
+        row, facts = self.session(session_id), reversed(self.journal(session_id))
+        found = (fact for fact in facts if fact.key == key and is_callers_key(key))
+        return next((repeat_of(fact, row.leaf) for fact in found), None)
+
+    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
+        """Return the facts of one kind, oldest first. Those of labels are found without reading the journal."""
+        return [fact for fact in self.journal(session_id) if fact.kind == kind]
+
+    def limit_journals(self, session_id: str) -> list[list[Fact]]:
+        """Return the facts that message limits are read from: of its journal, then of each whose turns it inherits.
+
+        Those of a purged session stay with what is inherited.
+        """
+        owners = dict.fromkeys([session_id, *(branch.session_id for branch in self.branches(session_id))])
+        journals: list[list[Fact]] = []
+        for owner in filter(None, owners):
+            with suppress(NotFound):  # another tenant's
+                journals.append([fact for fact in self.journal(owner) if fact.kind in LIMIT_FACT_KINDS])
+        return journals
+
+    def calls_between(self, session_id: str, branch: int, first: int, last: int) -> list[Call]:
+        """Return the calls at entries `first` to `last` of a branch, own or inherited, as they were recorded."""
+        recorded = (*self.inherited_calls(session_id), *self.calls(session_id))
+        return [call for call in recorded if call.branch == branch and first <= call.seq <= last]
+
+    def latest_answer_call(self, session_id: str, branch: int, last: int) -> Call | None:
+        """Return the call behind the newest answer of a branch up to entry `last`, own or inherited; None without one."""
+        calls = self.calls_between(session_id, branch, 0, last)
+        answers = [call for call in calls if call.answer_seq is not None and call.purpose == "answer"]
+        return max(answers, key=lambda call: call.seq, default=None)
 
     def tool_calls(self, session_id: str) -> set[tuple[Leaf, int]]:
         """Return what is known of the tool calls on its own branches: answers, with the hash of each call."""
@@ -582,18 +426,55 @@ class StoreBackend(ABC):
         ]
         return sorted(places, key=lambda place: place.leaf, reverse=True)
 
-    @abstractmethod
-    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]: ...
+    def storage_size(self, session_id: str) -> StorageSize:
+        """Return how much its own branches hold."""
+        stored = self.entries(session_id)
+        own = [branch for branch in self.branches(session_id) if branch.session_id == session_id]
+        blobs = {digest: self.blob(digest) for item in stored for digest in item.entry.media}
+        return storage_size_of(
+            stored, len(own), {name: len(blob.data) for name, blob in blobs.items() if blob}
+        )
 
-    @abstractmethod
-    def calls(self, session_id: str) -> list[Call]:
-        """Return the session's own ledger rows, oldest first."""
+    # -- derived: many sessions ----------------------------------------------------------------------
 
-    @abstractmethod
-    def inherited_calls(self, session_id: str) -> list[Call]:
-        """Return the ledger rows of the sessions, also purged ones, that own the ancestors of its branches."""
+    def all_sessions(self, query: SessionQuery) -> Iterator[SessionRow]:
+        """Yield every matching session once, newest first, page by page; the query's own order and page are ignored."""
+        before: str | None = None
+        while True:
+            page = self.sessions(replace(query, order="created", before=before, limit=PAGE_SIZE))
+            yield from page.sessions
+            if page.next is None:
+                return
+            before = page.next
 
-    # Counts from the methods above; a database overrides them with SQL.
+    def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
+        """Return the head of each session that exists, for someone who watches many of them; in one read."""
+        rows = filter(None, map(self.find_session, session_ids))
+        return {row.session_id: SessionHead(row.facts, row.status, row.trashed_at) for row in rows}
+
+    def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
+        """Return the first input on the path of each session, without internal ones; a session without one is absent."""
+        inputs: dict[str, Message] = {}
+        for row in filter(None, map(self.find_session, session_ids)):
+            with suppress(StoreDamaged):
+                stored = (one.entry for one in self._stored(row.session_id, self._ranges(row, row.leaf)))
+                found = (entry.body for entry in stored if entry.turn == entry.seq and not entry.internal)
+                body = next(found, None)
+                if body is not None:
+                    inputs[row.session_id] = decode_message(body)
+        return inputs
+
+    def index(self, progress: IndexProgress | None = None) -> int:
+        """Index what is new; return how many entries that was. Does not block writers."""
+        return 0
+
+    def search(self, search: Search) -> SearchPage:
+        """Return a page of matches among what is indexed. `NotFound` if it names a session that is absent."""
+        rows = self._all_rows() if search.session_id is None else [self.session(search.session_id)]
+        return scan_search(self, rows, search)
+
+    def _all_rows(self) -> Iterator[SessionRow]:
+        return (row for trashed in (False, True) for row in self.all_sessions(SessionQuery(trashed=trashed)))
 
     def count(self, query: SessionQuery, by: CountColumn, newest: int | None = None) -> dict[str, int]:
         """Count matching sessions by the values of one column, "" for none; the page of the query is ignored.
@@ -613,14 +494,15 @@ class StoreBackend(ABC):
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
         """Return the usage of all sessions, trashed ones too, by day, agent, model and bucket, in that order."""
-        rows = [row for trashed in (False, True) for row in self.all_sessions(SessionQuery(trashed=trashed))]
-        return sum_daily((row, c) for row in rows for c in self.calls(row.session_id) if c.at >= since)
+        return sum_daily(self._calls_since(since))
 
     def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
         """Sum the calls of all sessions since a time, trashed ones too; quarters of hours are numbered since 1970."""
-        rows = [row for trashed in (False, True) for row in self.all_sessions(SessionQuery(trashed=trashed))]
-        calls = ((row, call) for row in rows for call in self.calls(row.session_id) if call.at >= since)
-        return sum_usage(calls, by)
+        return sum_usage(self._calls_since(since), by)
+
+    def _calls_since(self, since: int) -> Iterator[tuple[SessionRow, Call]]:
+        rows = self._all_rows()
+        return ((row, call) for row in rows for call in self.calls(row.session_id) if call.at >= since)
 
     def queued_input_count(self) -> int:
         """Return how many inputs are queued for sessions that are not running: nothing takes them without a run."""
@@ -634,143 +516,7 @@ class StoreBackend(ABC):
         queued.sort(key=lambda item: (item[1][0].at, item[0]))
         return {session_id: len(inputs) for session_id, inputs in queued[:limit]}
 
-    @property
-    def engine(self) -> Engine | None:
-        """The workers that run turns of this store's sessions, if it has any: a decision wakes its task as it commits."""
-        return None
-
-    def findings(self) -> list[Finding]:
-        """Return what is right and wrong with the store itself, besides its sessions, for `oakleaf doctor`."""
-        return []
-
-    def backup(
-        self,
-        to: str | os.PathLike[str],
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        """Write a consistent copy of the whole store to a file, without blocking writers. Most stores are no files.
-
-        `progress` is called with how much is copied, and how much there is.
-        """
-        raise NoBackup(self.url)
-
-    def storage_size(self, session_id: str) -> StorageSize:
-        """Return how much its own branches hold."""
-        stored = self.entries(session_id)
-        own = [branch for branch in self.branches(session_id) if branch.session_id == session_id]
-        blobs = {digest: self.blob(digest) for item in stored for digest in item.entry.media}
-        return storage_size_of(
-            stored, len(own), {name: len(blob.data) for name, blob in blobs.items() if blob}
-        )
-
-    def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
-        """Return the entries of the path that are neither messages nor notes: settings, compactions, branch summaries."""
-        path = self.path(session_id, leaf=leaf).entries
-        return [entry for entry in path if entry.message is None and not isinstance(entry.payload, Note)]
-
-    def calls_between(self, session_id: str, branch: int, first: int, last: int) -> list[Call]:
-        """Return the calls at entries `first` to `last` of a branch, own or inherited, as they were recorded."""
-        recorded = (*self.inherited_calls(session_id), *self.calls(session_id))
-        return [call for call in recorded if call.branch == branch and first <= call.seq <= last]
-
-    def latest_answer_call(self, session_id: str, branch: int, last: int) -> Call | None:
-        """Return the call behind the newest answer of a branch up to entry `last`, own or inherited; None without one."""
-        calls = self.calls_between(session_id, branch, 0, last)
-        answers = [call for call in calls if call.answer_seq is not None and call.purpose == "answer"]
-        return max(answers, key=lambda call: call.seq, default=None)
-
-    def limit_facts(self, session_id: str) -> list[Fact]:
-        """Return the facts that the message limits of its own turns are read from; none if no turn has a limit."""
-        facts = [fact for fact in self.journal(session_id) if fact.kind in LIMIT_FACT_KINDS]
-        return facts if any("max_messages" in fact.data for fact in facts) else []
-
-    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
-        """Return the facts of one kind, oldest first. Those of labels are found without reading the journal."""
-        return [fact for fact in self.journal(session_id) if fact.kind == kind]
-
-    @abstractmethod
-    def export_sessions(
-        self, *session_ids: str, children: bool = False
-    ) -> AbstractContextManager[SessionExports]:
+    @contextmanager
+    def export_sessions(self, *session_ids: str, children: bool = False) -> Iterator[SessionExports]:
         """Open a snapshot of whole sessions, with `children` also their tasks; it streams while open."""
-
-    @abstractmethod
-    def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
-        """Write whole sessions, every byte, id, seq and time as it was: all of them, or nothing.
-
-        One that is present with the same content is left alone; `IdConflict` if its id holds other content.
-        """
-
-    @abstractmethod
-    def trash(self, session_id: str, at: int) -> list[str]:
-        """Move its tasks and then itself to the trash; return their ids."""
-
-    @abstractmethod
-    def restore(self, session_id: str) -> list[str]: ...
-
-    @abstractmethod
-    def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
-        """Delete a trashed session; it cannot be read from then on.
-
-        To remove the last byte a store may rewrite its file: of many sessions, scrub with the last one.
-        """
-
-    @abstractmethod
-    def lease(
-        self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
-    ) -> int:
-        """Take the right to run the session; return the fence, which is raised for each new holder.
-
-        `SessionRunning` if another holder has it, unless its lease has expired or its fence is `take_from`.
-        """
-
-    def life_token(self) -> str | None:
-        """Return the name of a lock that this process holds until it ends, seen by all processes of the machine.
-
-        None if the store has none: then only the expiry of its leases tells other containers that it has ended.
-        """
-        return None
-
-    def has_ended(self, life_token: str) -> bool | None:
-        """Whether the process of the same machine that holds the lock has ended; None if that cannot be known."""
-        return None
-
-    @abstractmethod
-    def renew(self, session_id: str, fence: int, until: int) -> bool:
-        """Extend the lease of that fence, expired or not; return False if it was released or another has it."""
-
-    @abstractmethod
-    def release(self, session_id: str, fence: int) -> None: ...
-
-    @abstractmethod
-    def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
-        """Save the text of an answer in flight, replacing the earlier draft. `Fenced` if another runner took over."""
-
-    @abstractmethod
-    def draft(self, session_id: str) -> str | None:
-        """Return the draft saved at the current leaf; None if the leaf has moved since."""
-
-    @abstractmethod
-    def enqueue(self, session_id: str, body: bytes, at: int) -> int:
-        """Queue an input for a session that is running; return its number."""
-
-    @abstractmethod
-    def inbox(self, session_id: str, limit: int | None = None) -> list[QueuedInput]:
-        """Return queued inputs, oldest first, at most `limit`. A change with their `inbox_number` removes them."""
-
-    @abstractmethod
-    def put_blob(self, blob: Blob, at: int) -> None: ...
-
-    @abstractmethod
-    def blob(self, digest: str) -> Blob | None: ...
-
-    @abstractmethod
-    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
-        """Count what `delete_unreferenced_blobs` would delete."""
-
-    @abstractmethod
-    def delete_unreferenced_blobs(self, before: int) -> int:
-        """Delete blobs of this space that no entry and no queued input refers to, put before that time; return how many."""
-
-    @abstractmethod
-    def close(self) -> None: ...
+        yield StoreExporter(self).export_all(session_ids, children=children)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from msgspec import Struct
 
 from oakleaf.core.tree import Branch, Leaf
-from oakleaf.stores.base import Fact
+from oakleaf.stores.values import Fact
 
 
 class MessageLimit(Struct, frozen=True, gc=False, order=True):

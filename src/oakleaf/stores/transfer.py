@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -24,17 +24,22 @@ from oakleaf.core.entries import Settings
 from oakleaf.core.media import MEDIA_MARK
 from oakleaf.core.messages import Message
 from oakleaf.core.tool_definitions import MIME as TOOLS_MIME
-from oakleaf.core.tree import Branch, Leaf, reachable_seqs
+from oakleaf.core.tree import Branch, Leaf, Range, reachable_seqs
 from oakleaf.core.usage import Call
 from oakleaf.errors import IdConflict, NotFound, StoreDamaged
-from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
 from oakleaf.stores.message_limits import MessageLimit, limits_as_facts, select_inherited_limits
+from oakleaf.stores.values import Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow, StoredEntry
+
+if TYPE_CHECKING:
+    from oakleaf.stores.base import StoreBackend
 
 _REFERENCE = b"oakleaf-blob:"
 _REFERENCES = re.compile(rb'oakleaf-blob:([0-9a-f]{64});([^;"\\]+);')
 PLAIN_BYTES = "application/octet-stream"
 PIECE_BYTES = 192 * 1024
 """Bytes of a blob that are read at once; 256 kB as base64."""
+PAGE_ROWS = 500
+"""Entries or facts that are read at once."""
 
 
 class SessionExport(Struct, frozen=True, kw_only=True):
@@ -270,11 +275,7 @@ class BlobReferences:
 
 
 class SessionExporter(ABC):
-    """Reads whole sessions from one snapshot of a store; the stores provide the reads.
-
-    A `key` names a session within its store: the number of its row in a database, its id in memory. A session
-    that was purged while a fork needs its entries keeps its key.
-    """
+    """Reads whole sessions of a store. A `key` names a session within its store; what it is, each exporter decides."""
 
     def __init__(self, space: str, owner: str | None, url: str) -> None:
         self.space, self.owner, self.url = space, owner, url
@@ -295,21 +296,10 @@ class SessionExporter(ABC):
         """Return start time and id of each task of a session."""
 
     @abstractmethod
-    def branch_entries(self, branch: int, first: int, last: int) -> Iterable[NewEntry]: ...
-
-    @abstractmethod
-    def branch_owners(self, branches: Sequence[int]) -> Iterable[Any]:
-        """Return the keys of the sessions that own these branches, or did."""
-
-    @abstractmethod
     def calls(self, key: Any) -> Iterable[Call]: ...
 
     @abstractmethod
     def facts(self, key: Any) -> Iterable[Fact]: ...
-
-    @abstractmethod
-    def limit_facts(self, key: Any) -> Iterable[Fact]:
-        """Return the facts of a journal from which `message_limits` reads."""
 
     @abstractmethod
     def inbox(self, key: Any) -> Iterable[QueuedInput]: ...
@@ -317,6 +307,16 @@ class SessionExporter(ABC):
     @abstractmethod
     def blob(self, digest: str) -> tuple[int, Iterable[bytes]] | None:
         """Return the size of a blob and its bytes in pieces."""
+
+    @abstractmethod
+    def _entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
+        """Return the entries of branches of an export; `numbers` are theirs by the store's own."""
+
+    @abstractmethod
+    def _inherited(
+        self, branches: Sequence[Branch], numbers: Mapping[int, int]
+    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
+        """Return the calls and message limits of inherited branches."""
 
     def export_all(self, session_ids: Sequence[str], *, children: bool) -> SessionExports:
         for session_id in session_ids:
@@ -354,23 +354,6 @@ class SessionExporter(ABC):
             if blob is not None:
                 yield BlobStream(digest, mimes[digest], *blob)
 
-    def _inherited(
-        self, branches: Sequence[Branch], numbers: Mapping[int, int]
-    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
-        """Return the calls and message limits of inherited branches."""
-        own_numbers = {number: own for own, number in numbers.items()}
-        owners = list(self.branch_owners([own_numbers[branch.branch] for branch in branches]))
-        calls = (call for key in owners for call in self.calls(key))
-        limits = select_inherited_limits(map(self.limit_facts, owners), branches, numbers)
-        return tuple(select_inherited_calls(calls, branches, numbers)), limits
-
-    def _entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
-        own_numbers = {number: own for own, number in numbers.items()}
-        for branch in branches:
-            first, last = branch.parent_seq + 1, branch.tail
-            for entry in self.branch_entries(own_numbers[branch.branch], first, last):
-                yield StoredEntry(branch.branch, entry)
-
     def _calls(self, key: Any, numbers: Mapping[int, int]) -> Iterator[Call]:
         for call in self.calls(key):
             if call.branch not in numbers:
@@ -385,6 +368,124 @@ class SessionExporter(ABC):
             except (KeyError, TypeError, ValueError) as error:
                 why = f"fact {fact.number} names a branch that is missing ({error})"
                 raise StoreDamaged(self.url, why) from None
+
+
+class SessionSnapshot(Struct, frozen=True):
+    """What may change of a session, at one moment."""
+
+    row: SessionRow
+    detail: SessionDetail
+    branches: list[Branch]
+    calls: list[Call]
+    inbox: list[QueuedInput]
+
+
+class StoreExporter(SessionExporter):
+    """Reads whole sessions by the methods that every store has. A session's key is its snapshot.
+
+    Nothing is locked meanwhile. Entries and facts never change, so those that the snapshot counts may be read later.
+    """
+
+    def __init__(self, store: StoreBackend) -> None:
+        super().__init__(store.space, store.owner, store.url)
+        self.store = store
+        self._heirs: dict[int, str] = {}
+        """By branch: the session read last that owns or inherits it."""
+
+    def find(self, session_id: str) -> tuple[SessionSnapshot, SessionRow]:
+        store = self.store
+        while True:
+            row, detail = store.session_with_detail(session_id)
+            rest = store.branches(session_id), store.calls(session_id), store.inbox(session_id)
+            if store.session(session_id).facts == row.facts:  # every change adds a fact
+                return SessionSnapshot(row, detail, *rest), row
+
+    def detail(self, key: SessionSnapshot) -> SessionDetail:
+        return key.detail
+
+    def branch_tree(self, session_id: str, key: SessionSnapshot) -> list[Branch]:
+        self._heirs |= dict.fromkeys((branch.branch for branch in key.branches), session_id)
+        return key.branches
+
+    def tasks(self, session_id: str) -> Iterator[tuple[int, str]]:
+        for trashed in (False, True):
+            query = SessionQuery(parent_session=session_id, relation="task", trashed=trashed)
+            yield from ((row.started_at, row.session_id) for row in self.store.all_sessions(query))
+
+    def calls(self, key: SessionSnapshot) -> list[Call]:
+        return key.calls
+
+    def facts(self, key: SessionSnapshot) -> Iterator[Fact]:
+        for after in range(0, key.row.facts, PAGE_ROWS):
+            limit = min(PAGE_ROWS, key.row.facts - after)
+            yield from self.store.journal(key.row.session_id, after, limit)
+
+    def inbox(self, key: SessionSnapshot) -> list[QueuedInput]:
+        return key.inbox
+
+    def blob(self, digest: str) -> tuple[int, Iterable[bytes]] | None:
+        blob = self.store.blob(digest)
+        return None if blob is None else (len(blob.data), (blob.data,))
+
+    def _entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
+        own_numbers = {number: own for own, number in numbers.items()}
+        heirs = {branch.branch: self._heirs[own_numbers[branch.branch]] for branch in branches}
+
+        def read(branch: Branch, first: int) -> list[StoredEntry]:
+            part = Range(own_numbers[branch.branch], first, min(branch.tail, first + PAGE_ROWS - 1))
+            return self.store.entries(heirs[branch.branch], part)
+
+        return (
+            StoredEntry(branch.branch, replace(stored.entry, media=()))
+            for branch in branches
+            for first in range(branch.parent_seq + 1, branch.tail + 1, PAGE_ROWS)
+            for stored in read(branch, first)
+        )
+
+    def _inherited(
+        self, branches: Sequence[Branch], numbers: Mapping[int, int]
+    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
+        if not branches:
+            return (), ()
+        own_numbers = {number: own for own, number in numbers.items()}
+        heir = self._heirs[own_numbers[branches[0].branch]]  # of all of them: they are one tree
+        calls = (*self.store.inherited_calls(heir), *self.store.calls(heir))
+        limits = select_inherited_limits(self.store.limit_journals(heir), branches, numbers)
+        return tuple(select_inherited_calls(calls, branches, numbers)), limits
+
+
+class TableExporter(SessionExporter):
+    """Reads whole sessions from one snapshot of a database, which provides the reads. A session's key is its number.
+
+    A session that was purged while a fork needs its entries keeps its number.
+    """
+
+    @abstractmethod
+    def branch_entries(self, branch: int, first: int, last: int) -> Iterable[NewEntry]: ...
+
+    @abstractmethod
+    def branch_owners(self, branches: Sequence[int]) -> Iterable[int]:
+        """Return the numbers of the sessions that own these branches, or did."""
+
+    @abstractmethod
+    def limit_facts(self, key: int) -> Iterable[Fact]:
+        """Return the facts of a journal from which `message_limits` reads."""
+
+    def _inherited(
+        self, branches: Sequence[Branch], numbers: Mapping[int, int]
+    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
+        own_numbers = {number: own for own, number in numbers.items()}
+        owners = list(self.branch_owners([own_numbers[branch.branch] for branch in branches]))
+        calls = (call for key in owners for call in self.calls(key))
+        limits = select_inherited_limits(map(self.limit_facts, owners), branches, numbers)
+        return tuple(select_inherited_calls(calls, branches, numbers)), limits
+
+    def _entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
+        own_numbers = {number: own for own, number in numbers.items()}
+        for branch in branches:
+            first, last = branch.parent_seq + 1, branch.tail
+            for entry in self.branch_entries(own_numbers[branch.branch], first, last):
+                yield StoredEntry(branch.branch, entry)
 
 
 # -- writing whole sessions into a store -----------------------------------------------------------------

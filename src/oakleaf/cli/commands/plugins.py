@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import click
 
@@ -21,7 +22,9 @@ def plugins(check: bool, is_json: bool) -> int:
 
     A plugin is imported only with --check. Exit code 1 if one is broken, or if two add the same name.
     """
-    found = sorted(registry.providers(), key=lambda provider: (not provider.is_own, provider))
+    found = sorted(
+        registry.providers(), key=lambda one: (not one.is_own, one.distribution, one.group, one.name)
+    )
     problems = _problems(found, imports=check)
     if is_json:
         print_json(plugins=_grouped(found), problems=[_described(error) for error in problems])
@@ -33,11 +36,48 @@ def plugins(check: bool, is_json: bool) -> int:
 
 
 def _problems(found: Sequence[Provider], *, imports: bool) -> list[OakleafError]:
-    errors = [
-        _hidden(provider) or (registry.check if imports else registry.conflict)(provider)
-        for provider in found
-    ]
+    errors = [_hidden(provider) or registry.conflict(provider) for provider in found]
+    if imports:
+        errors = [error or _check(provider) for provider, error in zip(found, errors, strict=True)]
     return list({str(error): error for error in errors if error is not None}.values())
+
+
+def _check(provider: Provider) -> OakleafError | None:
+    """Import a plugin; return why it cannot be used, None if nothing is wrong."""
+    try:
+        value = registry.load(provider)
+    except OakleafError as error:
+        return error
+    is_right, expected = _shapes()["" if "." in provider.name else provider.group]
+    if is_right(value):
+        return None
+    reason = f"it is {type(value).__name__}, not {expected}"
+    return PluginBroken(provider.group, provider.name, str(provider), reason)
+
+
+def _shapes() -> dict[str, tuple[Callable[[Any], bool], str]]:
+    """Return for each group what a plugin of it is, as a test and in words; "" is a part of another command."""
+    from oakleaf.ext import Page
+    from oakleaf.ingest.importers import Importer
+    from oakleaf.models.base import ModelPlugin
+
+    def is_a(kind: type) -> Callable[[Any], bool]:
+        return lambda value: isinstance(value, kind)
+
+    return {
+        registry.STORES: (callable, "a function that opens a store"),
+        registry.MODELS: (is_a(ModelPlugin), "a ModelPlugin of oakleaf.models.base"),
+        registry.IMPORTERS: (is_a(Importer), "an Importer of oakleaf.ingest.importers"),
+        registry.VERBS: (is_a(click.Command), "a command of click"),
+        registry.PAGES: (is_a(Page), "a Page of oakleaf.ext"),
+        registry.TOOLS: (
+            lambda value: callable(getattr(value, "tools", None)),
+            "an object with a function tools",
+        ),
+        registry.SCORERS: (callable, "a function of a turn or a session"),
+        registry.TASKS: (callable, "a function of a task and its parameters"),
+        "": (callable, "a function"),
+    }
 
 
 def _hidden(provider: Provider) -> OakleafError | None:

@@ -96,7 +96,11 @@ select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}
        (select group_concat(blob.hash, ' ') from blob_use join blob on blob.number = blob_number
         where blob_use.entry = entry.id)
 from branch join entry on entry.id between (branch.id << 32) + :first and (branch.id << 32) + :last
-where branch.session_number = :number and (:branch is null or branch.id = :branch) order by entry.id
+"""
+SELECT_OWN_ENTRIES = f"{SELECT_STORED} where branch.session_number = :number order by entry.id"
+SELECT_PART = f"""
+{SELECT_STORED}
+where branch.id = :branch and (branch.session_number = :number or branch.id in ({TREE} select id from line)) order by entry.id
 """
 SELECT_ANCESTOR_SESSIONS = f"""
 {TREE}
@@ -245,9 +249,10 @@ class SessionReader:
         return entries_from(rows)
 
     def stored_entries(self, number: int, part: Range | None = None) -> list[StoredEntry]:
-        branch, first, last = (None, 0, 0xFFFFFFFF) if part is None else (part.branch, part.first, part.last)
-        bindings = {"number": number, "branch": branch, "first": first, "last": last}
-        return list(map(stored_from, self.connection.execute(SELECT_STORED, bindings)))
+        part = part or Range(0, 0, 0xFFFFFFFF)
+        bindings = {"number": number, "branch": part.branch, "first": part.first, "last": part.last}
+        query = SELECT_PART if part.branch else SELECT_OWN_ENTRIES
+        return list(map(stored_from, self.connection.execute(query, bindings)))
 
     def tool_calls(self, number: int) -> set[tuple[Leaf, int]]:
         rows: list[Any] = self.connection.execute(SELECT_OWN_TOOL_CALLS, (number,)).fetchall()
@@ -267,6 +272,9 @@ class SessionReader:
         query, bindings = (SELECT_LABELS, span) if kind == LABEL else (SELECT_FACTS_OF_KIND, (*span, kind))
         return list(map(fact_from, self.connection.execute(query, bindings)))
 
+    def limit_journals(self, number: int) -> list[list[Fact]]:
+        return [self.limit_facts(owner) for owner in (number, *self._ancestors(number))]
+
     def limit_facts(self, number: int) -> list[Fact]:
         span = (number << 32, (number + 1) << 32)
         return list(map(fact_from, self.connection.execute(SELECT_LIMIT_FACTS, span)))
@@ -275,8 +283,12 @@ class SessionReader:
         return map(call_from, self.connection.execute(SELECT_CALLS, (number << 32, (number + 1) << 32)))
 
     def inherited_calls(self, number: int) -> list[Call]:
+        return [call for ancestor in self._ancestors(number) for call in self.calls(ancestor)]
+
+    def _ancestors(self, number: int) -> list[int]:
+        """Return the sessions, also purged ones, that own what it inherits."""
         rows: list[Any] = self.connection.execute(SELECT_ANCESTOR_SESSIONS, {"number": number}).fetchall()
-        return [call for (ancestor,) in rows for call in self.calls(ancestor)]
+        return [ancestor for (ancestor,) in rows]
 
     def calls_between(self, number: int, branch: int, first: int, last: int) -> list[Call]:
         return [

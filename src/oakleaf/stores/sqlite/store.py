@@ -360,8 +360,12 @@ from blob where space = :space and at < :before and number not in (select blob_n
     def session(self, session_id: str) -> SessionRow:
         return self._read(lambda reader: reader.row(session_id))
 
-    def detail(self, session_id: str) -> SessionDetail:
-        return self._read(lambda reader: reader.detail(reader.number(session_id)))
+    def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
+        def work(reader: SessionReader) -> tuple[SessionRow, SessionDetail]:
+            number, row = reader.find(session_id)
+            return row, reader.detail(number)
+
+        return self._read(work)
 
     def _source(self, query: SessionQuery) -> tuple[str, dict[str, Any]]:
         conditions, bindings = session_conditions(
@@ -455,8 +459,8 @@ from blob where space = :space and at < :before and number not in (select blob_n
     def latest_answer_call(self, session_id: str, branch: int, last: int) -> Call | None:
         return self._read(lambda reader: reader.latest_answer_call(reader.number(session_id), branch, last))
 
-    def limit_facts(self, session_id: str) -> list[Fact]:
-        return self._read(lambda reader: reader.limit_facts(reader.number(session_id)))
+    def limit_journals(self, session_id: str) -> list[list[Fact]]:
+        return self._read(lambda reader: reader.limit_journals(reader.number(session_id)))
 
     # -- sizes and searching --------------------------------------------------------------------
 

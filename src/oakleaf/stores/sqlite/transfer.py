@@ -19,7 +19,7 @@ from oakleaf.stores.sql.rows import ENTRY_COLUMNS, call_row, split_fact_data, st
 from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, json_text, session_row
 from oakleaf.stores.sqlite.commit import INSERT_BRANCH, INSERT_CALL, INSERT_FACT, insert_entries
 from oakleaf.stores.sqlite.read import SessionReader
-from oakleaf.stores.transfer import PIECE_BYTES, BlobStream, SessionExporter, SessionImporter
+from oakleaf.stores.transfer import PIECE_BYTES, BlobStream, SessionImporter, TableExporter
 
 SELECT_OWNERS = """
 select distinct session_number from branch join json_each(?) as named on named.value = branch.id order by 1
@@ -51,7 +51,7 @@ RESERVE_NUMBER = "update sqlite_sequence set seq = seq + 1 where name = 'session
 FIRST_NUMBER = "insert into sqlite_sequence (name, seq) values ('session', 1) returning seq"
 
 
-class SqliteExporter(SessionReader, SessionExporter):
+class SqliteExporter(SessionReader, TableExporter):
     def branch_tree(self, session_id: str, key: int) -> list[Branch]:
         return self.branches(key)
 

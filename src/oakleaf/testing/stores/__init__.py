@@ -4,8 +4,8 @@
         def open_store(self, space="default", owner=None):
             return MyStore(self.place, space=space, owner=owner)
 
-Each test calls `open_store` for a store over the same, at first empty, data. Needs nothing but a runner that
-calls `test_…` methods on a fresh instance; pytest does.
+Each test calls `open_store` for a store over the same, at first empty, data. A law about a capability that the store does
+not have is skipped; at the end pytest prints which laws hold and which were not checked. Needs pytest and the library.
 """
 
 from __future__ import annotations

@@ -125,6 +125,25 @@ class BranchConformance(StoreFactory):
         assert seqs(leaf=Leaf(writer.leaf.branch, 2)) == [1, 2]
         assert seqs(first=11) == []
 
+    def test_entries_of_a_part_are_own_or_inherited_and_no_others(self) -> None:
+        writer = SessionWriter(self.open_store())
+        writer.append(user("1"), assistant("2"), user("3"))
+        fork = writer.fork("ses_f")
+        fork.append(assistant("4"))
+        other = SessionWriter(writer.store, "ses_other")
+        other.append(user("x"))
+        whole = writer.store.entries("ses_a")
+        for session_id in ("ses_a", "ses_f"):
+            assert writer.store.entries(session_id, Range(writer.leaf.branch, 2, 9)) == whole[1:]
+        assert [stored.entry.seq for stored in writer.store.entries("ses_f")] == [4]
+        assert writer.store.entries("ses_a", Range(fork.leaf.branch, 1, 9)) == []
+        assert writer.store.entries("ses_a", Range(other.leaf.branch, 1, 9)) == []
+        assert writer.store.entries("ses_a", Range(writer.leaf.branch, 4, 9)) == []
+        assert writer.store.entries("ses_a", Range(999_999, 1, 9)) == []
+        part = Range(writer.leaf.branch, 1, 9)
+        for stranger in (self.open_store(space="other"), self.open_store(owner="ann")):
+            assert_raises(NotFound, lambda store=stranger: store.entries("ses_f", part))  # type: ignore[misc]
+
     def test_the_public_reads_only_what_is_public(self) -> None:
         writer = SessionWriter(self.open_store(), seeds=[system("secret"), user("seed")])
         writer.append(user("q"))

@@ -27,7 +27,7 @@ from oakleaf.errors import (
 )
 from oakleaf.stores.base import ACTIVITY_STEP, SessionQuery, SessionRow, StoreBackend, UnreferencedBlobs
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf.stores.message_limits import MessageLimit
+from oakleaf.stores.message_limits import MessageLimit, message_limits
 from oakleaf.testing.stores.writer import (
     SessionWriter,
     StoreFactory,
@@ -37,6 +37,7 @@ from oakleaf.testing.stores.writer import (
     make_blob,
     media_of,
     read_everything,
+    require,
 )
 
 
@@ -46,8 +47,6 @@ class QueryConformance(StoreFactory):
         for stranger in (self.open_store(space="other"), self.open_store(owner="bob")):
             assert_raises(NotFound, lambda store=stranger: store.session("ses_a"))  # type: ignore[misc]
             assert_raises(NotFound, lambda store=stranger: store.commit(writer.change(user("x"))))  # type: ignore[misc]
-            assert_raises(NotFound, lambda store=stranger: store.trash("ses_a", 1))  # type: ignore[misc]
-            assert_raises(NotFound, lambda store=stranger: store.purge("ses_a"))  # type: ignore[misc]
             assert stranger.sessions(SessionQuery()).sessions == []
         assert self.open_store().session("ses_a").owner == "ann"
 
@@ -277,6 +276,15 @@ class DeleteConformance(StoreFactory):
         assert store.restore("ses_a") == ["ses_c", "ses_b", "ses_a"]
         assert len(store.sessions(SessionQuery()).sessions) == 3
 
+    def test_a_stranger_deletes_nothing(self) -> None:
+        SessionWriter(self.open_store(owner="ann"))
+        for stranger in (self.open_store(space="other"), self.open_store(owner="bob")):
+            for verb in (lambda store: store.trash("ses_a", 1), lambda store: store.restore("ses_a")):
+                assert_raises(NotFound, lambda store=stranger, verb=verb: verb(store))  # type: ignore[misc]
+        self.open_store().trash("ses_a", 1)
+        for stranger in (self.open_store(space="other"), self.open_store(owner="bob")):
+            assert_raises(NotFound, lambda store=stranger: store.purge("ses_a"))  # type: ignore[misc]
+
     def test_restore_leaves_what_was_trashed_before(self) -> None:
         store = self._family()
         store.trash("ses_c", 400)
@@ -330,17 +338,18 @@ class DeleteConformance(StoreFactory):
         writer.append(assistant("2"))
         at, cursor = writer.leaf, writer.cursor
         writer.append(user("3"), facts=(started[1],))
-        facts = [fact.kind for fact in writer.store.limit_facts("ses_a")]
-        assert facts == ["appended", "turn_started", "appended", "appended", "turn_started"]
+        first = Leaf(at.branch, 1)
+        assert _limits(writer.store, "ses_a") == [{first: 5, Leaf(at.branch, 3): 7}]
         unlimited = SessionWriter(writer.store, "ses_unlimited")
         unlimited.append(user("1"), facts=(ExtraFact("turn_started", {"turn": 1}),))
-        assert writer.store.limit_facts("ses_unlimited") == []
+        assert _limits(writer.store, "ses_unlimited") == [{}]
         for name in ("ses_f", "ses_g"):
             writer.fork(name, (at, cursor))
         for session_id in ("ses_a", "ses_f"):
             assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
             delete(writer.store, session_id)
         assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
+        assert _limits(writer.store, "ses_g") == [{}, {first: 5}]
 
     def test_a_purge_leaves_what_another_fork_inherits_from_a_session_purged_before(self) -> None:
         writer = SessionWriter(self.open_store())
@@ -456,6 +465,7 @@ class DraftConformance(StoreFactory):
     def test_a_draft_is_replaced_as_it_grows_and_holds_while_the_session_stands_there(self) -> None:
         writer = SessionWriter(self.open_store())
         writer.append(user("q"))
+        require(writer.store, "save_draft", "save drafts")
         fence = writer.store.lease("ses_a", "one", until=1_000, at=10)
         assert writer.store.draft("ses_a") is None
         for text in ("half", "half a sentence"):
@@ -468,6 +478,7 @@ class DraftConformance(StoreFactory):
 
     def test_a_fenced_runner_cannot_draft(self) -> None:
         writer = SessionWriter(self.open_store())
+        require(writer.store, "save_draft", "save drafts")
         fence = writer.store.lease("ses_a", "one", until=1_000, at=10)
         writer.store.lease("ses_a", "two", until=9_000, at=2_000)
         assert_raises(Fenced, lambda: writer.store.save_draft("ses_a", writer.leaf, "late", fence, 20))
@@ -520,6 +531,7 @@ class BlobConformance(StoreFactory):
 
     def test_unused_blobs_are_collected_and_used_ones_stay(self) -> None:
         writer = SessionWriter(self.open_store())
+        require(writer.store, "delete_unreferenced_blobs", "delete blobs")
         used, unused, fresh = make_blob(b"used"), make_blob(b"unused"), make_blob(b"fresh")
         writer.store.put_blob(unused, 10)
         writer.store.put_blob(fresh, 90)
@@ -548,6 +560,10 @@ class BlobConformance(StoreFactory):
             store.trash(session_id, 500)
             assert store.purge(session_id).blobs == purged
         assert store.blob(blob.hash) is None
+
+
+def _limits(store: StoreBackend, session_id: str) -> list[dict[Leaf, int]]:
+    return [message_limits(journal) for journal in store.limit_journals(session_id)]
 
 
 def _inherited_limits(store: StoreBackend, session_id: str) -> tuple[MessageLimit, ...]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import wraps
 from hashlib import sha256
 from typing import Any
+
+import pytest
 
 from oakleaf.core.drafts import Blob, Draft, build_entries
 from oakleaf.core.entries import Payload
@@ -13,8 +17,9 @@ from oakleaf.core.messages import Media
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
 from oakleaf.core.usage import Call, Price, Usage
-from oakleaf.errors import OakleafError
+from oakleaf.errors import OakleafError, StoreLacks
 from oakleaf.stores.base import Change, CommitResult, NewSession, SessionDetail, SessionRow, StoreBackend
+from oakleaf.testing.stores.report import LawReport
 
 
 def assert_raises(kind: type[OakleafError], action: Callable[[], Any]) -> OakleafError:
@@ -121,9 +126,47 @@ def media_of(blob: Blob) -> Media:
     return Media(blob.hash, blob.mime, len(blob.data))
 
 
+def claims(store: StoreBackend, method: str) -> bool:
+    """Whether a store has a capability: its class has the method, and not only what the contract does without."""
+    return getattr(type(store), method) is not getattr(StoreBackend, method)
+
+
+def require(store: StoreBackend, method: str, deed: str) -> None:
+    """Raise StoreLacks, which leaves the law unchecked, unless the store has the capability."""
+    if not claims(store, method):
+        raise StoreLacks(store.url, deed)
+
+
 class StoreFactory(ABC):
     """What each part of the suite needs from its subclass."""
+
+    def __init_subclass__(cls) -> None:
+        if cls.__module__.startswith("oakleaf.testing."):
+            laws = [name for name in vars(cls) if name.startswith("test_")]
+            for name in laws:
+                setattr(cls, name, _law(vars(cls)[name]))
 
     @abstractmethod
     def open_store(self, space: str = "default", owner: str | None = None) -> StoreBackend:
         """Return a store over the data of this test, opened for that space and owner."""
+
+    @pytest.fixture(autouse=True)
+    def _laws(self, request: pytest.FixtureRequest) -> None:
+        self.laws = LawReport.of(request.config).laws_of(type(self).__name__)
+
+
+def _law(test: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Return the test of a law. It is skipped if the store lacks what the law is about, and says what that is."""
+    name = test.__qualname__.partition(".")[0].removesuffix("Conformance")
+    part = re.sub("(?<=[a-z])(?=[A-Z])", " ", name).lower()
+
+    @wraps(test)
+    def check(self: Any) -> None:
+        try:
+            test(self)
+        except StoreLacks as lack:
+            self.laws.unclaimed[lack.deed] += 1
+            pytest.skip(f"not claimed: the store cannot {lack.deed}")
+        self.laws.parts[part] += 1
+
+    return check

@@ -41,7 +41,6 @@ from oakleaf.errors import (
 from oakleaf.stores.base import (
     ACTIVITY_STEP,
     LABEL,
-    LIMIT_FACT_KINDS,
     STATUSES,
     CallPlace,
     Change,
@@ -285,12 +284,6 @@ select usage.* from line join oakleaf.branch on branch.id = line.id cross join l
 ) as usage
 where {SET_SPACE} and branch.id = %(branch)s
 """
-SELECT_LIMIT_FACTS = f"""
-select {FACT_COLUMNS} from oakleaf.session
-left join oakleaf.journal on journal.session_number = session.number and journal.kind = any(%(kinds)s) and exists (
-    select from oakleaf.journal as limited where limited.session_number = session.number and limited.data like '%%"max_messages"%%')
-where {MINE} order by journal.number
-"""
 
 
 SELECT_LATEST = f"""
@@ -475,9 +468,6 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             raise NotFound(session_id)
         return session_from(rows[0])
 
-    def detail(self, session_id: str) -> SessionDetail:
-        return self.session_with_detail(session_id)[1]
-
     def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
         row = self._session_rows(SELECT_WITH_DETAIL, session_id)[0]
         return session_from(row[4:]), detail_from(row[:4])
@@ -607,9 +597,15 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         rows = self._session_rows(SELECT_LATEST_ANSWER_CALL, session_id, branch=branch, last=last)
         return call_from(rows[0]) if rows else None
 
-    def limit_facts(self, session_id: str) -> list[Fact]:
-        kinds = list(LIMIT_FACT_KINDS)
-        return [fact_from(row) for row in self._joined_rows(SELECT_LIMIT_FACTS, session_id, kinds=kinds)]
+    def limit_journals(self, session_id: str) -> list[list[Fact]]:
+        def work(reader: Connection) -> list[list[Fact]]:
+            exporter = self._exporter(reader)
+            number, _ = exporter.find(session_id)
+            tree = [branch.branch for branch in exporter.branch_tree(session_id, number)]
+            others = [owner for owner in exporter.branch_owners(tree) if owner != number]
+            return [exporter.limit_facts(owner) for owner in (number, *others)]
+
+        return self._connections.read_snapshot(work)
 
     # -- writing -----------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from oakleaf.stores.sql.rows import (
     stored_from,
 )
 from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_from, detail_row, json_text, session_row
-from oakleaf.stores.transfer import PIECE_BYTES, BlobStream, SessionExport, SessionExporter, SessionImporter
+from oakleaf.stores.transfer import PIECE_BYTES, BlobStream, SessionExport, SessionImporter, TableExporter
 from oakleaf_postgres.store.commit import TIE_BLOB, insert_branch, tool_call_rows
 from oakleaf_postgres.store.connections import SET_SPACE, Connection, Row
 from oakleaf_postgres.store.rows import (
@@ -61,16 +61,22 @@ select branch.id, session.id, branch.parent, branch.parent_seq,
 from line join oakleaf.branch on branch.id = line.id left join oakleaf.session on session.number = branch.session_number
 where {SET_SPACE} order by branch.id
 """
-SELECT_STORED = f"""
+STORED = f"""
 select {ENTRY_COLUMNS}, entry.role,
        (select pg_catalog.string_agg(blob.hash, ' ') from oakleaf.blob_use join oakleaf.blob on blob.number = blob_number
         where blob_use.branch = entry.branch and blob_use.seq = entry.seq)
+"""
+SELECT_STORED = f"""
+{STORED}
 from oakleaf.session join oakleaf.branch on branch.session_number = session.number join oakleaf.entry on entry.branch = branch.id
 where {MINE} order by entry.branch, entry.seq
 """
-SELECT_STORED_PART = SELECT_STORED.replace(
-    "order by", "and entry.branch = %(branch)s and entry.seq between %(first)s and %(last)s order by"
-)
+SELECT_STORED_PART = f"""
+{STORED}
+from oakleaf.session join oakleaf.branch on branch.id = %(branch)s join oakleaf.entry on entry.branch = branch.id
+where {MINE} and entry.seq between %(first)s and %(last)s
+  and (branch.session_number = session.number or branch.id in ({TREE} select line.id from line)) order by entry.seq
+"""
 SELECT_OWNERS = "select distinct session_number from oakleaf.branch where id = any(%s) order by 1"
 SELECT_TASKS = """
 select started_at, id from oakleaf.session where parent_session = %(id)s and relation = 'task'
@@ -140,7 +146,7 @@ insert into oakleaf.blob (space, hash, mime, size, at, bytes) values (%s, %s, %s
 """
 
 
-class PostgresExporter(SessionExporter):
+class PostgresExporter(TableExporter):
     def __init__(self, connection: Connection, space: str, owner: str | None, url: str) -> None:
         super().__init__(space, owner, url)
         self.connection = connection

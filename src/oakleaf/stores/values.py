@@ -1,0 +1,488 @@
+"""The values that cross the contract of a store: rows, changes, queries, facts, and what a store answers.
+
+Also the laws that need no store, as pure functions: whether a change may be written now, what the row and the journal are
+after it, which sessions a query selects. Does not know how anything is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal, get_args
+
+from msgspec import UNSET, Struct, UnsetType, field
+from msgspec.structs import replace
+
+from oakleaf.core.codec import check_text
+from oakleaf.core.drafts import Blob, ExtraFact, NewEntry
+from oakleaf.core.entries import Entry
+from oakleaf.core.tree import Leaf, Range
+from oakleaf.core.usage import Call, Totals
+from oakleaf.errors import Fenced, IdTaken, InvalidArgument, SessionRunning, SessionTrashed, StaleLeaf
+
+Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
+"""Waiting: the turn is open and needs a person, to decide on a call or, after that, to resume it."""
+Relation = Literal["fork", "task", "replay", "import"]
+STATUSES: tuple[str, ...] = get_args(Status)
+
+
+class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
+    """A session without its entries."""
+
+    session_id: str
+    space: str
+    owner: str | None = None
+    conversation_id: str
+    agent: str | None = None
+    title: str | None = None
+    status: Status = "idle"
+    relation: Relation | None = None
+    parent_session: str | None = None
+    parent_seq: int | None = None
+    trigger_type: str | None = None
+    trigger_id: str | None = None
+    model: str | None = None
+    context_window: int | None = None
+    tool_names: tuple[str, ...] = ()
+    leaf: Leaf = Leaf(0, 0)
+    seed_count: int = 0
+    turns: int = 0
+    """Inputs it appended, on any branch, and inherited ones that it answered."""
+    totals: Totals = Totals()
+    facts: int = 0
+    """The length of its journal, which is the number of the latest fact."""
+    fence: int = 0
+    holder: str | None = None
+    lease_until: int | None = None
+    tags: dict[str, str] = {}
+    started_at: int
+    updated_at: int
+    completed_at: int | None = None
+    trashed_at: int | None = None
+    error: str | None = None
+    imported_facts: int = 0
+    """The number of the last fact that came with an import; 0: it began in this store. No bundle holds it.
+
+    What lies at or below it was done elsewhere. It is shown, and it decides nothing here.
+    """
+
+
+class SessionHead(Struct, frozen=True):
+    """What differs whenever something happened to a session."""
+
+    facts: int
+    status: Status
+    trashed_at: int | None
+
+
+class SessionDetail(Struct, frozen=True, gc=False):
+    """The large, rarely read part of a session. JSON, as written."""
+
+    spec: bytes | None = None
+    """The agent as it was when the session started."""
+    policy: bytes | None = None
+    workspace: bytes | None = None
+    state: bytes | None = None
+    """The state at the current leaf; None: compute it from the entries."""
+
+
+class Fact(Struct, frozen=True, gc=False):
+    """One numbered fact of a session's journal."""
+
+    number: int
+    kind: str
+    key: str | None
+    data: dict[str, Any]
+    at: int
+
+
+MADE_KEY = "~"
+"""How a key begins that Oakleaf made: it costs no lookup and is in no index."""
+
+
+def is_callers_key(key: str) -> bool:
+    """Whether the key is unique in its session; a repeated one returns what was recorded."""
+    return not key.startswith(MADE_KEY)
+
+
+ACTIVITY_STEP = 60_000_000
+"""Microseconds between two steps of one run that count as activity."""
+
+
+class Change(Struct, frozen=True, kw_only=True, gc=False):
+    """One atomic change of a live session."""
+
+    session_id: str
+    key: str
+    """The caller's, or one that Oakleaf made (`MADE_KEY`)."""
+    at: int
+    kind: str = "appended"
+    data: dict[str, Any] = {}
+    facts: tuple[ExtraFact, ...] = ()
+    after: Leaf | None = None
+    """The leaf it follows. None only where the leaf does not matter: for a title, a tag or a status."""
+    entries: tuple[NewEntry, ...] = ()
+    move_to: Leaf | None = None
+    calls: tuple[Call, ...] = ()
+    """Ledger rows; the store sets their branch. With `replaces_call` a started call of the same call_id is replaced."""
+    replaces_call: bool = False
+    drops_call: str | None = None
+    """The call_id of a started call that was not made: its row is deleted, and later rows close up. Not with `calls`."""
+    blobs: tuple[Blob, ...] = ()
+    state: bytes | UnsetType | None = UNSET
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    """Values of `SETTABLE_COLUMNS`."""
+    tags: Mapping[str, str | None] = field(default_factory=dict)
+    """Tags to set; None removes one. The store merges them, because another writer may set one at the same time."""
+    inherited_turns: int = 0
+    """1 if it holds this session's first answer to an input that it inherits: a fork that was resumed ran that turn."""
+    inbox_number: int | None = None
+    """The number of the queued input that it appends, or refuses, and removes from the inbox."""
+    fence: int | None = None
+
+    @property
+    def activity(self) -> int:
+        """When the session was active, as it says: now, or at a call with a later time."""
+        latest = self.at
+        for call in self.calls:
+            latest = max(latest, call.at)
+        return latest
+
+    @property
+    def inputs(self) -> int:
+        """How many turns it starts."""
+        count = 0
+        # A loop and no generator, which costs as much as what it counts: most have one entry.
+        for entry in self.entries:
+            count += entry.turn == entry.seq
+        return count
+
+    @property
+    def inactive_before(self) -> int:
+        """It moves `active_at` of a session that was last active before this time; 0: it is no activity.
+
+        An input or a move of the leaf counts at once, a step or a model call once a minute: else every append would
+        write the index that lists are sorted by. So no call is later than its session's activity by more than that.
+        """
+        if self.move_to is not None or self.inputs:
+            return self.activity
+        return self.activity - ACTIVITY_STEP if self.entries or self.calls else 0
+
+    @property
+    def needs_free_session(self) -> bool:
+        """Whether a held lease refuses it: it has no fence, and moves the leaf otherwise than by notes."""
+        if self.fence is not None:
+            return False
+        for entry in self.entries:
+            if entry.kind != "note":
+                return True
+        return self.move_to is not None
+
+    def refuse_if_held(self, holder: str | None, lease_until: int | None) -> None:
+        """Raise SessionRunning if the session, held as this says, refuses the change."""
+        if holder is not None and (lease_until or 0) > self.at and self.needs_free_session:
+            raise SessionRunning(self.session_id, holder, lease_until)
+
+    def check(self, row: SessionRow, find: Callable[[str], CommitResult | None]) -> CommitResult | None:
+        """Return None if it may be written now, or what was recorded before under its key; raise if it may not.
+
+        `find` looks a key up in the journal. A store asks in the transaction that writes.
+        """
+        if is_callers_key(self.key) and (earlier := find(self.key)) is not None:
+            return earlier
+        if row.trashed_at is not None:
+            raise SessionTrashed(self.session_id)
+        if self.fence is not None and self.fence != row.fence:
+            raise Fenced(self.session_id, self.fence, row.fence)
+        if self.after is None or self.after == row.leaf:
+            self.refuse_if_held(row.holder, row.lease_until)
+            return None
+        earlier = find(self.key)
+        if earlier is None:
+            self.refuse_if_held(row.holder, row.lease_until)
+            raise StaleLeaf(self.session_id, self.after, row.leaf)
+        return earlier
+
+    def journal(self, row: SessionRow, leaf: Leaf) -> list[Fact]:
+        """Return the facts it adds to the session's journal, its own first; `leaf` is where it leads."""
+        data = self.data
+        if self.entries:
+            data = {"branch": leaf.branch, "first": self.entries[0].seq, "last": leaf.seq, **data}
+        elif self.after is not None:
+            data = {"branch": leaf.branch, "last": leaf.seq, **data}
+        own = Fact(row.facts + 1, self.kind, self.key, data, self.at)
+        extra = enumerate(self.facts, row.facts + 2)
+        return [own, *(Fact(number, fact.kind, None, fact.data, self.at) for number, fact in extra)]
+
+    def row_after(self, row: SessionRow, leaf: Leaf, totals: Totals) -> SessionRow:
+        """Return the session's row as it is after the change, at `leaf` and with these totals."""
+        tags = {name: tag for name, tag in {**row.tags, **self.tags}.items() if tag is not None}
+        return replace(
+            row,
+            leaf=leaf,
+            totals=totals,
+            turns=row.turns + self.inherited_turns + self.inputs,
+            facts=row.facts + 1 + len(self.facts),
+            updated_at=self.at,
+            tags=tags if self.tags else row.tags,
+            **self.columns,
+        )
+
+
+SETTABLE_COLUMNS = frozenset(
+    (
+        *("status", "title", "tags", "error", "completed_at", "agent", "model", "trigger_type", "trigger_id"),
+        *("context_window", "tool_names", "holder", "lease_until", "fence", "imported_facts"),
+    )
+)
+
+
+class CommitResult(Struct, frozen=True, gc=False):
+    leaf: Leaf
+    facts: int
+    """The number of the latest fact; of a repeat the number of the change's own fact."""
+    is_repeat: bool = False
+    """Whether the change had been committed before, under the same key."""
+
+
+def repeat_of(fact: Fact, leaf: Leaf) -> CommitResult:
+    """Return the outcome of a change that was committed before, by its own fact; `leaf` is where the session stands."""
+    if "last" in fact.data:
+        leaf = Leaf(fact.data["branch"], fact.data["last"])
+    return CommitResult(leaf, fact.number, is_repeat=True)
+
+
+class NewSession(Struct, frozen=True):
+    row: SessionRow
+    key: str
+    detail: SessionDetail = SessionDetail()
+    seeds: tuple[NewEntry, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    fork_point: Leaf | None = None
+    """The position in the parent's tree where its first branch begins."""
+    parent_facts: int | None = None
+    """How many facts its parent had: what the parent did later is its own."""
+    parent_nth: int | None = None
+    """Of a task: on which of its parent's own branches the call is, counted in the order they were opened."""
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """Where it comes from, as its first fact says: from another session, or from something else that Oakleaf does."""
+        row = self.row
+        if row.parent_session:
+            place = {"parent_facts": self.parent_facts, "nth": self.parent_nth}
+            known = {name: number for name, number in place.items() if number is not None}
+            return {"relation": row.relation, "parent": row.parent_session, **known}
+        return {"relation": row.relation} if row.relation not in (None, "import") else {}
+
+    def check_same(self, row: SessionRow, seeds: list[bytes]) -> None:
+        """Raise IdTaken unless the session of its space that has its id, with these entry ids as seeds, is the same one."""
+        expected = [seed.entry_id for seed in self.seeds]
+        if row.owner != self.row.owner or seeds != expected or self.fork_point is not None:
+            raise IdTaken(row.session_id)
+
+
+class QueuedInput(Struct, frozen=True):
+    number: int
+    body: bytes
+    """A user message, as JSON."""
+    at: int
+    is_imported: bool = False
+    """Whether it came with an import. No bundle holds it."""
+
+
+class PathSnapshot(Struct, frozen=True):
+    """One consistent read of a session and a part of a path."""
+
+    row: SessionRow
+    ranges: tuple[Range, ...]
+    """The whole path, even if only a part of it was read."""
+    entries: list[Entry]
+    detail: SessionDetail | None = None
+    queued: int = 0
+    """How many inputs are queued; read only with the detail."""
+
+
+LIMIT_FACT_KINDS = ("appended", "turn_started", "turn_resumed")
+"""The facts that message limits are read from."""
+
+
+class StoredEntry(Struct, frozen=True, gc=False):
+    branch: int
+    entry: NewEntry
+
+
+class CallPlace(Struct, frozen=True, gc=False):
+    """An answer that calls tools, and the session that it belongs to."""
+
+    session_id: str
+    leaf: Leaf
+
+
+LABEL = "labelled"
+"""The kind of the facts of labels, which have an index."""
+Order = Literal["created", "active"]
+"""Newest first, or last active first.
+
+By creation every session is listed once, whatever happens meanwhile. By activity none is listed twice; one that becomes
+active while it is listed moves to the front, where the next listing has it.
+"""
+_CURSORS = {"created": re.compile("[0-9]{1,18}"), "active": re.compile("[0-9]{1,18}-[0-9]{1,18}")}
+
+
+_QUERY_TEXTS = (
+    *("owner", "agent", "model", "conversation_id", "parent_session"),
+    *("id_prefix", "title", "key"),
+)
+
+
+class SessionQuery(Struct, frozen=True, kw_only=True):
+    owner: str | None = None
+    """Within the tenant the store was opened for."""
+    agent: str | None = None
+    status: str | None = None
+    or_running: bool = False
+    """With `status`: also sessions marked running, whose runner may be gone."""
+    model: str | None = None
+    conversation_id: str | None = None
+    relation: str | None = None
+    parent_session: str | None = None
+    tag: tuple[str, str] | None = None
+    id_prefix: str | None = None
+    """The beginning of its id."""
+    title: str | None = None
+    key: str | None = None
+    """A caller's key of a change in its journal."""
+    include_children: bool = True
+    """False leaves out tasks and replays, which other sessions started."""
+    started_from: int | None = None
+    started_before: int | None = None
+    trashed: bool = False
+    order: Order = "created"
+    before: str | None = None
+    limit: int = 50
+
+    def __post_init__(self) -> None:
+        choices = (("status", (None, *get_args(Status))), ("relation", (None, *get_args(Relation))))
+        for name, allowed in (*choices, ("order", get_args(Order))):
+            if getattr(self, name) not in allowed:
+                raise InvalidArgument(name, getattr(self, name), ", ".join(filter(None, allowed)))
+        is_cursor = isinstance(self.before, str) and _CURSORS[self.order].fullmatch(self.before)
+        if self.before is not None and not is_cursor:
+            raise InvalidArgument("before", self.before, "the `next` of a page")
+        check_limit("limit", self.limit)
+        for name in _QUERY_TEXTS:  # PostgreSQL alone would refuse it
+            check_text(getattr(self, name), name)
+        for text in self.tag or ():
+            check_text(text, "tag")
+
+    @property
+    def position(self) -> tuple[int, ...] | None:
+        """Where the page begins: after this number or, by activity, after this time and number."""
+        return None if self.before is None else tuple(map(int, self.before.split("-")))
+
+    def selects(self, row: SessionRow) -> bool:
+        """Whether it selects the session by its row. A key is in the journal, and a page has its own place."""
+        equal = [
+            (self.owner, row.owner),
+            (self.agent, row.agent),
+            (self.model, row.model),
+            (self.conversation_id, row.conversation_id),
+            (self.relation, row.relation),
+            (self.parent_session, row.parent_session),
+            (self.title, row.title),
+        ]
+        return (
+            all(expected in (None, value) for expected, value in equal)
+            and (self.status in (None, row.status) or (self.or_running and row.status == "running"))
+            and self.trashed == (row.trashed_at is not None)
+            and (self.tag is None or row.tags.get(self.tag[0]) == self.tag[1])
+            and (self.id_prefix is None or row.session_id.startswith(self.id_prefix))
+            and (self.include_children or row.relation not in ("task", "replay"))
+            and (self.started_from is None or row.started_at >= self.started_from)
+            and (self.started_before is None or row.started_at < self.started_before)
+        )
+
+
+def check_limit(name: str, limit: object) -> None:
+    if type(limit) is not int or not 0 < limit <= 100_000:
+        raise InvalidArgument(name, limit, "a number from 1 to 100,000")
+
+
+def next_fence(row: SessionRow, holder: str, at: int, take_from: int | None) -> int:
+    """Return the fence with which this holder may take the lease, as `StoreBackend.lease` says; raise if it may not."""
+    if row.trashed_at is not None:
+        raise SessionTrashed(row.session_id)
+    is_held = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
+    if is_held and row.holder != holder:
+        raise SessionRunning(row.session_id, row.holder, row.lease_until)
+    return row.fence if row.holder == holder else row.fence + 1
+
+
+PAGE_SIZE = 500
+"""Sessions read at once where all are wanted."""
+
+
+class SessionPage(Struct, frozen=True):
+    """Some sessions of a list, in its order."""
+
+    sessions: list[SessionRow]
+    next: str | None = None
+    """Pass it as `before` for the next page; None: this was the last one."""
+    active_at: dict[str, int] = {}
+    """When each was last active, by its id: the time by which lists are sorted."""
+
+
+class ListedSession(Struct, frozen=True):
+    """A session as lists know it: `number` counts the sessions of a store in the order of their creation."""
+
+    row: SessionRow
+    number: int
+    active_at: int
+
+    def position(self, query: SessionQuery) -> tuple[int, ...]:
+        return (self.number,) if query.order == "created" else (self.active_at, self.number)
+
+
+def page_of(sessions: Iterable[ListedSession], query: SessionQuery) -> SessionPage:
+    """Return the page that a query asks for among these sessions. A key is not looked at."""
+    first = query.position
+    found = [
+        (one.position(query), one)
+        for one in sessions
+        if query.selects(one.row) and (first is None or one.position(query) < first)
+    ]
+    found.sort(key=lambda pair: pair[0], reverse=True)
+    page = [one for _, one in found[: query.limit]]
+    more = "-".join(map(str, page[-1].position(query))) if len(found) > query.limit else None
+    return SessionPage([one.row for one in page], more, {one.row.session_id: one.active_at for one in page})
+
+
+class PurgeResult(Struct, frozen=True):
+    sessions: tuple[str, ...]
+    entries: int
+    kept_entries: int
+    """Entries that a surviving fork inherits; they are deleted with it."""
+    blobs: int
+    scrubbed: bool = True
+    """False if another reader held the write-ahead log open; the next purge or gc cleans it."""
+
+
+class Finding(Struct, frozen=True):
+    """The result of one check of a store's health."""
+
+    level: Literal["ok", "warning", "problem"]
+    message: str
+    fix: str = ""
+    """The command that fixes it, if there is one."""
+    is_final: bool = False
+    """Whether no further check is possible."""
+    sessions: tuple[str, ...] = ()
+    """The sessions it is about."""
+
+
+class UnreferencedBlobs(Struct, frozen=True):
+    """Blobs that no entry refers to."""
+
+    blobs: int
+    bytes: int
