@@ -40,9 +40,9 @@ _HOMES = {
     "oakleaf.models.servers": ["find_server"],
     "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
     "oakleaf.store": ["observe_commits", "open_for_owner", "read", "read_store", "session_at", "store_of"],
-    "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize"],
-    "oakleaf.stores.search": ["IndexProgress"],
+    "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize", "UsageColumn"],
     "oakleaf.stores.opening": ["Migration", "MigrationResult", "StoreOptions"],
+    "oakleaf.stores.search": ["IndexProgress"],
     "oakleaf.stores.tasks": [
         "DEFAULT_QUEUE",
         "EnqueuedTask",
@@ -104,6 +104,7 @@ if TYPE_CHECKING:
     from oakleaf.stores.counts import CountColumn as CountColumn
     from oakleaf.stores.counts import DailyUsage as DailyUsage
     from oakleaf.stores.counts import StorageSize as StorageSize
+    from oakleaf.stores.counts import UsageColumn as UsageColumn
     from oakleaf.stores.opening import Migration as Migration
     from oakleaf.stores.opening import MigrationResult as MigrationResult
     from oakleaf.stores.opening import StoreOptions as StoreOptions

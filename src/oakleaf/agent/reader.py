@@ -37,6 +37,7 @@ from oakleaf.core.turns import Cursor, OpenCall
 from oakleaf.core.usage import Call, Totals
 from oakleaf.log import ledger, prompt
 from oakleaf.log.changes import check_callers_key
+from oakleaf.log.imports import has_foreign_detail
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.labels import labels
 from oakleaf.log.lease import is_held
@@ -60,8 +61,9 @@ from oakleaf.stores.base import (
     SessionQuery,
     SessionRow,
     StoreBackend,
+    UnreferencedBlobs,
 )
-from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageColumn
+from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageColumn, sum_usage
 from oakleaf.stores.search import SearchHit
 from oakleaf.wire import find_provider
 from oakleaf.wire.explain import Difference, first_difference
@@ -91,6 +93,11 @@ class SessionReader:
         row = replace(log.store.session(log.session_id), leaf=leaf)
         return SessionReader(Log(log.store, row, log.runtime))
 
+    @property
+    def store(self) -> StoreReader:
+        """Read other sessions of the store that the session is in."""
+        return StoreReader(self._log.store, self._log.runtime)
+
     def row(self) -> SessionRow:
         """Read the session's row with its current status: one whose runner is gone is interrupted."""
         return current_row(self._log.store.session(self.session_id), self._log.runtime)
@@ -98,6 +105,10 @@ class SessionReader:
     def detail(self) -> SessionDetail:
         """Read what was frozen when the session started: spec, policy, workspace."""
         return self._log.store.detail(self.session_id)
+
+    def has_foreign_detail(self) -> bool:
+        """Whether what was frozen came with an import; a fork has it from its parent."""
+        return has_foreign_detail(self._log)
 
     def about(self) -> dict[str, object]:
         """Return the session's ids, agent, title and workspace, as the event of its start has them."""
@@ -143,6 +154,10 @@ class SessionReader:
     def settings(self) -> Settings:
         """Return the settings in force at the leaf."""
         return self._log.settings()
+
+    def fill(self, settings: Settings) -> Settings:
+        """Return settings as the session would store them: its workspace replaces every `{{ctx.name}}` of the prompt."""
+        return self._log.fill(settings)
 
     def tree_entries(self, newest: int | None = None, *, since: int = 0) -> list[Entry]:
         """Read every entry of the session's tree by (branch, seq), or the `newest` ones of those after seq `since`."""
@@ -214,6 +229,13 @@ class SessionReader:
     def calls_with_sessions(self, view: str) -> Iterator[tuple[SessionRow, Call]]:
         """Yield the calls of a view of `Session.usage`, each with the session that made it: this one or a task."""
         return ledger.calls_with_sessions(self._log, view)
+
+    def usage_by(
+        self, by: UsageColumn, view: str = "own", *, after: Leaf | None = None, since: int = 0
+    ) -> dict[str, Totals]:
+        """Sum the calls of a view of `Session.usage` by one column: those after a leaf, or since a time."""
+        calls = ledger.calls_with_sessions(self._log, view, after)
+        return sum_usage(((row, call) for row, call in calls if call.at >= since), by)
 
     # -- tool calls --------------------------------------------------------------------------------
 
@@ -395,6 +417,10 @@ class StoreReader:
     def storage_size(self, session_id: str) -> StorageSize:
         """Return how much a session's own branches hold."""
         return self._store.storage_size(session_id)
+
+    def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
+        """Count the blobs stored before a time that no entry refers to."""
+        return self._store.unreferenced_blobs(before)
 
     def blob(self, digest: str) -> Blob | None:
         """Return stored bytes and their type, as they are; None if there are none."""

@@ -23,7 +23,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import Limits, Tool, Workspace, tool
-from oakleaf.agent.limits import with_defaults
 from oakleaf.cli.config import load_config, model_option, model_options
 from oakleaf.cli.mcp_option import connect_once, load_servers, mcp_options
 from oakleaf.cli.option_group import complete_file, struct_options
@@ -42,10 +41,11 @@ from oakleaf.ext import (
     available_models,
     is_model_name,
     is_source,
+    read,
     split_tools,
     stored_model,
+    with_defaults,
 )
-from oakleaf.log.imports import has_foreign_detail
 from oakleaf.log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection
 from oakleaf.models.base import Model
 from oakleaf.session import Session
@@ -187,7 +187,7 @@ class CommandAgent(Struct, frozen=True):
     def _limits_of(self, session: Session) -> Limits:
         if not self.default_limits:
             return self.limits
-        return with_defaults(self.limits, self.default_limits, session.log.settings().limits)
+        return with_defaults(self.limits, self.default_limits, read(session).settings().limits)
 
     def _workspace_tools(self, session: Session | None) -> list[Tool]:
         if self.workspace is None or session is None:
@@ -196,7 +196,7 @@ class CommandAgent(Struct, frozen=True):
 
     def without_options_of(self, session: Session) -> CommandAgent:
         """Return the agent without its options, once the session has them: it may change them meanwhile."""
-        if changed_options(session.log.settings().options, self.model_options) is not None:
+        if changed_options(read(session).settings().options, self.model_options) is not None:
             return self
         return replace(self, model_options={})
 
@@ -255,10 +255,10 @@ class CommandAgent(Struct, frozen=True):
 
     def update_prompt(self, session: Session) -> None:
         """Append --system to an existing session as its new prompt, unless it is the prompt already."""
-        prompt = session.log.fill(Settings(prompt=self.options.system)).prompt
+        prompt = read(session).fill(Settings(prompt=self.options.system)).prompt
         if prompt is None or "\n\n".join(session.context().system) == prompt:
             return
-        session.log.raise_if_leased()
+        read(session).check_free()
         session.set(prompt=prompt)
 
 
@@ -299,7 +299,7 @@ def with_default_options(model: str, session: Session | None, options: Mapping[s
     """Return the options, and those configured for the model that neither they nor the session have one of that name for."""
     config = load_config()
     defaults = config.default_options(model)
-    own = (session.log.settings().options or {}) if defaults and session is not None else {}
+    own = (read(session).settings().options or {}) if defaults and session is not None else {}
     used = {name: value for name, value in defaults.items() if name not in own and name not in options}
     config.check_options(model, used)
     return {**used, **options}
@@ -318,7 +318,7 @@ def _microcents(dollars: float) -> int:
 
 def _own_models(session: Session) -> tuple[str, ...]:
     """Return the models of the session's settings, else of the chain it was started with, else of its row."""
-    model = session.log.settings().model
+    model = read(session).settings().model
     if model is not None:
         return (model,)
     row, spec = session.row, _spec(session)
@@ -354,7 +354,7 @@ def default_models() -> tuple[str, ...]:
 
 
 def _spec(session: Session) -> dict[str, Any]:
-    spec = session.log.store.detail(session.session_id).spec
+    spec = read(session).detail().spec
     fields = msgspec.json.decode(spec) if spec else {}
     return fields if isinstance(fields, dict) else {}
 
@@ -390,7 +390,7 @@ def original_flags(session: Session) -> str:
 
     None of an imported session: its commands and files are a stranger's, and nobody should be told to run them.
     """
-    if has_foreign_detail(session.log):
+    if read(session).has_foreign_detail():
         return ""
     spec = _spec(session)
     was = [

@@ -16,7 +16,6 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 from msgspec import Struct
-from msgspec.structs import replace
 
 from oakleaf import Cut
 from oakleaf.cli.option_group import complete_file
@@ -26,7 +25,7 @@ from oakleaf.cli.store_option import StoreLocation
 from oakleaf.cli.text_argument import check_utf8
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidPosition, NotFound, OakleafError, SessionTrashed
-from oakleaf.log.log import Log
+from oakleaf.ext import read, read_store, session_at
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionRow
@@ -53,14 +52,13 @@ class Position(Struct, frozen=True):
         """Return a session handle at this position. The stored leaf does not move."""
         if self.leaf is None:
             return self.session
-        log = self.session.log
-        return Session(Log(log.store, replace(self.session.row, leaf=self.leaf), log.runtime))
+        return session_at(self.session, self.leaf)
 
     @property
     def is_on_path(self) -> bool:
         """Whether this position is on the path to the session's leaf."""
         session, leaf = self.session, self.leaf
-        return leaf is None or (leaf.seq <= session.leaf.seq and session.log.leaf_at(leaf.seq) == leaf)
+        return leaf is None or (leaf.seq <= session.leaf.seq and read(session).leaf_at(leaf.seq) == leaf)
 
     def move_leaf(self, summary: str | None = None) -> Cut:
         """Move the session's leaf here: back along the path, or to another branch."""
@@ -91,7 +89,7 @@ def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -
     if branch is not None:
         return Position(session, _leaf_on_branch(session, name, branch, seq), bundle)
     try:
-        return Position(session, session.log.leaf_at(seq), bundle)
+        return Position(session, read(session).leaf_at(seq), bundle)
     except InvalidPosition as error:
         quoted = shlex.quote(name or "latest")
         raise CommandError(f"{error.problem}; oakleaf log {quoted} lists them") from None
@@ -238,10 +236,10 @@ def _matches(store: Store, name: str, *, trashed: bool) -> Iterator[list[Session
 def _with_id(store: Store, session_id: str, *, trashed: bool) -> list[SessionRow]:
     """Return the session with exactly this id, however many ids begin with it."""
     try:
-        row = store.backend.session(session_id)
-    except OakleafError:  # unknown, or no id at all
+        row = read_store(store).find_session(session_id)
+    except OakleafError:  # no id at all
         return []
-    return [row] if (row.trashed_at is not None) == trashed else []
+    return [row] if row is not None and (row.trashed_at is not None) == trashed else []
 
 
 def _with_title(store: Store, title: str, *, trashed: bool) -> list[SessionRow]:

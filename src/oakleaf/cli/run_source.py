@@ -17,7 +17,7 @@ from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import format_age, notify
 from oakleaf.cli.store_option import StoreLocation
 from oakleaf.errors import SessionIsReplay
-from oakleaf.log.lease import is_held
+from oakleaf.ext import read_store
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionRow
@@ -124,7 +124,7 @@ def pick_session(location: StoreLocation, command: str, *, is_open: bool = False
     store = location.open()
     rows = store.sessions(include_children=False, limit=MAX_PICKED).sessions
     if is_open:
-        rows = [row for row in rows if row.status in OPEN_STATUSES and not is_held(row, store.runtime)]
+        rows = [row for row in rows if row.status in OPEN_STATUSES and not read_store(store).is_held(row)]
     if not rows:
         raise CommandError(
             "no session has an interrupted turn; oakleaf ls lists the sessions"
@@ -141,7 +141,7 @@ def pick_session(location: StoreLocation, command: str, *, is_open: bool = False
 
 def _session_lines(store: Store, rows: Sequence[SessionRow]) -> list[str]:
     """Return a line per session: its age, its status unless it is idle, its heading, its id."""
-    names, now = store.headings(rows), store.runtime.now()
+    names, now = store.headings(rows), read_store(store).now()
     ages = [format_age(row.updated_at, now) for row in rows]
     statuses = ["" if row.status == "idle" else row.status for row in rows]
     age_width, status_width = max(map(len, ages)), max(map(len, statuses))

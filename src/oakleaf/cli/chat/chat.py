@@ -53,8 +53,7 @@ from oakleaf.core.tree import Leaf, contains_leaf, shared_seq
 from oakleaf.core.tree_text import describe_entry
 from oakleaf.core.usage import difference, format_cost, format_tokens
 from oakleaf.errors import Fenced, InvalidOperation, OakleafError, SessionRunning, StaleLeaf, short_holder
-from oakleaf.ext import is_model_name, model_by_name, read
-from oakleaf.log.session_list import MAX_COUNT
+from oakleaf.ext import is_model_name, model_by_name, read, read_store
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
 from oakleaf.wire.options import COMMON, OPTIONS, check_options
@@ -237,7 +236,7 @@ class Chat:
             )
         elif end.reason == "cancelled":
             notify(dim("Cancelled; everything so far is saved. /undo removes your message"))
-        elif end.error is not None and self.session.log.cursor.turn and not end.is_limit:
+        elif end.error is not None and read(self.session).cursor.turn and not end.is_limit:
             notify("Your message is saved. /resume tries again, /undo removes it")
 
     # -- errors and other processes -----------------------------------------------------------------
@@ -322,7 +321,7 @@ class Chat:
             *config.models,
         ]
         if self.location.exists:
-            used = self.location.open().backend.count(SessionQuery(), "model", MAX_COUNT)
+            used = read_store(self.location.open()).count(SessionQuery(), "model")
             names += sorted(name for name in used if is_model_name(name))
         return list(dict.fromkeys(names))
 
@@ -341,13 +340,13 @@ class Chat:
             notify(dim("/help lists the commands, Ctrl-D quits"))
         if session is not None and self.is_terminal:
             self._show_latest(session)
-        if session is not None and session.log.cursor.turn:
+        if session is not None and read(session).cursor.turn:
             self._offer_open_turn(session)
 
     def _show_latest(self, session: Session) -> None:
         """Show the last two turns."""
         inputs = (
-            entry.seq for entry in session.log.backwards() if entry.role == "user" and not entry.internal
+            entry.seq for entry in read(session).backwards() if entry.role == "user" and not entry.internal
         )
         newest = list(islice(inputs, TURNS_AT_START + 1))
         is_part = len(newest) > TURNS_AT_START
@@ -358,7 +357,7 @@ class Chat:
     def _offer_open_turn(self, session: Session) -> None:
         """Offer to continue or abandon an interrupted turn, unless another process is running it."""
         try:
-            session.log.raise_if_leased()
+            read(session).check_free()
         except SessionRunning as error:
             self._print_busy(error)
             return
@@ -483,7 +482,7 @@ def _leaf_on_path(session: Session, seq: int) -> Leaf:
         raise CommandError(
             f"there is no entry {seq}: this path has {session.leaf.seq}; /tree lists all entries"
         )
-    return session.log.leaf_at(seq)
+    return read(session).leaf_at(seq)
 
 
 def _go_to(chat: Chat, leaf: Leaf) -> None:
@@ -524,10 +523,9 @@ def _offer_files(chat: Chat, make_plan: PlanFiles, command: str) -> str | Litera
 
 def _print_left(chat: Chat, before: Leaf) -> None:
     """Print which messages of the earlier path are no longer part of the conversation."""
-    log = chat.session.log
-    earlier = log.store.path(log.session_id, leaf=before, first=before.seq + 1).ranges
-    first_left = shared_seq(earlier, log.ranges()) + 1
-    entries_left = log.store.path(log.session_id, leaf=before, first=first_left).entries
+    reader = read(chat.session)
+    earlier = reader.at(before)
+    entries_left = earlier.entries(shared_seq(earlier.ranges(), reader.ranges()) + 1)
     if not entries_left:
         return
     first, last = entries_left[0].seq, entries_left[-1].seq
@@ -558,7 +556,7 @@ def _rewind(chat: Chat, rest: str) -> None:
     rows = [f"{entry.seq:>4}  {clip(text, 200)}" for entry, text in zip(inputs, texts, strict=True)]
     index = pick(rows, "Go back to before which message?", start=len(rows) - 1)
     if index is not None:
-        _go_to(chat, session.log.leaf_at(inputs[index].seq - 1))
+        _go_to(chat, read(session).leaf_at(inputs[index].seq - 1))
         chat.draft = texts[index]
 
 
@@ -569,8 +567,7 @@ def _show(chat: Chat, rest: str) -> None:
     seq = _number(rest)
     if not 1 <= seq <= chat.session.leaf.seq:
         raise CommandError(f"there is no entry {seq}; /tree lists the entries")
-    leaf = chat.session.log.leaf_at(seq)
-    [entry] = chat.session.log.store.path(chat.session.session_id, leaf=leaf, newest=1).entries
+    [entry] = read(chat.session).entries(seq, seq)
     echo(dim(f"{entry.seq} {entry.role or entry.kind} {entry.model or ''}".rstrip()))
     text = entry.message.text if entry.message is not None else ""
     chat.render(text) if text else echo(describe_entry(entry))
@@ -589,13 +586,13 @@ def _fork(chat: Chat, rest: str) -> None:
 
 
 def _print_unanswered(chat: Chat) -> None:
-    if chat.session.log.cursor.turn:
+    if read(chat.session).cursor.turn:
         chat.note("Your last message has no answer. /resume gets one; a new message skips it")
 
 
 def _undo(chat: Chat, rest: str) -> None:
     session = chat.session
-    messages = (entry.message for entry in session.log.backwards() if entry.is_input)
+    messages = (entry.message for entry in read(session).backwards() if entry.is_input)
     message = next(messages, None)
     if message is None:
         raise CommandError("there is no message to undo; /tree lists the entries")
@@ -644,7 +641,7 @@ def _model(chat: Chat, rest: str) -> None:
     models = [model_by_name(name) for name in names]
     session = None if chat.is_new else chat.session
     if session is not None:
-        session.log.raise_if_leased()
+        read(session).check_free()
         session.set(model=names[0])
         chat.switch(session)
     options = with_default_options(names[0], session, chat.agent.model_options)
@@ -656,12 +653,12 @@ def _options(chat: Chat, rest: str) -> None:
     """Show the options of the model's calls, or change them from here on. Those of a new chat are set by its first message."""
     session = None if chat.is_new else chat.session
     changes = {**chat.agent.model_options, **_parse_options(rest)}
-    in_force = merge_options(None if session is None else session.log.settings().options, changes) or {}
+    in_force = merge_options(None if session is None else read(session).settings().options, changes) or {}
     if rest and session is None:
         check_options(chat.provider, in_force)
         chat.agent = replace(chat.agent, model_options=in_force)
     elif rest and session is not None:
-        session.log.raise_if_leased()
+        read(session).check_free()
         session.set(options=changes)
         chat.agent = replace(chat.agent, model_options={})
         chat.switch(session)
@@ -716,8 +713,8 @@ def _resume(chat: Chat, rest: str) -> None:
         chat.switch(resolve_runnable(chat.location, rest))
         chat.note(f"Now in {chat.session.session_id}, at entry {chat.session.leaf.seq}")
         return
-    log = None if chat.is_new else chat.session.log
-    if log is not None and (log.cursor.turn or log.store.inbox(log.session_id, 1)):
+    reader = None if chat.is_new else read(chat.session)
+    if reader is not None and (reader.cursor.turn or reader.inbox(1)):
         chat.turn(None)
     else:
         chat.note("There is no open turn here")

@@ -26,6 +26,7 @@ from oakleaf.cli.rendering.output import (
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.time_text import parse_duration
 from oakleaf.errors import OakleafError, SessionRunning
+from oakleaf.ext import read_store
 from oakleaf.ingest.importers import find_importer
 from oakleaf.session import Session
 from oakleaf.store import GRACE_MICROSECONDS, Store
@@ -143,10 +144,10 @@ def gc(
     Without --trashed-for and --idle-for no session is touched.
     """
     store = location.open()
-    now = store.runtime.now()
+    now = read_store(store).now()
     old = _trashed_before(store, now - parse_duration("--trashed-for", trashed_for)) if trashed_for else []
     idle = _idle_before(store, now - parse_duration("--idle-for", idle_for)) if idle_for else []
-    unreferenced = store.backend.unreferenced_blobs(now - GRACE_MICROSECONDS)
+    unreferenced = read_store(store).unreferenced_blobs(now - GRACE_MICROSECONDS)
     if not old and not idle and not unreferenced.blobs:
         print_json(dropped_blobs=0, purged=[], trashed=[]) if is_json else notify("nothing to do")
         return 0

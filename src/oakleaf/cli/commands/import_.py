@@ -31,6 +31,7 @@ from oakleaf.cli.rendering.output import (
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.errors import IdConflict, OakleafError, StoreDamaged, StoreError
+from oakleaf.ext import read_store
 from oakleaf.ingest.importers import find_importer, read_sessions
 from oakleaf.ingest.ingest import ToolImportResult
 from oakleaf.ingest.records import LossReport
@@ -300,7 +301,7 @@ def _copy(store: Store, names: Sequence[str], other: Store, *, new_id: bool) -> 
     result = CopyResult()
     with progress_bar("copy", unit="sessions") as step:
         for done, name in enumerate(names, 1):
-            exists = not new_id and other.backend.find_session(name) is not None
+            exists = not new_id and read_store(other).find_session(name) is not None
             try:
                 copy_id = store.copy(name, to=other, new_id=new_id).session_id
                 (result.existing if exists else result.copied).append(copy_id)

@@ -25,6 +25,7 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.usage import format_cost
 from oakleaf.errors import NotFound, SessionTrashed
+from oakleaf.ext import read_store
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionPage, SessionRow, Status
 
@@ -90,7 +91,7 @@ def ls(
     oakleaf ls --parent ses_3f --all --json
     """
     store = location.open()
-    now = store.runtime.now()
+    now = read_store(store).now()
     query["parent_session"] = None if parent is None else _parent(location, store, parent)
     query["tag"] = None if tag is None else _pair(tag)
     query["started_from"] = None if after is None else parse_time("--after", after, now)

@@ -40,6 +40,7 @@ from oakleaf.cli.text_argument import read_stdin, text_option
 from oakleaf.core.context import active_compactions
 from oakleaf.core.entries import Effects
 from oakleaf.errors import FilesChanged, InvalidOperation, InvalidPosition
+from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf_workspace.file_rewind import FilesPlan, PlanFiles, count_text
 
@@ -349,7 +350,7 @@ def compact(
 def uncompact(location: StoreLocation, reference: str, is_json: bool) -> None:
     """Cancel the latest compaction."""
     session = resolve_stored_session(location, reference)
-    if not active_compactions(session.log.store.control_entries(session.session_id, leaf=session.leaf)):
+    if not active_compactions(read(session).control_entries()):
         raise CommandError(
             f"{session.session_id} has no active compaction; oakleaf compact {shlex.quote(reference)} creates one"
         )

@@ -10,8 +10,6 @@ import click
 import msgspec
 
 from oakleaf import PendingApproval
-from oakleaf.agent.call_status import is_awaited_by_worker, read_call_status
-from oakleaf.agent.task_line import ancestors
 from oakleaf.cli.agent_options import (
     AgentOptions,
     CommandAgent,
@@ -47,7 +45,6 @@ from oakleaf.cli.turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
 from oakleaf.core.usage import Totals, difference, format_cost, format_tokens
 from oakleaf.errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
 from oakleaf.ext import read
-from oakleaf.log.lease import is_held
 from oakleaf.session import Session
 
 
@@ -236,11 +233,11 @@ def cancel(location: StoreLocation, reference: str, seconds: float, is_json: boo
     """
     session = resolve_runnable(location, reference)
     session.refresh()
-    turn = session.log.cursor.turn
+    turn = read(session).cursor.turn
     holder = session.row.holder
     is_requested, deadline = session.cancel(), time.monotonic() + seconds
     while (has_turn := _is_open(session, turn)) and is_requested and time.monotonic() < deadline:
-        if holder is not None and not is_held(session.row, session.log.runtime):
+        if holder is not None and not read(session).is_held():
             holder = None
             session.cancel()  # the user's own loop left the turn open, or its process died: close it here
         else:
@@ -269,7 +266,7 @@ def cancel(location: StoreLocation, reference: str, seconds: float, is_json: boo
 
 def _is_open(session: Session, turn: int) -> bool:
     session.refresh()
-    return bool(turn) and session.log.cursor.turn == turn
+    return bool(turn) and read(session).cursor.turn == turn
 
 
 @click.command()
@@ -301,7 +298,7 @@ def approve(
                 "" if call.session_id == session.session_id else f"  (called by its task {call.session_id})"
             )
             echo(f"{n}. {approval_details(call)}{where}{decided_elsewhere(call)}")
-    in_trash = read_call_status(session.log).trashed_tasks
+    in_trash = read(session).call_status().trashed_tasks
     for task in dict.fromkeys(in_trash.values()):
         print_error(TaskTrashed(session.session_id, task).command_text)
     if not calls:
@@ -314,16 +311,17 @@ def approve(
         return FAILURE
     for call in calls:
         session.approve(call, allow=not deny)
-    notify(f"{'denied' if deny else 'allowed'}; {_continue_hint(session)}")
+    notify(f"{'denied' if deny else 'allowed'}; {_continue_hint(location, session)}")
     return 0
 
 
-def _continue_hint(session: Session) -> str:
+def _continue_hint(location: StoreLocation, session: Session) -> str:
     """Say how to continue: a task continues with the session that started it."""
-    top = [session.log, *ancestors(session.log)][-1]
-    if is_awaited_by_worker(top):  # the approval wakes it
+    top = [read(session), *read(session).ancestors()][-1]
+    if top.is_awaited_by_worker():  # the approval wakes it
         return "its worker continues"
-    return f"continue with: oakleaf resume {top.session_id}{flags_for_open_calls(Session(top))}"
+    flags = flags_for_open_calls(location.open().session(top.session_id))
+    return f"continue with: oakleaf resume {top.session_id}{flags}"
 
 
 def _content(text: str | None, *, is_new: bool) -> str | None:
@@ -342,7 +340,7 @@ def _content(text: str | None, *, is_new: bool) -> str | None:
 def _has_work(session: Session) -> bool:
     """Return whether a turn is open, or an input is queued; if not, say so."""
     name = session.session_id
-    if session.log.cursor.turn or session.log.store.inbox(name, 1):
+    if read(session).cursor.turn or read(session).inbox(1):
         return True
     notify(f"{name} has no open turn; continue with: oakleaf run --resume {name} TEXT")
     return False
@@ -415,7 +413,7 @@ def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Total
         notify(f"continue with: oakleaf approve {name}, then {resume}")
     elif end.reason == "cancelled":
         notify(f"cancelled; everything so far is saved. Continue with: oakleaf run --resume {name} TEXT")
-    elif end.error is not None and session.log.cursor.turn and not end.is_limit:
+    elif end.error is not None and read(session).cursor.turn and not end.is_limit:
         notify(f"the input is saved; continue with: {resume}")
     notify(dim(f"{name} · {format_tokens(spent)} · {format_cost(spent)}"))
 

@@ -27,7 +27,7 @@ from oakleaf.cli.rendering.output import (
 from oakleaf.cli.rendering.pager import page_errors, print_next_page
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.errors import IndexBehind
-from oakleaf.log.session_list import hit_headings
+from oakleaf.ext import read_store
 
 _SESSION = re.compile(r"(?<!\S)session:([^\s\"]+)")
 _EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")
@@ -81,14 +81,14 @@ def search(
     typed = _SESSION.sub(lambda word: _whole_id(location, word[1], trashed=trashed), " ".join(query))
     try:
         with progress_bar("index", unit="entries") as step:
-            store.backend.index(lambda done, remaining: step(done, None))
+            store.index(lambda done, remaining: step(done, None))
     except IndexBehind as behind:  # the indexed part can still be searched
         notify(
             f"results may be incomplete: {plural(behind.sessions, 'session')} cannot be indexed now ({behind.reason})"
         )
     with page_errors(page):
         page_of_hits = store.search(typed, limit=limit, before=page, trashed=trashed, catch_up=False)
-    names = hit_headings(store.backend, page_of_hits.hits)
+    names = read_store(store).hit_headings(page_of_hits.hits)
     if is_json:
         hits = [
             {"reference": hit.reference, "heading": names[hit.session_id], **to_json_value(hit)}

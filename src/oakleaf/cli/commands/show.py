@@ -42,9 +42,6 @@ from oakleaf.core.turn_reader import message_text
 from oakleaf.core.usage import format_cost, format_tokens, total
 from oakleaf.errors import short_holder
 from oakleaf.ext import read
-from oakleaf.log.lease import is_held
-from oakleaf.log.ledger import calls_at
-from oakleaf.log.session_list import current_row, heading, headings
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
 from oakleaf.wire import PROVIDERS, find_provider
@@ -79,7 +76,7 @@ def show(
     path = session.path(last=last)
     if is_json:
         print_json(
-            session=as_data(current_row(session.row, session.log.runtime)),
+            session=as_data(read(session).row()),
             entries=[entry_data(entry) for entry in path],
             window_use=read(session).window_use() if last is None else None,
             queued=[
@@ -129,10 +126,8 @@ def log(
     if events:
         print_lines(encode_line(event).decode() for event in newest_events(session, since, last))
         return
-    if is_all and last is not None:
-        entries = session.log.newest_entries(last, since)
-    elif is_all:
-        entries = read(session).tree_entries(since=since)
+    if is_all:
+        entries = read(session).tree_entries(last, since=since)
     else:
         entries = session.path(since=since, last=last)
     if not entries:
@@ -167,10 +162,10 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
     """
     position = resolve(location, reference)
     session = position.session_at()
-    related = list(session.log.store.all_sessions(SessionQuery(parent_session=session.session_id)))
+    related = list(read(session).store.all_sessions(SessionQuery(parent_session=session.session_id)))
     if is_json:
         print_json(
-            session=as_data(current_row(session.row, session.log.runtime)),
+            session=as_data(read(session).row()),
             leaf=session.leaf,
             branches=session.branches(),
             labels={str(leaf): label for leaf, label in session.labels().items()},
@@ -182,7 +177,7 @@ def tree(location: StoreLocation, reference: str, is_json: bool) -> None:
         )
         return
     echo(draw_tree(session, width=width(160)))
-    names = headings(session.log.store, related)
+    names = read(session).store.headings(related)
     for row in related:
         echo(
             dim(f"  {row.relation} at {row.parent_seq}: {row.session_id}  {clip(names[row.session_id], 60)}")
@@ -285,8 +280,8 @@ def _open_calls_data(session: Session) -> dict[str, object]:
 
 def _header_lines(session: Session, *, is_whole: bool) -> Iterator[str]:
     """Yield the lines about the session. Only the whole path shows the size of the next request, because it is measured there."""
-    row = current_row(session.row, session.log.runtime)
-    name = heading(session.log.store, row)
+    row = read(session).row()
+    name = read(session).store.heading(row)
     is_named = name != row.session_id
     yield f"{bold(clip(name, 100))}  {dim(row.session_id)}" if is_named else bold(row.session_id)
     facts = [
@@ -389,13 +384,12 @@ def _open_call_lines(position: Position) -> Iterator[str]:
     session = position.session
     if not session.open_tool_calls:
         return
-    from oakleaf.agent.call_status import is_awaited_by_worker, read_call_status
-    from oakleaf.agent.task_line import ancestors
     from oakleaf.cli.rendering.left_behind import earlier_text
 
-    status = read_call_status(session.log)
+    reader = read(session)
+    status = reader.call_status()
     row = session.row
-    runner = short_holder(row.holder) if row.holder and is_held(row, session.log.runtime) else None
+    runner = short_holder(row.holder) if row.holder and reader.is_held() else None
     unrecorded: list[str] = []
     for call in session.open_tool_calls:
         place = (call.seq, call.index)
@@ -418,7 +412,7 @@ def _open_call_lines(position: Position) -> Iterator[str]:
         elif runner is None and place not in status.decided and not status.has_recorded_starts:
             mark = "no start recorded: it may have run"
             unrecorded.append(call.call.name)
-        if runner is None and session.log.original_call(call) is None:
+        if runner is None and reader.original_call(call) is None:
             mark += "; its arguments hold a secret that was not stored, so it is not run again"
         yield f"      {click.style('?', fg='red', bold=True)} {bold(call.call.name)} {click.style(f'[{mark}]', fg='red')}"
     if runner is not None and not session.pending_approvals():
@@ -441,8 +435,8 @@ def _open_call_lines(position: Position) -> Iterator[str]:
             "with turn.result(), and with turn.run() or turn.started() that it starts"
         )
         return
-    top = [session.log, *ancestors(session.log)][-1]
-    if is_awaited_by_worker(top) and not _import_first(position):
+    top = [reader, *reader.ancestors()][-1]
+    if top.is_awaited_by_worker() and not _import_first(position):
         notify(f"{first}its worker continues")
         return
     notify(f"{first}oakleaf resume {session.session_id}{flags_for_open_calls(session)} continues")
@@ -450,7 +444,7 @@ def _open_call_lines(position: Position) -> Iterator[str]:
 
 def _queued_inputs(session: Session) -> Iterator[tuple[int, int, str]]:
     """Yield the number, time and text of each input that waits for the turn before it to end."""
-    for queued in session.log.store.inbox(session.session_id):
+    for queued in read(session).inbox():
         message = decode("message", queued.body)
         assert isinstance(message, Message)
         yield queued.number, queued.at, message_text(message)
@@ -462,7 +456,7 @@ def _queued_lines(position: Position) -> Iterator[str]:
     texts = [text for _, _, text in _queued_inputs(session)]
     for text in texts:
         yield f"      … {safe(clip(' '.join(text.split()), width() - 18))} {click.style('[queued]', dim=True)}"
-    if not texts or session.open_tool_calls or is_held(session.row, session.log.runtime):
+    if not texts or session.open_tool_calls or read(session).is_held():
         return
     first = _import_first(position)
     inputs = "the queued input" if len(texts) == 1 else f"the {len(texts)} queued inputs"
@@ -479,7 +473,7 @@ def _show_entry(position: Position, *, is_json: bool) -> None:
         name = shlex.quote(str(position.bundle or session.session_id))
         raise CommandError(f"0 is before the first entry; oakleaf log {name} lists the entries")
     (entry,) = session.path(last=1)
-    calls = calls_at(session.log, entry)
+    calls = read(session).calls_at(entry)
     if is_json:
         print_json(entry=entry_data(entry), usage=total(calls) if calls else None)
         return

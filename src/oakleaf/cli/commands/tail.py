@@ -14,8 +14,8 @@ from oakleaf.cli.commands.show import entry_data
 from oakleaf.cli.reference import reference, resolve_session
 from oakleaf.cli.rendering.output import echo, encode_line, iso
 from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import MAX_COUNT
+from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf.stores.base import Fact
 
@@ -77,14 +77,5 @@ def _line(session: Session, fact: Fact) -> dict[str, Any]:
         "at": iso(fact.at),
         "kind": fact.kind,
         "data": fact.data,
-        "entries": [entry_data(entry) for entry in _entries(session, fact)],
+        "entries": [entry_data(entry) for entry in read(session).appended_entries(fact)],
     }
-
-
-def _entries(session: Session, fact: Fact) -> list[Any]:
-    """Return the entries the fact appended; none for a title, a status or a move."""
-    first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
-    if first is None or last is None or branch is None:
-        return []
-    store = session.log.store
-    return store.path(session.session_id, leaf=Leaf(branch, last), first=first, last=last).entries

@@ -16,12 +16,14 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.tree import parse_seq
 from oakleaf.core.usage import Totals, add, format_cost
-from oakleaf.ext import SessionStorage, read
-from oakleaf.log.ledger import calls_with_sessions
+from oakleaf.ext import SessionStorage, UsageColumn, read, read_store
 from oakleaf.session import Session, UsageView
-from oakleaf.stores.counts import QUARTER, UsageColumn, sum_usage
 
 _GROUPS = ("day", "model", "agent", "session", "purpose", "bucket")
+
+
+QUARTER_SECONDS = 900
+"""A store sums by quarters of an hour: the days of every time zone begin with one."""
 
 
 @click.command()
@@ -71,9 +73,9 @@ def usage(
             stored, turns = read(session).storage(), session.row.turns
     else:
         store = location.open()
-        floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
+        floor = 0 if since is None else parse_time("--since", since, read_store(store).now())
         # Summed in the database: a store may have millions of calls.
-        groups = _group_by_name(store.backend.usage_by(_column(by), floor), by)
+        groups = _group_by_name(read_store(store).usage_by(_column(by), floor), by)
     whole = reduce(add, groups.values(), Totals())
     if is_json:
         print_json(
@@ -101,13 +103,12 @@ def _storage_rows(stored: SessionStorage, turns: int) -> Iterator[tuple[str, ...
 
 
 def _of_one(session: Session, view: UsageView, by: str | None, since: str | None) -> dict[str, Totals]:
-    log, floor, leaf = session.log, 0, None
+    reader, floor, leaf = read(session), 0, None
     if since is not None and (seq := parse_seq(since)) is not None:
-        leaf = log.leaf_at(seq)
+        leaf = reader.leaf_at(seq)
     elif since is not None:
-        floor = parse_time("--since", since, log.runtime.now())
-    calls = ((row, call) for row, call in calls_with_sessions(log, view, leaf) if call.at >= floor)
-    return _group_by_name(sum_usage(calls, _column(by)), by)
+        floor = parse_time("--since", since, reader.store.now())
+    return _group_by_name(reader.usage_by(_column(by), view, after=leaf, since=floor), by)
 
 
 def _column(by: str | None) -> UsageColumn:
@@ -130,7 +131,7 @@ def _name(by: str | None, value: str) -> str:
         case None:
             return "total"
         case "day":
-            return datetime.fromtimestamp(int(value) * QUARTER / 1e6).strftime("%Y-%m-%d")
+            return datetime.fromtimestamp(int(value) * QUARTER_SECONDS).strftime("%Y-%m-%d")
         case "model":
             return value or "(unknown)"
         case "agent":

@@ -26,6 +26,7 @@ import msgspec
 
 from oakleaf.cli.rendering.output import bold, clip, dim, echo, fit_line, print_json, width
 from oakleaf.core.usage import Totals, format_cost
+from oakleaf.ext import read, session_at
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.store import open as open_store
@@ -253,9 +254,7 @@ def resume(presenter: Presenter, session: Session, before: dict[str, bytes]) -> 
 
 def rendered_prefix(session: Session, seq: int) -> dict[str, bytes]:
     """Return each provider's request after entry `seq`, as bytes."""
-    from oakleaf.cli.reference import Position
-
-    at_entry = Position(session, session.log.leaf_at(seq)).session_at()
+    at_entry = session_at(session, read(session).leaf_at(seq))
     return {name: render(at_entry.request(name)) for name in PROVIDERS}
 
 

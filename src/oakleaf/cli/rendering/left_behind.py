@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from oakleaf import PendingApproval
-from oakleaf.agent.tools.tool import EarlierCall
 from oakleaf.cli.rendering.output import clip, notify, plural, safe, width
 from oakleaf.cli.rendering.turn_events import call_details, call_text, mark, preview
+from oakleaf.ext import EarlierCall
 from oakleaf.session import Session
 
 SHOWN = 5
