@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import NotFound, Session, ext, user
+from oakleaf import NotFound, Session, assistant, ext, user
 from oakleaf.core.fit import Budget
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument, InvalidPosition, KeyReused, SessionRunning
@@ -213,6 +213,15 @@ class TestStore:
         assert blob is not None
         assert (blob.data, blob.mime) == (b"bytes", "text/plain")
         assert ext.read_store(store).blob("0" * 64) is None
+
+    def test_a_change_is_found_by_its_key_in_its_session_only(self, store: Store) -> None:
+        session, other = store.start(), store.start()
+        leaf = session.append([user("hi")], key="k").leaf
+        session.append([assistant("hello")])
+        reader = ext.read_store(store)
+        assert reader.find_change(session.session_id, "k") == leaf
+        assert reader.find_change(session.session_id, "other") is None
+        assert reader.find_change(other.session_id, "k") is None
 
 
 class TestHandles:

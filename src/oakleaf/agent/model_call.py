@@ -21,7 +21,7 @@ from oakleaf.core import context as contexts
 from oakleaf.core.context import Context, Item
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Endpoint, Settings
-from oakleaf.core.messages import Message, Part, ToolCall
+from oakleaf.core.messages import Message, with_unique_ids
 from oakleaf.core.redact import Redactor, is_key_text
 from oakleaf.core.usage import Usage
 from oakleaf.errors import (
@@ -285,22 +285,6 @@ def _changed_endpoints(
         endpoint = None if endpoint_for is None else endpoint_for(settings)
     is_known = endpoint is None or endpoint == contexts.endpoint_of(settings, model.provider)
     return None if is_known or endpoint is None else {model.provider: endpoint}
-
-
-def with_unique_ids(message: Message) -> Message:
-    """Give calls that share an id ids of their own: a result is paired by id."""
-    used_ids: set[str] = set()
-    parts: list[Part] = []
-    for part in message.parts:
-        if isinstance(part, ToolCall):
-            call_id, number = part.id, 1
-            while call_id in used_ids:
-                number += 1
-                call_id = f"{part.id}-{number}"
-            used_ids.add(call_id)
-            part = part if call_id == part.id else replace(part, id=call_id)
-        parts.append(part)
-    return replace(message, parts=tuple(parts))
 
 
 class StreamBuffer:

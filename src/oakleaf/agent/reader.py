@@ -410,6 +410,11 @@ class StoreReader:
         """Return the facts of a session after number `after`."""
         return self._store.journal(session_id, after, limit)
 
+    def find_change(self, session_id: str, key: str) -> Leaf | None:
+        """Return where the change ended that a session recorded under a key; None if it recorded none."""
+        change = self._store.find_change(session_id, key)
+        return None if change is None else change.leaf
+
     def drafts(self, session_ids: Sequence[str]) -> dict[str, str | None]:
         """Return what runs elsewhere have saved of the answers in progress."""
         return {session_id: self._store.draft(session_id) for session_id in session_ids}

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from oakleaf.errors import InvalidMessage
 
@@ -244,3 +245,19 @@ def to_user_message(content: str | Message) -> Message:
             f"a turn opens with a user message, not {name}; append others with session.append"
         )
     return message
+
+
+def with_unique_ids(message: Message) -> Message:
+    """Give calls that share an id ids of their own: a result is paired by id."""
+    used_ids: set[str] = set()
+    parts: list[Part] = []
+    for part in message.parts:
+        if isinstance(part, ToolCall):
+            call_id, number = part.id, 1
+            while call_id in used_ids:
+                number += 1
+                call_id = f"{part.id}-{number}"
+            used_ids.add(call_id)
+            part = part if call_id == part.id else replace(part, id=call_id)
+        parts.append(part)
+    return replace(message, parts=tuple(parts))

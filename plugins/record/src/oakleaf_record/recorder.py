@@ -21,11 +21,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import plugins
-from oakleaf.agent.model_call import with_unique_ids
 from oakleaf.core.context import build_context
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import INTERRUPTED, Settings
-from oakleaf.core.messages import Message, Part, ToolResult, assistant, system, tool_result
+from oakleaf.core.messages import (
+    Message,
+    Part,
+    ToolResult,
+    assistant,
+    system,
+    tool_result,
+    with_unique_ids,
+)
 from oakleaf.core.tool_definitions import ToolSet, define_tools
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
@@ -40,7 +47,7 @@ from oakleaf.errors import (
     UnknownCommit,
     UnrecognizedReply,
 )
-from oakleaf.ext import price
+from oakleaf.ext import price, read, read_store
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf.wire import Answer, find_provider
@@ -116,8 +123,10 @@ class Recorder(Listener):
         """Why the store is away, while it is."""
         self.unrecorded: list[Job] = []
         """What was not written when the recorder was closed; `record_elsewhere` writes it."""
-        self._run = store.runtime.new_id("")
-        self._holder = f"{store.runtime.holder()}#{self._run}"
+        runtime = store.runtime
+        self._reader, self._new_id = read_store(store), runtime.new_id
+        self._run = runtime.new_id("")
+        self._holder = f"{runtime.holder()}#{self._run}"
         self._positions: dict[int, CallPosition] = {}
         self._prompts: dict[str, list[str]] = {}
         """The texts in the arguments of each session's open calls: one of them may be the prompt of a task."""
@@ -214,11 +223,11 @@ class Recorder(Listener):
 
     def _end_session(self, session_id: str) -> None:
         """Mark a session interrupted that waits for something that will not be recorded any more."""
-        log = self.store.session(session_id).log
-        row = log.refresh()
+        session = self.store.session(session_id)
+        row = session.refresh()
         if row.status == "running" and row.holder == self._holder:
             ended = {"status": "interrupted", "holder": None}
-            log.record("interrupted", data={"holder": row.holder}, row=ended)
+            session.log.record("interrupted", data={"holder": row.holder}, row=ended)
 
     def _record_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -295,20 +304,21 @@ class Recorder(Listener):
         if position is not None and session.leaf != position[1]:
             session.log.move(position[1])
         self.sessions.setdefault(session.session_id)
-        tools = define_tools(request.tools, session.log.runtime.redactor)
+        tools = define_tools(request.tools, self._reader.redactor)
         settings = self._new_settings(session, request, tools)
         holder = {"holder": self._holder, "lease_until": None}  # a name for `doctor`, which leases it nothing
         columns = {**_tool_columns(session.row.tool_names, tools), **holder}
-        call_id = session.log.runtime.new_id("")
+        call_id = self._new_id("")
         announced = Call(call_id, 0, 0, None, call.started_at, provider=request.provider, model=request.model)
         ends = [
             end for end in range(count + 1, len(request.messages) + 1) if _is_boundary(request.messages, end)
         ]
         is_announced = False
         for end in ends:  # each with a key of its own: another request may share only a part of them
-            new = _with_stored_ids(session.log.cursor, request.messages[:count], request.messages[count:end])
+            cursor = read(session).cursor
+            new = _with_stored_ids(cursor, request.messages[:count], request.messages[count:end])
             is_last = end == len(request.messages)
-            drafts = list(self._follow(session.log.cursor, new, settings, closes=is_last))
+            drafts = list(self._follow(cursor, new, settings, closes=is_last))
             settings, count = None, end
             if not drafts:
                 continue
@@ -323,10 +333,9 @@ class Recorder(Listener):
             )
         if not is_announced:
             # A system prompt alone opens no turn, so no end of one would set another status.
-            columns |= {"status": "running"} if session.log.cursor.turn else {}
-            if (
-                settings is not None and not session.log.cursor.open_calls
-            ):  # a known history, asked another way
+            cursor = read(session).cursor
+            columns |= {"status": "running"} if cursor.turn else {}
+            if settings is not None and not cursor.open_calls:  # a known history, asked another way
                 announced = replace(announced, after_seq=session.leaf.seq + 1)
                 session.log.append([settings], calls=[announced], row=columns)
             else:
@@ -342,7 +351,7 @@ class Recorder(Listener):
         if found is None:
             return None
         session = found[0]
-        last = next(fact.data for fact in session.log.facts_backwards() if fact.kind == CONVERSATION_STORED)
+        last = next(fact.data for fact in read(session).facts_backwards() if fact.kind == CONVERSATION_STORED)
         return session, Leaf(last["branch"], last["last"])
 
     def _find(
@@ -392,14 +401,13 @@ class Recorder(Listener):
 
     def _find_key(self, key: str, *, is_first: bool = False) -> tuple[Session, Leaf] | None:
         """Return the position of the change with this key; if several sessions have it, prefer one whose leaf it is."""
-        rows = self.store.backend.sessions(SessionQuery(key=key)).sessions
         places: list[tuple[SessionRow, Leaf]] = []
-        for row in rows:
-            change = self.store.backend.find_change(row.session_id, key)
-            if change is not None:
-                places.append((row, change.leaf))
+        for row in self._reader.sessions(SessionQuery(key=key)).sessions:
+            leaf = self._reader.find_change(row.session_id, key)
+            if leaf is not None:
+                places.append((row, leaf))
         if is_first:
-            now = self.store.runtime.now()
+            now = self._reader.now()
             places = [place for place in places if now - place[0].updated_at < RETRY_MICROSECONDS]
         if not places:
             return None
@@ -432,7 +440,7 @@ class Recorder(Listener):
         """Return the settings that differ from those of the session; None if none do."""
         context = build_context(session.path())
         now = context.settings
-        redact = session.log.runtime.redactor.redact_json
+        redact = self._reader.redactor.redact_json
         options = redact(request.options)
         changed: dict[str, Any] = {}
         if redact(request.system) != "\n\n".join(context.system):
@@ -487,7 +495,7 @@ class Recorder(Listener):
     def _append_end(self, call: ApiCall, position: CallPosition) -> None:
         request, session = position.request, position.session
         session.refresh()  # another call of the same session may have moved it
-        if session.log.leaf != position.leaf:
+        if session.leaf != position.leaf:
             session.log.move(position.leaf)
         if call.end == "unreachable":
             self._fail(position, call, call.error)
@@ -517,7 +525,7 @@ class Recorder(Listener):
             self._answer(position, call, answer)
         if request.conversation is not None:
             key = _conversation_key(request.conversation)
-            is_known = session.log.find_change(key) is not None
+            is_known = self._reader.find_change(session.session_id, key) is not None
             session.log.record(CONVERSATION_STORED, key=None if is_known else key, only_at_leaf=True)
         if reply.response_id is not None and request.provider == "openai":
             key = _response_key(reply.response_id)
@@ -530,11 +538,11 @@ class Recorder(Listener):
         digest = next(history_digests([HistoryMessage(message)], position.digest))
         key = _history_key(digest)
         row = self._ledger_row(position, call, answer)
-        earlier = session.log.find_change(key)
-        if earlier is not None and earlier.leaf.seq == position.leaf.seq + 1:
+        earlier = self._reader.find_change(session.session_id, key)
+        if earlier is not None and earlier.seq == position.leaf.seq + 1:
             # The same answer again: the entry is there, the call was paid for once more.
             session.log.record("call_recorded", calls=[replace(row, answer_seq=None)], replaces_call=True)
-            session.log.move(earlier.leaf)
+            session.log.move(earlier)
         else:
             draft = Draft(message, answer.model or position.request.model, answer.finish, answer.evidence)
             columns = None if message.calls else {"holder": None}
