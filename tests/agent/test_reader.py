@@ -12,7 +12,7 @@ import pytest
 
 import oakleaf
 from oakleaf import NotFound, Session, assistant, ext, user
-from oakleaf.core.fit import Budget
+from oakleaf.core.fit import Budget, fit
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument, InvalidPosition, KeyReused, SessionRunning
 from oakleaf.log.log import Log
@@ -169,7 +169,7 @@ class TestPrompt:
     def test_a_budget_bounds_what_is_read(self, stored: Session) -> None:
         reader = ext.read(stored)
         fitted = reader.context_within(Budget(messages=5))
-        assert fitted.items == stored.fit(Budget(messages=5)).context.items
+        assert fitted.items == fit(stored.context(), Budget(messages=5)).context.items
         assert reader.prompt_frame()[0].seq == 1
         assert reader.message_limits() == {}
 
