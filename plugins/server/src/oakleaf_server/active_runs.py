@@ -13,11 +13,7 @@ from typing import Any
 
 import msgspec
 
-from oakleaf.agent.call_status import is_awaited_by_worker, read_call_status
-from oakleaf.agent.events import Event
-from oakleaf.agent.run import Run
-from oakleaf.agent.task_line import is_task_of
-from oakleaf.core.context import fold_settings
+from oakleaf import Event, Run
 from oakleaf.core.entries import Effects, Settings
 from oakleaf.errors import (
     ImportNotAccepted,
@@ -27,8 +23,7 @@ from oakleaf.errors import (
     ToolsMissing,
     TurnLimit,
 )
-from oakleaf.ext import ToolLike, split_tools
-from oakleaf.log.lease import interrupt
+from oakleaf.ext import ToolLike, read, read_store, split_tools
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf_server.context import ServerAgent, ServerContext
@@ -77,7 +72,7 @@ class ActiveRuns:
         """Resume the open turn."""
         how = await self._how(session, model, options)
         how |= {} if effects is None else {"effects": effects}
-        await asyncio.to_thread(session.log.raise_if_leased)
+        await asyncio.to_thread(read(session).check_free)
         await asyncio.to_thread(_check_tasks, session, how["tools"])
         await self._drive(session, session.resume(**how), RESUME_GRACE)
 
@@ -87,13 +82,13 @@ class ActiveRuns:
         A run that was about to stop when the approval arrived does not see it: wait for its end, then resume. A
         worker whose task slept is woken by the approval, and has the tools.
         """
-        if await asyncio.to_thread(is_awaited_by_worker, session.log):
+        if await asyncio.to_thread(read(session).is_awaited_by_worker):
             return False
         run = self._runs.get(session.session_id)
         if run is not None:
             await asyncio.wait([self._tasks[run]], timeout=RESUME_GRACE)
         await asyncio.to_thread(session.refresh)
-        if not await asyncio.to_thread(lambda: session.log.cursor.turn):
+        if not await asyncio.to_thread(lambda: read(session).cursor.turn):
             return False
         try:
             await self.resume(session, None)
@@ -133,7 +128,7 @@ class ActiveRuns:
         self, session: Session, model: str | None, options: Mapping[str, Any] | None
     ) -> dict[str, Any]:
         agent = self._context.agent
-        settings = await asyncio.to_thread(_settings, session)
+        settings = await asyncio.to_thread(read(session).settings)
         models = agent.answering_models(model, settings.model)
         if models == list(agent.models):  # its options are those of its models
             own = settings.options or {}
@@ -200,16 +195,18 @@ def _interrupt(store: Store, session_id: str) -> None:
         row = session.row
         if row.holder is None:
             return
-        for task_id in read_call_status(session.log).tasks:
-            task = store.backend.find_session(task_id)
-            if task is not None and is_task_of(task, session_id):
+        for task_id in read(session).call_status().tasks:
+            task = read_store(store).find_session(task_id)
+            # A journal from elsewhere may name any session as a task.
+            if task is not None and (task.relation, task.parent_session) == ("task", session_id):
                 _interrupt(store, task_id)
-        interrupt(session.log, row)
+        if session.row.fence == row.fence:
+            session.interrupt()
 
 
 def _check_tasks(session: Session, tools: Iterable[ToolLike]) -> None:
     """Refuse to resume a turn that waits for a task in the trash, before it starts: it might take longer than the grace."""
-    read_call_status(session.log).raise_if_trashed(session.log, split_tools(tools)[0])
+    read(session).raise_if_task_trashed(split_tools(tools)[0])
 
 
 def responder(agent: ServerAgent, session: Session, settings: Settings) -> Responder:
@@ -222,7 +219,3 @@ def responder(agent: ServerAgent, session: Session, settings: Settings) -> Respo
     except ModelUnavailable as error:
         return Responder(model=None, tools=tools, problem=error.reason, hint=error.command_hint or None)
     return Responder(model=models[0].model, tools=tools)
-
-
-def _settings(session: Session) -> Settings:
-    return fold_settings(session.log.store.control_entries(session.session_id, leaf=session.leaf))

@@ -16,16 +16,12 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from anyio import to_thread
 from litestar import Request
 from msgspec import Struct
-from msgspec.structs import replace
 
-from oakleaf.agent.limits import Limits, with_defaults
-from oakleaf.agent.prompt_window import MessageLimits, tree_message_limits
+from oakleaf import Limits, Workspace
 from oakleaf.core.entries import Effects
 from oakleaf.core.tree import Branch, Leaf, reachable_seqs
 from oakleaf.errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
-from oakleaf.ext import ToolLike
-from oakleaf.log.log import Log
-from oakleaf.log.workspace import Workspace
+from oakleaf.ext import MessageLimits, ToolLike, read, read_store, session_at, with_defaults
 from oakleaf.models.base import Model, model_name
 from oakleaf.session import Session
 from oakleaf.store import Store
@@ -159,7 +155,7 @@ class ServerContext:
     ) -> None:
         self.store, self.access, self.agent, self.metrics = store, access, agent, metrics
         self.live = LiveHub()
-        self.poller = StorePoller(store.backend, self.live)
+        self.poller = StorePoller(read_store(store), self.live)
         self._open_for_owner = open_for_owner
         self._owner_stores: dict[str, Store] = {}
         self._lock = Lock()
@@ -212,7 +208,7 @@ class ServerContext:
             raise InvalidPosition(text, 0, session.leaf.seq)
         branch, seq = match.groups()
         if branch is None:
-            return session.log.leaf_at(int(seq))
+            return read(session).leaf_at(int(seq))
         leaf = Leaf(int(branch), int(seq))
         if not self.tree(session).contains(leaf):
             raise InvalidPosition(text, 0, session.leaf.seq)
@@ -222,13 +218,12 @@ class ServerContext:
         """Return a handle whose leaf is at a position; the stored session does not move."""
         if text is None:
             return session
-        log, leaf = session.log, self.position(session, text)
-        return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
+        return session_at(session, self.position(session, text))
 
     def prompt_limits(self, session: Session) -> MessageLimits:
         """Return the message limits that applied to the turns of the tree."""
         row = session.row
-        return self._prompt_limits.get((row.session_id, row.facts), lambda: tree_message_limits(session.log))
+        return self._prompt_limits.get((row.session_id, row.facts), read(session).message_limits)
 
 
 def _load_tree(session: Session) -> BranchTree:

@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from oakleaf.agent.events import Event
-from oakleaf.agent.run import Run
+from oakleaf import Event, Run
 from oakleaf.errors import OakleafError
-from oakleaf.stores.base import SessionHead, StoreBackend
+from oakleaf.ext import StoreReader
+from oakleaf.stores.base import SessionHead
 
 MAX_QUEUED = 256
 PAUSE = 0.1
@@ -179,7 +179,7 @@ class StorePoller:
     Runs while there are watchers.
     """
 
-    def __init__(self, store: StoreBackend, hub: LiveHub) -> None:
+    def __init__(self, store: StoreReader, hub: LiveHub) -> None:
         self._store, self._hub = store, hub
         self._heads: dict[str, SessionHead] = {}
         self._drafts: dict[str, str | None] = {}
@@ -229,5 +229,5 @@ class StorePoller:
     ) -> tuple[dict[str, SessionHead], dict[str, str | None]]:
         """Read the heads, and the drafts of sessions that run in another process."""
         heads = self._store.heads(names)
-        running = (name for name, head in heads.items() if head.status == "running" and name not in answering)
-        return heads, {name: self._store.draft(name) for name in running}
+        running = [name for name, head in heads.items() if head.status == "running" and name not in answering]
+        return heads, self._store.drafts(running)

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from threading import Lock
 
-from oakleaf.stores.base import SessionQuery, StoreBackend
+from oakleaf.ext import StoreReader
+from oakleaf.stores.base import SessionQuery
 from oakleaf_server.schemas import QueueView
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -57,12 +58,12 @@ class Metrics:
             self._statuses[f"{status // 100}xx"] += 1
 
     def text(
-        self, store: StoreBackend, *, queues: Sequence[QueueView], active_runs: int, streams: int, now: int
+        self, store: StoreReader, *, queues: Sequence[QueueView], active_runs: int, streams: int, now: int
     ) -> str:
         """Return everything in the text format of Prometheus."""
         with self._lock:
             statuses = sorted(self._statuses.items())
-        sessions = sorted(store.count(SessionQuery(), "status").items())
+        sessions = sorted(store.count_all(SessionQuery(), "status").items())
         spent = store.daily_usage(now - now % DAY)
         cost, calls = Counter[str](), Counter[str]()
         for one in spent:

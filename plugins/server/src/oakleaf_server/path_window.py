@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 
 from oakleaf.core.entries import Entry
-from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call
+from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf_server.json_views import entry_view
 from oakleaf_server.truncate import PAGE, SizedPage, truncate_entry
@@ -89,24 +89,14 @@ class PathReader(Struct, frozen=True):
 
 def read_entries(session: Session, first: int, last: int, *, public: bool = False) -> list[Entry]:
     """Return the entries of the path to the handle's leaf between two seqs."""
-    log = session.log
-    return log.store.path(log.session_id, leaf=log.leaf, first=first, last=last, public=public).entries
-
-
-def is_on_path(session: Session, place: Leaf) -> bool:
-    return any(
-        part.branch == place.branch and part.first <= place.seq <= part.last for part in session.log.ranges()
-    )
+    return read(session).entries(first, last, public=public)
 
 
 def calls_by_entry(session: Session, first: int, last: int) -> CallsByEntry:
     """Return the model calls of a part of the path, by the entry that answers them, or after which they were made."""
-    store, calls = session.log.store, CallsByEntry()
-    for part in session.log.ranges():
-        begin, end = max(first, part.first), min(last, part.last)
-        if begin <= end:
-            for call in store.calls_between(session.session_id, part.branch, begin, end):
-                calls.setdefault((call.branch, call.seq), []).append(call)
+    calls = CallsByEntry()
+    for call in read(session).calls(first, last):
+        calls.setdefault((call.branch, call.seq), []).append(call)
     return calls
 
 

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from oakleaf.agent.call_status import CallPosition, CallStatus, read_call_status
-from oakleaf.agent.task_line import ancestors
-from oakleaf.agent.tool_batch import earlier_data
-from oakleaf.agent.tools.tool import EarlierCall
 from oakleaf.core.turns import OpenCall
-from oakleaf.log.lease import is_held
+from oakleaf.ext import CallStatus, EarlierCall, earlier_data, read, store_of
 from oakleaf.session import Session
 from oakleaf_server.json_views import to_json
 from oakleaf_server.schemas import Json
@@ -24,7 +20,7 @@ MAX_CALLS = 200
 def open_call_views(session: Session, status: CallStatus) -> list[Json]:
     """Return the calls without results with the state of each."""
     row = session.row
-    is_driven = row.status == "running" and is_held(row, session.log.runtime)
+    is_driven = row.status == "running" and read(session).is_held()
     return [
         {**_call_view(call), "state": _state(status, (call.seq, call.index), is_driven)}
         for call in session.open_tool_calls[:MAX_CALLS]
@@ -54,7 +50,7 @@ def pending_approvals(session: Session, status: CallStatus) -> list[Json]:
     return approvals[:MAX_CALLS]
 
 
-def _state(status: CallStatus, position: CallPosition, is_driven: bool) -> str:
+def _state(status: CallStatus, position: tuple[int, int], is_driven: bool) -> str:
     if position in status.trashed_tasks:
         return "task_in_trash"
     if position in status.task_approvals:
@@ -101,8 +97,8 @@ def _earlier_view(call: EarlierCall | None) -> Json | None:
 def session_to_resume(session: Session) -> Session:
     """Return the session to resume after an approval: a task is resumed by its topmost waiting ancestor."""
     top = session
-    for parent in ancestors(session.log):
-        if top.session_id not in read_call_status(parent).tasks:
+    for parent in read(session).ancestors():
+        if top.session_id not in parent.call_status().tasks:
             break  # the parent abandoned this task and would not read its answer
-        top = Session(parent)
+        top = store_of(session).session(parent.session_id)
     return top

@@ -13,13 +13,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from oakleaf.agent.prompt_window import MessageLimits
 from oakleaf.core.context import Context, Item, Replacement, build_context, head_length, read_replacement
-from oakleaf.core.entries import Entry
 from oakleaf.core.fit import Budget
-from oakleaf.core.tree import Leaf, Range
-from oakleaf.log.log import Log
-from oakleaf.log.prompt import context_within, prompt_frame
+from oakleaf.core.tree import Leaf
+from oakleaf.ext import MessageLimits, SessionReader
 from oakleaf.wire import HistoryPart, Provider
 from oakleaf.wire.parts import join_messages, part_starts
 from oakleaf_server.truncate import json_size
@@ -44,8 +41,8 @@ class ItemWindow(Struct, frozen=True):
 class PromptReader(Struct, frozen=True):
     """Reads parts of the context at a leaf."""
 
-    log: Log
-    leaf: Leaf
+    session: SessionReader
+    """At that leaf."""
     frame: Context
     """System prompt and settings; its items are those before `first`: summaries, and the input that they keep."""
     first: int
@@ -53,6 +50,10 @@ class PromptReader(Struct, frozen=True):
     replacement: Replacement = field(default_factory=Replacement)
     items: tuple[Item, ...] | None = None
     """All that come after `frame`, if they were read already."""
+
+    @property
+    def leaf(self) -> Leaf:
+        return self.session.leaf
 
     def window(self, before: int | None, limit: int) -> ItemWindow:
         """Return the newest messages before seq `before`: about `limit`, fewer if they are long."""
@@ -107,7 +108,7 @@ class PromptReader(Struct, frozen=True):
     def project(self, provider: Provider, window: ItemWindow) -> dict[str, Any]:
         """Return the request of one window, with prompt, tools and options."""
         part = HistoryPart(is_start=window.is_start, is_end=window.is_end)
-        request = provider.project(self.context(window), self.log.read_blob, part)
+        request = provider.project(self.context(window), self.session.blob, part)
         if window.is_start:
             return request
         return {**self.around(provider, window), provider.history: request[provider.history]}
@@ -116,7 +117,7 @@ class PromptReader(Struct, frozen=True):
         """Return the request without messages: prompt, tools and options, some of which the newest answer decides."""
         answers = [n for n, item in enumerate(newest.items) if item.message.role == "assistant"]
         context = replace(self.frame, items=newest.items[answers[-1] :] if answers else ())
-        request = provider.project(context, self.log.read_blob, HistoryPart(is_end=newest.is_end))
+        request = provider.project(context, self.session.blob, HistoryPart(is_end=newest.is_end))
         return {**request, provider.history: []}
 
     def stream(self, provider: Provider) -> Iterator[bytes]:
@@ -142,7 +143,7 @@ class PromptReader(Struct, frozen=True):
             part.is_start, part.is_end = part.is_start and not waiting, window.is_end
             context = self.context(window)
             join_messages(
-                provider, waiting, provider.project(context, self.log.read_blob, part)[provider.history]
+                provider, waiting, provider.project(context, self.session.blob, part)[provider.history]
             )
             yield from waiting[:-1]  # the last one may be joined with the next part's first
             del waiting[:-1]
@@ -151,7 +152,7 @@ class PromptReader(Struct, frozen=True):
     def _read(self, first: int, last: int) -> list[Item]:
         if self.items is not None:
             return [item for item in self.items if first <= item.seq <= last]
-        entries = self.log.store.path(self.log.session_id, leaf=self.leaf, first=first, last=last).entries
+        entries = self.session.entries(first, last)
         return [item for item in map(self.replacement.item, entries) if item is not None]
 
 
@@ -169,46 +170,40 @@ def _window_start(items: Sequence[Item], limit: int) -> int:
     return 0
 
 
-def read_prompt(log: Log, leaf: Leaf, limits: MessageLimits) -> PromptReader:
-    """Return a reader of what a model is given after a leaf, trimmed as the calls of that turn were."""
-    entries = prompt_frame(log, leaf)
+def read_prompt(session: SessionReader, limits: MessageLimits) -> PromptReader:
+    """Return a reader of what a model is given after the leaf of a reader, trimmed as the calls of that turn were."""
+    entries, leaf = session.prompt_frame(), session.leaf
     head, frame = head_length(entries), build_context(entries)
     replacement = read_replacement(entries)
     end_of_head = entries[head].seq if head < len(entries) else leaf.seq + 1
-    frame = replace(frame, items=(*replacement.summaries, *_kept_input(log, leaf, replacement)))
-    reader = PromptReader(log, leaf, frame, max(replacement.first_kept, end_of_head), replacement)
-    limit = limits.get(_turn_of(log, leaf)) if limits else None
+    frame = replace(frame, items=(*replacement.summaries, *_kept_input(session, replacement)))
+    reader = PromptReader(session, frame, max(replacement.first_kept, end_of_head), replacement)
+    limit = limits.get(_turn_of(session)) if limits else None
     return reader if limit is None else _trim(reader, limit)
 
 
-def _kept_input(log: Log, leaf: Leaf, replacement: Replacement) -> list[Item]:
+def _kept_input(session: SessionReader, replacement: Replacement) -> list[Item]:
     seq = replacement.kept_input
     if not 0 < seq < replacement.first_kept:
         return []
-    entries: list[Entry] = log.store.path(log.session_id, leaf=leaf, first=seq, last=seq).entries
+    entries = session.entries(seq, seq)
     return [item for item in map(replacement.item, entries) if item is not None]
 
 
-def _turn_of(log: Log, leaf: Leaf) -> Leaf:
-    """Return the position of the input that a leaf answers."""
-    if not leaf.seq:
-        return leaf
-    newest = log.store.path(log.session_id, leaf=leaf, newest=1)
-    turn = newest.entries[-1].turn
-    return Leaf(branch_at(newest.ranges, turn), turn)
-
-
-def branch_at(ranges: Sequence[Range], seq: int) -> int:
-    return next((part.branch for part in ranges if part.first <= seq <= part.last), 0)
+def _turn_of(session: SessionReader) -> Leaf:
+    """Return the position of the input that the leaf answers."""
+    if not session.leaf.seq:
+        return session.leaf
+    return session.leaf_at(session.entries(newest=1)[-1].turn)
 
 
 def _trim(reader: PromptReader, limit: int) -> PromptReader:
     """Return a reader of the newest whole turns, `limit` messages at most; the newest turn is always whole."""
-    log, leaf, pinned = reader.log, reader.leaf, reader.replacement.summaries
-    turn = _turn_of(log, leaf).seq
+    session, leaf, pinned = reader.session, reader.leaf, reader.replacement.summaries
+    turn = _turn_of(session).seq
     turn_items = [item for item in reader.frame.items if not item.pinned and item.turn == turn]
     needed = len(pinned) + len(turn_items) + len(reader._read(max(turn, reader.first), leaf.seq))
-    context = context_within(log, leaf, Budget(messages=max(limit, needed)))
+    context = session.context_within(Budget(messages=max(limit, needed)))
     before = tuple(item for item in context.items if item.pinned or item.seq < reader.first)
     items = context.items[len(before) :]
     first = items[0].seq if items else leaf.seq + 1

@@ -9,8 +9,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from oakleaf.ext import StoreReader, read, read_store, store_of
 from oakleaf.session import Session
-from oakleaf.stores.base import Fact, StoreBackend
+from oakleaf.stores.base import Fact
 from oakleaf_server.context import BranchTree
 from oakleaf_server.path_window import read_entries
 
@@ -21,7 +22,8 @@ MAX_FACTS = 5_000
 def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> list[dict[str, Any]]:
     """Return requests, decisions, pauses and resumptions between two seqs of the path, and the starts of calls that waited."""
     facts: list[dict[str, Any]] = []
-    for part in session.log.ranges():
+    store = read_store(store_of(session))
+    for part in read(session).ranges():
         begin, end = max(first, part.first), min(last, part.last)
         branch = tree.branches.get(part.branch)
         owner = None if begin > end or branch is None else branch.session_id
@@ -29,7 +31,7 @@ def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> 
             continue
         since, until = (read_entries(session, seq, seq)[0].at for seq in (begin, end))
         requested: set[tuple[int, int]] = set()
-        for fact in _facts_between(session.log.store, owner, since, until):
+        for fact in _facts_between(store, owner, since, until):
             data = fact.data
             if fact.kind == "approval_requested":
                 requested.add((data["seq"], data["index"]))
@@ -47,7 +49,7 @@ def _view(fact: Fact, place: dict[str, Any]) -> dict[str, Any]:
     return {"kind": fact.kind, "at": fact.at, **place}
 
 
-def _facts_between(store: StoreBackend, session_id: str, since: int, until: int) -> list[Fact]:
+def _facts_between(store: StoreReader, session_id: str, since: int, until: int) -> list[Fact]:
     """Return the facts of a journal between two times, both included."""
     row = store.find_session(session_id)
     if row is None:

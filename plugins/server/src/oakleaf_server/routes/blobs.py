@@ -9,6 +9,7 @@ from litestar import Response, get
 from litestar.params import FromPath
 
 from oakleaf.errors import MissingBlob
+from oakleaf.ext import read_store
 from oakleaf_server.context import ApiRequest, context_and_caller, in_thread
 
 INLINE_TYPES = frozenset(
@@ -22,7 +23,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 def read_blob(request: ApiRequest, digest: FromPath[str]) -> Response[bytes]:
     """Return the bytes of a blob. HTML, SVG and other active content are served as downloads only."""
     context, _ = context_and_caller(request)
-    blob = context.store.backend.blob(digest) if _HASH.fullmatch(digest) else None
+    blob = read_store(context.store).blob(digest) if _HASH.fullmatch(digest) else None
     if blob is None or sha256(blob.data).hexdigest() != digest:
         raise MissingBlob(digest[:80])
     mime = blob.mime.partition(";")[0].strip().lower()

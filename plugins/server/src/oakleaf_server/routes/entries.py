@@ -11,10 +11,10 @@ from litestar.params import FromPath, QueryParameter
 from oakleaf.core.entries import Entry
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument, InvalidPosition
-from oakleaf.log.ledger import calls_at
+from oakleaf.ext import read
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
 from oakleaf_server.json_views import call_view, client_entry, entry_view, to_json
-from oakleaf_server.path_window import PathReader, calls_by_entry, is_on_path, read_entries, truncated_entry
+from oakleaf_server.path_window import PathReader, calls_by_entry, read_entries, truncated_entry
 from oakleaf_server.schemas import CallList, EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
 from oakleaf_server.truncate import SizedPage, truncate_to_page, truncate_value
 from oakleaf_server.turn_summary import turns_before
@@ -73,11 +73,11 @@ def entry(request: ApiRequest, session_id: FromPath[str], place: FromPath[str]) 
     """Read one entry, up to 1 MB of it, and the model call it answers."""
     session = find_session(request, session_id)
     item = _entry(request, session_id, place)
-    answered = next(iter(calls_at(session.log, item)), None)
+    answered = next(iter(read(session).calls_at(item)), None)
     return EntryDetail(
         entry=truncate_to_page(entry_view(item)),
         reference=f"{session_id}@{item.branch}:{item.seq}",
-        on_path=is_on_path(session, Leaf(item.branch, item.seq)),
+        on_path=read(session).contains(Leaf(item.branch, item.seq)),
         call=None if answered is None else call_view(answered),
     )
 

@@ -15,10 +15,9 @@ from litestar import get
 from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
-from oakleaf.agent.events import fact_event_type
-from oakleaf.agent.start_facts import session_data
 from oakleaf.core.entries import Entry
 from oakleaf.errors import InvalidArgument, NotFound, OakleafError
+from oakleaf.ext import fact_event_type, read
 from oakleaf.session import Session
 from oakleaf.stores.base import Fact, SessionRow
 from oakleaf_server.auth import Caller
@@ -168,7 +167,7 @@ class EventStream:
     async def _foreign_draft(self, row: SessionRow) -> str | None:
         if row.status != "running":
             return None
-        return await asyncio.to_thread(self.session.log.store.draft, row.session_id)
+        return await asyncio.to_thread(read(self.session).draft)
 
     async def _new_facts(self, until: int | None = None) -> AsyncIterator[bytes]:
         """Send the facts after the last one sent, up to `until` or all."""
@@ -189,12 +188,12 @@ class EventStream:
         return [(fact.number, self._fact_event(fact, row)) for fact in facts]
 
     def _fact_event(self, fact: Fact, row: SessionRow) -> bytes:
-        entries = self.session.log.appended_entries(fact)
+        entries = read(self.session).appended_entries(fact)
         if self.caller.is_client:
             return sse_event(*client_fact(fact, entries), fact.number)
         about = fact.data
         if fact.kind == "started":  # as the event of a run in Python has it
-            about = about | session_data(row, self.session.log.store.detail(row.session_id))
+            about = about | read(self.session).about()
         data, _ = truncate_value(to_json(about), 8_000, 2_000)
         page, omitted = SizedPage(700_000), 0
         for entry in entries:

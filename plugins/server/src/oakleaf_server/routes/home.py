@@ -9,10 +9,8 @@ from litestar import get
 from msgspec import structs
 
 from oakleaf import Store
-from oakleaf.agent.call_status import read_call_status
 from oakleaf.core.usage import Totals, add
-from oakleaf.ext import queue_statuses
-from oakleaf.log.session_list import MAX_COUNT, count_sessions, session_page
+from oakleaf.ext import queue_statuses, read, read_store
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, in_thread
@@ -34,19 +32,19 @@ def overview(request: ApiRequest) -> Overview:
     """Return what needs attention: sessions that wait for approval with their calls, failed, interrupted and running ones,
     without tasks and replays, and the cost of today and of seven days (UTC)."""
     context, _ = context_and_caller(request)
-    store, runtime = context.store.backend, context.store.runtime
-    today = runtime.now() // _DAY
+    store = read_store(context.store)
+    today = store.now() // _DAY
     spent = store.daily_usage((today - WEEK + 1) * _DAY)
     sums = {number: Totals() for number in range(today - WEEK + 1, today + 1)}
     for one in spent:
         sums[one.day] = add(sums.get(one.day, Totals()), one.totals)
     queries = {status: _query(status) for status in STATUSES}
-    pages = {status: session_page(store, query, runtime) for status, query in queries.items()}
-    counts = [count_sessions(store, query, "status", runtime) for query in queries.values()]
+    pages = {status: store.sessions(query) for status, query in queries.items()}
+    counts = [store.count(query, "status") for query in queries.values()]
     views = {status: [list_row(row) for row in list_rows(store, page)] for status, page in pages.items()}
     return Overview(
         counts=reduce(or_, counts),
-        total=sum(store.status_counts(MAX_COUNT).values()),
+        total=sum(store.status_counts(store.MAX_COUNT).values()),
         waiting=[
             WaitingSession(session=view, approvals=_approvals(context, row))
             for view, row in zip(views["waiting"], pages["waiting"].sessions, strict=True)
@@ -73,7 +71,7 @@ def _query(status: str) -> SessionQuery:
 
 def _approvals(context: ServerContext, row: SessionRow) -> list[dict[str, object]]:
     session: Session = context.store.session(row.session_id)
-    return pending_approvals(session, read_call_status(session.log))
+    return pending_approvals(session, read(session).call_status())
 
 
 HANDLERS = [overview]

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from oakleaf.core.entries import Effects
 from oakleaf.errors import StaleLeaf
+from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
 from oakleaf_server.json_views import to_json
-from oakleaf_server.path_window import is_on_path
 from oakleaf_server.pending_calls import left_behind_views
 from oakleaf_server.routes.sessions import session_result
 from oakleaf_server.schemas import CompactResult, ForkResult, LeftBehindResult, MoveResult, UncompactResult
@@ -72,7 +72,7 @@ def rewind(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Rewind
     """Move the leaf to any position of the tree; nothing is deleted."""
     session = _session_at_leaf(request, session_id, data.leaf)
     to = context_and_caller(request)[0].position(session, data.to)
-    if is_on_path(session, to):
+    if read(session).contains(to):
         return _move_result(session, to_json(session.rewind(to.seq, summary=data.summary)))
     leaf = session.checkout(to)
     return _move_result(session, {"at": leaf.seq, "requested": to.seq})
@@ -132,7 +132,7 @@ def compact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Compa
     """Replace the entries before the newest turn, or before `keep_from`, with a summary for the model; or with
     `context_tokens` as much as is needed to fit."""
     session = _session_at_leaf(request, session_id, data.leaf)
-    session.log.raise_if_leased()
+    read(session).check_free()
     compacted = session.compact(data.summary, first_kept=data.keep_from, context_tokens=data.context_tokens)
     compaction, _ = truncate_value(to_json(compacted))
     return CompactResult(leaf=str(session.leaf), compaction=compaction)
@@ -143,7 +143,7 @@ def compact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Compa
 def uncompact(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LeafBody]) -> UncompactResult:
     """Cancel the latest compaction, which restores the exact earlier context."""
     session = _session_at_leaf(request, session_id, data.leaf)
-    session.log.raise_if_leased()
+    read(session).check_free()
     cancelled = session.uncompact()
     return UncompactResult(leaf=str(session.leaf), cancels=cancelled.cancels)
 
@@ -167,7 +167,7 @@ def settings(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Sett
     context, _ = context_and_caller(request)
     context.agent.check_model(data.model)
     session = _session_at_leaf(request, session_id, data.leaf)
-    session.log.raise_if_leased()
+    read(session).check_free()
     tools = None if data.tools is None else tuple(data.tools)
     session.set(
         model=data.model,

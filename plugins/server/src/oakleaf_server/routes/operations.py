@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from litestar import Response, get
 
-from oakleaf.stores.base import SessionQuery
+from oakleaf.ext import read_store
 from oakleaf_server.context import ApiRequest, context_and_caller, in_thread
 from oakleaf_server.problems import Refusal
 from oakleaf_server.routes.home import queue_views
@@ -20,7 +20,7 @@ def health() -> str:
 @in_thread
 def readiness(request: ApiRequest) -> str:
     """Answer that the store can be read; 503 if it cannot. Needs no token."""
-    request.app.state.context.store.backend.sessions(SessionQuery(limit=1))
+    request.app.state.context.store.sessions(limit=1)
     return "ok\n"
 
 
@@ -34,11 +34,11 @@ def metrics(request: ApiRequest) -> Response[str]:
             404, "no_metrics", "this server counts nothing", "start it with: oakleaf serve --metrics"
         )
     text = context.metrics.text(
-        context.store.backend,
+        read_store(context.store),
         queues=queue_views(context.store),
         active_runs=len(request.app.state.runs),
         streams=context.live.stream_count,
-        now=context.store.runtime.now(),
+        now=read_store(context.store).now(),
     )
     return Response(text, media_type="text/plain; version=0.0.4")
 

@@ -11,10 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import wire
-from oakleaf.agent.prompt_window import measure_window
 from oakleaf.core.context import Context
 from oakleaf.core.usage import Call
-from oakleaf.log import ledger
+from oakleaf.ext import measure_window, read
 from oakleaf.session import Session
 from oakleaf.wire.explain import Missing
 from oakleaf.wire.parts import part_starts
@@ -80,7 +79,7 @@ def read_request(
         earlier=None if window.is_start else window.first,
         omitted_chars=omitted,
         call=None if call is None else call_view(call),
-        previous=None if previous is None else str(session.log.leaf_at(previous.after_seq)),
+        previous=None if previous is None else str(read(session).leaf_at(previous.after_seq)),
     )
     context, _ = context_and_caller(request)
     return page if before is not None else _with_tokens(page, answer_request, context)
@@ -104,19 +103,19 @@ def _find_request(
 ) -> AnswerRequest:
     context, _ = context_and_caller(request)
     session = find_session(request, session_id, at)
-    log, leaf = session.log, session.leaf
-    newest = log.path(last=1).entries
+    stored, leaf = read(session), session.leaf
+    newest = stored.entries(newest=1)
     is_answer = bool(newest) and newest[-1].role == "assistant"
     call = _call_of(session, leaf.seq) if is_answer else None
     end = call.after_seq if call is not None else leaf.seq - is_answer
-    previous = ledger.latest_answer_call(log, leaf.seq - is_answer)
-    reader = read_prompt(log, log.leaf_at(end), context.prompt_limits(session))
+    previous = stored.latest_answer_call(leaf.seq - is_answer)
+    reader = read_prompt(stored.at(stored.leaf_at(end)), context.prompt_limits(session))
     return AnswerRequest(session, reader, wire.find_provider(provider or provider_of(call)), call, previous)
 
 
 def _call_of(session: Session, seq: int) -> Call | None:
     """Return the call that the answer at the leaf was made by."""
-    calls = session.log.store.calls_between(session.session_id, session.leaf.branch, seq, seq)
+    calls = read(session).calls(seq, seq)
     answers = [call for call in calls if call.answer_seq == seq and call.purpose == "answer"]
     return answers[-1] if answers else None
 
@@ -157,9 +156,9 @@ def _window(session: Session, prompt: Context, call: Call | None) -> int | None:
 def _difference(answer_request: AnswerRequest, newest: ItemWindow, context: ServerContext) -> Json | None:
     if answer_request.previous is None:
         return None
-    log = answer_request.session.log
-    leaf = log.leaf_at(answer_request.previous.after_seq)
-    earlier = read_prompt(log, leaf, context.prompt_limits(answer_request.session))
+    stored = read(answer_request.session)
+    there = stored.at(stored.leaf_at(answer_request.previous.after_seq))
+    earlier = read_prompt(there, context.prompt_limits(answer_request.session))
     difference = _compare(earlier, answer_request, newest)
     if difference is None:
         return None

@@ -13,8 +13,6 @@ from msgspec import Meta, Struct
 from oakleaf.core.entries import Effects
 from oakleaf.errors import ApprovalPending, InputsQueued, InvalidMessage, SessionRunning
 from oakleaf.ext import read
-from oakleaf.log.changes import check_callers_key
-from oakleaf.log.keyed_turn import find_turn
 from oakleaf.session import Session
 from oakleaf_server.active_runs import ActiveRuns
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session
@@ -63,18 +61,17 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     if data.accept_imported and not caller.is_client:
         await asyncio.to_thread(session.accept_imported)
     key = request.headers.get("idempotency-key")
-    check_callers_key(key)
-    recorded = await asyncio.to_thread(find_turn, session.log, key, data.text)
+    recorded = await asyncio.to_thread(read(session).find_turn, key, data.text)
     if recorded is not None:
         if recorded.is_open:
             with suppress(SessionRunning):
                 await runs.resume(session, model, options, effects)
         return SendResponse(last_fact=recorded.fact_number - 1)
-    queued = await asyncio.to_thread(session.log.store.inbox, session_id) if key is not None else []
+    queued = await asyncio.to_thread(read(session).inbox, 1) if key is not None else []
     if queued:
         raise InputsQueued(session_id)  # its turn would start after this has returned
     try:
-        await asyncio.to_thread(session.log.raise_if_leased)
+        await asyncio.to_thread(read(session).check_free)
         before = await asyncio.to_thread(lambda: session.row.facts)
         event = await runs.send(session, data.text, model, options, key, {**about, "effects": effects})
     except (SessionRunning, ApprovalPending):
@@ -94,7 +91,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
 
 def _check_queue(session: Session) -> None:
     """Refuse a client's input behind many others, as PostgreSQL does: one client could fill the disk."""
-    if len(session.log.store.inbox(session.session_id, MAX_QUEUED)) >= MAX_QUEUED:
+    if len(read(session).inbox(MAX_QUEUED)) >= MAX_QUEUED:
         detail = f"{MAX_QUEUED:,} inputs are queued for this session"
         raise Refusal(409, "inputs_queued", detail, "send again once some have run")
 
@@ -151,7 +148,7 @@ def _abandon_turn(session: Session) -> None:
 
 
 def _has_work(session: Session) -> bool:
-    return bool(session.log.cursor.turn or session.log.store.inbox(session.session_id, 1))
+    return bool(read(session).cursor.turn or read(session).inbox(1))
 
 
 @post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])

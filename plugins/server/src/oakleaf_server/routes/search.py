@@ -13,8 +13,7 @@ from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
 from oakleaf.errors import OakleafError
-from oakleaf.log.session_list import hit_headings
-from oakleaf.stores.search import IndexProgress
+from oakleaf.ext import IndexProgress, read_store
 from oakleaf_server.context import ApiRequest, context_and_caller
 from oakleaf_server.json_views import to_json
 from oakleaf_server.schemas import IndexingStatus, SearchResults
@@ -90,7 +89,7 @@ async def search(
     if result.unindexed_sessions:
         await indexing.catch_up(result.unindexed_sessions, INDEX_WAIT)
         result = await to_thread.run_sync(run_search)
-    names = await to_thread.run_sync(hit_headings, context.store.backend, result.hits)
+    names = await to_thread.run_sync(read_store(context.store).hit_headings, result.hits)
     return SearchResults(
         hits=[
             {"reference": hit.reference, "heading": names[hit.session_id], **to_json(hit)}

@@ -10,21 +10,15 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
-from oakleaf import __version__
-from oakleaf.agent.call_status import read_call_status
+from oakleaf import Workspace, __version__
 from oakleaf.core.context import active_compactions, fold_settings
 from oakleaf.core.messages import system
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.turns import CallModel, Rest, RunTools
 from oakleaf.errors import InvalidArgument
-from oakleaf.ext import split_tools
-from oakleaf.log.lease import is_held
-from oakleaf.log.session_list import MAX_COUNT, count_sessions, current_row, heading, headings, session_page
-from oakleaf.log.workspace import Workspace
+from oakleaf.ext import CountColumn, StoreReader, read, read_store, split_tools, store_of
 from oakleaf.session import Session
-from oakleaf.store import Store
-from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
-from oakleaf.stores.counts import CountColumn
+from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow
 from oakleaf.wire import PROVIDERS
 from oakleaf_server.active_runs import responder
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
@@ -69,7 +63,7 @@ def session_query(
     all: Annotated[bool, QueryParameter(description="Include tasks and replays")] = False,
 ) -> SessionQuery:
     """Build a session query from the filters of the request, as in `oakleaf ls`."""
-    now = context_and_caller(request)[0].store.runtime.now()
+    now = read_store(context_and_caller(request)[0].store).now()
     name, equals, value = (tag or "").partition("=")
     if tag is not None and not (name and equals):
         raise InvalidArgument("tag", tag, "name=value")
@@ -97,7 +91,7 @@ class ListRow(Struct, frozen=True):
     active_at: int
 
 
-def find_sessions(store: Store, query: SessionQuery, text: str) -> tuple[list[ListRow], str | None]:
+def find_sessions(store: StoreReader, query: SessionQuery, text: str) -> tuple[list[ListRow], str | None]:
     """Return a page of sessions and its `next`; with a text, only those whose heading contains all of its words.
 
     Headings are not indexed, so they are scanned in order, a bounded number per request: a page with few rows and
@@ -106,28 +100,29 @@ def find_sessions(store: Store, query: SessionQuery, text: str) -> tuple[list[Li
     words = text.casefold().split()
     if words:
         return _scan_headings(store, query, words)
-    page = session_page(store.backend, query, store.runtime)
-    return list_rows(store.backend, page), page.next
+    page = store.sessions(query)
+    return list_rows(store, page), page.next
 
 
-def list_rows(store: StoreBackend, page: SessionPage) -> list[ListRow]:
+def list_rows(store: StoreReader, page: SessionPage) -> list[ListRow]:
     """Return the sessions of a page with their headings and the times of their last activity."""
-    names = headings(store, page.sessions)
+    names = store.headings(page.sessions)
     return [ListRow(row, names[row.session_id], page.active_at[row.session_id]) for row in page.sessions]
 
 
-def _scan_headings(store: Store, query: SessionQuery, words: list[str]) -> tuple[list[ListRow], str | None]:
+def _scan_headings(
+    store: StoreReader, query: SessionQuery, words: list[str]
+) -> tuple[list[ListRow], str | None]:
     matches, before, work = list[ListRow](), query.before, 0
     while True:
         step = replace(query, before=before, limit=STEP)
-        page = session_page(store.backend, step, store.runtime)
-        for n, row in enumerate(list_rows(store.backend, page), 1):
+        page = store.sessions(step)
+        for n, row in enumerate(list_rows(store, page), 1):
             work += 1 if row.row.title else UNTITLED
             if all(word in row.heading.casefold() for word in words):
                 matches.append(row)
             if len(matches) == query.limit or work >= MAX_WORK:
-                shorter = session_page(store.backend, replace(step, limit=n), store.runtime)
-                return matches, shorter.next
+                return matches, store.sessions(replace(step, limit=n)).next
         if page.next is None:
             return matches, None
         before = page.next
@@ -145,7 +140,7 @@ def server_info(request: ApiRequest) -> ServerInfo:
         version=__version__,
         level=caller.level,
         owner=caller.owner,
-        space=context.store.backend.space,
+        space=read_store(context.store).space,
         models=[] if caller.is_client else agent.model_names,
         tools=[] if caller.is_client else tools,
         can_send=bool(agent.models) or not caller.is_client,
@@ -174,7 +169,7 @@ def list_sessions(
 ) -> SessionList:
     """List sessions, last active first. A client sees its own with fewer fields."""
     context, caller = context_and_caller(request)
-    store = context.store_of(caller)
+    store = read_store(context.store_of(caller))
     if caller.is_client:
         # Only by visible fields: filtering by a hidden field would reveal it.
         allowed = ("status", "agent", "title", "started_from", "started_before")
@@ -212,20 +207,17 @@ def _truncated_row(view: Json) -> Json:
 def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -> Facets:
     """Count the matching sessions by status, agent, model and relation: the 1,000 last active ones at most."""
     context, _ = context_and_caller(request)
-    store, runtime = context.store.backend, context.store.runtime
-    totals = {
-        column: count_sessions(store, replace(session_filter, **{column: None}), column, runtime)
-        for column in COLUMNS
-    }
+    store = read_store(context.store)
+    totals = {column: store.count(replace(session_filter, **{column: None}), column) for column in COLUMNS}
     counts: dict[str, dict[str, int]] = {
         column: dict(sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))[:_MAX_VALUES])
         for column, values in totals.items()
     }
     # The counts of an unfiltered column sum to the total.
     free = next((column for column in COLUMNS if getattr(session_filter, column) is None), None)
-    all_counts = count_sessions(store, session_filter, "status", runtime) if free is None else totals[free]
+    all_counts = store.count(session_filter, "status") if free is None else totals[free]
     total = sum(all_counts.values())
-    return Facets(total=min(total, MAX_COUNT), is_partial=total >= MAX_COUNT, facets=counts)
+    return Facets(total=min(total, store.MAX_COUNT), is_partial=total >= store.MAX_COUNT, facets=counts)
 
 
 class WorkspaceBody(Workspace, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -270,7 +262,7 @@ def start_session(request: ApiRequest, data: JSONBody[StartBody]) -> Response[Se
 
 def session_result(session: Session) -> SessionResult:
     row = session.row
-    return SessionResult(session=_truncated_row(row_view(row, heading(session.log.store, row))))
+    return SessionResult(session=_truncated_row(row_view(row, read_store(store_of(session)).heading(row))))
 
 
 @get("/api/sessions/{session_id:str}", opt={"client": True}, tags=["sessions"])
@@ -280,27 +272,28 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
     # At the leaf of this row, or what is open might be older than the number of facts says.
-    store, row = session.log.store, current_row(session.refresh(), session.log.runtime)
-    view = row_view(row, heading(store, row))
+    store, stored = read_store(context.store_of(caller)), read(session)
+    row = store.current(session.refresh())
+    view = row_view(row, store.heading(row))
     if caller.is_client:
         return SessionResponse(session=public_row(view))
-    control_entries = store.control_entries(session_id)
+    control_entries = stored.control_entries()
     current = fold_settings(control_entries)
     compactions = active_compactions(control_entries)
     settings, _ = truncate_value(to_json(current), 60_000)
     query = SessionQuery(parent_session=session_id, limit=RELATED)
-    related = session_page(store, query, session.log.runtime)
-    call_status = read_call_status(session.log)
+    related = store.sessions(query)
+    call_status = stored.call_status()
     return SessionResponse(
         session=_truncated_row(view),
         settings={**dict.fromkeys(SETTINGS), **settings},
         next_action=next_action(session),
         open_tool_calls=open_call_views(session, call_status),
         pending_approvals=pending_approvals(session, call_status),
-        queued=len(store.inbox(session_id)),
-        draft=store.draft(session_id),
+        queued=len(stored.inbox()),
+        draft=stored.draft(),
         is_running_here=request.app.state.runs.is_running(session_id),
-        is_held=is_held(row, session.log.runtime),
+        is_held=store.is_held(row),
         active_compaction=compactions[-1][0] if compactions else None,
         responder=responder(context.agent, session, current),
         parent=_parent(store, row),
@@ -309,17 +302,17 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
     )
 
 
-def _parent(store: StoreBackend, row: SessionRow) -> Json | None:
+def _parent(store: StoreReader, row: SessionRow) -> Json | None:
     if row.parent_session is None:
         return None
     if (parent := store.find_session(row.parent_session)) is None:
         return {"id": row.parent_session, "is_gone": True}
-    return _truncated_row(row_view(parent, heading(store, parent)))
+    return _truncated_row(row_view(parent, store.heading(parent)))
 
 
 def next_action(session: Session) -> str:
     """Return the next action from the cursor, which needs only a few entries of the path."""
-    cursor = session.log.cursor
+    cursor = read(session).cursor
     if cursor.open_calls:
         return RunTools.__name__
     return CallModel.__name__ if cursor.turn else Rest.__name__

@@ -11,8 +11,7 @@ from msgspec import Meta, Struct
 from oakleaf.core.entries import Entry
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument, InvalidPosition
-from oakleaf.log.labels import MAX_LENGTH
-from oakleaf.log.session_list import session_page
+from oakleaf.ext import read, read_store
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
@@ -36,19 +35,19 @@ def branches(request: ApiRequest, session_id: FromPath[str]) -> BranchList:
     """List every branch of the session's tree, and the current path as ranges of branches."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
-    tree, store = context.tree(session), session.log.store
+    tree, store = context.tree(session), read_store(context.store_of(caller))
     rows: list[list[int | None]] = [
         [row.branch, row.parent, row.parent_seq, tree.reach[row.branch], int(row.session_id == session_id)]
         for row in tree.branches.values()
         if row.branch in tree.reach
     ]
     query = SessionQuery(parent_session=session_id, limit=RELATED)
-    related = session_page(store, query, session.log.runtime)
+    related = store.sessions(query)
     return BranchList(
         leaf=str(session.leaf),
         columns=["branch", "parent", "parent_seq", "tail", "own"],
         branches=rows,
-        path=[[part.branch, part.first, part.last] for part in session.log.ranges()],
+        path=[[part.branch, part.first, part.last] for part in read(session).ranges()],
         related=[
             {
                 "id": each.row.session_id,
@@ -162,7 +161,7 @@ def read_labels(request: ApiRequest, session_id: FromPath[str]) -> LabelList:
 
 class LabelBody(Struct, forbid_unknown_fields=True):
     at: Annotated[str, Meta(description="branch:seq, or a seq of the current path")]
-    label: Annotated[str | None, Meta(description=f"At most {MAX_LENGTH} characters; null removes it")]
+    label: Annotated[str | None, Meta(description="At most 100 characters; null removes it")]
 
 
 @post("/api/sessions/{session_id:str}/labels", status_code=200, tags=["tree"])

@@ -14,10 +14,9 @@ from msgspec.structs import astuple
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.usage import Totals, add, total, totals_by
 from oakleaf.errors import NotFound
-from oakleaf.log.session_list import headings
+from oakleaf.ext import DailyUsage, StorageSize, read, read_store
 from oakleaf.session import UsageView
 from oakleaf.stores.base import SessionQuery, SessionRow
-from oakleaf.stores.counts import DailyUsage, StorageSize
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
 from oakleaf_server.json_views import to_json
 from oakleaf_server.schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
@@ -61,8 +60,8 @@ def space_usage(
 ) -> SpaceUsage:
     """Sum the model calls of all sessions, including trashed ones, by day (UTC), model, agent and bucket."""
     context, _ = context_and_caller(request)
-    floor = 0 if since is None else parse_time("since", since, context.store.runtime.now())
-    spent = context.store.backend.daily_usage(max(floor, 0))
+    floor = 0 if since is None else parse_time("since", since, read_store(context.store).now())
+    spent = read_store(context.store).daily_usage(max(floor, 0))
     rows = [
         {
             "day": day(one.day),
@@ -109,7 +108,7 @@ def _by_cost(groups: dict[str, Totals]) -> list[Json]:
 def storage(request: ApiRequest, session_id: FromPath[str]) -> Storage:
     """Return the size of a session's own branches in entries and bytes."""
     session = find_session(request, session_id)
-    return Storage(**to_json(session.log.store.storage_size(session_id)))
+    return Storage(**to_json(read(session).storage_size()))
 
 
 @get("/api/storage", tags=["usage"])
@@ -125,7 +124,7 @@ def space_storage(
     A blob referenced by several sessions is stored once but counted for each.
     """
     context, _ = context_and_caller(request)
-    store, sums = context.store.backend, StorageSize()
+    store, sums = read_store(context.store), StorageSize()
     rows = store.sessions(SessionQuery(trashed=trashed, limit=limit, before=page))
     sizes: list[tuple[SessionRow, StorageSize]] = []
     for row in rows.sessions:
@@ -136,7 +135,7 @@ def space_storage(
         sizes.append((row, size))
         sums = StorageSize(*(a + b for a, b in zip(astuple(sums), astuple(size), strict=True)))
     sizes.sort(key=lambda pair: -(pair[1].bytes + pair[1].blob_bytes))
-    names = headings(store, [row for row, _ in sizes[:LARGEST]])
+    names = store.headings([row for row, _ in sizes[:LARGEST]])
     return SpaceStorage(
         sessions=len(sizes),
         **to_json(sums),
