@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 import oakleaf
+import oakleaf_workspace
 from oakleaf import ScriptedModel, ToolCall, Workspace, assistant, draw_tree, system
 
 BUG = "def double(n):\n    return n + n + 1\n\n\nprint(double(21))\n"
@@ -41,7 +42,7 @@ def main() -> None:
             session = store.start(
                 "coder", [system("You fix programs in {{ctx.working_dir}}.")], workspace=workspace
             )
-            tools = session.workspace_tools(workspace, commands=[sys.executable])
+            tools = oakleaf_workspace.tools(session, workspace, commands=[sys.executable])
             session.send_sync("double.py prints 43. Fix it.", model=script(), tools=tools)
             print(draw_tree(session, width=100).replace(str(folder), "<folder>"))
             results = [r for entry in session.path() if entry.message for r in entry.message.results]

@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import oakleaf
+import oakleaf_workspace
 from oakleaf import (
     Budget,
     Limits,
@@ -130,7 +131,7 @@ VERBS: dict[str, Callable[[Session], Any]] = {
     "pending_approvals": lambda session: session.pending_approvals(),
     "children": lambda session: tasks_of(session),
     "jsonl": lambda session: list(session.jsonl(since=session.leaf.seq - 4)),
-    "plan_files": lambda session: session.plan_files(session.leaf.seq - 4),
+    "plan_files": lambda session: oakleaf_workspace.plan_rewind(session, session.leaf.seq - 4),
     "fork": lambda session: session.fork(MIDDLE, options={"temperature": 0}),
     "rewind and redo": rewind,
     "repeated append": lambda session: session.append([user("And?")], key="again"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -617,39 +616,6 @@ class TestTurn:
                 pass
             outer.answer(assistant("a"))
         assert (session.row.status, len(session.path())) == ("idle", 3)
-
-
-class TestShellOfTheHost:
-    def test_nobody_resumes_its_turn_while_it_runs(
-        self, store: Store, session: Session, tmp_path: Path
-    ) -> None:
-        workspace, done = Workspace(working_dir=str(tmp_path), fs_scope_tier="full"), []
-        script = "touch started; while [ ! -e end ]; do sleep 0.01; done; echo ended"
-        thread = threading.Thread(
-            target=lambda: done.append(session.shell(["sh", "-c", script], workspace, commands=["sh"]))
-        )
-        thread.start()
-        while not (tmp_path / "started").exists():
-            time.sleep(0.01)
-        with pytest.raises(SessionRunning):
-            store.session(session.session_id).resume_sync(model=ScriptedModel(["mine"]))
-        (tmp_path / "end").touch()
-        thread.join(20)
-        assert "ended" in done[0]
-        assert (session.row.holder, session.row.status) == (None, "idle")
-
-    def test_it_is_refused_while_a_loop_drives(self, store: Store, session: Session) -> None:
-        workspace = Workspace(working_dir="/tmp")
-
-        async def main() -> None:
-            async for event in session.send("q", model=ScriptedModel([Slow(0.05, "mine")])):
-                if event.type == "session:turn_started":
-                    other = store.session(session.session_id)
-                    with pytest.raises(SessionRunning):
-                        await asyncio.to_thread(other.shell, ["true"], workspace, commands=["true"])
-
-        asyncio.run(main())
-        assert session.path()[-1].message.text == "mine"
 
 
 class TestWorkspace:

@@ -17,7 +17,6 @@ __version__ = "0.1.0"
 _HOMES = {
     "oakleaf.agent.events": ["Event", "RunResult"],
     "oakleaf.agent.limits": ["Limits"],
-    "oakleaf_workspace.file_rewind": ["FileAction", "FilesPlan"],
     "oakleaf.agent.tools.tool": [
         "Happened",
         "NeverHappened",
@@ -174,8 +173,6 @@ if TYPE_CHECKING:
     from oakleaf.turn.turn import Turn as Turn
     from oakleaf.wire import Answer as Answer
     from oakleaf.wire.explain import Difference as Difference
-    from oakleaf_workspace.file_rewind import FileAction as FileAction
-    from oakleaf_workspace.file_rewind import FilesPlan as FilesPlan
 
 
 def __dir__() -> list[str]:

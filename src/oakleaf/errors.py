@@ -72,7 +72,6 @@
     ├── TokenRequired               a server that others could reach without a token
     ├── InvalidTool                 a function that cannot be a tool
     │   └── DuplicateTool           two tools of one name
-    ├── FilesChanged                files that a rewind would overwrite were changed elsewhere; nothing was done
     ├── UnknownAgent                the worker has no agent of that name
     ├── TurnLimit                   a limit stopped a turn or refused its input, which was not stored
     ├── AttachmentsMissing          a regression case that could not run without what its bundle leaves out
@@ -112,7 +111,6 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -189,7 +187,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _list_some(names: Sequence[str], count: int = 3, length: int = 40) -> str:
+def list_some(names: Sequence[str], count: int = 3, length: int = 40) -> str:
     text = ", ".join(shorten(name, length) for name in names[:count])
     return text if len(names) <= count else f"{text} and {len(names) - count} more"
 
@@ -524,7 +522,7 @@ class NothingToPromote(OakleafError):
         self.session_id, self.at, self.turns = session_id, at, turns
         if turns:
             reason = reason or f"entry {at} is in no turn"
-            inputs = _list_some([str(turn) for turn in turns], 8)
+            inputs = list_some([str(turn) for turn in turns], 8)
             hints = [f"name an entry of a turn; turns start at {inputs}"]
         elif not reason:
             reason = "it has no turn"
@@ -598,7 +596,7 @@ class OpenBatch(InvalidOperation):
     def __init__(self, call_ids: Sequence[str], kind: str) -> None:
         self.call_ids = tuple(call_ids)
         super().__init__(
-            f"{plural(len(call_ids), 'tool call')} without a result ({_list_some(call_ids)}): only results and notes may "
+            f"{plural(len(call_ids), 'tool call')} without a result ({list_some(call_ids)}): only results and notes may "
             f"follow, not {kind}",
             'append tool_result(call_id, …) for each, or call session.close_batch("reason")',
         )
@@ -607,7 +605,7 @@ class OpenBatch(InvalidOperation):
 class OrphanResult(InvalidOperation):
     def __init__(self, call_id: str, open_ids: Sequence[str]) -> None:
         self.call_id, self.open_ids = call_id, tuple(open_ids)
-        open_calls = f"open calls: {_list_some(open_ids)}" if open_ids else "no call is open here"
+        open_calls = f"open calls: {list_some(open_ids)}" if open_ids else "no call is open here"
         super().__init__(
             f"tool result for {shorten(call_id)!r} has no open call before it ({open_calls})",
             "append the answer that made the call first, and each result once",
@@ -670,7 +668,7 @@ class ToolsNotAllowed(InvalidOperation):
     def __init__(self, names: Sequence[str], allowed: Sequence[str]) -> None:
         self.names, self.allowed = tuple(names), tuple(allowed)
         super().__init__(
-            f"the tools would be widened by {_list_some(names)}: from here on the session may use "
+            f"the tools would be widened by {list_some(names)}: from here on the session may use "
             f"{', '.join(shorten(name, 40) for name in allowed) or 'no tool'}, and tools are narrowed, never widened",
             "leave out the additional tools, or fork from before they were narrowed",
         )
@@ -684,7 +682,7 @@ class ToolsMissing(InvalidOperation):
     def __init__(self, session_id: str, names: Sequence[str]) -> None:
         self.session_id, self.names = session_id, tuple(names)
         super().__init__(
-            f"session {session_id} has a call of {_list_some(names)}, and this process has no tool of that name",
+            f"session {session_id} has a call of {list_some(names)}, and this process has no tool of that name",
             "resume it with that tool: session.resume(tools=[…]); the call is still open",
             f"oakleaf resume {session_id} --tools MODULE:NAME, or resume it where the tool is configured",
         )
@@ -753,7 +751,7 @@ class ApprovalPending(InvalidOperation):
     def __init__(self, session_id: str, calls: Sequence[str]) -> None:
         self.session_id, self.calls = session_id, tuple(calls)
         super().__init__(
-            f"session {session_id} waits for {_list_some(calls)}; a new input would abandon "
+            f"session {session_id} waits for {list_some(calls)}; a new input would abandon "
             f"{'this call' if len(calls) == 1 else 'these calls'}",
             "allow it with session.approve(call) and call session.resume(), deny it with allow=False and send again, or queue "
             "your input with session.enqueue(text)",
@@ -807,7 +805,7 @@ class EmptyCohort(OakleafError):
                 "name the baseline's model with --baseline-model NAME",
             )
         super().__init__(
-            f"no session of {_list_some(cohort)} can be replayed" + (f" ({reasons})" if reasons else ""),
+            f"no session of {list_some(cohort)} can be replayed" + (f" ({reasons})" if reasons else ""),
             *hints,
         )
 
@@ -1102,29 +1100,12 @@ class DuplicateTool(InvalidTool):
         )
 
 
-class FilesChanged(OakleafError):
-    """`files` are the locations, each with the reason why it is not restored."""
-
-    http_status = 409
-
-    def __init__(self, files: Sequence[tuple[str, str]]) -> None:
-        self.files = tuple(files)
-        listed = _list_some(
-            [f"{PurePath(location).name} ({reason})" for location, reason in files], length=120
-        )
-        super().__init__(
-            f"{len(self.files)} of the files cannot be restored: {listed}",
-            "look at them first; rewind(…, files=True, skip_changed=True) leaves them as they are",
-            "look at them first; --skip-changed leaves them as they are",
-        )
-
-
 class UnknownAgent(OakleafError):
     def __init__(self, name: str | None, known: Sequence[str]) -> None:
         self.name, self.known = name, tuple(known)
         problem = "no agent is named" if name is None else f"this worker has no agent {name!r}"
         super().__init__(
-            f"{problem} (it has {_list_some(known) or 'none'})",
+            f"{problem} (it has {list_some(known) or 'none'})",
             "run oakleaf worker --agents FILE.py with a file that contains "
             f"oakleaf_postgres.absurd.Agent({name or 'NAME'!r}, model=…)",
         )

@@ -27,11 +27,12 @@ _HOMES = {
         "split_tools",
         "tools_by_name",
     ],
-    "oakleaf.agent.tools.tool": ["EarlierCall"],
+    "oakleaf.agent.tools.tool": ["EarlierCall", "Effect"],
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
     "oakleaf.core.pages": ["Page"],
     "oakleaf.log.async_bridge": ["run_blocking", "run_by_size"],
+    "oakleaf.log.moves": ["Move"],
     "oakleaf.log.runtime": ["environment_secrets"],
     "oakleaf.log.storage": ["SessionStorage"],
     "oakleaf.models.availability": ["available_models", "check_available"],
@@ -39,7 +40,15 @@ _HOMES = {
     "oakleaf.models.prices": ["price"],
     "oakleaf.models.servers": ["find_server"],
     "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
-    "oakleaf.store": ["observe_commits", "open_for_owner", "read", "read_store", "session_at", "store_of"],
+    "oakleaf.store": [
+        "observe_commits",
+        "open_for_owner",
+        "read",
+        "read_store",
+        "run_host_tool",
+        "session_at",
+        "store_of",
+    ],
     "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize", "UsageColumn"],
     "oakleaf.stores.opening": ["Migration", "MigrationResult", "StoreOptions"],
     "oakleaf.stores.search": ["IndexProgress"],
@@ -76,11 +85,13 @@ if TYPE_CHECKING:
     from oakleaf.agent.tools.sources import split_tools as split_tools
     from oakleaf.agent.tools.sources import tools_by_name as tools_by_name
     from oakleaf.agent.tools.tool import EarlierCall as EarlierCall
+    from oakleaf.agent.tools.tool import Effect as Effect
     from oakleaf.bundle.read import check_bundle as check_bundle
     from oakleaf.bundle.write import atomic_file as atomic_file
     from oakleaf.core.pages import Page as Page
     from oakleaf.log.async_bridge import run_blocking as run_blocking
     from oakleaf.log.async_bridge import run_by_size as run_by_size
+    from oakleaf.log.moves import Move as Move
     from oakleaf.log.runtime import environment_secrets as environment_secrets
     from oakleaf.log.storage import SessionStorage as SessionStorage
     from oakleaf.models.availability import available_models as available_models
@@ -99,6 +110,7 @@ if TYPE_CHECKING:
     from oakleaf.store import open_for_owner as open_for_owner
     from oakleaf.store import read as read
     from oakleaf.store import read_store as read_store
+    from oakleaf.store import run_host_tool as run_host_tool
     from oakleaf.store import session_at as session_at
     from oakleaf.store import store_of as store_of
     from oakleaf.stores.counts import CountColumn as CountColumn

@@ -9,7 +9,6 @@ Modules that only some verbs need (agents, replay, exports) are imported when th
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -73,12 +72,10 @@ if TYPE_CHECKING:
     from oakleaf.bundle.transfer import PathOrFile
     from oakleaf.bundle.write import BundleExportResult, OnProgress
     from oakleaf.exports.finetune import FineTuning
-    from oakleaf.log.workspace import Workspace
     from oakleaf.models.base import ModelLike
     from oakleaf.replay.report import ReplayReport
     from oakleaf.replay.tool_answers import Mode, OnMiss
     from oakleaf_server.offline_page import HtmlExportResult
-    from oakleaf_workspace.file_rewind import FilesPlan
 
     Tools = Iterable[ToolLike]
 
@@ -293,30 +290,13 @@ class Session:
 
     # -- move --------------------------------------------------------------------------------------
 
-    def rewind(
-        self,
-        to: int,
-        *,
-        summary: str | None = None,
-        files: bool | str | os.PathLike[str] = False,
-        skip_changed: bool = False,
-        accept_imported: bool = False,
-    ) -> Cut:
+    def rewind(self, to: int, *, summary: str | None = None) -> Cut:
         """Move the leaf back to `to`, or to the nearest legal position before it. Nothing is deleted.
 
-        With `summary` the new branch starts with a summary of the one left behind, shown to the model. With `files` the
-        files that the workspace tools wrote since are restored first, `plan_files` tells which; a folder restores there
-        only. Raises `FilesChanged` if one was changed elsewhere, unless `skip_changed` leaves those as they are. Files
-        that an import names are restored with `accept_imported=True` only, and only in the folder that `files` names.
+        With `summary` the new branch starts with a summary of the one left behind, shown to the model. Files stay as they
+        are: `oakleaf_workspace.rewind` restores those that its tools wrote.
         """
         cut = self.log.cut(to)
-        if files is not False:
-            self.log.raise_if_leased()
-            folder = None if files is True else files
-            restored = self.plan_files(to, folder, accept_imported=accept_imported)
-            from oakleaf_workspace.file_rewind import restore_files
-
-            restore_files(self.log, restored, skip_changed=skip_changed)
         drafts = []
         if summary is not None:
             if not summary.strip():
@@ -326,14 +306,6 @@ class Session:
         self.log.move(self.log.leaf_at(cut.at), drafts=drafts, data=data)
         return cut
 
-    def plan_files(
-        self, to: int, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
-    ) -> FilesPlan:
-        """What `rewind(to, files=…)` would do with the files that the workspace tools wrote after entry `to`."""
-        from oakleaf_workspace.file_rewind import plan_rewind
-
-        return plan_rewind(self.log, self.log.cut(to).at, folder, accept_imported=accept_imported)
-
     def undo(self) -> Cut:
         """Rewind to before the latest input."""
         turn = self.log.newest_turn()
@@ -341,34 +313,9 @@ class Session:
             raise InvalidPosition("undo", 0, self.leaf.seq)
         return self.rewind(turn - 1)
 
-    def redo(
-        self,
-        *,
-        files: bool | str | os.PathLike[str] = False,
-        skip_changed: bool = False,
-        accept_imported: bool = False,
-    ) -> Leaf:
-        """Return to the branch that the last rewind left.
-
-        With `files` the files that the workspace tools wrote there are written again first, as `rewind` restores them;
-        `plan_redo_files` tells which.
-        """
-        if files is not False:
-            self.log.raise_if_leased()
-            from oakleaf_workspace.file_rewind import restore_files
-
-            folder = None if files is True else files
-            plan = self.plan_redo_files(folder, accept_imported=accept_imported)
-            restore_files(self.log, plan, skip_changed=skip_changed)
+    def redo(self) -> Leaf:
+        """Return to the branch that the last rewind left."""
         return self.log.redo()
-
-    def plan_redo_files(
-        self, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
-    ) -> FilesPlan:
-        """What `redo(files=…)` would do with the files."""
-        from oakleaf_workspace.file_rewind import plan_redo
-
-        return plan_redo(self.log, folder, accept_imported=accept_imported)
 
     def checkout(self, leaf: Leaf) -> Leaf:
         """Move to any position in this session's tree."""
@@ -955,34 +902,6 @@ class Session:
 
         cancel_turn(self.log)
         return True
-
-    def workspace_tools(
-        self,
-        workspace: Workspace,
-        *,
-        commands: Iterable[str] = (),
-        hosts: Iterable[str] = (),
-        env: Iterable[str] = (),
-    ) -> list[Tool]:
-        """Tools for files, grep, shell and HTTP within the workspace's scope; `commands` is the shell's allow-list,
-        `hosts` names private hosts that HTTP may reach, `env` variables of this process that commands inherit.
-        """
-        from oakleaf_workspace.tools import workspace_tools
-
-        return workspace_tools(self.log, workspace, commands=commands, hosts=hosts, env=env)
-
-    def shell(
-        self,
-        argv: Sequence[str],
-        workspace: Workspace,
-        *,
-        commands: Iterable[str] = (),
-        env: Iterable[str] = (),
-    ) -> str:
-        """Run a command of the host, recorded like a model's tool call, and return its output."""
-        from oakleaf_workspace.tools import run_shell
-
-        return run_shell(self.log, list(argv), workspace, commands, env)
 
     def pending_approvals(self) -> list[PendingApproval]:
         """The tool calls that wait for a person, in this session and its tasks; pass them to `approve`."""

@@ -15,7 +15,7 @@ from oakleaf.core.codec import check_text
 from oakleaf.core.drafts import Blob
 from oakleaf.core.ids import check_id
 from oakleaf.core.media import digest, referenced_digest
-from oakleaf.core.messages import Media
+from oakleaf.core.messages import Media, ToolResult
 from oakleaf.core.redact import Redactor
 from oakleaf.core.search import parse_query
 from oakleaf.core.tree import Leaf
@@ -54,6 +54,7 @@ from oakleaf.stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
     from oakleaf.agent.reader import SessionReader, StoreReader
+    from oakleaf.agent.tools.tool import Tool
     from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
     from oakleaf.bundle.write import OnProgress
     from oakleaf.ingest.ingest import ToolImportResult
@@ -554,6 +555,16 @@ def session_at(session: Session, leaf: Leaf) -> Session:
     """Return another handle on a session, positioned at any leaf of its tree. The session's own leaf does not move."""
     log = session.log
     return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
+
+
+def run_host_tool(session: Session, said: str, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
+    """Run a tool for the host, recorded as a model's tool call would be; return its result, which ends the turn.
+
+    `said` is the input. Runs an event loop of its own.
+    """
+    from oakleaf.agent.host_tool import run_host_tool
+
+    return run_host_tool(session.log, said, tool, arguments)
 
 
 def open_for_owner(store: Store, url: str, owner: str) -> Store:

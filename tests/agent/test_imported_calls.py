@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, Workspace, assistant, user
+from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, user
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.errors import ApprovalPending, ApprovalRequired, ImportNotAccepted, InvalidOperation
 from oakleaf.store import Store
@@ -356,33 +356,3 @@ class TestTasks:
         session.send_sync("something else", model=ScriptedModel(["fine"]), tools=shop.tools())
         assert victim.refresh().facts == 3, "its turn was not closed"
         assert len(victim.open_tool_calls) == 1
-
-
-class TestReach:
-    def test_a_folder_and_tier_of_a_bundle_do_not_widen_what_tools_may_do(
-        self, store: Store, elsewhere: Store, tmp_path: Path
-    ) -> None:
-        full = Workspace(working_dir="/", fs_scope_tier="full")
-        original = elsewhere.start(workspace=full, spec={"workspace": "/", "scope": "full"})
-        calls = [
-            ToolCall(f"c{n}", "read_file", {"path": path}) for n, path in enumerate(("/etc/passwd", "a"))
-        ]
-        original.append([user("q"), assistant(*calls)])
-        (tmp_path / "a").write_text("ours")
-        session = taken_in(original, store)
-        here = session.workspace_tools(Workspace(working_dir=str(tmp_path)))
-        session.resume_sync(model=ScriptedModel(["done"]), tools=here)
-        results = [r for entry in session.path() if entry.message for r in entry.message.results]
-        assert {result.call_id: result.error for result in results} == {"c0": True, "c1": False}
-
-    def test_an_open_write_of_a_bundle_needs_to_be_accepted(
-        self, store: Store, elsewhere: Store, tmp_path: Path
-    ) -> None:
-        original = elsewhere.start()
-        write = ToolCall("c", "write_file", {"path": "Makefile", "text": "all: ; evil"})
-        original.append([user("q"), assistant(write)])
-        session = taken_in(original, store)
-        here = session.workspace_tools(Workspace(working_dir=str(tmp_path)))
-        with pytest.raises(ImportNotAccepted, match="Makefile"):
-            session.resume_sync(model=ScriptedModel(["never"]), tools=here)
-        assert list(tmp_path.glob("Makefile")) == []

@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 
 import oakleaf
+import oakleaf_workspace
 from oakleaf import ScriptedModel, Session, ToolCall, Workspace, assistant, tool_result, user
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.core.redact import Redactor
-from oakleaf.errors import FilesChanged, InvalidOperation
+from oakleaf.errors import InvalidOperation
 from oakleaf.ext import read
 from oakleaf.log.runtime import real_runtime
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf_workspace import file_rewind
+from oakleaf_workspace import FilesChanged, file_rewind
 from oakleaf_workspace.file_changes import FileChange, to_details, version
 
 
@@ -35,7 +36,7 @@ def run(session: Session, folder: Path, *calls: tuple[str, dict[str, Any]]) -> i
     """Let a model make these calls, one per step; return the seq before its input."""
     before = session.leaf.seq
     answers = [assistant(ToolCall(f"c{n}", name, arguments)) for n, (name, arguments) in enumerate(calls)]
-    tools = session.workspace_tools(Workspace(working_dir=str(folder)))
+    tools = oakleaf_workspace.tools(session, Workspace(working_dir=str(folder)))
     session.send_sync("go", model=ScriptedModel([*answers, assistant("done")]), tools=tools)
     return before
 
@@ -49,7 +50,7 @@ def edit(path: str, old: str, new: str) -> tuple[str, dict[str, Any]]:
 
 
 def kinds(session: Session, to: int, **how: Any) -> dict[str, str]:
-    return {action.path: action.kind for action in session.plan_files(to, **how).actions}
+    return {action.path: action.kind for action in oakleaf_workspace.plan_rewind(session, to, **how).actions}
 
 
 class TestRestore:
@@ -60,7 +61,7 @@ class TestRestore:
             session, folder, write("a.txt", "two"), edit("a.txt", "two", "three"), write("sub/b.txt", "new")
         )
         assert kinds(session, start) == {"a.txt": "restore", "sub/b.txt": "delete"}
-        session.rewind(start, files=True)
+        oakleaf_workspace.rewind(session, start)
         assert (folder / "a.txt").read_text() == "one"
         assert not (folder / "sub/b.txt").exists()
         assert session.leaf.seq == start
@@ -73,25 +74,25 @@ class TestRestore:
             session, folder, write("a.txt", "two"), edit("a.txt", "two", "three"), write("b.txt", "new")
         )
         end = session.leaf
-        session.rewind(start, files=True)
-        plan = session.plan_redo_files()
+        oakleaf_workspace.rewind(session, start)
+        plan = oakleaf_workspace.plan_redo(session)
         assert {each.path: each.kind for each in plan.actions} == {"a.txt": "restore", "b.txt": "recreate"}
-        assert session.redo(files=True) == end
+        assert oakleaf_workspace.redo(session) == end
         assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("three", "new")
-        session.rewind(start, files=True)
+        oakleaf_workspace.rewind(session, start)
         assert ((folder / "a.txt").read_text(), (folder / "b.txt").exists()) == ("one", False)
 
     def test_redo_refuses_what_was_changed_since_the_rewind(self, store: Store, folder: Path) -> None:
         (folder / "a.txt").write_text("one")
         session = store.start()
         start = run(session, folder, write("a.txt", "two"), write("b.txt", "new"))
-        session.rewind(start, files=True)
+        oakleaf_workspace.rewind(session, start)
         (folder / "a.txt").write_text("mine")
         (folder / "b.txt").write_text("mine, too")
         with pytest.raises(FilesChanged, match="since the rewind"):
-            session.redo(files=True)
+            oakleaf_workspace.redo(session)
         assert session.leaf.seq == start
-        session.redo(files=True, skip_changed=True)
+        oakleaf_workspace.redo(session, skip_changed=True)
         assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("mine", "mine, too")
         assert session.leaf.seq > start
 
@@ -99,7 +100,7 @@ class TestRestore:
         session = store.start()
         run(session, folder, write("a.txt", "one"))
         middle = run(session, folder, write("a.txt", "two"))
-        session.rewind(middle, files=str(folder))
+        oakleaf_workspace.rewind(session, middle, str(folder))
         assert (folder / "a.txt").read_text() == "one"
 
     def test_bytes_permissions_and_size_are_kept(self, store: Store, folder: Path) -> None:
@@ -111,7 +112,7 @@ class TestRestore:
         start = run(session, folder, write("a.bin", "text"), write("empty", "text"))
         (folder / "a.bin").unlink()
         assert kinds(session, start) == {"a.bin": "recreate", "empty": "restore"}
-        session.rewind(start, files=True)
+        oakleaf_workspace.rewind(session, start)
         assert (folder / "a.bin").read_bytes() == data
         assert (folder / "a.bin").stat().st_mode & 0o777 == 0o750
         assert (folder / "empty").read_bytes() == b""
@@ -130,9 +131,9 @@ class TestRestore:
         middle = run(fork, folder, write("a.txt", "two"))
         # The source does not know of "two": to it, the file was changed elsewhere.
         assert kinds(session, start) == {"a.txt": "refused"}
-        fork.rewind(middle, files=True)
+        oakleaf_workspace.rewind(fork, middle)
         assert (folder / "a.txt").read_text() == "one"
-        fork.rewind(start, files=True)
+        oakleaf_workspace.rewind(fork, start)
         assert not (folder / "a.txt").exists()
 
 
@@ -145,10 +146,10 @@ class TestRefusal:
             (folder / "a.txt").write_text("mine")
             assert kinds(session, start) == {"a.txt": "refused", "b.txt": "delete"}
             with pytest.raises(FilesChanged, match=r"a\.txt \(it was changed elsewhere since entry \d+\)"):
-                session.rewind(start, files=True)
+                oakleaf_workspace.rewind(session, start)
             assert (folder / "b.txt").exists()
             assert session.leaf == leaf
-            session.rewind(start, files=True, skip_changed=True)
+            oakleaf_workspace.rewind(session, start, skip_changed=True)
         assert (folder / "a.txt").read_text() == "mine"
         assert not (folder / "b.txt").exists()
 
@@ -159,7 +160,7 @@ class TestRefusal:
             (folder / "a.txt").write_text("mine")
             middle = run(session, folder, write("a.txt", "two"))
             assert kinds(session, start) == {"a.txt": "refused"}
-            session.rewind(middle, files=True)
+            oakleaf_workspace.rewind(session, middle)
         assert (folder / "a.txt").read_text() == "mine"
 
     def test_links_are_not_followed(self, folder: Path, tmp_path: Path) -> None:
@@ -173,7 +174,7 @@ class TestRefusal:
             (folder / "sub").rename(tmp_path / "sub")
             (folder / "sub").symlink_to(tmp_path / "sub")
             assert set(kinds(session, start).values()) == {"refused"}
-            session.rewind(start, files=True, skip_changed=True)
+            oakleaf_workspace.rewind(session, start, skip_changed=True)
         assert other.read_text() == "one"
         assert (tmp_path / "sub/b.txt").exists()
 
@@ -190,12 +191,12 @@ class TestRefusal:
             call = assistant(ToolCall("c1", "write_file", {}))
             result = oakleaf.tool_result("c1", "ok", details={"files": [*changes, {"root": 1}, "junk"]})
             session.append([oakleaf.user("go"), call, result, assistant("done")])
-            plan = session.plan_files(0)
+            plan = oakleaf_workspace.plan_rewind(session, 0)
             assert {action.kind for action in plan.changes} == set()
             (folder / ".git").mkdir()
             (folder / ".git/config").write_text("x")
             with pytest.raises((FilesChanged, oakleaf.errors.OutOfScope)):
-                session.rewind(0, files=True, skip_changed=False)
+                oakleaf_workspace.rewind(session, 0, skip_changed=False)
         assert (tmp_path / "victim").exists()
         assert (folder / ".git/config").exists()
 
@@ -203,7 +204,7 @@ class TestRefusal:
         with oakleaf.open("memory:") as store:
             session = store.start()
             start = run(session, folder, write("a.txt", "one"))
-            plan = session.plan_files(start, tmp_path)
+            plan = oakleaf_workspace.plan_rewind(session, start, tmp_path)
         assert [action.reason for action in plan.refused] == [f"it is not in {tmp_path}"]
 
     def test_a_secret_is_not_kept_and_so_not_restored(self, folder: Path) -> None:
@@ -213,7 +214,7 @@ class TestRefusal:
         with Store(backend, real_runtime(Redactor({"TOKEN": secret}))) as store:
             session = store.start()
             start = run(session, folder, write(".env", "TOKEN=none\n"))
-            (action,) = session.plan_files(start).refused
+            (action,) = oakleaf_workspace.plan_rewind(session, start).refused
             assert "it holds a secret" in action.reason
             assert all(secret.encode() not in record.blob.data for record in backend.tables.blobs.values())
 
@@ -223,7 +224,7 @@ class TestRefusal:
             run(session, folder, write("a.txt", "one"))
             replay = store.session(session.replay_sync().replay)
             with pytest.raises(InvalidOperation, match="a replay wrote no files"):
-                replay.plan_files(0)
+                oakleaf_workspace.plan_rewind(replay, 0)
 
 
 class TestCrash:
@@ -237,11 +238,11 @@ class TestCrash:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
             try:
                 with pytest.raises(OSError, match="File too large") as raised:
-                    session.rewind(start, files=True)
+                    oakleaf_workspace.rewind(session, start)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
             assert (raised.value.filename, session.leaf) == (str(folder / "a.txt"), leaf)
-            session.rewind(start, files=True)
+            oakleaf_workspace.rewind(session, start)
         assert (folder / "a.txt").read_text() == "one " * 1_000
 
     def test_a_rewind_that_broke_off_continues(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,12 +262,12 @@ class TestCrash:
 
             monkeypatch.setattr(os, "rename", die)
             with pytest.raises(KeyboardInterrupt):
-                session.rewind(start, files=True)
+                oakleaf_workspace.rewind(session, start)
             monkeypatch.undo()
             texts = sorted((folder / name).read_text() for name in "abc")
             assert (texts, session.leaf) == (["one", "two", "two"], leaf)
             assert sorted(os.listdir(folder)) == ["a", "b", "c"]
-            session.rewind(start, files=True)
+            oakleaf_workspace.rewind(session, start)
         assert {(folder / name).read_text() for name in "abc"} == {"one"}
 
     def test_a_write_that_was_interrupted_and_repeated_does_not_invent_what_was_before(
@@ -278,9 +279,9 @@ class TestCrash:
             call = assistant(ToolCall("c1", "write_file", {"path": "a.txt", "text": "two"}))
             started = ExtraFact("calls_started", {"seq": 2, "indexes": [0]})
             session.log.append([Draft(oakleaf.user("go")), Draft(call)], facts=[started])
-            tools = session.workspace_tools(Workspace(working_dir=str(folder)))
+            tools = oakleaf_workspace.tools(session, Workspace(working_dir=str(folder)))
             session.resume_sync(model=ScriptedModel([assistant("done")]), tools=tools)
-            (action,) = session.plan_files(0).refused
+            (action,) = oakleaf_workspace.plan_rewind(session, 0).refused
         assert "was lost when the call was interrupted" in action.reason
         assert (folder / "a.txt").read_text() == "two"
 
@@ -341,7 +342,7 @@ class TestImports:
         return Store(MemoryStore()).start()
 
     def refusal(self, session: Session, **how: Any) -> str:
-        (action,) = session.plan_files(0, **how).actions
+        (action,) = oakleaf_workspace.plan_rewind(session, 0, **how).actions
         assert (action.kind, action.is_imported) == ("refused", True)
         return action.reason
 
@@ -353,7 +354,7 @@ class TestImports:
         for how in ({}, {"accept_imported": True}, {"folder": folder}):
             assert "came with an import" in self.refusal(session, **how)
         with pytest.raises(FilesChanged, match="came with an import"):
-            session.rewind(0, files=True)
+            oakleaf_workspace.rewind(session, 0)
         assert not (folder / "start.sh").exists()
 
     def test_a_fork_of_an_import_and_a_session_that_went_on_here_refuse_it_too(
@@ -364,7 +365,10 @@ class TestImports:
         run(session, folder, write("ours.txt", "new"))
         fork = session.fork()
         for one in (session, fork):
-            plan = {action.path: (action.kind, action.is_imported) for action in one.plan_files(0).actions}
+            plan = {
+                action.path: (action.kind, action.is_imported)
+                for action in oakleaf_workspace.plan_rewind(one, 0).actions
+            }
             assert plan == {"start.sh": ("refused", True), "ours.txt": ("delete", False)}
 
     def test_a_file_that_both_wrote_is_the_imports(
@@ -381,7 +385,7 @@ class TestImports:
     ) -> None:
         forged(elsewhere, folder, "start.sh")
         session = taken_in(elsewhere, store)
-        session.rewind(0, files=folder, accept_imported=True)
+        oakleaf_workspace.rewind(session, 0, folder, accept_imported=True)
         assert (folder / "start.sh").read_text() == "evil"
         assert not os.access(folder / "start.sh", os.X_OK)
 
@@ -389,7 +393,7 @@ class TestImports:
         forged(elsewhere, folder, "a.txt", mode=0o777)
         (folder / "a.txt").write_text("gone")
         (folder / "a.txt").chmod(0o600)
-        taken_in(elsewhere, store).rewind(0, files=folder, accept_imported=True)
+        oakleaf_workspace.rewind(taken_in(elsewhere, store), 0, folder, accept_imported=True)
         assert (folder / "a.txt").stat().st_mode & 0o777 == 0o600
 
     @pytest.mark.parametrize(
@@ -411,8 +415,8 @@ class TestImports:
         session = taken_in(elsewhere, store)
         assert self.refusal(session, folder=folder, accept_imported=True)
         with pytest.raises(FilesChanged):
-            session.rewind(0, files=folder, accept_imported=True)
-        session.rewind(0, files=folder, accept_imported=True, skip_changed=True)
+            oakleaf_workspace.rewind(session, 0, folder, accept_imported=True)
+        oakleaf_workspace.rewind(session, 0, folder, accept_imported=True, skip_changed=True)
         assert list(folder.iterdir()) == []
         assert not list(folder.parent.glob("out*"))
 
@@ -437,7 +441,7 @@ class TestImports:
         forged(other, folder, "hard.txt")
         session = taken_in(elsewhere, store)
         assert "symbolic link" in self.refusal(session, folder=folder, accept_imported=True)
-        taken_in(other, store).rewind(0, files=folder, accept_imported=True)
+        oakleaf_workspace.rewind(taken_in(other, store), 0, folder, accept_imported=True)
         assert ((folder / "hard.txt").read_text(), (outside / "kept.txt").read_text()) == ("evil", "gone")
 
     def test_a_redo_does_not_write_it(self, store: Store, elsewhere: Session, folder: Path) -> None:
@@ -446,7 +450,7 @@ class TestImports:
         (folder / "start.sh").write_text("evil")
         session.rewind(0)
         with pytest.raises(FilesChanged, match="came with an import"):
-            session.redo(files=True)
+            oakleaf_workspace.redo(session)
         assert (folder / "start.sh").read_text() == "evil"
 
     def test_a_copy_between_two_stores_of_one_operator_is_restored_as_before(
@@ -456,5 +460,5 @@ class TestImports:
         session = there.start()
         start = run(session, folder, write("a.txt", "new"))
         copy = there.copy(session, store)
-        copy.rewind(start, files=True)
+        oakleaf_workspace.rewind(copy, start)
         assert not (folder / "a.txt").exists()

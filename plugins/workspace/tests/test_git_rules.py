@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from oakleaf.errors import OutOfScope
+from oakleaf_workspace.commands import CommandResult, Shell
 from oakleaf_workspace.scope import Scope, Tier
-from oakleaf_workspace.shell import CommandResult, Shell
 
 pytestmark = pytest.mark.attack
 

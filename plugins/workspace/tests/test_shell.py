@@ -15,8 +15,8 @@ import pytest
 
 from oakleaf.errors import InvalidArgument, OutOfScope
 from oakleaf_workspace.command_rules import check, reason_to_ask
+from oakleaf_workspace.commands import CommandResult, Shell, environment
 from oakleaf_workspace.scope import Scope, Tier
-from oakleaf_workspace.shell import CommandResult, Shell, environment
 from support.processes import dies, is_alive, wait_until
 
 ALLOWED = frozenset({"git status", "git log", "git commit", "pytest", "cat", "sh", "python3"})
@@ -401,7 +401,7 @@ class TestRun:
     def test_endless_output_neither_fills_memory_nor_blocks(
         self, root: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("oakleaf_workspace.shell._MAX_OUTPUT_BYTES", 1_000)
+        monkeypatch.setattr("oakleaf_workspace.commands._MAX_OUTPUT_BYTES", 1_000)
         done = ran(root, ["python3", "-c", "print('x' * 5_000_000)"])
         assert done.exit_code == 0
         assert "4,999,001 more bytes were not kept" in done.output
@@ -430,7 +430,7 @@ HOST = """
 import asyncio, sys
 from pathlib import Path
 from oakleaf_workspace.scope import Scope
-from oakleaf_workspace.shell import Shell
+from oakleaf_workspace.commands import Shell
 shell = Shell(Scope(Path(sys.argv[1]), "full"), lambda data, mime: "", {"PATH": "/usr/bin:/bin"})
 asyncio.run(shell.run([sys.executable, "-c", sys.argv[2]]))
 """

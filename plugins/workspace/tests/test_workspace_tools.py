@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from oakleaf import ScriptedModel, Session, ToolCall, Workspace, assistant
+import oakleaf_workspace
+from oakleaf import ScriptedModel, Session, Slow, ToolCall, Workspace, assistant
+from oakleaf.errors import SessionRunning
 from oakleaf.log.log import Log
-from oakleaf.log.workspace import WORKSPACE_TOOLS
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
-from oakleaf_workspace.tools import workspace_tools
 from replay.test_no_effects import guard_process
 
 
@@ -38,15 +41,15 @@ def results(session: Session) -> list[str]:
 def run(session: Session, workspace: Workspace, *calls: tuple[str, dict]) -> list[str]:
     """Each call in a step of its own."""
     lines = [assistant(ToolCall(f"c{n}", name, arguments)) for n, (name, arguments) in enumerate(calls)]
-    tools = workspace_tools(session.log, workspace, commands=["echo", "ls"])
+    tools = oakleaf_workspace.tools(session, workspace, commands=["echo", "ls"])
     session.send_sync("go", model=ScriptedModel([*lines, "done"]), tools=tools)
     assert session.verify() == []
     return results(session)
 
 
 def test_their_names_are_known_without_a_session(session: Session, workspace: Workspace) -> None:
-    tools = workspace_tools(session.log, workspace)
-    assert sorted(tool.name for tool in tools) == sorted(WORKSPACE_TOOLS)
+    tools = oakleaf_workspace.tools(session, workspace)
+    assert sorted(tool.name for tool in tools) == sorted(oakleaf_workspace.TOOL_NAMES)
 
 
 def test_a_coding_turn_reads_edits_and_runs(session: Session, workspace: Workspace) -> None:
@@ -104,7 +107,7 @@ class TestShellOfTheHost:
     def test_shell_records_exactly_a_command_a_call_and_a_result(
         self, session: Session, workspace: Workspace
     ) -> None:
-        output = session.shell(["echo", "by hand"], workspace, commands=["echo"])
+        output = oakleaf_workspace.shell(session, ["echo", "by hand"], workspace, commands=["echo"])
         assert "by hand" in output
         assert [entry.role for entry in session.path()] == ["user", "assistant", "tool"]
         assert session.path()[0].message.text == "$ echo 'by hand'"
@@ -116,13 +119,13 @@ class TestShellOfTheHost:
     def test_every_provider_accepts_the_input_after_a_shell_exchange(
         self, session: Session, workspace: Workspace, provider: str
     ) -> None:
-        session.shell(["echo", "one"], workspace, commands=["echo"])
-        session.shell(["echo", "two"], workspace, commands=["echo"])
+        oakleaf_workspace.shell(session, ["echo", "one"], workspace, commands=["echo"])
+        oakleaf_workspace.shell(session, ["echo", "two"], workspace, commands=["echo"])
         with session.turn("go on"):
             assert find_provider(provider).violations(session.request(provider), ready=True) == []
 
     def test_an_error_is_a_result_too(self, session: Session, workspace: Workspace) -> None:
-        assert "OutOfScope" in session.shell(["rm", "-rf", "/"], workspace)
+        assert "OutOfScope" in oakleaf_workspace.shell(session, ["rm", "-rf", "/"], workspace)
         assert session.path()[-1].message.results[0].error
         assert session.row.status == "idle"
         assert session.verify() == []
@@ -133,9 +136,44 @@ class TestShellOfTheHost:
         for name in ("KUBECONFIG", "VIRTUAL_ENV"):
             monkeypatch.setenv(name, f"the {name}")
         project = replace(workspace, fs_scope_tier="project")
-        output = session.shell(["env"], project, commands=["env"], env=["VIRTUAL_ENV"])
+        output = oakleaf_workspace.shell(session, ["env"], project, commands=["env"], env=["VIRTUAL_ENV"])
         assert "VIRTUAL_ENV=the VIRTUAL_ENV" in output
         assert "KUBECONFIG" not in output
+
+    def test_nobody_resumes_its_turn_while_it_runs(
+        self, store: Store, session: Session, tmp_path: Path
+    ) -> None:
+        workspace, done = Workspace(working_dir=str(tmp_path), fs_scope_tier="full"), []
+        script = "touch started; while [ ! -e end ]; do sleep 0.01; done; echo ended"
+        thread = threading.Thread(
+            target=lambda: done.append(
+                oakleaf_workspace.shell(session, ["sh", "-c", script], workspace, commands=["sh"])
+            )
+        )
+        thread.start()
+        while not (tmp_path / "started").exists():
+            time.sleep(0.01)
+        with pytest.raises(SessionRunning):
+            store.session(session.session_id).resume_sync(model=ScriptedModel(["mine"]))
+        (tmp_path / "end").touch()
+        thread.join(20)
+        assert "ended" in done[0]
+        assert (session.row.holder, session.row.status) == (None, "idle")
+
+    def test_it_is_refused_while_a_loop_drives(self, store: Store, session: Session) -> None:
+        workspace = Workspace(working_dir="/tmp")
+
+        async def main() -> None:
+            async for event in session.send("q", model=ScriptedModel([Slow(0.05, "mine")])):
+                if event.type == "session:turn_started":
+                    other = store.session(session.session_id)
+                    with pytest.raises(SessionRunning):
+                        await asyncio.to_thread(
+                            oakleaf_workspace.shell, other, ["true"], workspace, commands=["true"]
+                        )
+
+        asyncio.run(main())
+        assert session.path()[-1].message.text == "mine"
 
 
 class TestDryRun:
@@ -144,7 +182,7 @@ class TestDryRun:
     def replayed(self, session: Session, workspace: Workspace, name: str, arguments: dict) -> str:
         session.send_sync("go", model=ScriptedModel(["done"]))
         model = ScriptedModel([assistant(ToolCall("c", name, arguments)), "done"])
-        tools = session.workspace_tools(workspace, commands=["rm"])
+        tools = oakleaf_workspace.tools(session, workspace, commands=["rm"])
         with guard_process() as tripped:
             report = session.replay_sync(model=model, tools=tools, mode="dry")
         assert (report.stop_reason, report.dry_runs, tripped) == (None, {name: 1}, [])

@@ -42,6 +42,7 @@ from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.labels import labels
 from oakleaf.log.lease import is_held
 from oakleaf.log.log import Log
+from oakleaf.log.moves import Move, redo_move, rewind_move
 from oakleaf.log.runtime import Runtime
 from oakleaf.log.session_list import (
     MAX_COUNT,
@@ -258,6 +259,16 @@ class SessionReader:
     def ancestors(self) -> list[SessionReader]:
         """Return the sessions above a task: its parent first, the one that is not a task last."""
         return [SessionReader(log) for log in ancestors(self._log)]
+
+    # -- moves -------------------------------------------------------------------------------------
+
+    def rewind_move(self, to: int) -> Move:
+        """Return what a rewind to entry `to` leaves behind."""
+        return rewind_move(self._log, to)
+
+    def redo_move(self) -> Move:
+        """Return what a redo returns to."""
+        return redo_move(self._log)
 
     # -- running -----------------------------------------------------------------------------------
 

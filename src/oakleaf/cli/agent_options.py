@@ -29,6 +29,7 @@ from oakleaf.cli.option_group import complete_file, struct_options
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import notify, safe
 from oakleaf.cli.text_argument import text_option
+from oakleaf.cli.workspace_plugin import find_workspace_plugin, workspace_plugin
 from oakleaf.core.context import changed_options
 from oakleaf.core.entries import Effects, Settings
 from oakleaf.core.messages import system as system_message
@@ -41,17 +42,18 @@ from oakleaf.ext import (
     available_models,
     is_model_name,
     is_source,
+    plugin_tools,
     read,
     split_tools,
     stored_model,
+    tools_by_name,
     with_defaults,
 )
-from oakleaf.log.workspace import WORKSPACE_TOOLS, ScopeTier, Selection
+from oakleaf.log.workspace import ScopeTier, Selection
 from oakleaf.models.base import Model
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.wire.options import check_options
-from oakleaf_workspace.scope import check_variable_names
 
 NO_MODEL = """\
 no model was given. Pass --model NAME, set OAKLEAF_MODEL, or choose one for good: oakleaf config set model NAME
@@ -192,7 +194,9 @@ class CommandAgent(Struct, frozen=True):
     def _workspace_tools(self, session: Session | None) -> list[Tool]:
         if self.workspace is None or session is None:
             return []
-        return session.workspace_tools(self.workspace, commands=self.options.commands, env=self.options.env)
+        commands, env = self.options.commands, self.options.env
+        made = plugin_tools("workspace", session, self.workspace, commands=commands, env=env)
+        return list(tools_by_name(made).values())
 
     def without_options_of(self, session: Session) -> CommandAgent:
         """Return the agent without its options, once the session has them: it may change them meanwhile."""
@@ -221,7 +225,9 @@ class CommandAgent(Struct, frozen=True):
     def _tool_names(self) -> list[str]:
         """Return the names of all tools. None of them: the session may be given some later."""
         own = [tool.name for tool in self.tools(None)]
-        return [*own, *WORKSPACE_TOOLS] if own and self.workspace is not None else own
+        return (
+            [*own, *workspace_plugin("--workspace").TOOL_NAMES] if own and self.workspace is not None else own
+        )
 
     def flags(self, session: Session) -> str:
         """Return the options that select this agent again, as typed in a shell, with a leading space."""
@@ -266,7 +272,6 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     """Build the agent. Refuses every invalid option, before anything is written."""
     if options.workspace is None and (options.scope or options.allow or options.env):
         raise CommandError("--scope, --allow and --env need --workspace DIR")
-    check_variable_names(options.env)
     stored = () if session is None or options.models else _own_models(session)
     names = options.models or stored or default_models()
     if not names:
@@ -280,6 +285,8 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     for model in models:
         check_options(model.provider, model_options)
     limits, context = options.limits, options.context
+    if options.workspace is not None and context is not None:
+        workspace_plugin("--workspace").check(context, commands=options.commands, env=options.env)
     own, sources = command_tools(options)
     return CommandAgent(
         options,
@@ -372,7 +379,8 @@ def require_tools(session: Session, tools: list[Tool]) -> None:
 
 def warn_missing_tools(session: Session, tools: list[Tool]) -> None:
     names, present = set(session.row.tool_names), {tool.name for tool in tools}
-    if missing := sorted(names - present - set(WORKSPACE_TOOLS)):
+    workspace = find_workspace_plugin()
+    if missing := sorted(names - present - set(() if workspace is None else workspace.TOOL_NAMES)):
         notify(f"running without {', '.join(missing)}, which this session had{_hint(session)}")
     if names and (extra := sorted(present - names)):
         notify(

@@ -41,13 +41,6 @@ class Selection(Struct, frozen=True):
         return f"{self.file}:{self.start_line}-{self.end_line}"
 
 
-WORKSPACE_TOOLS = (
-    *("read_file", "write_file", "edit_file", "list_files", "grep", "read_spill"),
-    *("shell", "shell_approved", "http_request"),
-)
-"""The names of the tools that an agent has in a workspace."""
-
-
 class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """Where an agent works, and how far its tools may reach."""
 

@@ -21,7 +21,7 @@ from oakleaf import Limits, Workspace
 from oakleaf.core.entries import Effects
 from oakleaf.core.tree import Branch, Leaf, reachable_seqs
 from oakleaf.errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
-from oakleaf.ext import MessageLimits, ToolLike, read, read_store, session_at, with_defaults
+from oakleaf.ext import MessageLimits, ToolLike, plugin_tools, read, read_store, session_at, with_defaults
 from oakleaf.models.base import Model, model_name
 from oakleaf.session import Session
 from oakleaf.store import Store
@@ -57,7 +57,8 @@ class ServerAgent(Struct, frozen=True):
         """Return its tools and those of the workspace, which store long output in this session."""
         if self.workspace is None:
             return list(self.tools)
-        return [*self.tools, *session.workspace_tools(self.workspace, commands=self.commands, env=self.env)]
+        own = plugin_tools("workspace", session, self.workspace, commands=self.commands, env=self.env)
+        return [*self.tools, *own]
 
     def limits_of(self, session_limits: Mapping[str, Any] | None) -> Limits:
         """Return its limits of a turn in a session that has these of its own."""

@@ -13,23 +13,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import BinaryIO, Literal
 
 from msgspec import Struct
 
-from oakleaf.core.entries import Entry
+from oakleaf import Cut, Leaf, Session
 from oakleaf.core.media import digest
-from oakleaf.errors import FilesChanged, InvalidOperation, OutOfScope
-from oakleaf.log.imports import ForeignEntries
-from oakleaf.log.log import Log
+from oakleaf.errors import InvalidOperation, OutOfScope
+from oakleaf.ext import Move, read
+from oakleaf_workspace.errors import FilesChanged
 from oakleaf_workspace.file_changes import FileChange, FileVersion, file_changes
 from oakleaf_workspace.files import printable, read_snapshot, replace_file
 from oakleaf_workspace.scope import Scope, name_in_errors, open_at
 
 ActionKind = Literal["restore", "recreate", "delete", "nothing", "refused"]
+Folder = str | os.PathLike[str]
 
 
 class FileAction(Struct, frozen=True):
@@ -70,6 +71,23 @@ class FilesPlan(Struct, frozen=True):
     def refused(self) -> tuple[FileAction, ...]:
         return tuple(action for action in self.actions if action.kind == "refused")
 
+    def raise_if_refused(self) -> None:
+        """Raise `FilesChanged` if a file is refused."""
+        if self.refused:
+            raise FilesChanged([(action.location, action.reason) for action in self.refused])
+
+    def summary(self) -> str:
+        """How many files of each kind, once it is done: "2 restored, 1 deleted"."""
+        verbs: dict[ActionKind, str] = {
+            "restore": "restored",
+            "recreate": "recreated",
+            "delete": "deleted",
+            "refused": "left as they are",
+        }
+        counts = Counter(action.kind for action in self.actions)
+        parts = [f"{counts[kind]} {verb}" for kind, verb in verbs.items() if counts[kind]]
+        return ", ".join(parts) or "no files changed"
+
     def lines(self) -> list[str]:
         """The plan for people: a line per file."""
         return [
@@ -78,12 +96,6 @@ class FilesPlan(Struct, frozen=True):
             + (f": {action.reason}" if action.reason else "")
             for action in self.actions
         ]
-
-
-class PlanFiles(Protocol):
-    """Plans which files a move of the leaf changes in a folder."""
-
-    def __call__(self, folder: str, *, accept_imported: bool) -> FilesPlan: ...
 
 
 class _Group(Struct, frozen=True):
@@ -98,34 +110,70 @@ class _Group(Struct, frozen=True):
 
 
 def plan_rewind(
-    log: Log, to: int, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
+    session: Session, to: int, folder: Folder | None = None, *, accept_imported: bool = False
 ) -> FilesPlan:
     """Plan to restore the files as they were at entry `to` of the path. `folder` is the only one that is written to; by
     default the workspaces that the entries name. What came with an import is refused, unless it is accepted and the
     folder is named."""
-    if log.store.session(log.session_id).relation == "replay":
+    if session.row.relation == "replay":
         raise InvalidOperation(
             "a replay wrote no files, so there are none to restore", "rewind its source instead"
         )
-    scope = _RestoreScope(None if folder is None else os.path.realpath(folder), accept_imported)
-    groups = _changes_by_file(log, log.path(since=to).entries)
-    return FilesPlan(log.session_id, to, tuple(_plan(log, group, scope) for group in groups))
+    return _plan_move(session, read(session).rewind_move(to), folder, accept_imported)
 
 
-def plan_redo(
-    log: Log, folder: str | os.PathLike[str] | None = None, *, accept_imported: bool = False
+def rewind(
+    session: Session,
+    to: int,
+    folder: Folder | None = None,
+    *,
+    summary: str | None = None,
+    skip_changed: bool = False,
+    accept_imported: bool = False,
+) -> Cut:
+    """Restore the files that `plan_rewind` tells, then `session.rewind(to)`.
+
+    Raises `FilesChanged` if a file was changed elsewhere, unless `skip_changed` leaves those as they are. Files that an
+    import names are restored with `accept_imported=True` only, and only in the `folder`.
+    """
+    read(session).check_free()
+    plan = plan_rewind(session, to, folder, accept_imported=accept_imported)
+    _restore_files(session, plan, skip_changed=skip_changed)
+    return session.rewind(to, summary=summary)
+
+
+def plan_redo(session: Session, folder: Folder | None = None, *, accept_imported: bool = False) -> FilesPlan:
+    """Plan to write the files as they were where `session.redo()` goes."""
+    return _plan_move(session, read(session).redo_move(), folder, accept_imported, is_forward=True)
+
+
+def redo(
+    session: Session,
+    folder: Folder | None = None,
+    *,
+    skip_changed: bool = False,
+    accept_imported: bool = False,
+) -> Leaf:
+    """Write the files that `plan_redo` tells, then `session.redo()`; under the rules of `rewind`."""
+    read(session).check_free()
+    plan = plan_redo(session, folder, accept_imported=accept_imported)
+    _restore_files(session, plan, skip_changed=skip_changed)
+    return session.redo()
+
+
+def _plan_move(
+    session: Session, move: Move, folder: Folder | None, accept_imported: bool, *, is_forward: bool = False
 ) -> FilesPlan:
-    """Plan to write the files as they were where `redo` goes."""
-    leaf, target = log.leaf, log.redo_target()
-    path = log.store.path(log.session_id, leaf=target, first=leaf.seq + 1)
-    if leaf.seq and not any(part.branch == leaf.branch and leaf.seq <= part.last for part in path.ranges):
+    if move.entries is None:
         raise InvalidOperation(
-            "the redo goes to another branch, whose files are not known here", "leave out files"
+            "the redo goes to another branch, whose files are not known here",
+            "session.redo() moves without them",
+            "leave out --files",
         )
     scope = _RestoreScope(None if folder is None else os.path.realpath(folder), accept_imported)
-    groups = _changes_by_file(log, path.entries)
-    actions = tuple(_plan(log, group, scope, is_forward=True) for group in groups)
-    return FilesPlan(log.session_id, target.seq, actions)
+    groups = _changes_by_file(move)
+    actions = tuple(_plan(session, group, scope, is_forward=is_forward) for group in groups)
+    return FilesPlan(session.session_id, move.to, actions)
 
 
 class _RestoreScope(Struct, frozen=True):
@@ -149,27 +197,25 @@ class _RestoreScope(Struct, frozen=True):
         return None
 
 
-def _changes_by_file(log: Log, entries: Iterable[Entry]) -> list[_Group]:
+def _changes_by_file(move: Move) -> list[_Group]:
     groups: dict[tuple[str, str], _Group] = {}
-    foreign = ForeignEntries(log)
-    for entry in entries:
-        for seq, change in file_changes([entry]):
-            group = groups.setdefault((change.root, change.path), _Group([], []))
-            group.changes.append((seq, change))
-            group.foreign.append(foreign.contains(entry))
+    for seq, change in file_changes(move.entries or ()):
+        group = groups.setdefault((change.root, change.path), _Group([], []))
+        group.changes.append((seq, change))
+        group.foreign.append(seq in move.imported)
     return list(groups.values())
 
 
-def restore_files(log: Log, plan: FilesPlan, *, skip_changed: bool = False) -> None:
+def _restore_files(session: Session, plan: FilesPlan, *, skip_changed: bool) -> None:
     """Carry out a plan; raise `FilesChanged` before anything is written if a file of it is refused."""
-    if plan.refused and not skip_changed:
-        raise FilesChanged([(action.location, action.reason) for action in plan.refused])
+    if not skip_changed:
+        plan.raise_if_refused()
     for action in plan.changes:
         with name_in_errors(action.location):
-            _restore(log, action)
+            _restore(session, action)
 
 
-def _plan(log: Log, group: _Group, scope: _RestoreScope, *, is_forward: bool = False) -> FileAction:
+def _plan(session: Session, group: _Group, scope: _RestoreScope, *, is_forward: bool = False) -> FileAction:
     changes = group.changes
     (seq, first), (_, last) = changes[0], changes[-1]
     target, expected = (last.after, first.before) if is_forward else (first.before, last.after)
@@ -191,7 +237,7 @@ def _plan(log: Log, group: _Group, scope: _RestoreScope, *, is_forward: bool = F
         return action("refused", f"what it was before entry {seq} was lost when the call was interrupted")
     if now == (None if target is None else target.hash):
         return action("nothing")
-    if (reason := _obstacle(log, changes, target)) is not None:
+    if (reason := _obstacle(session, changes, target)) is not None:
         return action("refused", reason)
     if now is None:
         return action("recreate")
@@ -201,7 +247,9 @@ def _plan(log: Log, group: _Group, scope: _RestoreScope, *, is_forward: bool = F
     return action("delete" if target is None else "restore")
 
 
-def _obstacle(log: Log, group: Sequence[tuple[int, FileChange]], target: FileVersion | None) -> str | None:
+def _obstacle(
+    session: Session, group: Sequence[tuple[int, FileChange]], target: FileVersion | None
+) -> str | None:
     """Return why the version cannot be restored whatever the file is now."""
     for (_, earlier), (seq, later) in pairwise(group):
         if later.before is None or later.before.hash != earlier.after.hash:
@@ -210,7 +258,7 @@ def _obstacle(log: Log, group: Sequence[tuple[int, FileChange]], target: FileVer
         return None
     if target.not_kept:
         return f"what it was is not kept: {target.not_kept}"
-    if log.read_blob(target.blob_hash) is None:
+    if read(session).blob(target.blob_hash) is None:
         return "what it was is not in this store"
     return None
 
@@ -225,7 +273,7 @@ def _hash(open_file: Callable[[], BinaryIO]) -> str | None:
     return snapshot.hash if snapshot.data is None else digest(snapshot.data)
 
 
-def _restore(log: Log, action: FileAction) -> None:
+def _restore(session: Session, action: FileAction) -> None:
     """Write one file, unless it has changed since the plan was made."""
     with Scope(Path(action.root)).parent(action.path) as (parent_fd, name):
         expected = None if action.expected is None else action.expected.hash
@@ -234,7 +282,7 @@ def _restore(log: Log, action: FileAction) -> None:
         if action.target is None:
             os.unlink(name, dir_fd=parent_fd)
         else:
-            data = log.read_blob(action.target.blob_hash) if action.target.size else b""
+            data = read(session).blob(action.target.blob_hash) if action.target.size else b""
             if data is None:
                 raise FilesChanged([(action.location, "what it was is not in this store")])
             mode = _mode(parent_fd, name, action) if action.is_imported else action.target.mode
@@ -247,16 +295,3 @@ def _mode(parent_fd: int, name: str, action: FileAction) -> int | None:
     if action.expected is None:
         return None
     return os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_mode
-
-
-def count_text(actions: Iterable[FileAction]) -> str:
-    """Return how many files of each kind: "2 restored, 1 deleted"."""
-    verbs: dict[ActionKind, str] = {
-        "restore": "restored",
-        "recreate": "recreated",
-        "delete": "deleted",
-        "refused": "left as they are",
-    }
-    counts = Counter(action.kind for action in actions)
-    parts = [f"{counts[kind]} {verb}" for kind, verb in verbs.items() if counts[kind]]
-    return ", ".join(parts) or "no files changed"

@@ -20,8 +20,8 @@ from typing import BinaryIO, Literal, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from oakleaf import Workspace
 from oakleaf.errors import InvalidArgument, OutOfScope, PlatformUnsupported
-from oakleaf.log.workspace import Workspace
 
 Tier = Literal["sandboxed", "project", "full"]
 

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from msgspec import Struct
@@ -46,6 +46,7 @@ from oakleaf.cli.run_source import cut_text, pick_session, reject_naming_options
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import check_utf8
 from oakleaf.cli.turn_driver import Driver, TurnEnd, run_turn
+from oakleaf.cli.workspace_plugin import PlanFiles, WorkspacePlugin, find_workspace_plugin
 from oakleaf.core.codec import to_json
 from oakleaf.core.context import merge_options
 from oakleaf.core.entries import Entry
@@ -57,7 +58,6 @@ from oakleaf.ext import is_model_name, model_by_name, read, read_store
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
 from oakleaf.wire.options import COMMON, OPTIONS, check_options
-from oakleaf_workspace.file_rewind import PlanFiles
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -494,9 +494,14 @@ def _go_to(chat: Chat, leaf: Leaf) -> None:
         return
     is_back = leaf.seq == 0 or Position(session, leaf).is_on_path
     command = f"rewind {session.session_id}@{leaf.seq}"
-    files = _offer_files(chat, partial(session.plan_files, leaf.seq), command) if is_back else False
-    if is_back:
-        cut = cut_text(session.rewind(leaf.seq, files=files, skip_changed=True, accept_imported=True))
+    files = _files_plugin(chat) if is_back else None
+    folder = None
+    if files is not None:
+        folder = _offer_files(chat, partial(files.plan_rewind, session, leaf.seq), command)
+    if files is not None and folder is not None:
+        cut = cut_text(files.rewind(session, leaf.seq, folder, skip_changed=True, accept_imported=True))
+    elif is_back:
+        cut = cut_text(session.rewind(leaf.seq))
     else:
         cut = str(session.checkout(leaf).seq)
     chat.switch(session)
@@ -505,20 +510,24 @@ def _go_to(chat: Chat, leaf: Leaf) -> None:
     _print_unanswered(chat)
 
 
-def _offer_files(chat: Chat, make_plan: PlanFiles, command: str) -> str | Literal[False]:
+def _files_plugin(chat: Chat) -> WorkspacePlugin | None:
+    """Return what restores the agent's files; None if it has none."""
+    return None if chat.agent.workspace is None else find_workspace_plugin()
+
+
+def _offer_files(chat: Chat, make_plan: PlanFiles, command: str) -> str | None:
     """Show which files of the agent change with a move, and ask whether to; return the folder if so."""
-    if chat.agent.workspace is None:
-        return False
+    assert chat.agent.workspace is not None
     folder = chat.agent.workspace.working_dir
     plan = make_plan(folder, accept_imported=True)  # it is shown, and asked about
     if not plan.changes:
-        return False
+        return None
     for line in plan.lines():
         notify(dim(f"  {clip(line, width() - 2)}"))
     if not chat.is_terminal:
         chat.note(f"The files stay as they are; oakleaf {command} --files restores them")
-        return False
-    return folder if chat.confirm("Restore these files, too?") else False
+        return None
+    return folder if chat.confirm("Restore these files, too?") else None
 
 
 def _print_left(chat: Chat, before: Leaf) -> None:
@@ -605,10 +614,14 @@ def _undo(chat: Chat, rest: str) -> None:
 
 
 def _redo(chat: Chat, rest: str) -> None:
-    files: str | Literal[False] = False
-    with suppress(InvalidOperation):  # it goes to another branch, whose files are not known
-        files = _offer_files(chat, chat.session.plan_redo_files, "redo")
-    leaf = chat.session.redo(files=files, skip_changed=True, accept_imported=True)
+    session, files, folder = chat.session, _files_plugin(chat), None
+    if files is not None:
+        with suppress(InvalidOperation):  # it goes to another branch, whose files are not known
+            folder = _offer_files(chat, partial(files.plan_redo, session), "redo")
+    if files is not None and folder is not None:
+        leaf = files.redo(session, folder, skip_changed=True, accept_imported=True)
+    else:
+        leaf = session.redo()
     chat.switch(chat.session)
     chat.note(f"At entry {leaf.seq} again")
 

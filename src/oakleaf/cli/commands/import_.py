@@ -65,6 +65,7 @@ def complete_tool(ctx: click.Context, param: click.Parameter, incomplete: str) -
     "--from",
     "tool",
     cls=ToolOption,
+    help="Import sessions of another tool.",
     metavar="TOOL",
     shell_complete=complete_tool,
 )

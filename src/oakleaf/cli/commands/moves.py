@@ -37,12 +37,12 @@ from oakleaf.cli.rendering.output import (
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import read_stdin, text_option
+from oakleaf.cli.workspace_plugin import FilesPlan, PlanFiles, find_workspace_plugin, workspace_plugin
 from oakleaf.core.context import active_compactions
 from oakleaf.core.entries import Effects
-from oakleaf.errors import FilesChanged, InvalidOperation, InvalidPosition
+from oakleaf.errors import InvalidOperation, InvalidPosition
 from oakleaf.ext import read
 from oakleaf.session import Session
-from oakleaf_workspace.file_rewind import FilesPlan, PlanFiles, count_text
 
 
 @click.command()
@@ -149,7 +149,7 @@ class FileOptions(Struct, frozen=True):
             more = {} if cut is None else {"cut": cut}
             print_json(**report, is_done=True, leaf=session.leaf, left_behind=session.left_behind(), **more)
             return 0
-        notify(count_text(plan.actions))
+        notify(plan.summary())
         _print_position(session, cut, is_json=False)
         return 0
 
@@ -213,14 +213,16 @@ def rewind(
         return 0
     if not position.is_on_path:
         raise CommandError(f"--files goes back on the same branch only; {reference} is on another")
+    files = workspace_plugin("--files")
     return options.move(
         session,
-        partial(session.plan_files, seq),
+        partial(files.plan_rewind, session, seq),
         "Restore {} and rewind?",
-        lambda folder: session.rewind(
+        lambda folder: files.rewind(
+            session,
             seq,
+            folder,
             summary=summary,
-            files=folder,
             skip_changed=options.skip_changed,
             accept_imported=options.accepts_imported,
         ),
@@ -239,8 +241,8 @@ def _show_plan(plan: FilesPlan, folder: str, *, skip_changed: bool) -> None:
         notify(line)
     if not plan.actions:
         notify("no file was written by the agent's workspace tools there")
-    if plan.refused and not skip_changed:
-        raise FilesChanged([(action.location, action.reason) for action in plan.refused])
+    if not skip_changed:
+        plan.raise_if_refused()
 
 
 @click.command()
@@ -279,18 +281,27 @@ def redo(location: StoreLocation, reference: str, options: FileOptions, is_json:
         _print_position(session, None, is_json=is_json)
         return 0
 
+    files = workspace_plugin("--files")
+
     def redo_files(folder: str) -> None:
-        session.redo(
-            files=folder, skip_changed=options.skip_changed, accept_imported=options.accepts_imported
+        files.redo(
+            session,
+            folder,
+            skip_changed=options.skip_changed,
+            accept_imported=options.accepts_imported,
         )
 
-    return options.move(session, session.plan_redo_files, "Write {} and redo?", redo_files, is_json=is_json)
+    plan = partial(files.plan_redo, session)
+    return options.move(session, plan, "Write {} and redo?", redo_files, is_json=is_json)
 
 
 def _unwritten_files(session: Session) -> int:
     """Return how many files a redo without --files leaves as the rewind restored them."""
+    files = find_workspace_plugin()
+    if files is None:
+        return 0
     try:
-        return len(session.plan_redo_files().changes)
+        return len(files.plan_redo(session).changes)
     except InvalidOperation:  # it goes to another branch
         return 0
 

@@ -12,6 +12,7 @@ import msgspec
 from absurd_sdk import Absurd
 from msgspec import Struct
 
+from oakleaf import Session
 from oakleaf.agent.import_plan import require_accepted
 from oakleaf.agent.limits import Limits, check_turns, limit_data, narrow
 from oakleaf.agent.run import resolve_models
@@ -24,7 +25,7 @@ from oakleaf.core.messages import Message, user
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import MAX_COUNT
 from oakleaf.errors import InputsQueued, InvalidOperation, SessionRunning, TurnOpen
-from oakleaf.ext import EnqueuedTask, ToolLike, ToolSource, split_tools
+from oakleaf.ext import EnqueuedTask, ToolLike, ToolSource, plugin_tools, split_tools
 from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
@@ -37,7 +38,6 @@ from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.shared_transaction import EngineConnections
 from oakleaf_postgres.store.connections import Connection, PostgresConnections
-from oakleaf_workspace.tools import workspace_tools
 
 if TYPE_CHECKING:
     from oakleaf_postgres.store.store import PostgresStore
@@ -79,7 +79,7 @@ class Agent(Struct, frozen=True):
         """Return its tools with those of its workspace, which store output that is too long to show with the session."""
         if self.workspace is None:
             return self.tools_by_name()
-        own = workspace_tools(log, self.workspace, commands=self.commands, env=self.env)
+        own = plugin_tools("workspace", Session(log), self.workspace, commands=self.commands, env=self.env)
         return split_tools([*self.tools, *own])[0]
 
 

@@ -10,25 +10,20 @@ import asyncio
 import inspect
 import os
 import shlex
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from oakleaf.agent.tools.tool import Effect, Happened, NeverHappened, Tool, ToolContext, tool
-from oakleaf.core.drafts import Blob, Draft, ExtraFact
-from oakleaf.core.entries import Payload
+from oakleaf import Attachment, Happened, NeverHappened, Session, Text, Tool, ToolContext, Workspace, tool
+from oakleaf.core.drafts import Blob
 from oakleaf.core.media import digest
-from oakleaf.core.messages import Media, Message, Text, ToolCall, assistant, user
-from oakleaf.core.turns import ENDED_BY_TOOL
 from oakleaf.errors import InvalidOperation, OutOfScope
-from oakleaf.log.lease import Lease
-from oakleaf.log.log import Log
-from oakleaf.log.workspace import Workspace
+from oakleaf.ext import Effect, read, run_host_tool
+from oakleaf_workspace.commands import Shell
 from oakleaf_workspace.file_changes import FileChange, FileVersion, large_version, to_details, version
 from oakleaf_workspace.files import Files, Snapshot, read_snapshot
 from oakleaf_workspace.http import HttpTools
 from oakleaf_workspace.scope import Scope
-from oakleaf_workspace.shell import Shell
 
 
 class Spills:
@@ -37,9 +32,10 @@ class Spills:
     Reads back only the output of this session.
     """
 
-    def __init__(self, log: Log, *, is_repeated: bool = False) -> None:
-        self._log, self._is_repeated = log, is_repeated
-        self.media: list[Media] = []
+    def __init__(self, session: Session, *, is_repeated: bool = False) -> None:
+        self._session, self._is_repeated = session, is_repeated
+        self._redactor = read(session).redactor
+        self.outputs: list[Attachment] = []
         self.changes: list[FileChange] = []
         self.blobs: list[Blob] = []
 
@@ -54,30 +50,34 @@ class Spills:
     def _version(self, snapshot: Snapshot) -> FileVersion:
         if snapshot.data is None:
             return large_version(snapshot.hash, snapshot.size, snapshot.mode)
-        saved, blob = version(snapshot.data, snapshot.mode, self._log.runtime.redactor)
+        saved, blob = version(snapshot.data, snapshot.mode, self._redactor)
         self.blobs += [] if blob is None else [blob]
         return saved
 
     def store(self, data: bytes, mime: str) -> str:
-        redacted = self._log.runtime.redactor.redact_text(data.decode("utf-8", "replace")).encode()
-        media = Media(digest(redacted), mime, len(redacted), "the rest of the output")
-        self._log.store.put_blob(Blob(media.hash, mime, redacted), self._log.runtime.now())
-        self.media.append(media)
-        return media.hash
+        """Keep output for the result, which stores it; return the handle to page through it."""
+        redacted = self._redactor.redact_text(data.decode("utf-8", "replace")).encode()
+        self.outputs.append(Attachment(redacted, mime, "the rest of the output"))
+        return digest(redacted)
 
     def read(self, handle: str) -> bytes:
-        data = self._log.read_blob(handle) if self._is_referenced(handle) else None
+        data = read(self._session).blob(handle) if self._is_referenced(handle) else None
         if data is None:
             raise OutOfScope(handle, "no result of this session has this handle, or its bytes are damaged")
         return data
 
     def _is_referenced(self, handle: str) -> bool:
-        messages = (entry.message for entry in self._log.backwards())
+        messages = (entry.message for entry in read(self._session).backwards())
         return any(media.hash == handle for message in messages if message for media in message.media)
 
 
-def workspace_tools(
-    log: Log,
+def check(workspace: Workspace, *, commands: Iterable[str] = (), env: Iterable[str] = ()) -> None:
+    """Refuse what `tools` would refuse, before there is a session."""
+    Scope.of(workspace, commands, env)
+
+
+def tools(
+    session: Session,
     workspace: Workspace,
     *,
     commands: Iterable[str] = (),
@@ -91,7 +91,7 @@ def workspace_tools(
     def files(spills: Spills) -> Files:
         return Files(scope, spills.store, spills.read, spills.record_write)
 
-    def shell(spills: Spills) -> Shell:
+    def runner(spills: Spills) -> Shell:
         return Shell(scope, spills.store, os.environ)
 
     def was_edited(path: str, old: str, new: str, ctx: ToolContext) -> Happened | NeverHappened | None:
@@ -102,7 +102,7 @@ def workspace_tools(
             return NeverHappened()
         if new not in text or old in text:
             return None
-        spills = Spills(log, is_repeated=True)
+        spills = Spills(session, is_repeated=True)
         spills.record_write(*scope.locate(path), snapshot, snapshot)
         _keep(ctx, spills)
         return Happened("edited before the interruption")
@@ -110,7 +110,7 @@ def workspace_tools(
     def http(spills: Spills) -> HttpTools:
         return HttpTools(spills.store, hosts=frozenset(hosts))
 
-    make = partial(_workspace_tool, log)
+    make = partial(_workspace_tool, session)
     return [
         make("read", lambda spills: files(spills).read_file),
         make(
@@ -129,16 +129,16 @@ def workspace_tools(
         make("read", lambda spills: files(spills).read_spill),
         make(
             "unsafe",
-            lambda spills: shell(spills).run,
+            lambda spills: runner(spills).run,
             name="shell",
-            preview=lambda spills: shell(spills).preview,
+            preview=lambda spills: runner(spills).preview,
         ),
         make(
             "unsafe",
-            lambda spills: shell(spills).run_approved,
+            lambda spills: runner(spills).run_approved,
             name="shell_approved",
             approval=True,
-            preview=lambda spills: shell(spills).preview,
+            preview=lambda spills: runner(spills).preview,
         ),
         make(
             "unsafe",
@@ -149,7 +149,7 @@ def workspace_tools(
 
 
 def _workspace_tool(
-    log: Log,
+    session: Session,
     effect: Effect,
     bind: Callable[[Spills], Callable[..., Any]],
     *,
@@ -163,7 +163,7 @@ def _workspace_tool(
     The model sees the function's parameters and docstring, and its name unless `name` is passed. `preview` returns the
     function that says what the tool would do, for a dry run.
     """
-    function = bind(Spills(log))
+    function = bind(Spills(session))
 
     async def run(ctx: ToolContext, **arguments: Any) -> Any:
         return await call(bind, ctx, arguments)
@@ -173,12 +173,12 @@ def _workspace_tool(
         return await call(preview, ctx, arguments)
 
     async def call(bind: Callable[[Spills], Callable[..., Any]], ctx: ToolContext, arguments: Any) -> Any:
-        spills = Spills(log, is_repeated=ctx.is_repeated)
+        spills = Spills(session, is_repeated=ctx.is_repeated)
         result = bind(spills)(**arguments)
         result = await result if inspect.isawaitable(result) else result
         _keep(ctx, spills)
         text = result if isinstance(result, str) else result.text
-        return [text, *spills.media] if spills.media else text
+        return [text, *spills.outputs] if spills.outputs else text
 
     parameters = list(inspect.signature(function, eval_str=True).parameters.values())
     context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=ToolContext)
@@ -201,35 +201,20 @@ def _keep(ctx: ToolContext, spills: Spills) -> None:
         ctx.blobs.extend(spills.blobs)
 
 
-def run_shell(
-    log: Log, argv: list[str], workspace: Workspace, commands: Iterable[str], env: Iterable[str]
+def shell(
+    session: Session,
+    argv: Sequence[str],
+    workspace: Workspace,
+    *,
+    commands: Iterable[str] = (),
+    env: Iterable[str] = (),
 ) -> str:
-    """Run a command for the host, recorded as a tool call of a model would be; return its output.
-
-    The call is durable before it runs and its result afterwards, errors included. So context, compaction and
-    inspection treat it like a call of the model.
-    """
+    """Run a command for the host, recorded as a tool call of a model would be; return its output."""
     if asyncio._get_running_loop() is not None:
         raise InvalidOperation(
-            "session.shell runs an event loop of its own; from asyncio call asyncio.to_thread(session.shell, …)"
+            "oakleaf_workspace.shell runs an event loop of its own; from asyncio call "
+            "asyncio.to_thread(oakleaf_workspace.shell, session, …)"
         )
-    lease = Lease(log)  # while it runs, no other process resumes its turn as an interrupted one
-    lease.take(log.store.session(log.session_id))
-    try:
-        tools = workspace_tools(log, workspace, commands=commands, env=env)
-        (shell,) = [tool for tool in tools if tool.name == "shell"]
-        stored = _run_shell(log, argv, shell, lease.fence)
-    finally:
-        lease.release()
-    assert isinstance(stored, Message)
-    return "".join(part.text for part in stored.results[0].content if isinstance(part, Text))
-
-
-def _run_shell(log: Log, argv: list[str], shell: Tool, fence: int) -> Payload:
-    call = ToolCall(log.runtime.new_id("call"), "shell", {"argv": argv})
-    started = ExtraFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
-    log.append([Draft(user(f"$ {shlex.join(argv)}")), Draft(assistant(call))], facts=[started], fence=fence)
-    context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
-    message = asyncio.run(shell.run(context))
-    # An error ends the turn as well as a success: no model is called, and none is told so.
-    return log.append([Draft(message, finish=ENDED_BY_TOOL)], fence=fence).payloads[0]
+    (run,) = [tool for tool in tools(session, workspace, commands=commands, env=env) if tool.name == "shell"]
+    result = run_host_tool(session, f"$ {shlex.join(argv)}", run, {"argv": list(argv)})
+    return "".join(part.text for part in result.content if isinstance(part, Text))

@@ -1,0 +1,44 @@
+"""What a move of the leaf leaves behind or returns to, before it is made. Moves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from oakleaf.core.entries import Entry
+from oakleaf.log.imports import ForeignEntries
+from oakleaf.log.log import Log
+
+
+class Move(Struct, frozen=True):
+    """Where a move of the leaf goes, and what it leaves behind or returns to."""
+
+    to: int
+    """The seq it goes to."""
+    entries: Sequence[Entry] | None
+    """Those between the two positions, oldest first; None if the one is not on the path to the other."""
+    imported: frozenset[int]
+    """The seqs of those that came with an import: a stranger wrote them."""
+
+
+def rewind_move(log: Log, to: int) -> Move:
+    """Return what a rewind to entry `to` leaves behind."""
+    at = log.cut(to).at
+    return _move(log, at, log.path(since=at).entries)
+
+
+def redo_move(log: Log) -> Move:
+    """Return what a redo returns to."""
+    leaf, target = log.leaf, log.redo_target()
+    path = log.store.path(log.session_id, leaf=target, first=leaf.seq + 1)
+    is_ahead = not leaf.seq or any(
+        part.branch == leaf.branch and leaf.seq <= part.last for part in path.ranges
+    )
+    return _move(log, target.seq, path.entries if is_ahead else None)
+
+
+def _move(log: Log, to: int, entries: Sequence[Entry] | None) -> Move:
+    foreign = ForeignEntries(log)
+    imported = frozenset(entry.seq for entry in entries or () if foreign.contains(entry))
+    return Move(to, entries, imported)
