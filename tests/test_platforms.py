@@ -47,7 +47,7 @@ for command in (["ls"], ["show", "latest"], ["log", "latest"], ["tree", "latest"
                 ["export", "latest", "-o", "a.oakleaf"], ["import", "a.oakleaf"],
                 ["run", "--model", "scripted:script.yaml", "Hello again"], ["--help"]):
     assert outcome(["--store", "a.db", *command]) == 0, command
-import oakleaf.cli.chat.chat, oakleaf.cli.picker, oakleaf_record.commands
+import oakleaf.cli.chat.chat, oakleaf.cli.picker
 print("sound")
 """
 

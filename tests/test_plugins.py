@@ -154,10 +154,13 @@ def test_this_project_goes_before_a_stranger_with_the_same_name(site: Site) -> N
     assert site.run("twin").out == "hello from a stranger\n"
 
 
-def test_a_command_of_the_library_is_not_replaced(site: Site) -> None:
-    site.install("greedy", {"verbs": {"ls": "greetings.greet:greet"}})
+@pytest.mark.parametrize(
+    ("group", "name", "kind"), [("verbs", "ls", "command"), ("models", "scripted", "model")]
+)
+def test_a_name_of_the_library_is_not_replaced(site: Site, group: str, name: str, kind: str) -> None:
+    site.install("greedy", {group: {name: "greetings.greet:greet"}})
     (found,) = problems(site)
-    assert "the library has a command of this name" in found["problem"]
+    assert f"the library has a {kind} of this name" in found["problem"]
 
 
 @pytest.mark.parametrize("value", ["None", "41", "object()", "print"])

@@ -22,6 +22,7 @@ from support.fake_providers import Call, Completion, FakeProviders, Stall
 from support.postgres import Database
 from support.processes import wait_until
 from support.terminal import OAKLEAF, Terminal, oakleaf
+from support.without_posix import WITHOUT_POSIX
 
 PROGRAM = """
 import json, os, sys, urllib.request
@@ -243,3 +244,9 @@ def recorded_program(fake: FakeProviders, home: Path) -> Iterator[subprocess.Pop
         finally:
             fake.is_over.set()
             process.kill()
+
+
+def test_recording_needs_nothing_that_only_posix_has() -> None:
+    script = WITHOUT_POSIX + "import oakleaf_record.commands, oakleaf_record.recorder\nprint('sound')\n"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "sound\n"), done.stderr[-3000:]

@@ -98,5 +98,4 @@ def _naming(prefix: str, method: str) -> Iterator[None]:
 
 
 def _broken(prefix: str, reason: str) -> PluginBroken:
-    provider = plugins.provider_of(plugins.MODELS, prefix)
-    return PluginBroken(plugins.MODELS, prefix, str(provider), reason)
+    return plugins.broken(plugins.MODELS, prefix, reason)

@@ -81,10 +81,12 @@ def _shapes() -> dict[str, tuple[Callable[[Any], bool], str]]:
 
 
 def _hidden(provider: Provider) -> OakleafError | None:
-    """Return the error of a command that has the name of the library's own."""
-    if provider.group != registry.VERBS or provider.name not in built_in_names():
+    """Return the error of a command or a model that has the name of the library's own."""
+    own = {registry.VERBS: built_in_names(), registry.MODELS: ["scripted"]}
+    if provider.name not in own.get(provider.group, ()):
         return None
-    reason, hint = "the library has a command of this name", f"uninstall {provider.distribution}"
+    kind = "command" if provider.group == registry.VERBS else "model"
+    reason, hint = f"the library has a {kind} of this name", f"uninstall {provider.distribution}"
     return PluginBroken(provider.group, provider.name, str(provider), reason, hint)
 
 
