@@ -194,8 +194,8 @@ class PlainStore(StoreBackend):
             earlier = change.check(row, lambda key: self._find_change(record, key))
             if earlier is not None:
                 return earlier
-            self._check_blobs(change.entries, change.blobs)
             self._check_place(change.move_to, row.leaf)
+            self._check_blobs(change.entries, change.blobs)
             self._put_blobs(change.blobs, change.at)
             leaf = row.leaf if change.move_to is None else change.move_to
             if change.entries:

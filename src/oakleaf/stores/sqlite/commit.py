@@ -110,7 +110,9 @@ class Heads:
     def recall(self, change: Change) -> SqliteHead | None:
         """Return the head if it is cached and the change extends it. A change that may be refused reads instead."""
         head = self._known.get(change.session_id)
-        return head if head is not None and change.after == head.leaf and change.move_to is None else None
+        may_lack_blobs = any(entry.media for entry in change.entries)
+        is_next = head is not None and change.after == head.leaf and change.move_to is None
+        return head if is_next and not may_lack_blobs else None
 
     def remember(self, session_id: str, head: SqliteHead | None) -> None:
         if head is None or not head.is_growing:

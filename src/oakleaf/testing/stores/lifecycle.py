@@ -295,9 +295,11 @@ class DeleteConformance(StoreFactory):
 
     def test_what_is_in_the_trash_cannot_be_written(self) -> None:
         writer = SessionWriter(self.open_store())
-        change = writer.change(user("x"))
+        writer.append(user("before"))
+        attached, change = writer.change(user(media_of(make_blob(b"absent")))), writer.change(user("x"))
         writer.store.trash("ses_a", 500)
-        assert_raises(SessionTrashed, lambda: writer.store.commit(change))
+        for refused in (attached, change):
+            assert_raises(SessionTrashed, lambda change=refused: writer.store.commit(change))  # type: ignore[misc]
         writer.store.restore("ses_a")
         assert not writer.store.commit(change).is_repeat
 
