@@ -1,0 +1,1 @@
+"""What Acme adds to Oakleaf. Each module is one plugin; the entry points are in pyproject.toml."""
