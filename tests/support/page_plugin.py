@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from support.foreign_plugins import Site
+
 GARDEN = '''
 from importlib.resources import files
 from typing import Annotated
@@ -70,13 +72,8 @@ FILES = {
 
 
 def write_plugin(folder: Path, package: str, module: str, files: dict[str, str], *pages: str) -> None:
-    """Write a distribution as an installer leaves it: a package, and metadata that name its pages."""
-    viewer = folder / package / "viewer"
-    viewer.mkdir(parents=True)
-    (viewer.parent / "__init__.py").write_text(module)
-    for name, text in files.items():
-        (viewer / name).write_text(text)
-    metadata = folder / f"{package}-1.0.dist-info"
-    metadata.mkdir()
-    lines = [f"{page} = {package}:page" for page in pages]
-    (metadata / "entry_points.txt").write_text("\n".join(["[oakleaf.pages]", *lines, ""]))
+    """Write a distribution with a package whose `page` is added under these names."""
+    viewer = {f"{package}/viewer/{name}": text for name, text in files.items()}
+    (folder / package / "viewer").mkdir(parents=True)
+    targets = dict.fromkeys(pages, f"{package}:page")
+    Site(folder).install(package, {"pages": targets}, {f"{package}/__init__.py": module, **viewer})
