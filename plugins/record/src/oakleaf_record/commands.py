@@ -31,7 +31,7 @@ from oakleaf.core.usage import format_cost, format_tokens
 from oakleaf.errors import NotFound, OakleafError
 
 if TYPE_CHECKING:
-    from oakleaf.store import Store
+    from oakleaf import Store
     from oakleaf_record.recorder import Recorder
     from oakleaf_record.upstreams import Upstream
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf import plugins
+from oakleaf import Session, plugins
 from oakleaf.core.context import build_context
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import INTERRUPTED, Settings
@@ -48,7 +48,6 @@ from oakleaf.errors import (
     UnrecognizedReply,
 )
 from oakleaf.ext import price, read, read_store
-from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf.wire import Answer, find_provider
 from oakleaf.wire.base import HistoryMessage
@@ -59,7 +58,7 @@ from oakleaf_record.model_request import ModelRequest, read_request
 from oakleaf_record.server import ApiCall, Listener
 
 if TYPE_CHECKING:
-    from oakleaf.store import Store
+    from oakleaf import Store
 
 _Result = TypeVar("_Result")
 
