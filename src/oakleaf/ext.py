@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 from oakleaf.late_names import late_names
 
 _HOMES = {
+    "oakleaf.agent.blocking": ["blocking"],
+    "oakleaf.agent.call_meter": ["CallMeter", "Reservation"],
     "oakleaf.agent.call_status": ["CallStatus"],
     "oakleaf.agent.events": ["fact_event_type", "is_whole_answer"],
     "oakleaf.agent.limits": ["with_defaults"],
+    "oakleaf.agent.notebook": ["Notebook"],
     "oakleaf.agent.prompt_window": ["MessageLimits", "measure_window"],
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
+    "oakleaf.agent.run": ["resolve_models"],
     "oakleaf.agent.tool_batch": ["earlier_data"],
     "oakleaf.agent.tools.sources": [
         "BEFORE_A_SESSION",
@@ -28,6 +32,7 @@ _HOMES = {
         "tools_by_name",
     ],
     "oakleaf.agent.tools.tool": ["EarlierCall", "Effect"],
+    "oakleaf.agent.writer": ["run_uncancelled"],
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
     "oakleaf.core.pages": ["Page"],
@@ -37,15 +42,20 @@ _HOMES = {
     "oakleaf.log.storage": ["SessionStorage"],
     "oakleaf.models.availability": ["available_models", "check_available"],
     "oakleaf.models.names": ["address_of", "is_model_name", "model_by_name", "stored_model", "with_provider"],
-    "oakleaf.models.prices": ["price"],
+    "oakleaf.models.prices": ["price", "price_of"],
     "oakleaf.models.servers": ["find_server"],
     "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
+    "oakleaf.replay.replay": ["ReplayPlan", "ReplayTarget"],
     "oakleaf.store": [
+        "excerpt",
+        "notebook",
         "observe_commits",
         "open_for_owner",
         "read",
         "read_store",
+        "replay_session",
         "run_host_tool",
+        "scratch_store",
         "session_at",
         "store_of",
     ],
@@ -67,14 +77,19 @@ _HOMES = {
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
 if TYPE_CHECKING:
+    from oakleaf.agent.blocking import blocking as blocking
+    from oakleaf.agent.call_meter import CallMeter as CallMeter
+    from oakleaf.agent.call_meter import Reservation as Reservation
     from oakleaf.agent.call_status import CallStatus as CallStatus
     from oakleaf.agent.events import fact_event_type as fact_event_type
     from oakleaf.agent.events import is_whole_answer as is_whole_answer
     from oakleaf.agent.limits import with_defaults as with_defaults
+    from oakleaf.agent.notebook import Notebook as Notebook
     from oakleaf.agent.prompt_window import MessageLimits as MessageLimits
     from oakleaf.agent.prompt_window import measure_window as measure_window
     from oakleaf.agent.reader import SessionReader as SessionReader
     from oakleaf.agent.reader import StoreReader as StoreReader
+    from oakleaf.agent.run import resolve_models as resolve_models
     from oakleaf.agent.tool_batch import earlier_data as earlier_data
     from oakleaf.agent.tools.sources import BEFORE_A_SESSION as BEFORE_A_SESSION
     from oakleaf.agent.tools.sources import ToolLike as ToolLike
@@ -86,6 +101,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.tools.sources import tools_by_name as tools_by_name
     from oakleaf.agent.tools.tool import EarlierCall as EarlierCall
     from oakleaf.agent.tools.tool import Effect as Effect
+    from oakleaf.agent.writer import run_uncancelled as run_uncancelled
     from oakleaf.bundle.read import check_bundle as check_bundle
     from oakleaf.bundle.write import atomic_file as atomic_file
     from oakleaf.core.pages import Page as Page
@@ -102,15 +118,22 @@ if TYPE_CHECKING:
     from oakleaf.models.names import stored_model as stored_model
     from oakleaf.models.names import with_provider as with_provider
     from oakleaf.models.prices import price as price
+    from oakleaf.models.prices import price_of as price_of
     from oakleaf.models.servers import find_server as find_server
     from oakleaf.replay.diff_window import DiffCursor as DiffCursor
     from oakleaf.replay.diff_window import DiffWindow as DiffWindow
     from oakleaf.replay.diff_window import diff_window as diff_window
+    from oakleaf.replay.replay import ReplayPlan as ReplayPlan
+    from oakleaf.replay.replay import ReplayTarget as ReplayTarget
+    from oakleaf.store import excerpt as excerpt
+    from oakleaf.store import notebook as notebook
     from oakleaf.store import observe_commits as observe_commits
     from oakleaf.store import open_for_owner as open_for_owner
     from oakleaf.store import read as read
     from oakleaf.store import read_store as read_store
+    from oakleaf.store import replay_session as replay_session
     from oakleaf.store import run_host_tool as run_host_tool
+    from oakleaf.store import scratch_store as scratch_store
     from oakleaf.store import session_at as session_at
     from oakleaf.store import store_of as store_of
     from oakleaf.stores.counts import CountColumn as CountColumn

@@ -53,12 +53,15 @@ from oakleaf.stores.opening import StoreOptions
 from oakleaf.stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
+    from oakleaf.agent.notebook import Notebook
     from oakleaf.agent.reader import SessionReader, StoreReader
     from oakleaf.agent.tools.tool import Tool
     from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
     from oakleaf.bundle.write import OnProgress
     from oakleaf.ingest.ingest import ToolImportResult
     from oakleaf.ingest.records import SessionRecord
+    from oakleaf.replay.replay import ReplayPlan
+    from oakleaf.replay.report import ReplayReport
 
 GRACE_MICROSECONDS = 3_600 * 1_000_000
 
@@ -565,6 +568,34 @@ def run_host_tool(session: Session, said: str, tool: Tool, arguments: Mapping[st
     from oakleaf.agent.host_tool import run_host_tool
 
     return run_host_tool(session.log, said, tool, arguments)
+
+
+def notebook(session: Session) -> Notebook:
+    """Return the notes of a session that holds a program's records and no conversation."""
+    from oakleaf.agent.notebook import Notebook
+
+    return Notebook(session.log)
+
+
+def excerpt(session: Session, last: int) -> Session:
+    """Return a copy of a session in memory that ends at entry `last` of the path; the same bytes each time."""
+    from oakleaf.bundle.excerpt import excerpt
+
+    return Session(excerpt(session.log, last))
+
+
+def scratch_store() -> Store:
+    """Open a store in memory that does not know the secrets of the environment: a bundle reads as it was written."""
+    from oakleaf.stores.memory.store import MemoryStore
+
+    return Store(MemoryStore())
+
+
+async def replay_session(session: Session, plan: ReplayPlan) -> ReplayReport:
+    """Replay a session by a plan and compare it with the recording. `Session.replay` does so by keywords."""
+    from oakleaf.replay.replay import replay
+
+    return await replay(session.log, plan)
 
 
 def open_for_owner(store: Store, url: str, owner: str) -> Store:

@@ -7,7 +7,6 @@ import random
 import msgspec
 
 from oakleaf import Leaf, Note, Store
-from oakleaf.core.drafts import Draft
 from oakleaf.core.turn_comparison import Divergence
 from oakleaf.core.usage import Totals
 from oakleaf_lab.cohort import Cohort, CohortSession
@@ -32,8 +31,8 @@ def write_run(store: Store, sessions: int, *, turns: int = 4, heading: str = "ca
     plan = LabPlan(experiment, Cohort(sources, (), sessions))
     record = LabRecord.create(store, plan.run_id, plan)
     done = list(plan.cells())[: 3 * (sessions - cut)]
-    drafts = [Draft(Note({"cell": msgspec.to_builtins(_result(cell, turns))}, hidden=True)) for cell in done]
-    record.log.append(drafts)
+    cells = ({"cell": msgspec.to_builtins(_result(cell, turns))} for cell in done)
+    store.session(plan.run_id).append([Note(cell, hidden=True) for cell in cells])
     record.finish(is_complete=not cut, why="it was interrupted" if cut else None)
     return record.run_id
 

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf.agent.call_meter import CallMeter
 from oakleaf.agent.events import Event
 from oakleaf.agent.limits import LIMIT_CODE, Limits
 from oakleaf.agent.run import resolve_models
@@ -42,7 +43,7 @@ from oakleaf.replay.host_entries import HostEntries
 from oakleaf.replay.incremental_path import IncrementalPath
 from oakleaf.replay.position import ReplayPosition, host_key, read_position
 from oakleaf.replay.recording import RecordedTurn, Recording
-from oakleaf.replay.replay_loop import CallMeter, ReplayParts, replay_loop
+from oakleaf.replay.replay_loop import ReplayParts, replay_loop
 from oakleaf.replay.report import ReplayReport
 from oakleaf.replay.tool_answers import Mode, OnMiss, ToolAnswers, visible_tools
 from oakleaf.wire.options import check_options

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf.agent.call_meter import CallMeter, Reservation, reservation_data
 from oakleaf.agent.compaction import Compactor
 from oakleaf.agent.earlier_calls import find_earlier_call
 from oakleaf.agent.events import Emit, Event
@@ -34,7 +35,7 @@ from oakleaf.core.usage import Call
 from oakleaf.errors import ModelUnavailable, Overloaded
 from oakleaf.log.changes import AppendResult
 from oakleaf.log.log import Log
-from oakleaf.models.base import Model, Request
+from oakleaf.models.base import Model
 from oakleaf.models.recorded import RecordedModel
 from oakleaf.replay.host_entries import HostEntries
 from oakleaf.replay.incremental_path import IncrementalPath
@@ -43,31 +44,6 @@ from oakleaf.replay.recorded_tasks import recorded_task
 from oakleaf.replay.recording import RecordedResult, RecordedTurn, Recording
 from oakleaf.replay.tool_answers import ToolAnswers, recorded_tool, replayed_tool
 from oakleaf.stores.base import SessionRow
-
-
-class Reservation(Struct, frozen=True):
-    """Money set aside for a call that is about to be made."""
-
-    microcents: int = 0
-    key: str = ""
-    """Names it where several processes share a budget."""
-
-
-def reservation_data(call: Call, reserved: Reservation) -> dict[str, Any]:
-    """Return what the fact of a call's start says of its reservation."""
-    return {"call_id": call.call_id, "reserved": reserved.microcents} if reserved.microcents else {}
-
-
-class CallMeter(Protocol):
-    """Allows each model call before it is made, and counts what it cost."""
-
-    async def reserve(self, model: Model, request: Request) -> Reservation:
-        """Reserve the most that the call may cost; raise to refuse it. Nothing is sent then."""
-        ...
-
-    async def settle(self, reserved: Reservation, cost: int | None) -> None:
-        """Give back what the call did not cost; None: it is not known what it cost."""
-        ...
 
 
 class ReplayParts(Struct, frozen=True, kw_only=True):

@@ -14,10 +14,9 @@ import msgspec
 from oakleaf.core.messages import Media, ToolResult
 from oakleaf.core.usage import Usage, format_dollars
 from oakleaf.errors import BudgetReached, InvalidLab
+from oakleaf.ext import Reservation, price_of
 from oakleaf.install import install_line
 from oakleaf.models.base import Model, Request
-from oakleaf.models.prices import price_of
-from oakleaf.replay.replay_loop import Reservation
 from oakleaf.wire.options import DEFAULT_MAX_TOKENS
 
 MEDIA_TOKENS = 4_000

@@ -16,9 +16,8 @@ import asyncio
 from pathlib import Path
 
 from oakleaf.errors import InvalidCase, Overloaded
-from oakleaf.models.availability import available_models
+from oakleaf.ext import available_models, price_of
 from oakleaf.models.base import Model, Request
-from oakleaf.models.prices import price_of
 from oakleaf.wire import Answer
 from oakleaf_lab.budget import CostBudget
 from oakleaf_lab.case_file import Case, CaseJudge

@@ -11,18 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.tools.tool import Tool
+from oakleaf import ReplayReport, Session, Tool
 from oakleaf.core.entries import Entry
 from oakleaf.core.turn_comparison import WEIGHTS, DiffRow, Divergence
 from oakleaf.core.turn_reader import message_text
 from oakleaf.core.usage import Call, Totals, Usage, total, totals_by_turn
 from oakleaf.errors import ModelUnavailable, Overloaded, shorten
-from oakleaf.log import ledger
-from oakleaf.log.log import Log
+from oakleaf.ext import CallMeter, ReplayPlan, ReplayTarget, replay_session, store_of
 from oakleaf.models.base import ModelLike
-from oakleaf.replay.replay import ReplayPlan, ReplayTarget, replay
-from oakleaf.replay.replay_loop import CallMeter
-from oakleaf.replay.report import ReplayReport
 from oakleaf.stores.base import Fact
 from oakleaf_lab.cohort import CohortSession
 from oakleaf_lab.experiment import Cell, CellResult, Experiment, TurnClass, TurnResult
@@ -50,7 +46,9 @@ class ModelUnreachable(Exception):
     """A model gave no answer now; the cell can be continued later."""
 
 
-async def run_cell(cell: Cell, source: Log, run_id: str, setup: CellSetup, meter: CallMeter) -> CellResult:
+async def run_cell(
+    cell: Cell, source: Session, run_id: str, setup: CellSetup, meter: CallMeter
+) -> CellResult:
     """Replay the session, or read what was observed."""
     if cell.lane == "observed":
         return await asyncio.to_thread(observe, cell, source)
@@ -70,17 +68,17 @@ async def run_cell(cell: Cell, source: Log, run_id: str, setup: CellSetup, meter
         ),
         meter=meter,
     )
-    report = await replay(source, plan)
+    report = await replay_session(source, plan)
     if report.error_code in UNREACHABLE:
         raise ModelUnreachable(report.stop_reason)
     return await asyncio.to_thread(_result, cell, source, report)
 
 
-def observe(cell: Cell, source: Log) -> CellResult:
+def observe(cell: Cell, source: Session) -> CellResult:
     """Return what the recorded turns used and how long they took."""
-    path = source.path().entries
-    costs = ledger.by_turn(source, path)
-    durations = turn_milliseconds(path, source.store.journal(source.session_id))
+    path, calls = source.path(), source.model_calls("path")
+    costs = totals_by_turn(calls, path)
+    durations = turn_milliseconds(path, source.journal())
     turns = [
         TurnResult(
             entry.turn,
@@ -93,17 +91,15 @@ def observe(cell: Cell, source: Log) -> CellResult:
         for entry in path
         if entry.is_input and entry.message is not None
     ]
-    used = total(ledger.model_calls(source, "path", None))
-    return CellResult(cell, None, tuple(turns), used)
+    return CellResult(cell, None, tuple(turns), total(calls))
 
 
-def _result(cell: Cell, source: Log, report: ReplayReport) -> CellResult:
-    store = source.store
-    replayed = Log(store, store.session(report.replay), source.runtime)
-    path = replayed.path().entries
-    calls = answered_calls(store.calls(report.replay))
+def _result(cell: Cell, source: Session, report: ReplayReport) -> CellResult:
+    replayed = store_of(source).session(report.replay)
+    path = replayed.path()
+    calls = answered_calls(replayed.model_calls())
     usage = totals_by_turn(calls, path)
-    durations = turn_milliseconds(path, store.journal(report.replay))
+    durations = turn_milliseconds(path, replayed.journal())
     cut = _cut_turns(path)
     recorded = [row for row in report.rows if row.turn_a is not None]
     turns: list[TurnResult] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from oakleaf import Store
+from oakleaf import Session, Store
 from oakleaf.errors import (
     BudgetReached,
     ClaimLost,
@@ -20,8 +20,7 @@ from oakleaf.errors import (
     SessionRunning,
     StoreError,
 )
-from oakleaf.log.log import Log
-from oakleaf.replay.replay_loop import CallMeter
+from oakleaf.ext import CallMeter, read_store, session_at
 from oakleaf_lab.cell import CellSetup, observe, run_cell
 from oakleaf_lab.experiment import Cell, CellResult
 from oakleaf_lab.record import LabRecord
@@ -78,8 +77,8 @@ class CellWork:
             await self._score(cell, result)
 
     async def _replay(self, cell: Cell) -> CellResult:
-        log = await asyncio.to_thread(self._source_log, cell.source)
-        return await run_cell(cell, log, self._record.run_id, self._setup, self._budget)
+        source = await asyncio.to_thread(self._source, cell.source)
+        return await run_cell(cell, source, self._record.run_id, self._setup, self._budget)
 
     def _is_unscored(self, cell: Cell) -> bool:
         keys = [score_key(each.name, each.version, cell) for each in self._scorers]
@@ -88,7 +87,7 @@ class CellWork:
 
     async def _score(self, cell: Cell, result: CellResult) -> None:
         session = await asyncio.to_thread(self._scored_session, result)
-        redact = self._store.runtime.redactor.redact_text
+        redact = read_store(self._store).redactor.redact_text
         for scorer in self._scorers:
             key = score_key(scorer.name, scorer.version, cell)
             if not self._record.has(key):
@@ -104,18 +103,15 @@ class CellWork:
         cell = result.cell
         if result.error is not None:
             return ScoredSession(session_id=cell.source, lane=cell.lane, number=cell.number, turns=())
-        source = self._source_log(cell.source)
-        path = source.path().entries
+        source = self._source(cell.source)
         recorded = observe(Cell(cell.source, "observed", 0), source)
-        observed = scored_session(recorded, path, None)
+        observed = scored_session(recorded, source.path(), None)
         if cell.lane == "observed":
             return observed
         assert result.replay is not None
         replayed = self._store.session(result.replay).path()
         return scored_session(result, replayed, observed)
 
-    def _source_log(self, session_id: str) -> Log:
-        """Return the log of a source, at the entry where it was when the run was planned."""
-        log = self._store.session(session_id).log
-        log.seek(self._setup.sources[session_id].leaf)
-        return log
+    def _source(self, session_id: str) -> Session:
+        """Return a source, at the entry where it was when the run was planned."""
+        return session_at(self._store.session(session_id), self._setup.sources[session_id].leaf)

@@ -19,7 +19,7 @@ from oakleaf.core.search import parse_query
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Totals, total
 from oakleaf.errors import InvalidArgument, InvalidLab, NotFound
-from oakleaf.log.lease import is_held
+from oakleaf.ext import is_model_name, read_store
 from oakleaf.stores.base import SessionRow
 
 AGENT = "lab"
@@ -116,7 +116,7 @@ class CohortFinder:
             yield self._store.session(expression).session_id, True
 
     def _search(self, text: str) -> Iterable[str]:
-        if not parse_query(text, self._store.runtime.now()).terms:
+        if not parse_query(text, read_store(self._store).now()).terms:
             text = f"role:user {text}"  # a session without an input cannot be replayed: inputs find all
         session_ids: dict[str, None] = {}
         before: str | None = None
@@ -130,8 +130,6 @@ class CohortFinder:
     def _eligible(
         self, rows: Iterable[tuple[SessionRow, bool]], needs_model: bool
     ) -> Iterator[tuple[SessionRow, bool]]:
-        from oakleaf.models.names import is_model_name
-
         for row, is_named in rows:
             model = row.model
             if row.relation in _SKIPPED_RELATIONS and not (row.relation == "fork" and is_named):
@@ -140,7 +138,7 @@ class CohortFinder:
                 self._skip("in the trash", row)
             elif not row.turns and row.relation != "fork":
                 self._skip("without an input", row)
-            elif is_held(row, self._store.runtime):
+            elif read_store(self._store).is_held(row):
                 self._skip("still running", row)
             elif needs_model and (model is None or not is_model_name(model)):
                 name = "no model" if model is None else f"model {model}, which cannot be called by that name"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from secrets import token_hex
 from threading import Lock
 from typing import Any
 
@@ -21,13 +22,10 @@ import msgspec
 from msgspec import Struct
 
 from oakleaf import Store
-from oakleaf.agent.writer import run_uncancelled
-from oakleaf.core.drafts import Draft
-from oakleaf.core.entries import Note
 from oakleaf.core.typed_json import converter
 from oakleaf.errors import BudgetReached, NotFound, StaleLeaf
+from oakleaf.ext import Reservation, notebook, run_uncancelled
 from oakleaf.models.base import Model, Request
-from oakleaf.replay.replay_loop import Reservation
 from oakleaf_lab.budget import CostBudget, RunStopping, budget_reached
 from oakleaf_lab.cohort import create_lab_session
 
@@ -59,10 +57,8 @@ class RunControl:
     """The notes of one run, folded. Safe to use from several threads."""
 
     def __init__(self, store: Store, session_id: str) -> None:
-        self._store = store
-        self._log = store.session(session_id).log
+        self._notebook = notebook(store.session(session_id))
         self._lock = Lock()
-        self._seq = 0
         self.number = 0
         """Of the latest start that was begun."""
         self.start: Start | None = None
@@ -121,7 +117,7 @@ class RunControl:
 
     def reserve(self, number: int, amount: int) -> str:
         """Reserve that much and return its key; raise BudgetReached if it could pass the limit."""
-        key = self._store.runtime.new_id("")
+        key = token_hex(6)
 
         def data() -> dict[str, Any]:
             if self.is_over(number) or self.start is None:
@@ -152,23 +148,19 @@ class RunControl:
                 if note is None:
                     return
                 try:
-                    self._log.append([Draft(Note(note, hidden=True))])
+                    self._notebook.add_next(note)
                 except StaleLeaf:
                     self._read()
                     continue
                 self._apply(note)
-                self._seq = self._log.leaf.seq
                 return
 
     def _read(self) -> bool:
         """Read the notes after those that were read; return whether there are any."""
-        snapshot = self._store.backend.path(self._log.session_id, first=self._seq + 1)
-        for entry in snapshot.entries:
-            if isinstance(entry.payload, Note):
-                self._apply(entry.payload.data)
-        self._log.seek(snapshot.row.leaf)
-        self._seq = snapshot.row.leaf.seq
-        return bool(snapshot.entries)
+        notes = self._notebook.read()
+        for note in notes:
+            self._apply(note)
+        return bool(notes)
 
     def _apply(self, data: dict[str, Any]) -> None:
         match data:

@@ -20,17 +20,25 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf import Store
-from oakleaf.agent.blocking import blocking
-from oakleaf.agent.run import resolve_models
-from oakleaf.agent.tools.tool import Tool
+from oakleaf import Store, Tool
 from oakleaf.core.usage import Usage, to_microcents
 from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound
-from oakleaf.ext import DEFAULT_QUEUE, TaskQueue, task_queue, tools_by_name
-from oakleaf.models.availability import available_models, check_available
+from oakleaf.ext import (
+    DEFAULT_QUEUE,
+    TaskQueue,
+    available_models,
+    blocking,
+    check_available,
+    model_by_name,
+    price_of,
+    read,
+    read_store,
+    resolve_models,
+    stored_model,
+    task_queue,
+    tools_by_name,
+)
 from oakleaf.models.base import Model, ModelLike, model_name
-from oakleaf.models.names import model_by_name, stored_model
-from oakleaf.models.prices import price_of
 from oakleaf.stores.base import SessionRow
 from oakleaf_lab.budget import CostBudget
 from oakleaf_lab.cell import CellSetup
@@ -171,7 +179,7 @@ class Lab:
 
     def _is_to_be_repeated(self, run_id: str) -> bool:
         """Whether there is such a run and another is wanted: it was asked for, or that one is in the trash."""
-        row = _find(self._store, run_id)
+        row = read_store(self._store).find_session(run_id)
         return row is not None and (row.trashed_at is not None or self._again)
 
     def _check_models(self) -> None:
@@ -359,7 +367,7 @@ class Lab:
 
     def _check_readable(self, value: object, subject: str) -> None:
         data = msgspec.json.decode(msgspec.json.encode(value))
-        if self._store.runtime.redactor.redact_json(data) != data:
+        if read_store(self._store).redactor.redact_json(data) != data:
             raise InvalidLab(
                 f"{subject} contains a secret, which is not stored, so a worker cannot read it",
                 "take it out, or run it with engine='local'",
@@ -374,7 +382,7 @@ class Lab:
         for cell in self.plan.cells():
             if cell.lane == "observed":
                 continue
-            replay = _find(self._store, cell.replay_id(self.run_id))
+            replay = read_store(self._store).find_session(cell.replay_id(self.run_id))
             if replay is not None:
                 spent += replay.totals.cost_microcents
                 unknown += self._cost_of_unpriced_calls(replay, cell)
@@ -387,16 +395,15 @@ class Lab:
         """
         if not (row.totals.unpriced_calls or row.totals.unknown_calls):
             return 0
-        started = self._store.backend.facts_of_kind(row.session_id, "call_started")
+        session = self._store.session(row.session_id)
+        started = read(session).facts_of_kind("call_started")
         reserved: dict[str, int] = {
             fact.data["call_id"]: fact.data["reserved"] for fact in started if "reserved" in fact.data
         }
-        failed = self._store.backend.facts_of_kind(row.session_id, "call_failed")
+        failed = read(session).facts_of_kind("call_failed")
         refused = {fact.data.get("refused") for fact in failed}
         unpriced = [
-            call
-            for call in self._store.backend.calls(row.session_id)
-            if call.price is None and call.call_id not in refused
+            call for call in session.model_calls() if call.price is None and call.call_id not in refused
         ]
         unknown = [call for call in unpriced if call.call_id not in reserved and not call.failed]
         known = sum(reserved.get(call.call_id, 0) for call in unpriced)
@@ -422,13 +429,6 @@ class Lab:
         if isinstance(model, str):  # one object for all cells, so that they share its connections
             return self._models[model]
         return model(cell) if is_model_of_cell(model) else cast("ModelLike", model)
-
-
-def _find(store: Store, session_id: str) -> SessionRow | None:
-    try:
-        return store.session(session_id).row
-    except NotFound:
-        return None
 
 
 def _queue(store: Store, engine: str, queue: str) -> TaskQueue | None:

@@ -10,27 +10,16 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
-from hashlib import sha256
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from oakleaf import Session
-from oakleaf.bundle.copy import copy_session
-from oakleaf.bundle.transfer import export, import_bundle
-from oakleaf.bundle.write import BundleExportResult, atomic_file
-from oakleaf.core.entries import Entry, Settings
-from oakleaf.core.tree import Leaf
+from oakleaf import BundleExportResult, Session
 from oakleaf.core.turn_reader import TurnView, message_text, read_turns
 from oakleaf.core.turns import is_completed
 from oakleaf.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
-from oakleaf.log.fork import fork
-from oakleaf.log.log import Log
-from oakleaf.log.runtime import real_runtime
-from oakleaf.stores.base import StoreBackend
-from oakleaf.stores.memory import MemoryStore
+from oakleaf.ext import atomic_file, excerpt, scratch_store
 from oakleaf_lab.case_file import (
     FORMAT,
     SUFFIX,
@@ -113,9 +102,8 @@ def promote(
         never_says=tuple(never_says),
         scorers=tuple(scorers),
     )
-    source = session.log
-    turns = _turns(source, at)
-    bundle = _bundle(source, turns, redact=redact, blobs=blobs)
+    turns = _turns(session, at)
+    bundle = _bundle(session, turns, redact=redact, blobs=blobs)
     name = name or _slug(message_text(bundle.turns[-1].input)) or bundle.session_id
     last = bundle.turns[-1]
     expected = tuple(
@@ -123,7 +111,7 @@ def promote(
         for turn in bundle.turns
     )
     if last.turn not in bundle.answered and not expected[-1].has_expectations:
-        raise NothingExpected(source.session_id, last.turn, is_last=last.last == source.leaf.seq)
+        raise NothingExpected(session.session_id, last.turn, is_last=last.last == session.leaf.seq)
     case = Case(FORMAT, f"{name}.oakleaf", bundle.start, CaseReplay(), expected)
     place = "" if at is None else f" at entry {at}"
     text = write_case(
@@ -149,73 +137,35 @@ def promote(
     )
 
 
-def _turns(source: Log, at: int | None) -> list[TurnView]:
+def _turns(session: Session, at: int | None) -> list[TurnView]:
     """Return the turns to promote, complete ones only: an open call has no result that a replay could give."""
-    turns = read_turns(source.path().entries)
+    turns = read_turns(session.path())
     selection = [turn for turn in turns if at is None or turn.turn <= at <= turn.last]
     if not selection:
-        raise NothingToPromote(source.session_id, at, [turn.turn for turn in turns])
-    if source.cut(selection[-1].last).at < selection[-1].last:
-        raise NothingToPromote(source.session_id, at, [], "the last tool calls of the turn have no results")
+        raise NothingToPromote(session.session_id, at, [turn.turn for turn in turns])
+    if any(view.result is None for step in selection[-1].steps[-1:] for view in step.calls):
+        raise NothingToPromote(session.session_id, at, [], "the last tool calls of the turn have no results")
     return selection
 
 
-def _bundle(source: Log, turns: list[TurnView], *, redact: bool, blobs: bool) -> _Bundle:
+def _bundle(session: Session, turns: list[TurnView], *, redact: bool, blobs: bool) -> _Bundle:
     """Export the session up to the last turn, and read the bundle again: redaction changes what is in it."""
     last = turns[-1].last
-    if last != source.leaf.seq or len(source.store.branches(source.session_id)) > 1:
-        source = _shorten(source, last)
+    is_whole = last == session.leaf.seq and len(session.branches()) == 1
     file = io.BytesIO()
-    result = export(source, file, redact=redact, blobs=blobs)
+    result = (session if is_whole else excerpt(session, last)).export(file, redact=redact, blobs=blobs)
     data = file.getvalue()
-    store, runtime = MemoryStore(space=source.store.space), real_runtime()
-    session_id = import_bundle(store, runtime, io.BytesIO(data)).session_id
-    first = turns[0].turn
-    entries = Log(store, store.session(session_id), runtime).path().entries
-    digests = {media.hash for entry in entries[first - 1 :] if entry.message for media in entry.message.media}
-    if missing := sum(store.blob(digest) is None for digest in digests):
-        raise AttachmentsMissing(source.session_id, missing, is_left_out=not blobs)
+    store = scratch_store()
+    session_id = store.import_bundle(io.BytesIO(data)).session_id
+    first, entries = turns[0].turn, store.session(session_id).path()
+    media = {media for entry in entries[first - 1 :] if entry.message for media in entry.message.media}
+    if missing := len({one.hash for one in media if store.blob(one.hash) is None}):
+        raise AttachmentsMissing(session.session_id, missing, is_left_out=not blobs)
     bundle_turns = tuple(turn for turn in read_turns(entries) if turn.turn >= first)
     answered = frozenset(
         turn.turn for turn in bundle_turns if is_completed(entries[turn.turn - 1 : turn.last])
     )
     return _Bundle(data, result, bundle_turns, answered, first - 1, session_id)
-
-
-def _shorten(source: Log, last: int) -> Log:
-    """Return a session in memory that ends at entry `last`. Its ids and times follow from the source: the same bytes again."""
-    store = MemoryStore(space=source.store.space)
-    entry = source.path().entries[last - 1]
-    runtime = replace(source.runtime, new_id=_ids(f"{source.session_id}@{last}"), now=lambda: entry.at)
-    session_id = copy_session(source.store, source.session_id, store, runtime, new_id=False)
-    log = Log(store, replace(store.session(session_id), leaf=_find(store, session_id, entry)), runtime)
-    return fork(log, log.cut(last), Settings())
-
-
-def _find(store: StoreBackend, session_id: str, entry: Entry) -> Leaf:
-    """Return where a copy has this entry: its branches have other numbers than those of the source."""
-    leaves = (
-        Leaf(branch.branch, entry.seq)
-        for branch in store.branches(session_id)
-        if branch.parent_seq < entry.seq <= branch.tail
-    )
-    return next(
-        leaf
-        for leaf in leaves
-        if store.path(session_id, leaf=leaf, first=leaf.seq).entries[0].entry_id == entry.entry_id
-    )
-
-
-def _ids(origin: str) -> Callable[[str], str]:
-    count = 0
-
-    def new_id(prefix: str) -> str:
-        nonlocal count
-        count += 1
-        digest = sha256(f"{origin} {count}".encode()).hexdigest()
-        return f"{prefix}_{digest[:20]}" if prefix else digest[:12]
-
-    return new_id
 
 
 def _expected_turn(

@@ -9,25 +9,17 @@ pytest imports this module at every start, so it imports nothing of Oakleaf but 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
     from _pytest._code.code import ExceptionInfo, TerminalRepr
 
-    from oakleaf.agent.tools.tool import Tool
-    from oakleaf.core.messages import ToolCall
-    from oakleaf.models.base import ModelLike, Request
-    from oakleaf.models.prices import Rates
-    from oakleaf.models.scripted import ScriptedModel, ScriptLine
-    from oakleaf.replay.replay import ReplayPlan
-    from oakleaf.replay.report import ReplayReport
-    from oakleaf.replay.tool_answers import Mode
-    from oakleaf.session import Session
-    from oakleaf.store import Store
+    from oakleaf import ModelLike, ReplayReport, ScriptedModel, Session, Store, Tool, ToolCall
+    from oakleaf.ext import ReplayPlan
     from oakleaf_lab.regression import CaseResult, Failure
 
 SUFFIX = ".case.toml"
@@ -56,8 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not names and prompt is None:
         return
     from oakleaf.errors import ModelUnavailable
-    from oakleaf.models.availability import available_models
-    from oakleaf.replay.replay import ReplayPlan
+    from oakleaf.ext import ReplayPlan, available_models
 
     try:
         if prompt is not None and prompt.startswith("@"):
@@ -83,7 +74,7 @@ class CaseItem(pytest.Item):
     def runtest(self) -> None:
         import asyncio
 
-        from oakleaf.replay.replay import ReplayPlan
+        from oakleaf.ext import ReplayPlan
         from oakleaf_lab.regression import run_case
 
         result = asyncio.run(run_case(self.path, self.config.stash.get(_OVERRIDES, ReplayPlan())))
@@ -111,26 +102,16 @@ class CaseNotPassed(Exception):
 @pytest.fixture
 def oakleaf_store() -> Iterator[Store]:
     """An empty store in memory; it is a real store that ends with the test."""
-    from oakleaf.store import open
+    from oakleaf import open
 
     with open("memory:") as store:
         yield store
 
 
-class MakeScriptedModel(Protocol):
-    def __call__(
-        self,
-        script: Iterable[ScriptLine] | Callable[[Request], ScriptLine],
-        *,
-        model: str = "scripted",
-        rates: Rates | None = None,
-    ) -> ScriptedModel: ...
-
-
 @pytest.fixture
-def scripted_model() -> MakeScriptedModel:
+def scripted_model() -> type[ScriptedModel]:
     """Make a model that answers from a script: `scripted_model(["Hello."])`. Its `requests` are what it was asked."""
-    from oakleaf.models.scripted import ScriptedModel
+    from oakleaf import ScriptedModel
 
     return ScriptedModel
 
@@ -160,7 +141,7 @@ class ReplayFixture(Protocol):
         prompt_patch: str | None = None,
         options: Mapping[str, Any] | None = None,
         tools: Sequence[Tool | Callable[..., Any]] = (),
-        mode: Mode | None = None,
+        mode: Literal["strict", "recorded", "dry", "live"] | None = None,
         start: int = 0,
     ) -> Replayed: ...
 
@@ -176,20 +157,18 @@ def replayed(oakleaf_store: Store, request: pytest.FixtureRequest) -> ReplayFixt
         import asyncio
 
         from oakleaf.core.turn_reader import message_text
-        from oakleaf.replay.replay import ReplayPlan
-        from oakleaf.session import Session
+        from oakleaf.ext import ReplayPlan
         from oakleaf_lab.case_file import FORMAT, Case
         from oakleaf_lab.regression import judge_case, replay_case
 
         beside = request.path.parent / path
         place = beside if beside.exists() else Path(path)
         plan = ReplayPlan(**overrides)
-        backend, runtime = oakleaf_store.backend, oakleaf_store.runtime
         case = None if place.name.endswith(SUFFIX) else Case(FORMAT, place.name, start)
-        result = asyncio.run(replay_case(place, plan, case=case, store=backend, runtime=runtime))
+        result = asyncio.run(replay_case(place, plan, case=case, store=oakleaf_store))
         steps = [step for turn in result.turns for step in turn.steps]
         return Replayed(
-            Session(result.replay),
+            result.replay,
             result.report,
             [view.call for step in steps for view in step.calls],
             message_text(steps[-1].message) if steps else "",

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from oakleaf.ext import TaskQueue, TaskState, task_queue
+from oakleaf.ext import TaskQueue, TaskState, read_store, task_queue
 from oakleaf_lab.cell_work import CellWork
 from oakleaf_lab.control import JudgeSpec, RunControl, Start
 from oakleaf_lab.experiment import Cell
@@ -107,7 +107,7 @@ class QueueRunner(Runner):
         params = {
             task_key(self.record.run_id, number, cell): {
                 "session": self.record.run_id,
-                "space": self.record.log.store.space,
+                "space": read_store(self.record.store).space,
                 "number": number,
                 "cell": msgspec.to_builtins(cell),
             }

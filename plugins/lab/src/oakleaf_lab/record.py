@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from oakleaf import Session, Store
-from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Entry, Note
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call
 from oakleaf.errors import NotFound
+from oakleaf.ext import notebook, read
 from oakleaf.stores.base import SessionRow
 from oakleaf_lab.cohort import AGENT, create_lab_session
 from oakleaf_lab.experiment import Cell, CellResult, LabPlan
@@ -51,38 +51,31 @@ class LabRecord:
     """A lab run as it is stored. Safe to use from several threads."""
 
     def __init__(self, store: Store, session: Session) -> None:
-        self.store, self.log = store, session.log
+        self.store, self.notebook = store, notebook(session)
         self._lock = Lock()
-        self.fence: int | None = None
-        self.log.follows_notes = True  # a run's session holds nothing but notes, of any number of processes
         self.cells: dict[Cell, CellResult] = {}
         self.gates: tuple[str, ...] = ()
         """Those that were checked last."""
         self.scores: dict[tuple[str, str, Cell, int | None], Score] = {}
         self._plan: LabPlan | None = None
         self._keys: set[str] = set()
-        self._seq = self._facts = 0
         self.update()
         self.plan = self._stored_plan()
 
     def update(self) -> None:
         """Read what was stored since, by this or another process."""
         with self._lock:
-            store, run_id = self.log.store, self.log.session_id
-            facts = store.journal(run_id, self._facts)
-            entries = store.path(run_id, first=self._seq + 1).entries
-            self._facts += len(facts)
-            self._seq += len(entries)
-            self._keys |= {fact.key for fact in facts if fact.key}
-            for data in _notes(entries):
+            for data in self.notebook.read():
                 self._read(data)
 
     def _stored_plan(self) -> LabPlan:
         if self._plan is None:
-            raise NotFound(self.log.session_id)
+            raise NotFound(self.run_id)
         return self._plan
 
     def _read(self, data: dict[str, Any]) -> None:
+        if "key" in data:
+            self._keys.add(data["key"])
         if "plan" in data:
             self._plan = _to_plan(data["plan"])
         elif "cell" in data:
@@ -96,7 +89,7 @@ class LabRecord:
 
     @property
     def run_id(self) -> str:
-        return self.log.session_id
+        return self.notebook.session_id
 
     @property
     def is_complete(self) -> bool:
@@ -135,33 +128,14 @@ class LabRecord:
         """Whether something was stored under this key."""
         return key in self._keys
 
-    def record_call(self, kind: str, call: Call, data: dict[str, Any] | None = None) -> None:
-        """Record the start or the failure of a model call that is not part of a replay."""
-        with self._lock:
-            self.log.record(
-                kind, data=data, calls=[call], replaces_call=kind != "call_started", fence=self.fence
-            )
-
     def finish(self, *, is_complete: bool, why: str | None) -> None:
-        with self._lock:
-            row = {"status": "completed" if is_complete else "interrupted", "error": why}
-            self.log.record(
-                "ended", data=row, row={**row, "completed_at": self.log.runtime.now()}, fence=self.fence
-            )
+        self.notebook.end("completed" if is_complete else "interrupted", why)
 
     def _append(self, data: dict[str, Any], key: str | None, call: Call | None = None) -> None:
-        """Store the data, and keep it as a later process reads it: redacted."""
-        calls = [] if call is None else [call]
+        """Store the data, and keep it as a later process reads it."""
+        named = data if key is None else {**data, "key": key}
         with self._lock:
-            self.log.append(
-                [Draft(Note(data, hidden=True))],
-                key=key,
-                calls=calls,
-                replaces_call=bool(calls),
-                fence=self.fence,
-            )
-            self._keys |= set() if key is None else {key}
-            self._read(self.log.runtime.redactor.redact_json(data))
+            self._read(self.notebook.add(named, key=key, call=call))
 
 
 def find_run(store: Store, experiment_digest: str) -> LabRecord | None:
@@ -184,7 +158,7 @@ def runs_that_quote(store: Store, session_ids: Set[str]) -> Iterator[SessionRow]
     """Yield the lab runs of these sessions, the trash included: what a run stores quotes their inputs and answers."""
     for trashed in (False, True):
         for row in _run_rows(store, trashed=trashed):
-            notes = _notes(store.backend.path(row.session_id, first=1, last=1).entries)
+            notes = _notes(read(store.session(row.session_id)).entries(last=1))
             plans = (_to_plan(data["plan"]) for data in notes if "plan" in data)
             if any(each.session_id in session_ids for plan in plans for each in plan.cohort.sources):
                 yield row

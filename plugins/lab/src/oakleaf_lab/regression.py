@@ -15,17 +15,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.bundle.transfer import import_bundle
+from oakleaf import ReplayReport, Session, Store
 from oakleaf.core.messages import ToolCall
 from oakleaf.core.turn_reader import TurnView, message_text, read_turns
 from oakleaf.core.usage import to_microcents
 from oakleaf.errors import BudgetReached, ExitCode, InvalidCase, ModelError, OakleafError
-from oakleaf.log.log import Log
-from oakleaf.log.runtime import Runtime, real_runtime
-from oakleaf.replay.replay import ReplayPlan, replay
-from oakleaf.replay.report import ReplayReport
-from oakleaf.stores.base import StoreBackend
-from oakleaf.stores.memory import MemoryStore
+from oakleaf.ext import ReplayPlan, replay_session, scratch_store
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.case_file import SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
 from oakleaf_lab.case_judges import CaseJudges
@@ -75,10 +70,10 @@ class ReplayedCase(Struct, frozen=True):
 
     case: Case
     report: ReplayReport
-    source: Log
-    """The log of the recording."""
-    replay: Log
-    """The log of the replay."""
+    source: Session
+    """The recording."""
+    replay: Session
+    """The replay."""
     turns: tuple[TurnView, ...]
     """The turns of the replay after `case.start`, in the order of the recorded inputs."""
     recorded: tuple[TurnView, ...]
@@ -137,33 +132,31 @@ async def replay_case(
     overrides: ReplayPlan = ReplayPlan(),
     *,
     case: Case | None = None,
-    store: StoreBackend | None = None,
-    runtime: Runtime | None = None,
+    store: Store | None = None,
     budget: CostBudget | None = None,
 ) -> ReplayedCase:
     """Import the case's bundle, into memory unless a store is passed, and replay it. Without `case` it is read from `path`."""
     if case is None:
         case = await asyncio.to_thread(read_case, path)
-    backend, runtime = store or MemoryStore(), runtime or real_runtime()
-    source = await asyncio.to_thread(_import, path, case, backend, runtime)
+    store = store or scratch_store()
+    source = await asyncio.to_thread(_import, path, case, store)
     if budget is not None:
         budget.expect_answers_of(await asyncio.to_thread(_longest_answer, source))
-    report = await replay(source, replace(_plan(path, case, overrides), meter=budget))
-    log = Log(backend, backend.session(report.replay), runtime)
-    recorded = read_turns((await asyncio.to_thread(source.path)).entries)
-    turns = read_turns((await asyncio.to_thread(log.path)).entries)
+    report = await replay_session(source, replace(_plan(path, case, overrides), meter=budget))
+    replayed = await asyncio.to_thread(store.session, report.replay)
+    recorded = read_turns(await asyncio.to_thread(source.path))
+    turns = read_turns(await asyncio.to_thread(replayed.path))
     return ReplayedCase(
-        case, report, source, log, _after(turns, report.cut.at), _after(recorded, report.cut.at)
+        case, report, source, replayed, _after(turns, report.cut.at), _after(recorded, report.cut.at)
     )
 
 
-def _longest_answer(source: Log) -> int:
+def _longest_answer(source: Session) -> int:
     """Return the most tokens of a recorded answer; where they were not recorded, its bytes, which are more."""
-    calls = source.store.calls(source.session_id)
-    counts = [call.usage.output_tokens for call in calls]
+    counts = [call.usage.output_tokens for call in source.model_calls()]
     tokens = [count for count in counts if count is not None]
     if len(tokens) < len(counts) or not counts:
-        messages = (entry.message for entry in source.path().entries)
+        messages = (entry.message for entry in source.path())
         tokens += [
             len(msgspec.json.encode(message))
             for message in messages
@@ -176,15 +169,15 @@ def _after(turns: Iterable[TurnView], seq: int) -> tuple[TurnView, ...]:
     return tuple(turn for turn in turns if turn.last > seq)
 
 
-def _import(path: Path, case: Case, backend: StoreBackend, runtime: Runtime) -> Log:
+def _import(path: Path, case: Case, store: Store) -> Session:
     bundle = path.parent / case.bundle
     if not bundle.is_file():
         raise InvalidCase(str(path), f"its bundle {bundle} is missing")
     try:
-        session_id = import_bundle(backend, runtime, bundle).session_id
+        session_id = store.import_bundle(bundle).session_id
     except OakleafError as error:
         raise InvalidCase(str(path), f"its bundle cannot be imported: {error.command_text}") from error
-    source = Log(backend, backend.session(session_id), runtime)
+    source = store.session(session_id)
     if case.start > source.leaf.seq:
         raise InvalidCase(
             str(path), f"its start is {case.start}, and its bundle has {source.leaf.seq:,} entries"
@@ -311,8 +304,8 @@ def _scored_turn(replayed: ReplayedCase, number: int) -> ScoredTurn:
     )
 
 
-def _milliseconds(log: Log, turn: TurnView) -> int:
-    return turn_milliseconds(log.path().entries, log.store.journal(log.session_id)).get(turn.turn, 0)
+def _milliseconds(session: Session, turn: TurnView) -> int:
+    return turn_milliseconds(session.path(), session.journal()).get(turn.turn, 0)
 
 
 def _judge_calls(expected: ExpectedTurn, calls: Sequence[ToolCall]) -> list[Failure]:

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 from oakleaf.errors import BudgetReached, LabRunning, ModelUnavailable, SessionRunning
-from oakleaf.log.lease import Lease
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.cell import ModelUnreachable
 from oakleaf_lab.cell_work import CellWork
@@ -33,23 +32,20 @@ class Runner(ABC):
         """Why the run stopped before its end."""
 
     async def run(self) -> None:
-        log = self.record.log
-        lease = Lease(log)
-        row = await asyncio.to_thread(log.refresh)
+        notebook = self.record.notebook
+        row = (await asyncio.to_thread(self.record.store.session, self.record.run_id)).row
         if row.status == "completed" and not self.is_needed():
             return
         try:
-            await asyncio.to_thread(lease.take, row)
+            await asyncio.to_thread(notebook.take)
         except SessionRunning as running:
             raise LabRunning(self.record.run_id, running.holder) from None
-        self.record.fence = lease.fence
         try:
             await asyncio.to_thread(self.prepare)
             await self.run_cells()
             await asyncio.to_thread(self.record.finish, is_complete=self.record.is_complete, why=self.why)
         finally:
-            await asyncio.to_thread(lease.release)
-            self.record.fence = None
+            await asyncio.to_thread(notebook.release)
 
     @abstractmethod
     def is_needed(self) -> bool:

@@ -21,8 +21,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import plugins
-from oakleaf.agent.model_call import refusal_data
-from oakleaf.agent.run import resolve_models
 from oakleaf.core.context import Context, Item
 from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.messages import user
@@ -37,9 +35,8 @@ from oakleaf.errors import (
     TruncatedReply,
     shorten,
 )
+from oakleaf.ext import CallMeter, price_of, read_store, resolve_models
 from oakleaf.models.base import Model, ModelLike, Request, model_name
-from oakleaf.models.prices import price_of
-from oakleaf.replay.replay_loop import CallMeter, reservation_data
 from oakleaf.wire import Answer
 from oakleaf_lab.cell import ModelUnreachable
 from oakleaf_lab.experiment import Cell, CellResult, Lane, TurnClass, digest
@@ -273,7 +270,7 @@ class JudgeCaller:
         self._judge, self._record, self._budget = judge, record, budget
         self._model = resolve_models(judge.model)[0]
         self._version = judge.version
-        self._redact = record.log.runtime.redactor.redact_text
+        self._redact = read_store(record.store).redactor.redact_text
 
     async def score(self, turn: ScoredTurn, cell: Cell) -> None:
         """Score one turn, unless its score is stored."""
@@ -281,41 +278,32 @@ class JudgeCaller:
             return
         request = judge_request(self._judge.prompt, turn)
         for failures in range(TRIES):
-            reserved = await self._budget.reserve(self._model, request)
-            call = self._start()
-            cost: int | None = None
-            try:
-                data = reservation_data(call, reserved)
-                await asyncio.to_thread(self._record.record_call, "call_started", call, data)
-                answer = await ask_judge(self._model, request)
-                cost = await self._store(turn, cell, call, answer)
+            busy = await self._try(turn, cell, request)
+            if busy is None:
                 return
+            if failures + 1 == TRIES or isinstance(busy, ModelUnavailable):
+                raise ModelUnreachable(str(busy))
+            await asyncio.sleep(retry_pause(busy, failures))
+
+    async def _try(self, turn: ScoredTurn, cell: Cell, request: Request) -> ModelError | None:
+        """Ask once and store the score, or why there is none; return the error of a judge that is busy."""
+        notebook = self._record.notebook
+        reserved = await self._budget.reserve(self._model, request)
+        cost: int | None = None
+        try:
+            call = await asyncio.to_thread(notebook.start_call, self._model, BUCKET, reserved)
+            try:
+                cost = await self._store(turn, cell, call, await ask_judge(self._model, request))
             except (Overloaded, ModelUnavailable) as busy:
                 cost = 0
-                await self._fail(call, busy)
-                if failures + 1 == TRIES or isinstance(busy, ModelUnavailable):
-                    raise ModelUnreachable(str(busy)) from None
-                await asyncio.sleep(retry_pause(busy, failures))
+                await asyncio.to_thread(notebook.fail_call, call, busy)
+                return busy
             except ModelError as error:
-                await self._fail(call, error)
+                await asyncio.to_thread(notebook.fail_call, call, error)
                 await self._add_score(turn, cell, None, shorten(self._redact(str(error)), 200))
-                return
-            finally:
-                await self._budget.settle(reserved, cost)
-
-    def _start(self) -> Call:
-        runtime = self._record.log.runtime
-        return Call(
-            call_id=runtime.new_id(""),
-            branch=0,
-            after_seq=self._record.log.leaf.seq,
-            answer_seq=None,
-            at=runtime.now(),
-            purpose=BUCKET,
-            bucket=BUCKET,
-            provider=self._model.provider,
-            model=self._model.model,
-        )
+        finally:
+            await self._budget.settle(reserved, cost)
+        return None
 
     async def _store(self, turn: ScoredTurn, cell: Cell, call: Call, answer: Answer) -> int | None:
         usage = answer.usage
@@ -323,11 +311,6 @@ class JudgeCaller:
         call = replace(call, usage=usage or Usage(), price=price)
         await self._add_score(turn, cell, *read_score(self._redact(answer.message.text)), call)
         return None if price is None else price.microcents
-
-    async def _fail(self, call: Call, error: ModelError) -> None:
-        failed = replace(call, usage=error.usage or Usage(), failed=True)
-        data = {"why": error.reason, **refusal_data(call.call_id, error)}
-        await asyncio.to_thread(self._record.record_call, "call_failed", failed, data)
 
     async def _add_score(
         self,

@@ -15,13 +15,11 @@ from weakref import WeakKeyDictionary
 
 from msgspec import Struct
 
-from oakleaf.agent.tools.tool import Tool
+from oakleaf import Tool
 from oakleaf.core.typed_json import converter
 from oakleaf.errors import BudgetReached, InvalidLab, ModelUnavailable, NotFound
-from oakleaf.ext import Task, TaskWorker
-from oakleaf.models.availability import available_models
+from oakleaf.ext import Task, TaskWorker, available_models, is_model_name
 from oakleaf.models.base import ModelLike, model_name
-from oakleaf.models.names import is_model_name
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.cell import CellSetup, ModelUnreachable
 from oakleaf_lab.cell_work import CellWork

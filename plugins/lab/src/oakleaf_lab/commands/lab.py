@@ -352,7 +352,7 @@ def ls(location: StoreLocation, is_json: bool) -> None:
     if not runs:
         notify("there is no lab run yet; oakleaf lab run COHORT makes one")
         return
-    now = store.runtime.now()
+    now = ext.read_store(store).now()
     cells = [
         (run["run_id"], format_age(run["started_at"], now), run["status"], safe(run["title"] or ""))
         for run in runs
@@ -405,7 +405,7 @@ def show(
 
     with open_report(html_file, force=force) as file:
         assert file is not None
-        size = sum(map(file.write, report_html(report, store.runtime.redactor if redact else None)))
+        size = sum(map(file.write, report_html(report, ext.read_store(store).redactor if redact else None)))
     notify(f"{safe(html_file)}: {plural(len(report.sessions), 'session')}, {size:,} bytes")
 
 

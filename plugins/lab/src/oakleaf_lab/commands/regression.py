@@ -223,7 +223,6 @@ def test(
     oakleaf test tests/regressions
     oakleaf test tests/regressions --model anthropic:MODEL --prompt @new_prompt.txt
     """
-    from oakleaf.replay.replay import ReplayPlan
     from oakleaf_lab.budget import CostBudget
     from oakleaf_lab.case_file import find_cases
     from oakleaf_lab.regression import run_cases
@@ -246,7 +245,7 @@ def test(
         for each in model or ():
             CostBudget(max_cost_microcents).check_price(each)
     tools = load_tools(sources)
-    overrides = ReplayPlan(
+    overrides = ext.ReplayPlan(
         model=model,
         prompt=prompt,
         prompt_patch=prompt_patch,

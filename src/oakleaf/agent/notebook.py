@@ -1,0 +1,118 @@
+"""A notebook: a session that holds hidden notes of a program and the model calls that these cost, and no conversation.
+
+Any number of processes and threads write it at once. A plugin keeps its own records in one: what was found, decided or
+paid for. Does not know what the notes say. `oakleaf.ext.notebook` makes one.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from oakleaf.agent.call_meter import Reservation, reservation_data
+from oakleaf.agent.model_call import refusal_data
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Note
+from oakleaf.core.usage import Call, Usage
+from oakleaf.errors import ModelError
+from oakleaf.log.lease import Lease
+from oakleaf.log.log import Log
+from oakleaf.models.base import Model
+
+
+class Notebook:
+    """The notes of one session. Safe to use from several threads."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._lock = Lock()
+        self._leaf, self._seq = self._log.leaf, 0
+        self._lease: Lease | None = None
+
+    @property
+    def session_id(self) -> str:
+        return self._log.session_id
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the notes after those that were returned before, whoever wrote them."""
+        with self._lock:
+            snapshot = self._log.store.path(self.session_id, first=self._seq + 1)
+            self._leaf, self._seq = snapshot.row.leaf, snapshot.row.leaf.seq
+            return [entry.payload.data for entry in snapshot.entries if isinstance(entry.payload, Note)]
+
+    def add(
+        self, data: dict[str, Any], *, key: str | None = None, call: Call | None = None
+    ) -> dict[str, Any]:
+        """Store a note behind all others, with the call that it cost; return the data as stored: redacted.
+
+        With a key it is stored once, however often and by whomever it is added. `read` returns it, too.
+        """
+        calls = [] if call is None else [call]
+        with self._lock:
+            self._log.follows_notes = True
+            drafts = [Draft(Note(data, hidden=True))]
+            self._log.append(drafts, key=key, calls=calls, replaces_call=bool(calls), fence=self._fence)
+        redacted: dict[str, Any] = self._log.runtime.redactor.redact_json(data)
+        return redacted
+
+    def add_next(self, data: dict[str, Any]) -> None:
+        """Store a note if no other was added since `read`; raise StaleLeaf if one was. `read` does not return it."""
+        with self._lock:
+            self._log.follows_notes = False
+            self._log.append([Draft(Note(data, hidden=True))], after=self._leaf, fence=self._fence)
+            self._leaf, self._seq = self._log.leaf, self._log.leaf.seq
+
+    # -- model calls -------------------------------------------------------------------------------
+
+    def start_call(self, model: Model, purpose: str, reserved: Reservation) -> Call:
+        """Record that a model is about to be called, so that a call which a crash cuts off is counted; return the call."""
+        with self._lock:
+            runtime = self._log.runtime
+            call = Call(
+                call_id=runtime.new_id(""),
+                branch=0,
+                after_seq=self._log.leaf.seq,
+                answer_seq=None,
+                at=runtime.now(),
+                purpose=purpose,
+                bucket=purpose,
+                provider=model.provider,
+                model=model.model,
+            )
+            data = reservation_data(call, reserved)
+            self._log.record("call_started", data=data, calls=[call], fence=self._fence)
+            return call
+
+    def fail_call(self, call: Call, error: ModelError) -> None:
+        """Record that a call which was started has failed. `add(…, call=)` records one that succeeded."""
+        failed = replace(call, usage=error.usage or Usage(), failed=True)
+        data = {"why": error.reason, **refusal_data(call.call_id, error)}
+        with self._lock:
+            self._log.record("call_failed", data=data, calls=[failed], replaces_call=True, fence=self._fence)
+
+    # -- one writer in charge ----------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Take the session's lease until `release`; SessionRunning if another has it. Others may still add notes."""
+        lease = Lease(self._log)
+        lease.take(self._log.refresh())
+        self._lease = lease
+
+    def release(self) -> None:
+        """Give the lease back."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            lease.release()
+
+    def end(self, status: Literal["completed", "interrupted"], error: str | None) -> None:
+        """Mark the session as ended, and say why."""
+        with self._lock:
+            row = {"status": status, "error": error}
+            columns = {**row, "completed_at": self._log.runtime.now()}
+            self._log.record("ended", data=row, row=columns, fence=self._fence)
+
+    @property
+    def _fence(self) -> int | None:
+        return None if self._lease is None else self._lease.fence
