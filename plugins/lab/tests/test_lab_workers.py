@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -146,8 +147,11 @@ class TestReport:
     ) -> None:
         for kill_at in KILLS:
             fleet.start(kill_at)
-        fleet.start()
-        report = fleet.run(**scored())
+        with ThreadPoolExecutor(1) as threads:
+            running = threads.submit(fleet.run, **scored())
+            fleet.until(lambda: fleet.calls().count("killed") == len(KILLS))
+            fleet.start()
+            report = running.result()
         calls = Counter(fleet.calls())
         assert calls["killed"] == len(KILLS)
         assert msgspec.json.encode(report) == whole[0]
