@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
 from typing import Any, get_args
 
 import oakleaf
@@ -106,10 +109,6 @@ def errors_page() -> str:
     assert errors.__doc__ is not None
     head, _, rest = inspect.cleandoc(errors.__doc__).partition("\n\n")
     tree, _, tail = rest.rpartition("\n\n")
-    rows = [
-        f"| `{cls.__name__}` | `{cls.code}` | {int(cls.exit_code)} | {cls.http_status} | {cls.__base__.__name__} |\n"
-        for cls in _error_classes()
-    ]
     return "\n".join(
         [
             "# Errors\n",
@@ -117,15 +116,33 @@ def errors_page() -> str:
             f"{head}\n",
             f"```text\n{textwrap.dedent(tree)}\n```\n",
             f"{tail}\n",
-            "| error | code | exit code | HTTP status | kind of |\n|---|---|---|---|---|\n" + "".join(rows),
+            _error_table(errors),
+            "## Errors of plugins\n",
+            *(f"In `{module.__name__}`:\n\n{_error_table(module)}" for module in _plugin_errors()),
         ]
     )
 
 
-def _error_classes() -> Iterator[type[errors.OakleafError]]:
-    for value in vars(errors).values():
-        if inspect.isclass(value) and issubclass(value, errors.OakleafError):
+def _error_table(module: ModuleType) -> str:
+    rows = [
+        f"| `{cls.__name__}` | `{cls.code}` | {int(cls.exit_code)} | {cls.http_status} | {cls.__base__.__name__} |\n"
+        for cls in _error_classes(module)
+    ]
+    return "| error | code | exit code | HTTP status | kind of |\n|---|---|---|---|---|\n" + "".join(rows)
+
+
+def _error_classes(module: ModuleType) -> Iterator[type[errors.OakleafError]]:
+    """Yield the errors that a module defines."""
+    for value in vars(module).values():
+        is_error = inspect.isclass(value) and issubclass(value, errors.OakleafError)
+        if is_error and value.__module__ == module.__name__:
             yield value
+
+
+def _plugin_errors() -> list[ModuleType]:
+    """Import the errors of the plugins in this checkout."""
+    found = (Path(__file__).parent.parent / "plugins").glob("*/src/*/errors.py")
+    return [import_module(f"{path.parent.name}.errors") for path in sorted(found)]
 
 
 PAGES: dict[str, Callable[[], str]] = {

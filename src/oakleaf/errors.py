@@ -72,25 +72,18 @@
     ├── TokenRequired               a server that others could reach without a token
     ├── InvalidTool                 a function that cannot be a tool
     │   └── DuplicateTool           two tools of one name
-    ├── UnknownAgent                the worker has no agent of that name
     ├── TurnLimit                   a limit stopped a turn or refused its input, which was not stored
     ├── AttachmentsMissing          a regression case that could not run without what its bundle leaves out
     ├── EmptyCohort                 no session to run a lab on
     ├── BudgetReached               the next model call of a lab run could pass its cost limit; it was not made
     ├── TurnFailed                  a task's turn got no answer; Absurd retries it
-    ├── PoisonTask                  a task that was given up because it ends the processes that run it
-    ├── SessionRewound              a task whose session was moved back before its steps
     └── StoreError                  the file or server itself
         ├── NotAStore               not an Oakleaf store
         ├── NewerFormat             written by a newer Oakleaf
         ├── PrereleaseFormat        written under the former name, before the first release
         ├── ServerUnreachable       no connection to the database server
         ├── MigrationNeeded         the database has no Oakleaf schema, or an older one
-        ├── MissingPermission       the database role lacks a permission
-        ├── UnsafeRights            the database lets others read or write what is not theirs; nothing was done
-        ├── NoBackup                a store that cannot be copied to a file
         ├── PostgresRequired        an engine that needs PostgreSQL
-        ├── EngineNotInstalled      the database lacks the engine's schema or queue
         ├── UnknownCommit           the connection broke during a commit and did not come back
         ├── InvalidKey              an unusable encryption key
         ├── EncryptionUnavailable   a key, and a SQLite that cannot encrypt
@@ -188,6 +181,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def list_some(names: Sequence[str], count: int = 3, length: int = 40) -> str:
+    """Return the first names, and how many more there are."""
     text = ", ".join(shorten(name, length) for name in names[:count])
     return text if len(names) <= count else f"{text} and {len(names) - count} more"
 
@@ -1100,17 +1094,6 @@ class DuplicateTool(InvalidTool):
         )
 
 
-class UnknownAgent(OakleafError):
-    def __init__(self, name: str | None, known: Sequence[str]) -> None:
-        self.name, self.known = name, tuple(known)
-        problem = "no agent is named" if name is None else f"this worker has no agent {name!r}"
-        super().__init__(
-            f"{problem} (it has {list_some(known) or 'none'})",
-            "run oakleaf worker --agents FILE.py with a file that contains "
-            f"oakleaf_postgres.absurd.Agent({name or 'NAME'!r}, model=…)",
-        )
-
-
 class TurnFailed(OakleafError):
     """A turn has no answer. `status` is that of its run: failed, stopped, waiting, cancelled or interrupted."""
 
@@ -1138,26 +1121,6 @@ class TurnLimit(OakleafError):
     ) -> None:
         self.session_id, self.limit, self.result = session_id, limit, result
         super().__init__(f"session {session_id} is at a limit: {problem}", hint, command_hint)
-
-
-class PoisonTask(OakleafError):
-    def __init__(self, session_id: str, task_id: str, queue: str, deaths: int, last: str | None) -> None:
-        self.session_id, self.task_id, self.queue, self.deaths = session_id, task_id, queue, deaths
-        super().__init__(
-            f"task {task_id} of session {session_id} was given up: {deaths} processes died in the same step"
-            f" (the last one: {last or 'unknown'}); what is durable stays",
-            f"fix what its step runs, then oakleaf run --engine absurd:{queue} --resume {session_id}",
-        )
-
-
-class SessionRewound(OakleafError):
-    def __init__(self, session_id: str, step_end: int, seq: int) -> None:
-        self.session_id, self.step_end, self.seq = session_id, step_end, seq
-        super().__init__(
-            f"session {session_id} is at {seq}, but the task's steps had reached {step_end}: the session was moved "
-            "meanwhile",
-            "send again from the current leaf, or call session.redo() and retry the task",
-        )
 
 
 class OutOfScope(OakleafError):
@@ -1249,42 +1212,6 @@ class MigrationNeeded(StoreError):
         )
 
 
-class MissingPermission(StoreError):
-    def __init__(self, location: str, role: str, reason: str, hint: str | None = None) -> None:
-        self.role = role
-        super().__init__(
-            f"role {role!r} lacks a permission on {location}: {reason}",
-            hint
-            or f"to open a store, grant oakleaf_service to {role} (or the service role you chose); to migrate, grant the "
-            "permission to create a schema and roles",
-        )
-
-
-class UnsafeRights(StoreError):
-    """Rights in a database that let others than the service read or write what is not theirs."""
-
-    def __init__(self, location: str, rights: Sequence[str]) -> None:
-        self.location, self.rights = location, tuple(rights)
-        named, more = rights[:5], len(rights) - 5
-        super().__init__(
-            f"{location} gives rights away, so nothing was done: {'; '.join(named)}{f'; {more} more' if more > 0 else ''}",
-            "run oakleaf --store URL migrate as the role that owns the schema: it revokes what was granted; an administrator "
-            "revokes a membership and drops a trigger. What a person should see on purpose, grant to another role",
-        )
-
-
-class NoBackup(StoreError):
-    """A store that cannot be copied to a file."""
-
-    exit_code = ExitCode.USAGE
-
-    def __init__(
-        self, location: str, hint: str = "copy its sessions with oakleaf copy --all --to PATH"
-    ) -> None:
-        self.location = location
-        super().__init__(f"{location} is not a file, so it cannot be copied as one", hint)
-
-
 class PostgresRequired(StoreError):
     exit_code = ExitCode.USAGE
 
@@ -1293,15 +1220,6 @@ class PostgresRequired(StoreError):
         super().__init__(
             f"the engine {engine!r} needs PostgreSQL, and {location} is not a PostgreSQL store",
             "open postgresql://…, and copy sessions there with oakleaf copy --all --to URL",
-        )
-
-
-class EngineNotInstalled(StoreError):
-    def __init__(self, location: str, queue: str, reason: str) -> None:
-        self.location, self.queue, self.reason = location, queue, reason
-        super().__init__(
-            f"{location} {reason}",
-            f"run oakleaf --store URL migrate --engine absurd --queue {queue}, once, as the role that owns the schema",
         )
 
 

@@ -465,7 +465,7 @@ class Store:
         to: str | os.PathLike[str],
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Copy the store to a file without blocking writers, over one that exists. Raises NoBackup if it is no file."""
+        """Copy the store to a file without blocking writers, over one that exists. Raises StoreLacks if it is no file."""
         self.backend.backup(to, progress)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +11,11 @@ import pytest
 
 import oakleaf
 from oakleaf import plugins
-from oakleaf.errors import InvalidArgument, NoBackup, PluginBroken, PluginMissing, StoreError
+from oakleaf.errors import InvalidArgument, PluginBroken, PluginMissing, StoreError, StoreLacks
 from oakleaf.stores.address import display_url
 from oakleaf.stores.memory.store import MemoryStore
 from support.foreign_plugins import Site
+from support.terminal import CommandResult, environment
 
 TOY = """
     from oakleaf.errors import StoreError
@@ -49,6 +51,16 @@ TOY = """
 
     open_painted.plan_migration = plan_migration
     open_painted.display_url = lambda url: "painted://hidden"
+"""
+WITHOUT_POSTGRESQL = """
+import sys
+from oakleaf import plugins
+
+sys.modules["oakleaf_postgres"] = None
+installed = plugins.providers()
+plugins.providers = lambda: tuple(one for one in installed if one.distribution != "oakleaf-postgres")
+from oakleaf.cli.entry import run
+run()
 """
 
 
@@ -113,7 +125,7 @@ def test_a_store_of_a_stranger_plans_its_migration(site: Site) -> None:
 
 
 def test_an_unknown_scheme_lists_what_there_is(site: Site) -> None:
-    with pytest.raises(InvalidArgument, match=r"memory:, .*postgresql://…, raises://…, toy://…") as caught:
+    with pytest.raises(InvalidArgument, match=r"memory:, or SCHEME://.*postgresql, raises, toy") as caught:
         oakleaf.open("mysql://me:hunter2@home/x")
     assert "hunter2" not in str(caught.value)
 
@@ -154,7 +166,7 @@ def test_a_file_and_memory_read_no_entry_points(tmp_path: Path, monkeypatch: pyt
         monkeypatch.chdir(tmp_path)
         with oakleaf.open(address) as store:
             store.start("a")
-    with pytest.raises(NoBackup, match="memory: is not a file"):
+    with pytest.raises(StoreLacks, match="memory: cannot be copied to a file"):
         oakleaf.open("memory:").backup(tmp_path / "c")
     with pytest.raises(StoreError, match="key= is for files"):
         oakleaf.open("memory:", key="k")
@@ -163,3 +175,31 @@ def test_a_file_and_memory_read_no_entry_points(tmp_path: Path, monkeypatch: pyt
 def test_a_store_that_is_its_contract_only_has_no_findings_and_no_workers() -> None:
     store = MemoryStore()
     assert (store.findings(), store.engine) == ([], None)
+
+
+def test_everything_but_postgresql_works_without_its_plugin(tmp_path: Path) -> None:
+    store = tmp_path / "a.db"
+
+    def run(*words: str) -> CommandResult:
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT_POSTGRESQL, *words],
+            env=environment(tmp_path),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        return CommandResult(words, done.returncode, done.stdout, done.stderr)
+
+    (tmp_path / "replies.json").write_text('["hello"]')
+    here = ("--store", str(store))
+    answered = run(*here, "run", "hi", "--model", f"scripted:{tmp_path / 'replies.json'}")
+    assert (answered.code, "hello" in answered.out) == (0, True), answered.err
+    for words in (["ls"], ["doctor"], ["migrate"], ["backup", str(tmp_path / "b.db")], ["--help"]):
+        assert run(*here, *words).code == 0
+    needs = run(*here, "run", "hi", "--agent", "a", "--engine", "absurd")
+    assert (needs.code, "needs PostgreSQL" in needs.err) == (2, True)
+    for words in (["worker", "--agents", "x.py"], ["--store", "postgresql://me:hunter2@home/x", "ls"]):
+        missing = run(*words)
+        assert (missing.code, "install it with: pip install" in missing.err) == (2, True)
+        assert "hunter2" not in missing.err

@@ -24,7 +24,7 @@ import pytest
 import oakleaf
 from oakleaf import ScriptedModel, Store
 from oakleaf.core.context import Context
-from oakleaf.errors import BudgetReached, EngineNotInstalled, InvalidArgument, InvalidLab, PostgresRequired
+from oakleaf.errors import BudgetReached, InvalidArgument, InvalidLab, PostgresRequired
 from oakleaf.models.base import Request
 from oakleaf_lab import queue_runner
 from oakleaf_lab.budget import CostBudget, RunStopping
@@ -38,6 +38,7 @@ from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.deaths import Deaths
 from oakleaf_postgres.absurd.handlers import HandlerTask
 from oakleaf_postgres.absurd.worker import Worker
+from oakleaf_postgres.errors import EngineNotInstalled
 from support import lab_sessions, lab_worker
 from support.fake_providers import FakeProviders
 from support.lab_sessions import RATES, answer, ledger, noisy, record_sessions

@@ -38,8 +38,10 @@ def check_store_url(url: str) -> None:
     if store_scheme(url) is not None:
         _check_login(url)
     elif url not in ("memory:", ":memory:") and not _is_plain_path(url) and _may_be_address(unquote(url)):
-        schemes = ", ".join(f"{name}://…" for name in plugins.names(plugins.STORES))
-        known = f"a path, memory:, {schemes}" if schemes else "a path or memory: (no plugin adds a store)"
+        schemes = ", ".join(plugins.names(plugins.STORES))
+        known = "a path or memory: (no plugin adds a store)"
+        if schemes:
+            known = f"a path, memory:, or SCHEME://USER@HOST/DATABASE with one of these schemes: {schemes}"
         raise InvalidArgument(
             "store", _first_word(url), f"{known}; for a file of that name write ./ before it"
         )

@@ -54,7 +54,7 @@ from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from oakleaf.core.usage import Call, Totals
-from oakleaf.errors import InvalidPosition, NoBackup, NotFound, StoreDamaged, StoreLacks
+from oakleaf.errors import InvalidPosition, NotFound, StoreDamaged, StoreLacks
 from oakleaf.stores.counts import (
     CountColumn,
     DailyUsage,
@@ -301,7 +301,7 @@ class StoreBackend(ABC):
 
         `progress` is called with how much is copied, and how much there is.
         """
-        raise NoBackup(self.url)
+        raise StoreLacks(self.url, "be copied to a file")
 
     def close(self) -> None:
         """Free what the store holds open."""

@@ -2,11 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from oakleaf.errors import ExitCode, StoreError
+from oakleaf.errors import ExitCode, OakleafError, StoreError, list_some
 from oakleaf.install import install_line
+
+
+class EngineNotInstalled(StoreError):
+    def __init__(self, location: str, queue: str, reason: str) -> None:
+        self.location, self.queue, self.reason = location, queue, reason
+        super().__init__(
+            f"{location} {reason}",
+            f"run oakleaf --store URL migrate --engine absurd --queue {queue}, once, as the role that owns the schema",
+        )
+
+
+class MissingPermission(StoreError):
+    def __init__(self, location: str, role: str, reason: str, hint: str | None = None) -> None:
+        self.role = role
+        super().__init__(
+            f"role {role!r} lacks a permission on {location}: {reason}",
+            hint
+            or f"to open a store, grant oakleaf_service to {role} (or the service role you chose); to migrate, grant the "
+            "permission to create a schema and roles",
+        )
+
+
+class UnsafeRights(StoreError):
+    """Rights in a database that let others than the service read or write what is not theirs."""
+
+    def __init__(self, location: str, rights: Sequence[str]) -> None:
+        self.location, self.rights = location, tuple(rights)
+        named, more = rights[:5], len(rights) - 5
+        super().__init__(
+            f"{location} gives rights away, so nothing was done: {'; '.join(named)}{f'; {more} more' if more > 0 else ''}",
+            "run oakleaf --store URL migrate as the role that owns the schema: it revokes what was granted; an administrator "
+            "revokes a membership and drops a trigger. What a person should see on purpose, grant to another role",
+        )
+
+
+class UnknownAgent(OakleafError):
+    def __init__(self, name: str | None, known: Sequence[str]) -> None:
+        self.name, self.known = name, tuple(known)
+        problem = "no agent is named" if name is None else f"this worker has no agent {name!r}"
+        super().__init__(
+            f"{problem} (it has {list_some(known) or 'none'})",
+            "run oakleaf worker --agents FILE.py with a file that contains "
+            f"oakleaf_postgres.absurd.Agent({name or 'NAME'!r}, model=…)",
+        )
+
+
+class PoisonTask(OakleafError):
+    def __init__(self, session_id: str, task_id: str, queue: str, deaths: int, last: str | None) -> None:
+        self.session_id, self.task_id, self.queue, self.deaths = session_id, task_id, queue, deaths
+        super().__init__(
+            f"task {task_id} of session {session_id} was given up: {deaths} processes died in the same step"
+            f" (the last one: {last or 'unknown'}); what is durable stays",
+            f"fix what its step runs, then oakleaf run --engine absurd:{queue} --resume {session_id}",
+        )
+
+
+class SessionRewound(OakleafError):
+    def __init__(self, session_id: str, step_end: int, seq: int) -> None:
+        self.session_id, self.step_end, self.seq = session_id, step_end, seq
+        super().__init__(
+            f"session {session_id} is at {seq}, but the task's steps had reached {step_end}: the session was moved "
+            "meanwhile",
+            "send again from the current leaf, or call session.redo() and retry the task",
+        )
 
 
 class EngineMissing(StoreError):

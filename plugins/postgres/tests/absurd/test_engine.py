@@ -50,6 +50,7 @@ from oakleaf_postgres.absurd.engine import TASK, Agent
 from oakleaf_postgres.absurd.step import Checkpoint, ClaimedLog, checkpoint
 from oakleaf_postgres.absurd.task_store import TaskStore
 from oakleaf_postgres.absurd.worker import LeaseRenewer, Worker
+from oakleaf_postgres.errors import EngineNotInstalled, MissingPermission
 from oakleaf_postgres.store.pool import Pool
 from oakleaf_postgres.store.statement import Statement, run_statement
 from oakleaf_postgres.store.store import PostgresStore
@@ -1590,14 +1591,14 @@ class TestBadInput:
         with oakleaf.open(database.url) as bare:
             session = bare.start("a")
             with pytest.raises(
-                errors.EngineNotInstalled,
+                EngineNotInstalled,
                 match=r"has no schema of Absurd yet; run oakleaf .* migrate --engine absurd",
             ):
                 session.send("hello", engine="absurd")
             assert session.refresh().leaf.seq == 0
-        with pytest.raises(errors.EngineNotInstalled, match=r"no queue 'nowhere'; run .*--queue nowhere"):
+        with pytest.raises(EngineNotInstalled, match=r"no queue 'nowhere'; run .*--queue nowhere"):
             queue.store.start("a").send("hello", engine="absurd", queue="nowhere")
-        with pytest.raises(errors.EngineNotInstalled, match="no queue 'nowhere'"):
+        with pytest.raises(EngineNotInstalled, match="no queue 'nowhere'"):
             Worker(queue.database.url, [], queue="nowhere")
 
     def test_the_schema_needs_ours_first(self, postgres: DatabaseHost) -> None:
@@ -1618,11 +1619,11 @@ class TestBadInput:
         database.run(
             "create or replace function absurd.get_schema_version() returns text language sql as $$ select '0.4.0' $$"
         )
-        with oakleaf.open(database.url) as store, pytest.raises(errors.EngineNotInstalled, match=r"0\.4\.0"):
+        with oakleaf.open(database.url) as store, pytest.raises(EngineNotInstalled, match=r"0\.4\.0"):
             store.start("a").send("hello", engine="absurd")
 
     def test_the_schema_is_the_owners_to_make(self, database: Database) -> None:
-        with pytest.raises(errors.MissingPermission):
+        with pytest.raises(MissingPermission):
             absurd_schema.install(database.url)
 
     def test_a_client_has_no_right_on_the_queue(self, queue: AbsurdQueue) -> None:

@@ -15,6 +15,7 @@ from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.health import queue_statuses
 from oakleaf_postgres.absurd.worker import Worker
+from oakleaf_postgres.errors import MissingPermission
 from oakleaf_server.metrics import Metrics
 from support.absurd_queue import AbsurdQueue
 from support.postgres import Database, DatabaseHost
@@ -205,7 +206,7 @@ class TestDoctor:
                 lambda: Worker(queue.database.url, [], queue=queue.name),
                 lambda: queue.send("hello"),
             ):
-                with pytest.raises(errors.MissingPermission, match="migrate --engine absurd") as raised:
+                with pytest.raises(MissingPermission, match="migrate --engine absurd") as raised:
                     refused()
                 assert "grant oakleaf_service" not in str(raised.value)
         finally:
@@ -217,13 +218,13 @@ class TestDoctor:
         database.run("create schema absurd")
         done = command("doctor", store=database.url)
         assert (done.code, "absurd" in done.out) == (0, False)
-        with pytest.raises(errors.MissingPermission, match="may not use the schema absurd"):
+        with pytest.raises(MissingPermission, match="may not use the schema absurd"):
             Worker(database.url, [])
 
     def test_a_login_that_is_no_service_is_told_so_before_it_is_told_of_the_engine(
         self, queue: AbsurdQueue
     ) -> None:
-        with pytest.raises(errors.MissingPermission, match="grant oakleaf_service to oakleaf_person"):
+        with pytest.raises(MissingPermission, match="grant oakleaf_service to oakleaf_person"):
             Worker(queue.database.client_url, [], queue=queue.name)
 
 

@@ -13,10 +13,10 @@ import pytest
 
 import oakleaf
 from oakleaf import ScriptedModel, plugins
-from oakleaf.errors import EngineNotInstalled, PostgresRequired
+from oakleaf.errors import PostgresRequired
 from oakleaf.ext import task_queue
 from oakleaf_postgres.absurd.engine import Agent
-from oakleaf_postgres.errors import EngineMissing
+from oakleaf_postgres.errors import EngineMissing, EngineNotInstalled
 from support.absurd_queue import AbsurdQueue
 from support.foreign_plugins import Site
 from support.postgres import Database, DatabaseHost

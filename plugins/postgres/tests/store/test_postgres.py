@@ -27,6 +27,7 @@ from oakleaf.core.tree import Leaf
 from oakleaf.stores.base import Change, NewSession
 from oakleaf.testing.stores.writer import SessionWriter
 from oakleaf_postgres.absurd.schema import install
+from oakleaf_postgres.errors import MissingPermission
 from oakleaf_postgres.store import connections as postgres_connections
 from oakleaf_postgres.store import pool as postgres_pool
 from oakleaf_postgres.store import schema as postgres_schema
@@ -678,7 +679,7 @@ def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_tables(datab
 def test_who_may_not_rewrite_the_tables_is_told_so(database: Database) -> None:
     """PostgreSQL skips such a table with a warning: the caller thought that every byte was gone."""
     for url in (database.url, database.client_url):
-        with pytest.raises(errors.MissingPermission, match="the schema oakleaf belongs to"):
+        with pytest.raises(MissingPermission, match="the schema oakleaf belongs to"):
             postgres_schema.scrub(url)
 
 
@@ -802,7 +803,7 @@ class TestOpening:
         with oakleaf.open(database.url) as store:
             assert len(store.search("hello").hits) == 1
         with pytest.raises(
-            errors.MissingPermission, match=r"the schema oakleaf belongs to .*; connect as that role"
+            MissingPermission, match=r"the schema oakleaf belongs to .*; connect as that role"
         ):
             postgres_schema.migrate(postgres.url(database.name, "somebody"))
         assert _policies(database) == before
@@ -853,9 +854,9 @@ class TestOpening:
             oakleaf.open(database.url)
 
     def test_a_role_without_rights_is_told_what_to_grant(self, database: Database) -> None:
-        with pytest.raises(errors.MissingPermission, match="grant oakleaf_service to oakleaf_person"):
+        with pytest.raises(MissingPermission, match="grant oakleaf_service to oakleaf_person"):
             oakleaf.open(database.client_url)
-        with pytest.raises(errors.MissingPermission, match="create a schema"):
+        with pytest.raises(MissingPermission, match="create a schema"):
             postgres_schema.migrate(database.host.url(database.host.create_database("theirs"), APP))
 
     def test_a_wrong_address_is_told_without_its_password(self) -> None:
@@ -1078,13 +1079,15 @@ class TestOpening:
         self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
-        with pytest.raises(errors.InvalidArgument, match="postgresql://USER@HOST/DATABASE") as excinfo:
+        with pytest.raises(
+            errors.InvalidArgument, match=r"SCHEME://USER@HOST/DATABASE .* postgresql"
+        ) as excinfo:
             oakleaf.open(text)
         assert "hunter2" not in str(excinfo.value)
         for line in (["ls"], ["run", "hello"], ["doctor"], ["migrate", "--yes"]):
             done = command(*line, store=text)
             assert (done.code, "hunter2" in done.err + done.out) == (2, False)
-            assert "postgresql://USER@HOST/DATABASE" in done.err
+            assert "SCHEME://USER@HOST/DATABASE with one of these schemes: postgres, postgresql" in done.err
         assert list(tmp_path.iterdir()) == []
 
     def test_every_text_is_kept_whatever_encoding_clients_have_by_default(
@@ -1130,7 +1133,7 @@ class TestOpening:
             assert len(store.search("hello").hits) == 1
         with psycopg.connect(postgres.url(name, "shop_owner"), autocommit=True) as owner:
             assert owner.execute("select count(*) from oakleaf.entry").fetchone() == (0,)  # it is bound, too
-        with pytest.raises(errors.MissingPermission, match="row level security hides every session from it"):
+        with pytest.raises(MissingPermission, match="row level security hides every session from it"):
             oakleaf.open(url)
         with pytest.raises(errors.InvalidArgument):
             postgres_schema.migrate(url, service="x'; drop", client="c")

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 import oakleaf
-from oakleaf import ScriptedModel, ToolCall, Usage, assistant, errors, user
+from oakleaf import ScriptedModel, ToolCall, Usage, assistant, user
 from oakleaf.ext import task_queue
 from oakleaf.stores.base import SessionQuery
 from oakleaf_postgres.absurd.claim import AbsurdClient, Claim, ConnectionHandle
@@ -20,6 +20,7 @@ from oakleaf_postgres.absurd.health import engine_health
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.schema import install
 from oakleaf_postgres.absurd.worker import LeaseRenewer, OnlyRunClient, Worker
+from oakleaf_postgres.errors import EngineNotInstalled
 from oakleaf_postgres.store.schema import migrate, scrub
 from oakleaf_postgres.store.store import PostgresStore
 from support.absurd_queue import AbsurdQueue
@@ -115,7 +116,7 @@ class TestWhatAClientPlanted:
     ) -> None:
         with contextlib.closing(AbsurdQueue(planted)) as queue:
             planted.run("alter function absurd.emit_event reset search_path")
-            with pytest.raises(errors.EngineNotInstalled, match="that a client's could take the place of"):
+            with pytest.raises(EngineNotInstalled, match="that a client's could take the place of"):
                 queue.send("look")
             install(planted.owner_url, queue.name)
             queue.send("look")

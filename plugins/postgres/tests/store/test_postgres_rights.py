@@ -9,10 +9,11 @@ import psycopg
 import pytest
 
 import oakleaf
-from oakleaf import Evidence, Store, ToolCall, assistant, errors, system, tool_result, user
+from oakleaf import Evidence, Store, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.drafts import Draft
 from oakleaf.core.messages import Reasoning, Text
 from oakleaf_postgres.absurd.schema import install
+from oakleaf_postgres.errors import MissingPermission, UnsafeRights
 from oakleaf_postgres.store.health import rights_health
 from oakleaf_postgres.store.rights import RightsDifferences, compare_rights
 from oakleaf_postgres.store.schema import SAFE_PATH, migrate
@@ -396,7 +397,7 @@ class TestWhatAnAdministratorGranted:
     ) -> None:
         database.run(grant.format("oakleaf.session"))
         try:
-            with pytest.raises(errors.UnsafeRights, match="nothing was done") as raised:
+            with pytest.raises(UnsafeRights, match="nothing was done") as raised:
                 oakleaf.open(database.url)
             assert raised.value.rights == (named,)
             if "role" not in grant and "on " in grant:
@@ -425,7 +426,7 @@ class TestWhatAnAdministratorGranted:
         try:
             for use in (lambda: oakleaf.open(database.url), lambda: migrate(database.owner_url)):
                 with pytest.raises(
-                    errors.UnsafeRights, match=r"'mine' on oakleaf\.session runs a function of oakleaf_person"
+                    UnsafeRights, match=r"'mine' on oakleaf\.session runs a function of oakleaf_person"
                 ):
                     use()
         finally:
@@ -436,9 +437,7 @@ class TestWhatAnAdministratorGranted:
     def test_a_right_that_the_service_lacks_is_named(self, database: Database) -> None:
         database.run("revoke insert on oakleaf.journal from oakleaf_service")
         try:
-            with pytest.raises(
-                errors.MissingPermission, match=r"oakleaf_service insert on table oakleaf\.journal"
-            ):
+            with pytest.raises(MissingPermission, match=r"oakleaf_service insert on table oakleaf\.journal"):
                 oakleaf.open(database.url)
             assert migrate(database.owner_url).warnings == ()
         finally:

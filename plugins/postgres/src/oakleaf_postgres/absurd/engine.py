@@ -12,12 +12,11 @@ import msgspec
 from absurd_sdk import Absurd
 from msgspec import Struct
 
-from oakleaf import Session
+from oakleaf import Limits, Session, Tool, Workspace
 from oakleaf.agent.import_plan import require_accepted
-from oakleaf.agent.limits import Limits, check_turns, limit_data, narrow
+from oakleaf.agent.limits import check_turns, limit_data, narrow
 from oakleaf.agent.run import resolve_models
 from oakleaf.agent.start_facts import queued_turn_data
-from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.context import changed_options, fold_settings, merge_options
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.core.entries import Effects, Settings, check_effects
@@ -30,7 +29,6 @@ from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
 from oakleaf.log.turn_start import trigger_columns
-from oakleaf.log.workspace import Workspace
 from oakleaf.models.base import Model, ModelLike
 from oakleaf.stores.base import SessionRow
 from oakleaf.wire.options import check_options

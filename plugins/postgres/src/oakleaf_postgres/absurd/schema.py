@@ -15,15 +15,14 @@ from msgspec.structs import replace
 from psycopg import sql
 
 from oakleaf.errors import (
-    EngineNotInstalled,
     InvalidArgument,
     MigrationNeeded,
-    MissingPermission,
     NewerFormat,
 )
 from oakleaf.ext import DEFAULT_QUEUE
 from oakleaf_postgres.absurd import registry
 from oakleaf_postgres.absurd.shared_transaction import fetch_row
+from oakleaf_postgres.errors import EngineNotInstalled, MissingPermission
 from oakleaf_postgres.store.connections import store_error
 from oakleaf_postgres.store.rights import Roles, close_tables
 from oakleaf_postgres.store.schema import (

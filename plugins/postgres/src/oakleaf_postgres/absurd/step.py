@@ -23,7 +23,6 @@ from oakleaf.core.messages import Message
 from oakleaf.core.turns import ENDED_BY_TOOL, CallModel, next_action
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call, Totals, total
-from oakleaf.errors import SessionRewound
 from oakleaf.log.changes import AppendResult
 from oakleaf.log.ledger import calls_after
 from oakleaf.log.log import Log
@@ -32,6 +31,7 @@ from oakleaf.models.base import Model
 from oakleaf.stores.base import Change, Fact, SessionRow
 from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.absurd.task_store import TaskStore
+from oakleaf_postgres.errors import SessionRewound
 
 NOT_RUN = ("denied", "interrupted")
 

@@ -25,12 +25,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from psycopg.rows import dict_row
 
+from oakleaf import Event, Tool
 from oakleaf.agent.call_status import read_call_status
 from oakleaf.agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
-from oakleaf.agent.events import Event, StopRun
+from oakleaf.agent.events import StopRun
 from oakleaf.agent.loop import Loop, build_loop
 from oakleaf.agent.tasks import RunSetup
-from oakleaf.agent.tools.tool import Tool, error_text
+from oakleaf.agent.tools.tool import error_text
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Settings, check_effects
 from oakleaf.core.redact import Redactor
@@ -41,17 +42,15 @@ from oakleaf.errors import (
     InvalidOption,
     NotFound,
     OakleafError,
-    PoisonTask,
     SessionRunning,
     SessionTrashed,
     StoreReadOnly,
     TaskTrashed,
     TurnFailed,
-    UnknownAgent,
 )
-from oakleaf.ext import DEFAULT_QUEUE
+from oakleaf.ext import DEFAULT_QUEUE, environment_secrets
 from oakleaf.log.lease import check_free
-from oakleaf.log.runtime import Runtime, environment_secrets, real_runtime
+from oakleaf.log.runtime import Runtime, real_runtime
 from oakleaf.models.base import Model
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema
@@ -74,6 +73,7 @@ from oakleaf_postgres.absurd.shared_transaction import fetch_row
 from oakleaf_postgres.absurd.signals import SIGNALS, signal_event
 from oakleaf_postgres.absurd.step import ClaimedLog, ClaimedWriter
 from oakleaf_postgres.absurd.task_store import TaskStore
+from oakleaf_postgres.errors import PoisonTask, UnknownAgent
 from oakleaf_postgres.store.connections import Connection
 from oakleaf_postgres.store.pool import Pool
 from oakleaf_postgres.store.store import PostgresStore

@@ -23,8 +23,7 @@ from oakleaf.cli.terminal import (
 from oakleaf.core.redact import Redactor
 from oakleaf.core.time_text import parse_duration
 from oakleaf.errors import PostgresRequired, plural
-from oakleaf.ext import DEFAULT_QUEUE
-from oakleaf.log.runtime import environment_secrets
+from oakleaf.ext import DEFAULT_QUEUE, environment_secrets
 
 if TYPE_CHECKING:
     from oakleaf_postgres.absurd.engine import Agent

@@ -20,15 +20,14 @@ from psycopg import sql
 from oakleaf.errors import (
     InvalidArgument,
     MigrationNeeded,
-    MissingPermission,
     NewerFormat,
     PrereleaseFormat,
     ServerUnreachable,
     StoreError,
     StoreFull,
     StoreReadOnly,
-    UnsafeRights,
 )
+from oakleaf_postgres.errors import MissingPermission, UnsafeRights
 from oakleaf_postgres.store.rights import (
     SELECT_PATH,
     Roles,

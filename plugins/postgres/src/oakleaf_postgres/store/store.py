@@ -7,7 +7,6 @@ creates the schema, under another role than the one that works here.
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -31,7 +30,6 @@ from oakleaf.errors import (
     Fenced,
     IdTaken,
     InvalidPosition,
-    NoBackup,
     NotFound,
     NotTrashed,
     ServerUnreachable,
@@ -886,13 +884,6 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         from oakleaf_postgres.store.health import login_health, rights_health
 
         return [*login_health(self), *rights_health(self), *engine_health(self)]
-
-    def backup(
-        self,
-        to: str | os.PathLike[str],
-        progress: Callable[[int, int], None] = lambda done, total: None,
-    ) -> None:
-        raise NoBackup(self.url, "back it up with the server's own tools, such as pg_dump")
 
     # -- sizes and searching --------------------------------------------------------------------
 
