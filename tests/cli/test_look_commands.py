@@ -15,6 +15,7 @@ from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 
 class TestLs:
+    @pytest.mark.smoke
     def test_it_lists_the_newest_first(self, store_path: Path) -> None:
         listed = oakleaf("ls", "--json", store=store_path).json
         assert listed["schema_version"] == 1

@@ -54,6 +54,7 @@ class TestAnExtra:
 
 class TestAStore:
     @pytest.mark.parametrize("value", ["agent.db", Path("agent.db")])
+    @pytest.mark.smoke
     def test_is_not_a_path(self, value: object) -> None:
         with pytest.raises(TypeError, match=r"not \w+; pass oakleaf\.open\('agent.db'\)"):
             require_store(value, "OakleafSaver")

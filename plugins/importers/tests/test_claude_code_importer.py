@@ -68,6 +68,7 @@ def loss_counts(report: ToolImportResult) -> dict[str, int]:
 
 
 class TestSession:
+    @pytest.mark.smoke
     def test_a_session_is_taken_in_on_every_store(self, store: Store, tmp_path: Path) -> None:
         transcript = shop_transcript()
         session, report = import_sound(transcript.write(tmp_path / f"{transcript.session_id}.jsonl"), store)

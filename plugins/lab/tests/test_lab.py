@@ -41,6 +41,7 @@ def run(store: Store, seed: int = 1, planted: float = 0.0, **how: Any) -> LabRep
 
 
 class TestLanes:
+    @pytest.mark.smoke
     def test_each_session_is_observed_and_replayed_in_both_lanes(self, store: Store) -> None:
         sources = [row.session_id for row in store.all_sessions()][::-1]
         lab = Lab(store, "agent:support", baseline_model=noisy(1), model=noisy(1), repeat=2)

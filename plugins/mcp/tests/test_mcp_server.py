@@ -86,6 +86,7 @@ class TestAnswers:
         assert "lost at sea" in shown
         assert "in the trash since 20" in shown
 
+    @pytest.mark.smoke
     def test_a_session_is_listed_and_shown_with_calls_and_results(
         self, archive: tuple[Archive, Session]
     ) -> None:

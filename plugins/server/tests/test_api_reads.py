@@ -40,6 +40,7 @@ def session_url(session: oakleaf.Session) -> str:
 
 
 class TestSessions:
+    @pytest.mark.smoke
     def test_a_session_is_started_read_named_tagged_trashed_and_restored(self, server: LocalServer) -> None:
         answer = server.post(
             "/api/sessions", {"agent": "support", "prompt": "Be kind.", "tags": {"a": "1"}}, 201

@@ -52,6 +52,7 @@ def test_their_names_are_known_without_a_session(session: Session, workspace: Wo
     assert sorted(tool.name for tool in tools) == sorted(oakleaf_workspace.TOOL_NAMES)
 
 
+@pytest.mark.smoke
 def test_a_coding_turn_reads_edits_and_runs(session: Session, workspace: Workspace) -> None:
     results = run(
         session,

@@ -113,6 +113,7 @@ def how(wire: PostgresProxy, has_answer: bool) -> Callable[[bytes], None]:
 class TestALostConnection:
     """Whether the change was carried out or not before the connection broke, it is there once afterwards."""
 
+    @pytest.mark.smoke
     def test_an_append_is_there_once(self, store: Store, wire: PostgresProxy, has_answer: bool) -> None:
         session = store.start()
         session.append([user("1")])
