@@ -8,6 +8,7 @@ UV := $(BIN)/python -m uv pip install --quiet --python $(BIN)/python --constrain
 WORKERS ?= auto
 FRAMEWORKS := .venv-frameworks
 ENCRYPTED := .venv-encrypted
+QUICK := .venv-quick
 SUITES = $(BIN)/python tests/support/run_suites.py $(WORKERS) .=$(BIN)/python plugins/frameworks/tests=$(FRAMEWORKS)/bin/python \
 	tests/encrypted=$(ENCRYPTED)/bin/python
 
@@ -19,7 +20,7 @@ EXTRAS_importers := [redis]
 EXTRAS_frameworks := [langgraph,openai-agents,claude-agent,adk,pydantic-ai]
 editable = $(foreach plugin,$(filter $(1:%=plugins/%),$(PLUGINS)),-e "$(plugin)$(EXTRAS_$(notdir $(plugin)))")
 
-.PHONY: help demo replay lab export-session test check format docs dist bench soak clean
+.PHONY: help demo replay lab export-session quick test deletion check format docs dist bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -84,8 +85,21 @@ $(ENCRYPTED)/.test: $(BIN)/uv constraints.txt $(PROJECTS)
 	@$(BIN)/python -m uv pip install --quiet --python $(ENCRYPTED)/bin/python --no-deps -e . $(PLUGINS:%=-e %)
 	@touch $@
 
-test: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCRYPTED)/.test ## every test, on every store and under every framework
+$(QUICK)/.test: $(BIN)/uv $(PROJECTS)
+	@$(PYTHON) -m venv $(QUICK)
+	@$(BIN)/python -m uv pip install --quiet --python $(QUICK)/bin/python --constraint constraints.txt -e . pytest pytest-xdist hypothesis
+	@touch $@
+
+# The library alone: no plugin, no extra. So what needs one is left out by its folder or by its marker.
+quick: $(QUICK)/.test ## the library's own tests, in an environment without any plugin or extra
+	@$(QUICK)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not extra" tests/*.py $(addprefix tests/,core wire log agent replay bundle stores) tests/models/test_scripted.py
+
+deletion: $(BIN)/uv ## remove each plugin in turn; the rest installs and works
+	@$(BIN)/python tests/support/deletion.py
+
+test: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCRYPTED)/.test ## everything: the library, each plugin, under every framework, and without each plugin
 	@$(SUITES)
+	@$(BIN)/python tests/support/deletion.py
 
 check: $(VENV)/.test $(FRAMEWORKS)/.test ## format, lint, types, layers
 	@$(BIN)/ruff format --check .
@@ -112,6 +126,7 @@ bench: $(VENV)/.test $(FRAMEWORKS)/.test ## Oakleaf against the bare driver, in 
 
 soak: $(VENV)/.test $(VENV)/.browser $(VENV)/.bouncer $(FRAMEWORKS)/.test $(ENCRYPTED)/.test ## the long forms: fuzz, state machine, kill storms
 	@OAKLEAF_SOAK=1 $(SUITES)
+	@$(BIN)/python tests/support/deletion.py --whole
 
 clean: ## remove what was made
-	@rm -rf $(VENV) $(FRAMEWORKS) $(ENCRYPTED) site dist bench/result.json
+	@rm -rf $(VENV) $(FRAMEWORKS) $(ENCRYPTED) $(QUICK) site dist bench/result.json

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from oakleaf.store import Store
 from oakleaf.stores.base import StoreBackend
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.stores.sqlite.store import SqliteStore
+from support.all_stores import ALL_STORES, HAS_POSTGRES
 from support.cli_store import write_store
 from support.runtime import deterministic_runtime
 from support.soak import SOAK
@@ -41,8 +41,6 @@ settings.register_profile("oakleaf", deadline=None, max_examples=2_000 if SOAK e
 settings.load_profile("oakleaf")
 
 
-HAS_POSTGRES = bool(find_spec("oakleaf_postgres") and find_spec("psycopg"))
-ALL_STORES = ["memory", "sqlite", *(["postgres"] if HAS_POSTGRES else [])]
 pytest_plugins = ["support.postgres_fixtures"] if HAS_POSTGRES else []
 
 

@@ -138,6 +138,7 @@ class TestLength:
         assert long < 1.5 * short, (short, long)
 
     @pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-chat", "gemini"])
+    @pytest.mark.extra
     def test_a_request_of_a_vendors_sdk_does_too(
         self, provider: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -163,6 +164,7 @@ class TestLength:
 
 class TestStore:
     @pytest.mark.parametrize("drive", DRIVES.values(), ids=DRIVES)
+    @pytest.mark.extra
     def test_no_call_of_the_store_is_made_on_the_event_loop(self, drive: Drive) -> None:
         here: list[str] = []
         with oakleaf.open("memory:") as store:
@@ -286,6 +288,7 @@ class TestCrossings:
             asyncio.run(run())
         assert len(crossings) == 4 + 1  # and leaving the turn
 
+    @pytest.mark.extra
     def test_nothing_of_a_step_is_read_again(self) -> None:
         """The status of its calls, their state and the facts that its events tell are known to the run that wrote them."""
         with oakleaf.open("memory:") as store:

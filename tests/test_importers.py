@@ -8,6 +8,8 @@ import pytest
 
 from support.foreign_plugins import Site
 
+pytestmark = pytest.mark.extra
+
 READER = """
     from pathlib import Path
 

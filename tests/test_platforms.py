@@ -53,6 +53,7 @@ print("sound")
 
 
 @pytest.mark.parametrize("script", [CORE, COMMANDS], ids=["library", "command line"])
+@pytest.mark.extra
 def test_nothing_that_only_posix_has_is_needed(script: str, tmp_path: Path) -> None:
     (tmp_path / "script.yaml").write_text("- Hi again.\n")
     command = [sys.executable, "-X", "utf8", "-c", WITHOUT_POSIX + script]
@@ -61,6 +62,7 @@ def test_nothing_that_only_posix_has_is_needed(script: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("script", [CORE, COMMANDS], ids=["library", "command line"])
+@pytest.mark.extra
 def test_a_locale_that_is_not_utf_8_changes_nothing(script: str, tmp_path: Path) -> None:
     (tmp_path / "script.yaml").write_text("- Hi again.\n")
     ascii_locale = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

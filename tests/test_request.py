@@ -184,6 +184,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "s.db"
 
 
+@pytest.mark.extra
 class TestSent:
     @pytest.mark.parametrize("provider", PROVIDERS)
     def test_the_request_another_process_shows_is_the_one_that_was_sent(
@@ -325,6 +326,7 @@ def sdk_client(provider: str, url: str) -> Any:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.extra
 def test_the_call_that_the_page_shows_for_each_sdk_works(provider: str) -> None:
     """The lines of docs/howto/own-loop.md, with tools and options, by the real SDKs."""
     page = (ROOT / "docs/howto/own-loop.md").read_text()

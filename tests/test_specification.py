@@ -48,6 +48,8 @@ from oakleaf.wire import Answer
 from support.sessions import tasks_of
 from support.stopped_runs import stopped
 
+pytestmark = pytest.mark.extra
+
 NOW = Limits(pause=lambda failures: 0.0)
 KEY = "sk-ant-" + "a1" * 20
 PHRASE = "correct horse battery staple"

@@ -58,6 +58,7 @@ REPLY = {
 }
 
 
+@pytest.mark.extra
 def test_an_answer_brings_its_usage_price_model_and_evidence(session: Session) -> None:
     with session.turn("where is it?") as turn:
         turn.answer(REPLY)
@@ -95,6 +96,7 @@ def test_a_model_without_a_price_is_counted_and_marked(session: Session) -> None
         ),
     ],
 )
+@pytest.mark.extra
 def test_an_answer_with_impossible_token_counts_is_stored_and_its_usage_is_unknown(
     session: Session, reported: dict[str, int], stored: Usage
 ) -> None:

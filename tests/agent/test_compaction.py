@@ -92,6 +92,7 @@ def is_legal(request: Request) -> bool:
     return all(find_provider(name).violations(one, ready=True) == [] for name, one in projected.items())
 
 
+@pytest.mark.extra
 class TestWindow:
     def test_a_hundred_calls_of_20_kb_each_finish_in_a_window_of_8000_tokens(self, tmp_path: Path) -> None:
         session, model = (

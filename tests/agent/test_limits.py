@@ -193,6 +193,7 @@ class TestTurns:
         assert (report.stop_reason, report.turns, report.is_identical) == (None, 52, True)
 
 
+@pytest.mark.extra
 class TestOwnLoop:
     """Limits that were set on a session hold in one's own loop too; the defaults of `send` do not."""
 

@@ -415,6 +415,7 @@ def test_many_blocking_tools_do_not_keep_a_result_from_becoming_durable(session:
     asyncio.run(asyncio.wait_for(main(), 15))
 
 
+@pytest.mark.extra
 def test_the_cost_cap_reaches_the_children(session: Session) -> None:
     from oakleaf import Usage, system
     from oakleaf.wire import Answer

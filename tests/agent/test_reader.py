@@ -165,6 +165,7 @@ class TestRunning:
         assert ext.read(session).draft() is None
 
 
+@pytest.mark.extra
 class TestPrompt:
     def test_a_budget_bounds_what_is_read(self, stored: Session) -> None:
         reader = ext.read(stored)

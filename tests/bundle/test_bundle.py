@@ -653,7 +653,7 @@ class TestDamage:
 
     def test_a_newer_major_is_refused_politely(self, session: Session, store: Store) -> None:
         data = bundle(session).replace(b'"format":"1.0"', b'"format":"2.0"', 1)
-        assert "upgrade" in str(assert_refused(store, data, NewerFormat))
+        assert "install a newer Oakleaf" in str(assert_refused(store, data, NewerFormat))
 
     def test_kinds_of_a_newer_minor_are_kept_whole(self, tmp_path: Path, store: Store) -> None:
         from oakleaf.core.codec import chain_id

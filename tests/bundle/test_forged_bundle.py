@@ -26,6 +26,8 @@ from oakleaf.errors import InvalidBundle
 from support.forged_bundles import Line, forge, lines_of, read_with_every_verb, written
 from support.random_logs import SOAK
 
+pytestmark = pytest.mark.extra
+
 
 @pytest.fixture(scope="module")
 def lines() -> list[Line]:

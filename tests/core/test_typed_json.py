@@ -50,6 +50,7 @@ def test_threads_that_are_the_first_to_use_a_type_get_their_values(way: str) -> 
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 
+@pytest.mark.extra
 def test_no_module_lets_a_thread_be_the_first_to_use_a_type() -> None:
     """`convert` and `decode(…, type=)` of msgspec prepare a type when they are called: only scalars and lists may."""
     allowed = (

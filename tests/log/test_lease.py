@@ -26,9 +26,8 @@ from oakleaf.log.process import Process, current_process
 from oakleaf.log.runtime import Runtime, real_runtime
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.stores.sqlite.life_lock import LifeLock
+from support.all_stores import ALL_STORES
 from support.paths import SUPPORT
-from support.postgres import Database
-from support.server import LocalServer
 from support.stopped_runs import stopped
 from support.terminal import oakleaf as command
 
@@ -60,12 +59,12 @@ with oakleaf.open("memory:") as store:
 RENAMED = ("sh", "-c", 'hostname renamed && exec "$@"', "sh")
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=[name for name in ALL_STORES if name != "memory"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "store.db")
-    database: Database = request.getfixturevalue("database")
-    return database.url
+    url: str = request.getfixturevalue("database").url
+    return url
 
 
 @contextmanager
@@ -167,7 +166,10 @@ class TestRunner:
             assert result.code == 0
             assert leave_the_tool(process) == "Fenced"
 
+    @pytest.mark.extra
     def test_a_server_resumes_what_a_killed_one_ran(self, tmp_path: Path) -> None:
+        from support.server import LocalServer
+
         with oakleaf.open(tmp_path / "store.db") as store:
             session = store.start()
             where = f"/api/sessions/{session.session_id}"

@@ -101,6 +101,7 @@ def test_cents_are_a_projection_of_integers() -> None:
     assert Totals(cost_microcents=2_500_000).cost_cents == 2.5
 
 
+@pytest.mark.extra
 def test_a_known_model_is_priced_with_the_version_of_the_table() -> None:
     known = price(Usage(1_000_000, 0, 0, 0), "anthropic", "claude-opus-4-5")
     assert known is not None
@@ -156,6 +157,7 @@ def test_usage_is_conserved(steps: list[tuple[str, int]]) -> None:
 
 
 class TestCallsOfTheHost:
+    @pytest.mark.extra
     def test_a_call_of_the_host_is_counted_and_appends_nothing(self, store: Store) -> None:
         session = store.start()
         session.append([user("q"), assistant("a")])

@@ -54,6 +54,8 @@ from support.fake_providers import (
 from support.paths import ROOT
 from support.random_logs import PNG
 
+pytestmark = pytest.mark.extra
+
 T = TypeVar("T")
 KEY = "sk-very-secret-0123456789"
 PROVIDERS = list(wire.PROVIDERS)

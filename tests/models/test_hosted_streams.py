@@ -26,6 +26,8 @@ from support.fake_providers import BrokenStream, Completion, FakeProviders
 from support.hosted_answers import GROUPS, anthropic_pairs, random_blocks, reply
 from support.random_logs import SOAK
 
+pytestmark = pytest.mark.extra
+
 issuers = pytest.mark.parametrize("issuer", list(GROUPS))
 Block = dict[str, Any]
 

@@ -17,6 +17,8 @@ from oakleaf.models.scripted import ScriptedModel
 from oakleaf.providers.anthropic import AnthropicModel
 from support.foreign_plugins import Site
 
+pytestmark = pytest.mark.extra
+
 ECHO = """
     import os
 

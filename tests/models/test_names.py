@@ -63,6 +63,7 @@ def sent(server: FakeProviders) -> str:
 
 
 @pytest.mark.attack
+@pytest.mark.extra
 class TestStored:
     @providers
     def test_a_foreign_address_is_refused_before_anything_is_sent(self, provider: str) -> None:
@@ -134,6 +135,7 @@ class TestStored:
             stored_model(f"scripted:{path}", "ses_x")
 
 
+@pytest.mark.extra
 class TestStoredAndConfigured:
     @providers
     def test_a_name_without_an_address_is_the_vendors(

@@ -28,6 +28,8 @@ from oakleaf.providers.sse import EventReader, ServerEvent
 from oakleaf.wire import Answer
 from support.fake_providers import Completion, FakeProviders, RawReply, Reply
 
+pytestmark = pytest.mark.extra
+
 KEY = "sk-very-secret-0123456789"
 
 

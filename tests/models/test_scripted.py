@@ -30,6 +30,7 @@ def look(n: int) -> str:
 
 
 @pytest.mark.parametrize("kind", ["yaml", "json"])
+@pytest.mark.extra
 def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
     store: Store, tmp_path: Path, kind: str
 ) -> None:
@@ -55,6 +56,7 @@ def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
         ("\t:", "wrong shape"),
     ],
 )
+@pytest.mark.extra
 def test_a_script_of_the_wrong_shape_is_named(tmp_path: Path, text: str, message: str) -> None:
     place = tmp_path / "script.yaml"
     place.write_text(text)

@@ -16,7 +16,6 @@ from oakleaf.log.fork import fork
 from oakleaf.stores.memory.store import MemoryStore
 from support.import_sources import import_all
 from support.runtime import deterministic_runtime
-from support.server import LocalServer
 from support.terminal import oakleaf as command
 
 pytestmark = pytest.mark.attack
@@ -73,6 +72,7 @@ class TestAnIdOfAnotherSession:
         copied = older.copy(session, store, new_id=True)
         assert "session id" not in str(copied.verify())
 
+    @pytest.mark.extra
     def test_of_another_tool_is_escaped_and_found_again(
         self, store: Store, session_id: str, tmp_path: Path
     ) -> None:
@@ -95,6 +95,7 @@ class TestAnIdOfAnotherSession:
         assert store.latest_or_start("ses_vic").session_id != session.session_id
 
 
+@pytest.mark.extra
 def test_a_command_refuses_such_an_id_in_words(tmp_path: Path) -> None:
     with oakleaf.open(tmp_path / "s.db") as store:
         session = store.start()
@@ -105,7 +106,10 @@ def test_a_command_refuses_such_an_id_in_words(tmp_path: Path) -> None:
     assert "'/'" in done.err
 
 
+@pytest.mark.extra
 def test_a_server_starts_no_session_with_such_an_id() -> None:
+    from support.server import LocalServer
+
     with oakleaf.open("memory:") as store, LocalServer(store) as server:
         server.post("/api/sessions", {"session_id": "ses_vic"}, 201)
         for session_id in UNUSABLE:

@@ -17,6 +17,8 @@ from oakleaf.stores.memory.store import MemoryStore
 from support.foreign_plugins import Site
 from support.terminal import CommandResult, environment
 
+pytestmark = pytest.mark.extra
+
 TOY = """
     from oakleaf.errors import StoreError
     from oakleaf.ext import Migration, MigrationResult

@@ -12,6 +12,8 @@ from oakleaf.errors import OakleafError, StoreError, without_passwords
 from oakleaf.stores.address import check_store_url
 from support.terminal import oakleaf as command
 
+pytestmark = pytest.mark.extra
+
 PASSWORD = "hunter2"
 MISTYPED = [
     "postgres:/app:hunter2@db/agents",

@@ -340,6 +340,7 @@ class TestThinking:
         assert with_evidence(assistant(Reasoning("hm")), "anthropic", _0={"signature": "s"}) == []
 
 
+@pytest.mark.extra
 class TestReading:
     def reply(self, *content: dict[str, Any], **more: Any) -> Any:
         from anthropic import types as types

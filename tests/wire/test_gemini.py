@@ -325,6 +325,7 @@ class TestSignatures:
         assert [part["functionResponse"].get("id") for part in output[1]["parts"]] == [None, "b"]
 
 
+@pytest.mark.extra
 class TestReading:
     def reply(self, *parts: dict[str, Any], finish: Any = "STOP", **more: Any) -> dict[str, Any]:
         """As the REST API writes it."""

@@ -318,6 +318,7 @@ def test_the_sources_of_an_answer_of_gemini_are_kept_and_not_sent_back(store: St
     assert "https://x/cats" in json.dumps(session.request("openai"))
 
 
+@pytest.mark.extra
 def test_searches_and_long_cache_writes_are_paid_for() -> None:
     usage = {
         "input_tokens": 1000,
@@ -347,6 +348,7 @@ def test_a_refusal_says_why() -> None:
     assert (answer.finish, answer.message.parts) == ("refusal", (ProviderBlock("refusal", "unsafe"),))
 
 
+@pytest.mark.extra
 def test_sdk_objects_are_read_as_their_json() -> None:
     from anthropic.types import Message as AnthropicMessage
     from google.genai.types import GenerateContentResponse

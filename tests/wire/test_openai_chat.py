@@ -258,6 +258,7 @@ class TestProjection:
         assert output[1]["content"] == "[image/png, 32 bytes: not shown]"
 
 
+@pytest.mark.extra
 class TestReading:
     def reply(self, finish: str = "stop", **message: Any) -> Any:
         from openai.types import chat as types

@@ -348,6 +348,7 @@ class TestReasoning:
         assert output[:2] == [{**YES, "phase": "commentary"}, call(namespace="crm")]
 
 
+@pytest.mark.extra
 class TestReading:
     def reply(self, *output: dict[str, Any], **more: Any) -> Any:
         from openai.types import responses as types

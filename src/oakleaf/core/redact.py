@@ -6,7 +6,7 @@ would become one, and a history with broken ids is useless; `check_name` refuses
 A known secret is found in the encodings of `encodings` too, in any nesting of a few: text often holds JSON, and JSON
 text. One search of the bytes decides whether there is anything to do: for a part of the secret that no escape changes,
 and for words that could be base64. A tool call says what was redacted in its arguments, so that it is not run with
-placeholders. Every search is linear in the text: tests/test_linear_time.py.
+placeholders. Every search is linear in the text: tests/whole/test_linear_time.py.
 """
 
 from __future__ import annotations

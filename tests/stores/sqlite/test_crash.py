@@ -355,6 +355,7 @@ class TestFullDisk:
         with oakleaf.open(small_disk / "new.db") as store:
             store.start()
 
+    @pytest.mark.extra
     def test_what_lies_on_a_full_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
         place = small_disk / "a.db"
         with oakleaf.open(place) as store:
@@ -372,6 +373,7 @@ class TestFullDisk:
             store.session("ses_one").append([user("there is room again")])
             assert len(store.session("ses_one").path()) == 2
 
+    @pytest.mark.extra
     def test_what_lies_on_a_read_only_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
         place = small_disk / "a.db"
         with oakleaf.open(place) as store:
@@ -384,6 +386,7 @@ class TestFullDisk:
         with pytest.raises(errors.StoreReadOnly):
             oakleaf.open(small_disk / "new.db")
 
+    @pytest.mark.extra
     def test_a_search_that_cannot_index_finds_what_is_indexed_and_says_so(self, small_disk: Path) -> None:
         place = small_disk / "a.db"
         with oakleaf.open(place) as store:

@@ -17,6 +17,7 @@ def test_the_error_says_what_to_install_and_no_file_is_made(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.extra
 def test_nothing_is_written_in_the_open_instead(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a key\n")
     with oakleaf.open(tmp_path / "plain.db") as store:

@@ -16,7 +16,7 @@ from oakleaf.core.log_events import LogEvent
 from oakleaf.stores.base import SessionDetail
 from support.suggestions import suggested_commands
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
 PAGE = (ROOT / "docs/mapping.md").read_text()
 CONFORMANCE = ROOT / "src/oakleaf/testing/stores"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 UV = [sys.executable, "-m", "uv"]
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
 QUICK_START = """

@@ -11,6 +11,8 @@ from oakleaf.core.usage import Usage
 from oakleaf.models import prices
 from support.random_logs import SOAK
 
+pytestmark = pytest.mark.extra
+
 MODELS = [(provider.id, model.id) for provider in providers for model in provider.models]
 SIZES = (1, 999, 20_000, 127_999, 128_000, 199_999, 200_000, 200_001, 271_000, 300_000, 1_000_000)
 

@@ -17,6 +17,8 @@ from oakleaf.cli.commands.export import export_file_name
 from support.cli_store import write_store
 from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
+pytestmark = pytest.mark.extra
+
 ESCAPE = "\x1b]0;owned\x07\x1b[31m"
 
 
