@@ -48,6 +48,8 @@ _HOMES = {
     "oakleaf.replay.replay": ["ReplayPlan", "ReplayTarget"],
     "oakleaf.store": [
         "excerpt",
+        "import_checked",
+        "mark_interrupted",
         "notebook",
         "observe_commits",
         "open_for_owner",
@@ -58,9 +60,10 @@ _HOMES = {
         "scratch_store",
         "session_at",
         "store_of",
+        "stuck_sessions",
     ],
     "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize", "UsageColumn"],
-    "oakleaf.stores.opening": ["Migration", "MigrationResult", "StoreOptions"],
+    "oakleaf.stores.opening": ["Migration", "MigrationResult", "StoreOptions", "plan_migration"],
     "oakleaf.stores.search": ["IndexProgress"],
     "oakleaf.stores.tasks": [
         "DEFAULT_QUEUE",
@@ -70,9 +73,13 @@ _HOMES = {
         "TaskQueue",
         "TaskState",
         "TaskWorker",
+        "has_workers",
         "queue_statuses",
         "task_queue",
     ],
+    "oakleaf.stores.address": ["check_store_url", "display_url", "store_scheme"],
+    "oakleaf.stores.sqlite.encryption": ["register_key"],
+    "oakleaf.stores.sqlite.health": ["file_health"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
@@ -126,6 +133,8 @@ if TYPE_CHECKING:
     from oakleaf.replay.replay import ReplayPlan as ReplayPlan
     from oakleaf.replay.replay import ReplayTarget as ReplayTarget
     from oakleaf.store import excerpt as excerpt
+    from oakleaf.store import import_checked as import_checked
+    from oakleaf.store import mark_interrupted as mark_interrupted
     from oakleaf.store import notebook as notebook
     from oakleaf.store import observe_commits as observe_commits
     from oakleaf.store import open_for_owner as open_for_owner
@@ -136,6 +145,10 @@ if TYPE_CHECKING:
     from oakleaf.store import scratch_store as scratch_store
     from oakleaf.store import session_at as session_at
     from oakleaf.store import store_of as store_of
+    from oakleaf.store import stuck_sessions as stuck_sessions
+    from oakleaf.stores.address import check_store_url as check_store_url
+    from oakleaf.stores.address import display_url as display_url
+    from oakleaf.stores.address import store_scheme as store_scheme
     from oakleaf.stores.counts import CountColumn as CountColumn
     from oakleaf.stores.counts import DailyUsage as DailyUsage
     from oakleaf.stores.counts import StorageSize as StorageSize
@@ -143,7 +156,10 @@ if TYPE_CHECKING:
     from oakleaf.stores.opening import Migration as Migration
     from oakleaf.stores.opening import MigrationResult as MigrationResult
     from oakleaf.stores.opening import StoreOptions as StoreOptions
+    from oakleaf.stores.opening import plan_migration as plan_migration
     from oakleaf.stores.search import IndexProgress as IndexProgress
+    from oakleaf.stores.sqlite.encryption import register_key as register_key
+    from oakleaf.stores.sqlite.health import file_health as file_health
     from oakleaf.stores.tasks import DEFAULT_QUEUE as DEFAULT_QUEUE
     from oakleaf.stores.tasks import EnqueuedTask as EnqueuedTask
     from oakleaf.stores.tasks import QueueStatus as QueueStatus
@@ -151,5 +167,6 @@ if TYPE_CHECKING:
     from oakleaf.stores.tasks import TaskQueue as TaskQueue
     from oakleaf.stores.tasks import TaskState as TaskState
     from oakleaf.stores.tasks import TaskWorker as TaskWorker
+    from oakleaf.stores.tasks import has_workers as has_workers
     from oakleaf.stores.tasks import queue_statuses as queue_statuses
     from oakleaf.stores.tasks import task_queue as task_queue

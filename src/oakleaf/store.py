@@ -443,12 +443,23 @@ class Store:
         for row in rows:
             check_free(row, self.runtime)
 
-    def verify(self) -> Iterator[Problem]:
-        """Check every session of this space, the trash included, and yield what is wrong. Changes nothing."""
-        for trashed in (False, True):
-            for row in self.all_sessions(trashed=trashed, limit=200):
-                yield from verify(self.backend, row.session_id)
-        yield from verify_branches(self.backend)
+    def verify(
+        self,
+        session_ids: Sequence[str] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Iterator[Problem]:
+        """Check some sessions, or all of this space, the trash included, and yield what is wrong. Changes nothing.
+
+        `progress` is called with how many sessions are checked, and of how many.
+        """
+        trash = (False, True)
+        everything = (row for trashed in trash for row in self.all_sessions(trashed=trashed, limit=200))
+        names = [row.session_id for row in everything] if session_ids is None else session_ids
+        for done, name in enumerate(names, 1):
+            yield from verify(self.backend, name)
+            progress(done, len(names))
+        if session_ids is None:
+            yield from verify_branches(self.backend)
 
     def findings(self, progress: Callable[[], None] = lambda: None) -> Iterator[Finding]:
         """Yield what is right and wrong: sessions that need attention, then the store itself. Changes nothing.
@@ -596,6 +607,35 @@ async def replay_session(session: Session, plan: ReplayPlan) -> ReplayReport:
     from oakleaf.replay.replay import replay
 
     return await replay(session.log, plan)
+
+
+def stuck_sessions(store: Store) -> list[SessionRow]:
+    """Return the sessions whose runners are gone, without those that a worker takes over."""
+    from oakleaf.log.doctor import stuck_sessions
+
+    return stuck_sessions(store.backend, store.runtime)
+
+
+def mark_interrupted(store: Store, row: SessionRow) -> None:
+    """Mark a session whose runner is gone as interrupted. Raises Fenced if the session has changed hands since `row` was read."""
+    from oakleaf.log.doctor import mark_interrupted
+
+    mark_interrupted(store.backend, store.runtime, row)
+
+
+def import_checked(
+    source: PathOrFile,
+    open_store: Callable[[], Store],
+    *,
+    new_id: bool = False,
+    progress: OnProgress | None = None,
+) -> BundleImportResult:
+    """Check all of a bundle, then open a store and import the bundle there: a refused bundle creates no store."""
+    from oakleaf.bundle.transfer import open_bundle
+
+    with open_bundle(source, progress) as bundle:
+        store = open_store()
+        return bundle.import_into(store.backend, store.runtime, new_id=new_id)
 
 
 def open_for_owner(store: Store, url: str, owner: str) -> Store:

@@ -12,7 +12,7 @@ import pytest
 import oakleaf
 from oakleaf import plugins
 from oakleaf.errors import InvalidArgument, PluginBroken, PluginMissing, StoreError, StoreLacks
-from oakleaf.stores.address import display_url
+from oakleaf.ext import display_url, plan_migration
 from oakleaf.stores.memory.store import MemoryStore
 from support.foreign_plugins import Site
 from support.terminal import CommandResult, environment
@@ -51,6 +51,10 @@ TOY = """
     def open_painted(url, *, space, owner, options):
         return ToyStore(url, space, owner)
 
+    def open_unplanned(url, **options):
+        return ToyStore(url, "default", None)
+
+    open_unplanned.plan_migration = lambda url, options: 7
     open_painted.plan_migration = plan_migration
     open_painted.display_url = lambda url: "painted://hidden"
 """
@@ -74,6 +78,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
         "toy": "toy_store:open_toy",
         "nonsense": "toy_store:open_nonsense",
         "painted": "toy_store:open_painted",
+        "unplanned": "toy_store:open_unplanned",
         "raises": "raising_store:open_store",
     }
     site.install("toys", {"stores": stores}, {"toy_store.py": TOY, "raising_store.py": "1 / 0"})
@@ -121,13 +126,21 @@ def test_a_store_of_a_stranger_plans_its_migration(site: Site) -> None:
     assert site.run(*flags, "--yes", "--json").json == {
         "backend": "painted://hidden",
         "format": 2,
-        "warnings": [],
         "schema_version": 1,
     }
 
 
+def test_nonsense_in_place_of_a_migration_is_refused(site: Site) -> None:
+    with pytest.raises(PluginBroken, match="plan_migration returned int, not a Migration"):
+        plan_migration("unplanned://x", {})
+    assert plan_migration("toy://x", {}) is None
+    assert plan_migration("memory:", {}) is None
+
+
 def test_an_unknown_scheme_lists_what_there_is(site: Site) -> None:
-    with pytest.raises(InvalidArgument, match=r"memory:, or SCHEME://.*postgresql, raises, toy") as caught:
+    with pytest.raises(
+        InvalidArgument, match=r"memory:, or SCHEME://.*postgresql, raises, toy, unplanned"
+    ) as caught:
         oakleaf.open("mysql://me:hunter2@home/x")
     assert "hunter2" not in str(caught.value)
 

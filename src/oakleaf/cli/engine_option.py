@@ -6,15 +6,15 @@ from typing import Any
 
 import click
 
-from oakleaf.agent.limits import Limits
+from oakleaf import Limits
 from oakleaf.cli.agent_options import AgentOptions
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import echo, notify, print_json
 from oakleaf.cli.run_source import Source, reject_naming_options, resolve_runnable
 from oakleaf.cli.store_option import StoreLocation
 from oakleaf.errors import PostgresRequired, SessionRunning
+from oakleaf.ext import DEFAULT_QUEUE, has_workers
 from oakleaf.session import Session
-from oakleaf.stores.tasks import DEFAULT_QUEUE, engine_of
 
 ENGINES = "local, absurd or absurd:QUEUE"
 WORKER_OPTIONS = (
@@ -118,6 +118,5 @@ def _session(location: StoreLocation, source: Source, options: AgentOptions) -> 
 
 def require_engine(location: StoreLocation) -> None:
     """Raise PostgresRequired for a store that has no workers; create no file."""
-    if location.scheme is None:
+    if location.scheme is None or not has_workers(location.open()):
         raise PostgresRequired("absurd", location.display_url)
-    engine_of(location.open().backend)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.stores.address import check_store_url, display_url, store_scheme
+from oakleaf.ext import check_store_url, display_url, store_scheme
 
 if TYPE_CHECKING:
     from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
@@ -45,7 +45,7 @@ class StoreLocation:
         """Use the first line of `key_file` as the key of the (new or existing) encrypted store."""
         if key_file is None or not self.is_file:
             return
-        from oakleaf.stores.sqlite.encryption import register_key
+        from oakleaf.ext import register_key
 
         try:
             lines = key_file.read_text(encoding="utf-8").splitlines()
@@ -102,11 +102,9 @@ class StoreLocation:
         self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
     ) -> BundleImportResult:
         """Import a bundle; a bundle that is refused creates no store."""
-        from oakleaf.bundle.transfer import open_bundle
+        from oakleaf.ext import import_checked
 
-        with open_bundle(source, progress) as bundle:
-            store = self.open_or_create()
-            return bundle.import_into(store.backend, store.runtime, new_id=new_id)
+        return import_checked(source, self.open_or_create, new_id=new_id, progress=progress)
 
     def open_memory(self) -> Store:
         """Open an empty in-memory store, used to read bundles."""

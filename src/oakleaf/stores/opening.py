@@ -8,10 +8,14 @@ The function may have two attributes. `display_url(url) -> str` returns the addr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
+
+from oakleaf import plugins
+from oakleaf.errors import PluginBroken
+from oakleaf.stores.address import store_scheme
 
 
 class StoreOptions(Struct, frozen=True):
@@ -29,10 +33,34 @@ class MigrationResult(Struct, frozen=True):
     report: dict[str, Any]
     """For programs."""
     warnings: Sequence[str] = ()
+    """For people."""
 
 
 class Migration(Struct, frozen=True):
     """What a migration would do. Nothing has happened yet."""
 
     plan: Sequence[str]
+    """What a person is asked about; empty if there is nothing to do."""
     run: Callable[[], MigrationResult]
+
+
+def plan_migration(url: str, options: Mapping[str, str]) -> Migration | None:
+    """Return what would upgrade a store to this version's format; None for a store that has no format to upgrade."""
+    scheme = store_scheme(url)
+    if scheme is not None:
+        plan = getattr(plugins.find(plugins.STORES, scheme), "plan_migration", None)
+        return None if plan is None else _checked(plan(url, options), scheme)
+    if url == "memory:":
+        return None
+    from oakleaf.stores.sqlite.migration import plan_migration
+
+    return plan_migration(url)
+
+
+def _checked(plan: object, scheme: str) -> Migration:
+    """Return the plan of a plugin; raise PluginBroken if it is none."""
+    if isinstance(plan, Migration):
+        return plan
+    provider = str(plugins.provider_of(plugins.STORES, scheme))
+    reason = f"plan_migration returned {type(plan).__name__}, not a Migration"
+    raise PluginBroken(plugins.STORES, scheme, provider, reason)

@@ -136,6 +136,11 @@ def engine_of(store: StoreBackend) -> Engine:
     return store.engine
 
 
+def has_workers(store: Store) -> bool:
+    """Return whether workers can run turns and tasks of this store."""
+    return store.backend.engine is not None
+
+
 def task_queue(store: Store, queue: str) -> TaskQueue:
     """Return a queue of the store for tasks; raise PostgresRequired if the store has no queues."""
     return engine_of(store.backend).tasks(queue)

@@ -61,9 +61,8 @@ def _migrate(url: str, service: str | None, client: str | None) -> MigrationResu
         if done.before == done.after
         else f"now has schema {done.after}"
     )
-    return MigrationResult(
-        [f"{where} {state}"], {"format_before": done.before, "format": done.after}, done.warnings
-    )
+    report = {"format_before": done.before, "format": done.after, "warnings": done.warnings}
+    return MigrationResult([f"{where} {state}"], report, done.warnings)
 
 
 open_store.display_url = display_url  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 from msgspec.structs import replace
 
-from oakleaf import plugins
+from oakleaf import Problem, plugins
 from oakleaf.cli.reference import complete, resolve_session
 from oakleaf.cli.rendering.error_text import suggestions
 from oakleaf.cli.rendering.output import (
@@ -26,9 +26,7 @@ from oakleaf.cli.rendering.output import (
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.time_text import parse_time
 from oakleaf.errors import StoreDamaged
-from oakleaf.log.doctor import file_health, mark_interrupted, stuck_sessions
-from oakleaf.log.verify import Problem, verify_branches
-from oakleaf.log.verify import verify as verify_session
+from oakleaf.ext import file_health, mark_interrupted, read_store, stuck_sessions
 from oakleaf.stores.base import Finding
 
 
@@ -66,18 +64,14 @@ def verify(
 
 def _verify_many(location: StoreLocation, sample: int | None, since: str | None) -> tuple[list[Problem], int]:
     store = location.open()
-    floor = 0 if since is None else parse_time("--since", since, store.runtime.now())
+    floor = 0 if since is None else parse_time("--since", since, read_store(store).now())
     rows = (row for trashed in (False, True) for row in store.all_sessions(trashed=trashed, limit=500))
     names = [row.session_id for row in rows if row.updated_at >= floor]
     if sample is not None and sample < len(names):
         names = random.sample(names, sample)
-    problems: list[Problem] = []
-    with progress_bar("verify", unit="sessions") as step:
-        for done, name in enumerate(names, 1):
-            problems += verify_session(store.backend, name)
-            step(done, len(names))
     is_partial = sample is not None or since is not None
-    return problems if is_partial else problems + verify_branches(store.backend), len(names)
+    with progress_bar("verify", unit="sessions") as step:
+        return list(store.verify(names if is_partial else None, step)), len(names)
 
 
 _MARKS = {"ok": ("✓", "green"), "warning": ("•", "yellow"), "problem": ("✗", "red")}
@@ -142,7 +136,7 @@ def _check_health(location: StoreLocation) -> list[Finding]:
 def _fix(location: StoreLocation, *, yes: bool) -> bool:
     """List sessions whose process is known to have died, ask, and mark them interrupted; return whether any was."""
     store = location.open()
-    rows = stuck_sessions(store.backend, store.runtime)
+    rows = stuck_sessions(store)
     for row in rows:
         notify(f"  {row.session_id} will be marked interrupted")
     if not rows:
@@ -151,6 +145,6 @@ def _fix(location: StoreLocation, *, yes: bool) -> bool:
     if not confirm_plan("Mark them?", yes=yes):
         return False
     for row in rows:
-        mark_interrupted(store.backend, store.runtime, row)
+        mark_interrupted(store, row)
     notify(f"{plural(len(rows), 'session')} marked interrupted; oakleaf resume continues each")
     return True

@@ -17,9 +17,9 @@ from oakleaf.core.usage import Call
 from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow
 from oakleaf.stores.sql.rows import ENTRY_COLUMNS, call_row, split_fact_data, stored_from
 from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, json_text, session_row
+from oakleaf.stores.sql.transfer import PIECE_BYTES, BlobStream, SessionImporter, TableExporter
 from oakleaf.stores.sqlite.commit import INSERT_BRANCH, INSERT_CALL, INSERT_FACT, insert_entries
 from oakleaf.stores.sqlite.read import SessionReader
-from oakleaf.stores.transfer import PIECE_BYTES, BlobStream, SessionImporter, TableExporter
 
 SELECT_OWNERS = """
 select distinct session_number from branch join json_each(?) as named on named.value = branch.id order by 1

@@ -15,7 +15,6 @@ from msgspec import Struct
 from oakleaf import Limits, Session, Tool, Workspace
 from oakleaf.agent.import_plan import require_accepted
 from oakleaf.agent.limits import check_turns, limit_data, narrow
-from oakleaf.agent.run import resolve_models
 from oakleaf.agent.start_facts import queued_turn_data
 from oakleaf.core.context import changed_options, fold_settings, merge_options
 from oakleaf.core.drafts import Draft, ExtraFact
@@ -24,7 +23,7 @@ from oakleaf.core.messages import Message, user
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import MAX_COUNT
 from oakleaf.errors import InputsQueued, InvalidOperation, SessionRunning, TurnOpen
-from oakleaf.ext import EnqueuedTask, ToolLike, ToolSource, plugin_tools, split_tools
+from oakleaf.ext import EnqueuedTask, ToolLike, ToolSource, plugin_tools, resolve_models, split_tools
 from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log

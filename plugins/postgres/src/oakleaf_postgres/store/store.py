@@ -45,26 +45,28 @@ from oakleaf.stores.base import (
     CommitResult,
     Fact,
     Finding,
+    ImportResult,
+    IndexProgress,
     NewSession,
     PathSnapshot,
     PurgeResult,
     QueuedInput,
+    SearchPage,
     SessionDetail,
+    SessionExports,
     SessionHead,
     SessionQuery,
     SessionRow,
+    StorageSize,
     StoredEntry,
     is_callers_key,
     next_fence,
 )
-from oakleaf.stores.counts import StorageSize
-from oakleaf.stores.search import IndexProgress, SearchPage
 from oakleaf.stores.sql.database_store import DatabaseStore, path_ranges
 from oakleaf.stores.sql.purge import descendants
 from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_from, stored_from
 from oakleaf.stores.sql.session_query import session_conditions
 from oakleaf.stores.sql.session_rows import detail_from
-from oakleaf.stores.transfer import ImportResult, SessionExports
 from oakleaf_postgres.store.commit import (
     IS_CALLERS_KEY,
     commit_locked,

@@ -26,7 +26,7 @@ from oakleaf.stores.sql.rows import (
     stored_from,
 )
 from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_from, detail_row, json_text, session_row
-from oakleaf.stores.transfer import PIECE_BYTES, BlobStream, SessionExport, SessionImporter, TableExporter
+from oakleaf.stores.sql.transfer import PIECE_BYTES, BlobStream, SessionExport, SessionImporter, TableExporter
 from oakleaf_postgres.store.commit import TIE_BLOB, insert_branch, tool_call_rows
 from oakleaf_postgres.store.connections import SET_SPACE, Connection, Row
 from oakleaf_postgres.store.rows import (

@@ -1,0 +1,56 @@
+"""Whole sessions out of tables and into them: the steps that databases share. The values are those of `oakleaf.stores.transfer`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from oakleaf.core.drafts import NewEntry
+from oakleaf.core.tree import Branch
+from oakleaf.core.usage import Call
+from oakleaf.stores.message_limits import MessageLimit, select_inherited_limits
+from oakleaf.stores.transfer import (
+    PIECE_BYTES,
+    BlobStream,
+    SessionExport,
+    SessionExporter,
+    SessionImporter,
+    select_inherited_calls,
+)
+from oakleaf.stores.values import Fact, StoredEntry
+
+__all__ = ["PIECE_BYTES", "BlobStream", "SessionExport", "SessionImporter", "TableExporter"]
+
+
+class TableExporter(SessionExporter):
+    """Reads whole sessions from one snapshot of a database, which provides the reads. A session's key is its number.
+
+    A session that was purged while a fork needs its entries keeps its number.
+    """
+
+    @abstractmethod
+    def branch_entries(self, branch: int, first: int, last: int) -> Iterable[NewEntry]: ...
+
+    @abstractmethod
+    def branch_owners(self, branches: Sequence[int]) -> Iterable[int]:
+        """Return the numbers of the sessions that own these branches, or did."""
+
+    @abstractmethod
+    def limit_facts(self, key: int) -> Iterable[Fact]:
+        """Return the facts of a journal from which `message_limits` reads."""
+
+    def _inherited(
+        self, branches: Sequence[Branch], numbers: Mapping[int, int]
+    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
+        own_numbers = {number: own for own, number in numbers.items()}
+        owners = list(self.branch_owners([own_numbers[branch.branch] for branch in branches]))
+        calls = (call for key in owners for call in self.calls(key))
+        limits = select_inherited_limits(map(self.limit_facts, owners), branches, numbers)
+        return tuple(select_inherited_calls(calls, branches, numbers)), limits
+
+    def _entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
+        own_numbers = {number: own for own, number in numbers.items()}
+        for branch in branches:
+            first, last = branch.parent_seq + 1, branch.tail
+            for entry in self.branch_entries(own_numbers[branch.branch], first, last):
+                yield StoredEntry(branch.branch, entry)
