@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oakleaf import ToolCall
-from oakleaf.errors import InvalidCase
 from oakleaf_lab.case_file import (
     SUFFIX,
     Case,
@@ -23,6 +22,7 @@ from oakleaf_lab.case_file import (
     text_pattern,
     write_case,
 )
+from oakleaf_lab.errors import InvalidCase
 
 text = st.text(st.characters(codec="utf-8"), max_size=30)
 json_value = st.recursive(

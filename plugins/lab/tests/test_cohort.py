@@ -11,9 +11,10 @@ import pytest
 import oakleaf
 import oakleaf_lab
 from oakleaf import ScriptedModel, Store
-from oakleaf.errors import EmptyCohort, InvalidLab, InvalidSearch, NotFound
+from oakleaf.errors import InvalidSearch, NotFound
 from oakleaf_lab import Lab
 from oakleaf_lab.cohort import Cohort, CohortFinder
+from oakleaf_lab.errors import EmptyCohort, InvalidLab
 from support.lab_sessions import noisy, write_cohort
 
 

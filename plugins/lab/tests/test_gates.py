@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oakleaf.errors import InvalidLab
+from oakleaf_lab.errors import InvalidLab
 from oakleaf_lab.gates import check_gate, parse_gate
 from oakleaf_lab.lab_report import METRICS
 from oakleaf_lab.statistics import Effect, PairedTurn, mean_ratio, rate_difference

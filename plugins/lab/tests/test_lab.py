@@ -16,9 +16,10 @@ from msgspec.structs import replace
 import oakleaf
 import oakleaf_lab
 from oakleaf import ScriptedModel, Store, ToolCall, assistant
-from oakleaf.errors import EmptyCohort, ExitCode, InvalidArgument, InvalidLab, ModelUnavailable
+from oakleaf.errors import ExitCode, InvalidArgument, ModelUnavailable
 from oakleaf.stores.base import Fact
 from oakleaf_lab.cell import turn_milliseconds
+from oakleaf_lab.errors import EmptyCohort, InvalidLab
 from oakleaf_lab.function_identity import function_identity
 from oakleaf_lab.lab import Lab
 from oakleaf_lab.lab_report import LabReport

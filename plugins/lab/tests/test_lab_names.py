@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import oakleaf_lab
+from oakleaf_lab import errors
 
 
 def test_every_name_of_the_lab_is_there_and_says_what_it_is() -> None:
@@ -28,3 +29,12 @@ def test_type_checkers_know_every_name_of_the_lab() -> None:
     tree = ast.parse(inspect.getsource(oakleaf_lab))
     imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert set(oakleaf_lab.__all__) <= {alias.asname for node in imports for alias in node.names}
+
+
+def test_every_error_of_the_lab_has_its_place_in_the_drawn_tree() -> None:
+    own = [
+        kind for kind in vars(errors).values() if inspect.isclass(kind) and kind.__module__ == errors.__name__
+    ]
+    assert len(own) == 9
+    for kind in own:
+        assert f"── {kind.__name__} " in (errors.__doc__ or ""), kind

@@ -24,11 +24,12 @@ import pytest
 import oakleaf
 from oakleaf import ScriptedModel, Store
 from oakleaf.core.context import Context
-from oakleaf.errors import BudgetReached, InvalidArgument, InvalidLab, PostgresRequired
+from oakleaf.errors import InvalidArgument, PostgresRequired
 from oakleaf.models.base import Request
 from oakleaf_lab import queue_runner
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.control import JudgeSpec, RunControl, SharedBudget, Start
+from oakleaf_lab.errors import BudgetReached, InvalidLab
 from oakleaf_lab.lab import Lab
 from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.record import LabRecord

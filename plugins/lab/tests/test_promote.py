@@ -11,10 +11,10 @@ from msgspec.structs import replace
 import oakleaf
 from oakleaf import ToolCall, assistant, tool_result, user
 from oakleaf.core.redact import Redactor
-from oakleaf.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
 from oakleaf.store import Store
 from oakleaf_lab import promote
 from oakleaf_lab.case_file import read_case
+from oakleaf_lab.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
 from oakleaf_lab.regression import run_case
 from support.recorded_session import record_refund
 from support.sessions import tasks_of

@@ -13,8 +13,8 @@ import pytest
 import oakleaf
 import oakleaf_lab
 from oakleaf import ScriptedModel, Store
-from oakleaf.errors import InvalidLab
 from oakleaf_lab import Lab
+from oakleaf_lab.errors import InvalidLab
 from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.scorers import Judge, ScoredSession, ScoredTurn, read_score
 from support.lab_sessions import RATES, answer, noisy, write_cohort

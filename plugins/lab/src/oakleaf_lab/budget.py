@@ -13,11 +13,11 @@ import msgspec
 
 from oakleaf.core.messages import Media, ToolResult
 from oakleaf.core.usage import Usage, format_dollars
-from oakleaf.errors import BudgetReached, InvalidLab
 from oakleaf.ext import Reservation, price_of
 from oakleaf.install import install_line
 from oakleaf.models.base import Model, Request
 from oakleaf.wire.options import DEFAULT_MAX_TOKENS
+from oakleaf_lab.errors import BudgetReached, InvalidLab
 
 MEDIA_TOKENS = 4_000
 OVERHEAD_TOKENS = 500

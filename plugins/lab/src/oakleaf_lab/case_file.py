@@ -23,8 +23,8 @@ from msgspec import Struct
 from oakleaf.core.messages import ToolCall
 from oakleaf.core.turn_reader import arguments_text
 from oakleaf.core.typed_json import converter
-from oakleaf.errors import InvalidCase
 from oakleaf_lab.case_scorers import CaseScorer
+from oakleaf_lab.errors import InvalidCase
 
 SUFFIX = ".case.toml"
 FORMAT = 1

@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from oakleaf.errors import InvalidCase, Overloaded
+from oakleaf.errors import Overloaded
 from oakleaf.ext import available_models, price_of
 from oakleaf.models.base import Model, Request
 from oakleaf.wire import Answer
 from oakleaf_lab.budget import CostBudget
 from oakleaf_lab.case_file import Case, CaseJudge
 from oakleaf_lab.case_scorers import CaseScorer
+from oakleaf_lab.errors import InvalidCase
 from oakleaf_lab.scorers import (
     JUDGE_PROMPT,
     TRIES,

@@ -10,18 +10,10 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from oakleaf import Session, Store
-from oakleaf.errors import (
-    BudgetReached,
-    ClaimLost,
-    Fenced,
-    InvalidLab,
-    ModelUnavailable,
-    OakleafError,
-    SessionRunning,
-    StoreError,
-)
+from oakleaf.errors import ClaimLost, Fenced, ModelUnavailable, OakleafError, SessionRunning, StoreError
 from oakleaf.ext import CallMeter, read_store, session_at
 from oakleaf_lab.cell import CellSetup, observe, run_cell
+from oakleaf_lab.errors import BudgetReached, InvalidLab
 from oakleaf_lab.experiment import Cell, CellResult
 from oakleaf_lab.record import LabRecord
 from oakleaf_lab.scorers import (

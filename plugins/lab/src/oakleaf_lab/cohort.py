@@ -18,9 +18,10 @@ from oakleaf.core.entries import Entry, Note
 from oakleaf.core.search import parse_query
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Totals, total
-from oakleaf.errors import InvalidArgument, InvalidLab, NotFound
+from oakleaf.errors import InvalidArgument, NotFound
 from oakleaf.ext import is_model_name, read_store
 from oakleaf.stores.base import SessionRow
+from oakleaf_lab.errors import InvalidLab
 
 AGENT = "lab"
 """The agent of the sessions that hold lab runs and saved cohorts."""

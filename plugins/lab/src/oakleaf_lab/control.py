@@ -23,11 +23,12 @@ from msgspec import Struct
 
 from oakleaf import Store
 from oakleaf.core.typed_json import converter
-from oakleaf.errors import BudgetReached, NotFound, StaleLeaf
+from oakleaf.errors import NotFound, StaleLeaf
 from oakleaf.ext import Reservation, notebook, run_uncancelled
 from oakleaf.models.base import Model, Request
 from oakleaf_lab.budget import CostBudget, RunStopping, budget_reached
 from oakleaf_lab.cohort import create_lab_session
+from oakleaf_lab.errors import BudgetReached
 
 CONTROL_PREFIX = "labqueue_"
 

@@ -17,7 +17,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from oakleaf.errors import InvalidLab, plural
+from oakleaf.errors import plural
+from oakleaf_lab.errors import InvalidLab
 from oakleaf_lab.statistics import Effect
 
 Operator = Literal["<", "<=", ">", ">="]

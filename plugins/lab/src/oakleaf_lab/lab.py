@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from oakleaf import Store, Tool
 from oakleaf.core.usage import Usage, to_microcents
-from oakleaf.errors import EmptyCohort, InvalidArgument, InvalidLab, NotFound
+from oakleaf.errors import InvalidArgument, NotFound
 from oakleaf.ext import (
     DEFAULT_QUEUE,
     TaskQueue,
@@ -45,6 +45,7 @@ from oakleaf_lab.cell import CellSetup
 from oakleaf_lab.cell_work import CellWork
 from oakleaf_lab.cohort import CohortFinder, CohortSession
 from oakleaf_lab.control import JudgeSpec
+from oakleaf_lab.errors import EmptyCohort, InvalidLab
 from oakleaf_lab.experiment import (
     AfterDivergence,
     CandidateChange,

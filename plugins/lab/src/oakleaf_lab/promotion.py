@@ -18,7 +18,6 @@ from msgspec import Struct
 from oakleaf import BundleExportResult, Session
 from oakleaf.core.turn_reader import TurnView, message_text, read_turns
 from oakleaf.core.turns import is_completed
-from oakleaf.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
 from oakleaf.ext import atomic_file, excerpt, scratch_store
 from oakleaf_lab.case_file import (
     FORMAT,
@@ -30,6 +29,7 @@ from oakleaf_lab.case_file import (
     call_text,
     write_case,
 )
+from oakleaf_lab.errors import AttachmentsMissing, CaseExists, NothingExpected, NothingToPromote
 from oakleaf_lab.regression import judge_turn
 
 MAX_INPUT = 200

@@ -19,13 +19,14 @@ from oakleaf import ReplayReport, Session, Store
 from oakleaf.core.messages import ToolCall
 from oakleaf.core.turn_reader import TurnView, message_text, read_turns
 from oakleaf.core.usage import to_microcents
-from oakleaf.errors import BudgetReached, ExitCode, InvalidCase, ModelError, OakleafError
+from oakleaf.errors import ExitCode, ModelError, OakleafError
 from oakleaf.ext import ReplayPlan, replay_session, scratch_store
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.case_file import SUFFIX, Case, ExpectedTurn, call_text, read_case, text_pattern
 from oakleaf_lab.case_judges import CaseJudges
 from oakleaf_lab.case_scorers import apply_scorer
 from oakleaf_lab.cell import classify, turn_milliseconds
+from oakleaf_lab.errors import BudgetReached, InvalidCase
 from oakleaf_lab.scorers import ScoredTurn, turn_values
 
 Status = Literal["passed", "failed", "incomplete", "invalid"]

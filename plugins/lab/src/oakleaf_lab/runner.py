@@ -10,11 +10,12 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from oakleaf.errors import BudgetReached, LabRunning, ModelUnavailable, SessionRunning
+from oakleaf.errors import ModelUnavailable, SessionRunning
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.cell import ModelUnreachable
 from oakleaf_lab.cell_work import CellWork
 from oakleaf_lab.control import RunControl
+from oakleaf_lab.errors import BudgetReached, LabRunning
 from oakleaf_lab.experiment import Cell
 from oakleaf_lab.record import LabRecord
 

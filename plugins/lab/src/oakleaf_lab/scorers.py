@@ -26,19 +26,12 @@ from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.messages import user
 from oakleaf.core.turn_reader import TurnView, message_text, read_turns, result_text
 from oakleaf.core.usage import Call, Usage
-from oakleaf.errors import (
-    InvalidLab,
-    ModelError,
-    ModelUnavailable,
-    Overloaded,
-    PluginBroken,
-    TruncatedReply,
-    shorten,
-)
+from oakleaf.errors import ModelError, ModelUnavailable, Overloaded, PluginBroken, TruncatedReply, shorten
 from oakleaf.ext import CallMeter, price_of, read_store, resolve_models
 from oakleaf.models.base import Model, ModelLike, Request, model_name
 from oakleaf.wire import Answer
 from oakleaf_lab.cell import ModelUnreachable
+from oakleaf_lab.errors import InvalidLab
 from oakleaf_lab.experiment import Cell, CellResult, Lane, TurnClass, digest
 from oakleaf_lab.record import LabRecord, Score
 

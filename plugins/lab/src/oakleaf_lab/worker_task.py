@@ -17,13 +17,14 @@ from msgspec import Struct
 
 from oakleaf import Tool
 from oakleaf.core.typed_json import converter
-from oakleaf.errors import BudgetReached, InvalidLab, ModelUnavailable, NotFound
+from oakleaf.errors import ModelUnavailable, NotFound
 from oakleaf.ext import Task, TaskWorker, available_models, is_model_name
 from oakleaf.models.base import ModelLike, model_name
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.cell import CellSetup, ModelUnreachable
 from oakleaf_lab.cell_work import CellWork
 from oakleaf_lab.control import RunControl, SharedBudget, control_id
+from oakleaf_lab.errors import BudgetReached, InvalidLab
 from oakleaf_lab.experiment import Cell, CellResult, digest
 from oakleaf_lab.record import LabRecord
 from oakleaf_lab.scorers import Judge
