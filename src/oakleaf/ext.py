@@ -21,6 +21,8 @@ _HOMES = {
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
     "oakleaf.agent.run": ["resolve_models"],
     "oakleaf.agent.tool_batch": ["earlier_data"],
+    "oakleaf.agent.tools.process_tree": ["ProcessTree"],
+    "oakleaf.agent.tools.public_target": ["Resolver", "Target", "resolve_target"],
     "oakleaf.agent.tools.sources": [
         "BEFORE_A_SESSION",
         "ToolLike",
@@ -98,6 +100,10 @@ if TYPE_CHECKING:
     from oakleaf.agent.reader import StoreReader as StoreReader
     from oakleaf.agent.run import resolve_models as resolve_models
     from oakleaf.agent.tool_batch import earlier_data as earlier_data
+    from oakleaf.agent.tools.process_tree import ProcessTree as ProcessTree
+    from oakleaf.agent.tools.public_target import Resolver as Resolver
+    from oakleaf.agent.tools.public_target import Target as Target
+    from oakleaf.agent.tools.public_target import resolve_target as resolve_target
     from oakleaf.agent.tools.sources import BEFORE_A_SESSION as BEFORE_A_SESSION
     from oakleaf.agent.tools.sources import ToolLike as ToolLike
     from oakleaf.agent.tools.sources import ToolSource as ToolSource

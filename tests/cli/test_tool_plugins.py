@@ -107,3 +107,29 @@ def test_the_commands_import_no_plugin_of_tools() -> None:
     code += "print([name for name in sys.modules if name.startswith(('oakleaf_mcp', 'oakleaf_workspace'))])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout == "[]\n"
+
+
+def test_the_library_imports_no_plugin_of_tools_and_runs_without() -> None:
+    """Every module is imported, and a turn with a tool runs, where neither package can be found."""
+    code = """
+import importlib, pkgutil, sys
+sys.modules["oakleaf_mcp"] = sys.modules["oakleaf_workspace"] = None
+import oakleaf
+for part in ("agent", "turn", "replay", "log", "session", "store", "ext", "cli"):
+    module = importlib.import_module(f"oakleaf.{part}")
+    for found in pkgutil.walk_packages(getattr(module, "__path__", ()), f"oakleaf.{part}."):
+        importlib.import_module(found.name)
+for name in oakleaf.ext.__all__:
+    getattr(oakleaf.ext, name)
+
+@oakleaf.tool(effect="read")
+def look() -> str:
+    "Look."
+    return "seen"
+
+session = oakleaf.open("memory:").start()
+call = oakleaf.assistant(oakleaf.ToolCall("c1", "look", {}))
+print(session.send_sync("go", model=oakleaf.ScriptedModel([call, "done"]), tools=[look]).text)
+"""
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (shown.returncode, shown.stdout) == (0, "done\n"), shown.stderr

@@ -229,16 +229,6 @@ def test_no_piece_of_a_stream_shows_an_encoded_secret(names: list[str], size: in
     assert "[redacted PW, encoded]" in live
 
 
-@pytest.mark.extra
-@pytest.mark.parametrize("names", [[], ["JSON"], ["base64"], ["URL", "base64"]])
-def test_a_file_of_a_workspace_that_holds_an_encoded_secret_is_not_kept(names: list[str]) -> None:
-    from oakleaf_workspace.file_changes import version
-
-    text, _ = encode(SECRET, names, "a: ", "\n")
-    saved, blob = version(text.encode(), 0o644, Redactor({"PW": SECRET}))
-    assert (saved.not_kept, blob) == ("it holds a secret", None)
-
-
 def test_base64_that_is_wrapped_is_read_across_its_lines() -> None:
     for length in range(60):
         text = base64.encodebytes(b"x" * length + b"correct horse battery staple" + b"y" * 90).decode()

@@ -14,78 +14,26 @@ import pytest
 from click.testing import CliRunner
 
 import oakleaf
-import oakleaf_workspace
 from oakleaf import (
     Budget,
     Limits,
-    Price,
     ScriptedModel,
     Session,
     ToolCall,
     assistant,
     fit,
-    system,
-    tool_result,
     user,
 )
 from oakleaf.cli.commands.show import newest_events
 from oakleaf.cli.main import oakleaf as command
-from oakleaf.core.drafts import Draft
-from oakleaf.core.usage import Call, Usage
 from oakleaf.ext import read
 from oakleaf.models.prices import Rates
 from oakleaf.replay.diff import diff
-from oakleaf_mcp.archive import Archive
-from support.server import LocalServer
+from support.long_sessions import MIDDLE, check, check_steps, stores
 from support.sessions import tasks_of
 from support.statement_steps import Steps
 
-SHORT, LONG = 1_000, 20_000
-MIDDLE = 500
-"""An entry that both have."""
-
-
-def fill(path: Path, entries: int) -> None:
-    """Write a session with a compaction near its end, and a fork of it there; both with a ledger."""
-    with oakleaf.open(path, synchronous="normal") as store:
-        session = store.start("support", [system("You help.")], title="long", session_id="ses_long")
-        while session.leaf.seq < entries:
-            append(session, [message for n in range(100) for message in turn(session.leaf.seq + n)])
-        session.label(2, "first")
-        session.compact("Orders were lost.", first_kept=session.leaf.seq - 7)
-        fork = session.fork(session.leaf.seq - 9)
-        append(session, [user("And the last?"), assistant("It is lost.")])
-        append(fork, [user("And the last?"), assistant("It is here.")])
-        fork.title("fork")
-
-
-def turn(n: int) -> list[oakleaf.Message]:
-    return [
-        user(f"Where is {n}?"),
-        assistant(ToolCall("c", "look", {"order": n})),
-        tool_result("c", "lost"),
-        assistant(f"Order {n} is lost."),
-    ]
-
-
-def append(session: Session, messages: list[oakleaf.Message]) -> None:
-    """Append with a ledger row for each answer, as a run does."""
-    at = session.leaf.seq
-    calls = [
-        Call(f"c{at + n}", 0, at + n - 1, at + n, 1, Usage(9, 1), model="m", price=Price(1, "1"))
-        for n, message in enumerate(messages, 1)
-        if message.role == "assistant"
-    ]
-    session.log.append([Draft(message) for message in messages], calls=calls)
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("long")
-    paths = folder / "short.db", folder / "long.db"
-    for path, entries in zip(paths, (SHORT, LONG), strict=True):
-        fill(path, entries)
-    return paths
+__all__ = ["stores"]  # a fixture
 
 
 @oakleaf.tool(effect="read")
@@ -131,7 +79,6 @@ VERBS: dict[str, Callable[[Session], Any]] = {
     "pending_approvals": lambda session: session.pending_approvals(),
     "children": lambda session: tasks_of(session),
     "jsonl": lambda session: list(session.jsonl(since=session.leaf.seq - 4)),
-    "plan_files": lambda session: oakleaf_workspace.plan_rewind(session, session.leaf.seq - 4),
     "fork": lambda session: session.fork(MIDDLE, options={"temperature": 0}),
     "rewind and redo": rewind,
     "repeated append": lambda session: session.append([user("And?")], key="again"),
@@ -158,24 +105,6 @@ COMMANDS = [
 ]
 
 
-def check(counts: list[int]) -> None:
-    short, long = counts
-    assert 0 < long <= 1.2 * short + 300, (short, long)
-
-
-def check_steps(
-    use: Callable[[oakleaf.Store], object], stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counts = []
-    for path in stores:
-        with monkeypatch.context() as patch:
-            steps = Steps(patch)
-            with oakleaf.open(path, synchronous="normal") as store:
-                use(store)
-        counts.append(steps.steps)
-    check(counts)
-
-
 @pytest.mark.parametrize("name", VERBS)
 def test_no_verb_does_more_work(
     name: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
@@ -195,43 +124,3 @@ def test_no_command_does_more_work(
             assert result.exit_code == 0, result.output
         counts.append(steps.steps)
     check(counts)
-
-
-ANSWERS: dict[str, Callable[[Archive], str]] = {
-    "show": lambda archive: archive.show("ses_long", first=MIDDLE, limit=3),
-    "show the end": lambda archive: archive.show("ses_long", first=10**6),
-    "show an entry": lambda archive: archive.show(f"ses_long@{MIDDLE}"),
-}
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_no_answer_to_another_agent_does_more_work(
-    name: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_steps(lambda store: ANSWERS[name](Archive(store)), stores, monkeypatch)
-
-
-PAGES = [
-    "/turns",
-    f"/turns?before={MIDDLE}",
-    f"/calls?first={MIDDLE}",
-    f"/path?around={MIDDLE}",
-    f"/entries/{MIDDLE}",
-    f"/request?at={MIDDLE}",
-    f"/usage?view=path&leaf={MIDDLE}&since={MIDDLE - 9}&groups=false",
-    "/usage?view=path&groups=false",
-    "/usage?view=tree&groups=false",
-]
-
-
-def test_no_page_does_more_work(stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    counts: dict[str, list[int]] = {page: [] for page in PAGES}
-    for path in stores:
-        with monkeypatch.context() as patch:
-            steps = Steps(patch)
-            with oakleaf.open(path, synchronous="normal") as store, LocalServer(store) as server:
-                for page in PAGES:
-                    steps.steps = 0
-                    server.get(f"/api/sessions/ses_long{page}")
-                    counts[page].append(steps.steps)
-    assert {page: pair for page, pair in counts.items() if not 0 < pair[1] <= 1.2 * pair[0] + 1_500} == {}

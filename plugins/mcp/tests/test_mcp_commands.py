@@ -11,13 +11,10 @@ import pytest
 
 import oakleaf as library
 import oakleaf_mcp
-from oakleaf import ScriptedModel, ToolCall, assistant
 from oakleaf.cli.mcp_option import load_servers
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf_server.context import ServerAgent
 from support.paths import ROOT
 from support.processes import dies, wait_until
-from support.server import LocalServer
 from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 SERVER = f"{sys.executable} -S {ROOT / 'tests/support/mcp_stdio_server.py'}"
@@ -106,22 +103,6 @@ class TestRun:
             terminal.type("\x03")
             assert terminal.wait() == 130
         assert all(dies(int(pid)) for pid in pids.read_text().split())
-
-
-class TestServe:
-    def test_the_server_answers_with_its_tools(self) -> None:
-        model = ScriptedModel([assistant(ToolCall("c1", "echo", {"text": "hello"})), assistant("done")])
-        agent = ServerAgent(models=(model,), tools=(oakleaf_mcp.server(SERVER),))
-        with library.open("memory:") as store, LocalServer(store, agent) as server:
-            session = store.start()
-            server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
-            wait_until(lambda: session.refresh().status in ("idle", "failed"))
-            contents = [
-                entry.message.results[0].content
-                for entry in session.path()
-                if entry.message and entry.message.results
-            ]
-            assert contents == [(library.Text("hello"),)]
 
 
 class TestFile:

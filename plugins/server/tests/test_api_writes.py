@@ -28,6 +28,7 @@ from support.processes import wait_until
 from support.server import CHANGE_HEADERS, LocalServer
 from support.sessions import tasks_of
 from support.soak import SOAK
+from support.tool_source import Shop
 
 __all__ = ["server"]
 
@@ -810,3 +811,14 @@ class TestOpenApi:
                 timeout=300,
             )
         assert done.returncode == 0, done.stdout[-4_000:]
+
+
+def test_an_agent_may_have_a_source_of_tools() -> None:
+    call = ToolCall("c1", "look", {"place": "the cellar"})
+    agent = ServerAgent(models=(ScriptedModel([assistant(call), "done"]),), tools=(Shop(),))
+    with oakleaf.open("memory:") as store, LocalServer(store, agent) as server:
+        session = store.start()
+        server.post(f"/api/sessions/{session.session_id}/send", {"text": "go"}, 202)
+        wait_until(lambda: session.refresh().status in ("idle", "failed"))
+        results = [result for entry in session.path() if entry.message for result in entry.message.results]
+        assert [result.content for result in results] == [(oakleaf.Text("nothing in the cellar"),)]

@@ -6,8 +6,11 @@ import io
 import os
 import random
 import resource
+from base64 import b64encode
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -462,3 +465,11 @@ class TestImports:
         copy = there.copy(session, store)
         oakleaf_workspace.rewind(copy, start)
         assert not (folder / "a.txt").exists()
+
+
+@pytest.mark.parametrize("text", ["{}", '{{"key": "{}"}}', "https://x.example/?key={}"])
+@pytest.mark.parametrize("encode", [str, quote, lambda text: b64encode(text.encode()).decode()])
+def test_a_file_that_holds_an_encoded_secret_is_not_kept(text: str, encode: Callable[[str], str]) -> None:
+    secret = "correct horse/battery+staple"
+    saved, blob = version(text.format(encode(secret)).encode(), 0o644, Redactor({"PW": secret}))
+    assert (saved.not_kept, blob) == ("it holds a secret", None)

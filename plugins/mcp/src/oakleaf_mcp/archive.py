@@ -15,6 +15,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from oakleaf import SearchHit, Session, Store, diff
 from oakleaf.core.entries import BranchSummary, Compaction, Entry, Note, Settings
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from oakleaf.core.redact_entries import redact_entries
@@ -22,21 +23,16 @@ from oakleaf.core.time_text import parse_time
 from oakleaf.core.tree import parse_seq
 from oakleaf.core.usage import Totals, add, format_cost
 from oakleaf.errors import IndexBehind, InvalidArgument, NotFound, plural, shorten
-from oakleaf.ext import read
-from oakleaf.log.ledger import calls_with_sessions
-from oakleaf.log.session_list import hit_headings
-from oakleaf.replay.diff import diff
-from oakleaf.session import Session
-from oakleaf.store import Store
+from oakleaf.ext import UsageColumn, read, read_store
 from oakleaf.stores.base import SessionRow, Status
-from oakleaf.stores.counts import QUARTER, UsageColumn, sum_usage
-from oakleaf.stores.search import SearchHit
 
 MAX_BYTES = 24_000
 """The maximum bytes of one answer: about six thousand tokens."""
 MAX_ENTRY = 1_500
 """The maximum characters of one entry among others."""
 MAX_ROWS = 50
+QUARTER = 900 * 1_000_000
+"""Usage is summed by quarters of an hour, so that each time zone has its days; in microseconds."""
 Group = Literal["day", "model", "agent", "session"]
 GROUPS = get_args(Group)
 STATUSES = get_args(Status)
@@ -48,7 +44,7 @@ class Archive:
     """The past sessions of one store."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self._store, self._reader = store, read_store(store)
 
     def close(self) -> None:
         self._store.close()
@@ -65,7 +61,7 @@ class Archive:
         page = self._store.search(query, limit=limit, before=cursor, catch_up=False)
         if not page.hits:
             return "Nothing found. Try fewer words, a prefix* or another filter."
-        names = hit_headings(self._store.backend, page.hits)
+        names = self._reader.hit_headings(page.hits)
         lines = [self._hit_text(hit, names[hit.session_id]) for hit in page.hits]
         if page.unindexed_sessions:
             lines.append(f"[{page.unindexed_sessions} sessions cannot be indexed now; they may be missing]")
@@ -167,7 +163,7 @@ class Archive:
         """
         if by not in GROUPS:
             raise InvalidArgument("by", by, ", ".join(GROUPS))
-        floor = 0 if since is None else parse_time("since", since, self._store.runtime.now())
+        floor = 0 if since is None else parse_time("since", since, self._reader.now())
         sums: dict[str, Totals] = {}
         for value, part in self._sums(session, "quarter" if by == "day" else by, floor).items():
             name = _time(int(value) * QUARTER)[:10] if by == "day" else value or _NO_NAME[by]
@@ -192,7 +188,7 @@ class Archive:
 
     def _bounded(self, lines: Sequence[str], more: str | None = None) -> str:
         """Return the lines without secrets, as far as one answer may be long."""
-        text = "\n".join(map(self._store.runtime.redactor.redact_text, lines))
+        text = "\n".join(map(self._reader.redactor.redact_text, lines))
         data = text.encode("utf-8", "replace")
         if len(data) > MAX_BYTES:
             start = data[:MAX_BYTES].decode("utf-8", "ignore")
@@ -208,7 +204,7 @@ class Archive:
         title = "" if heading == hit.session_id else f" · {shorten(heading, 80)}"
         snippet = hit.highlight("**", "**")
         plain = hit.highlight("", "")
-        if (redacted := self._store.runtime.redactor.redact_text(plain)) != plain:
+        if (redacted := self._reader.redactor.redact_text(plain)) != plain:
             snippet = redacted  # the marks would be within the secret
         return f"{hit.session_id}{place}{side} · {what} · {_time(hit.at)}{title}\n    {' '.join(snippet.split())}"
 
@@ -242,10 +238,9 @@ class Archive:
     def _sums(self, session: str | None, by: UsageColumn, since: int) -> dict[str, Totals]:
         """Sum those of all sessions in the database: a store may have millions of calls."""
         if session is None:
-            return self._store.backend.usage_by(by, since)
+            return self._reader.usage_by(by, since)
         position, _ = self._resolve(session)
-        calls = calls_with_sessions(position.log, "tree")
-        return sum_usage(((row, call) for row, call in calls if call.at >= since), by)
+        return read(position).usage_by(by, "tree", since=since)
 
 
 # -- text ----------------------------------------------------------------------------------------------
@@ -274,9 +269,8 @@ def _totals_text(name: str, sums: Totals) -> str:
 
 def _read_entries(session: Session, first: int, last: int) -> list[Entry]:
     """Return these entries of the path, without secrets; nothing if the first is after the last."""
-    log = session.log
-    entries = log.store.path(log.session_id, leaf=session.leaf, first=first, last=last).entries
-    return list(redact_entries(entries, log.runtime.redactor))
+    reader = read(session)
+    return list(redact_entries(reader.entries(first, last), reader.redactor))
 
 
 def _entry_text(entry: Entry, most: int | None, session_id: str) -> str:

@@ -25,8 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from oakleaf import __version__
 from oakleaf.errors import InvalidArgument, NotFound, OakleafError, TokenRequired
 from oakleaf_mcp.archive import Archive
-from oakleaf_server.host_header import is_loopback
-from oakleaf_server.uvicorn_server import SignalledServer, open_listener
+from oakleaf_mcp.listener import SignalledServer, is_loopback, open_listener
 
 PATH = "/mcp"
 ANY_ADDRESS = ("0.0.0.0", "::")

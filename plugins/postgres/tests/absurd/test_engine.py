@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,6 @@ import psycopg
 import pytest
 
 import oakleaf
-import oakleaf_mcp
 from oakleaf import (
     Broken,
     Limits,
@@ -57,12 +55,12 @@ from oakleaf_postgres.store.store import PostgresStore
 from oakleaf_postgres.store.url import Address
 from oakleaf_server.context import ServerAgent as Driving
 from support.absurd_queue import AbsurdQueue
-from support.paths import ROOT
 from support.postgres import APP, Database, DatabaseHost
 from support.postgres_proxy import PostgresProxy
 from support.processes import wait_until
 from support.server import LocalServer
 from support.sessions import tasks_of
+from support.tool_source import Shop
 
 
 @pytest.fixture(scope="module")
@@ -1213,16 +1211,15 @@ class TestWorker:
             gate.set()
             wait_until(answered(slow, "At last."))
 
-    def test_an_agent_may_have_the_tools_of_an_mcp_server(self, queue: AbsurdQueue) -> None:
-        command = [sys.executable, "-S", str(ROOT / "tests/support/mcp_stdio_server.py")]
+    def test_an_agent_may_have_a_source_of_tools(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("reader")
         session.send("hello", engine="absurd", queue=queue.name)
-        model = by_step(assistant("Wait.", ToolCall("w", "echo", {"text": "from there"})), "Read.")
-        with queue.working(Agent("reader", model, [oakleaf_mcp.server(command)])):
+        model = by_step(assistant("Wait.", ToolCall("w", "look", {"place": "the cellar"})), "Read.")
+        with queue.working(Agent("reader", model, [Shop()])):
             wait_until(answered(session, "Read."))
         result = session.path()[-2].message
         assert result is not None
-        assert result.results[0].content == (oakleaf.Text("from there"),)
+        assert result.results[0].content == (oakleaf.Text("nothing in the cellar"),)
 
     def test_many_slots_that_wait_need_few_connections_and_keep_their_leases(
         self, queue: AbsurdQueue

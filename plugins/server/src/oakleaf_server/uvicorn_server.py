@@ -1,7 +1,4 @@
-"""What the HTTP server and the MCP server share: the socket to listen on, and a uvicorn server that ends on a signal.
-
-Needs uvicorn and nothing else of the extra `server`.
-"""
+"""The socket to listen on, and a uvicorn server that ends on a signal."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from oakleaf.agent.tools.process_tree import ProcessTree
 from oakleaf.errors import InvalidArgument, OutOfScope
+from oakleaf.ext import ProcessTree
 from oakleaf_workspace.command_rules import check, command_line, is_inside, reason_to_ask
 from oakleaf_workspace.files import MAX_SHOWN_BYTES, Spill, text_of, truncate
 from oakleaf_workspace.git_rules import check_repository, git_variables, git_words

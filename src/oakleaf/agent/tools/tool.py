@@ -233,15 +233,15 @@ class Tool(Struct, frozen=True, dict=True):
             task = asyncio.current_task() if in_thread else None
             if task is not None and task.cancelling():
                 raise
-            return self._failure(context.call, error)  # raised by the tool itself
+            return self.failure(context.call, error)  # raised by the tool itself
         except TimedOut:
             context.is_cancelled = True
             return self._timed_out(context.call)
         except Exception as error:  # noqa: BLE001 - a tool may raise anything; the session must not break
-            return self._failure(context.call, error)
+            return self.failure(context.call, error)
 
-    def _failure(self, call: ToolCall, error: BaseException) -> Message:
-        """Return the result of a call that raised this."""
+    def failure(self, call: ToolCall, error: BaseException) -> Message:
+        """Return the result of a call that raised this; a source's tools may say it in their own words."""
         return error_result(call, error_text(error))
 
     async def run_dry(self, context: ToolContext) -> Message:
@@ -274,11 +274,12 @@ class Tool(Struct, frozen=True, dict=True):
     def result(self, context: ToolContext, value: object) -> Message:
         """Return a value that the function returned as a message; an error result if no store could keep it."""
         try:
-            return self._message(context, value)
+            return self.message(context, value)
         except InvalidValue as error:
             return error_result(context.call, f"{self.name} returned a value that cannot be stored: {error}")
 
-    def _message(self, context: ToolContext, value: object) -> Message:
+    def message(self, context: ToolContext, value: object) -> Message:
+        """Return a value that the function returned as a message; a source's tools may have results of their own."""
         return tool_result(
             context.call.id,
             "" if value is None else value,

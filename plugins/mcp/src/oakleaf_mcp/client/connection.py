@@ -36,8 +36,7 @@ from mcp_types import Tool as ToolListing
 from msgspec import Struct
 from pydantic import ValidationError
 
-from oakleaf import __version__
-from oakleaf.agent.tools.tool import Tool, ToolContext, error_result
+from oakleaf import Tool, ToolContext, __version__
 from oakleaf.core.codec import to_json
 from oakleaf.core.messages import Attachment, Media, Message, Text, ToolCall, tool_result
 from oakleaf.core.redact import Redactor
@@ -76,15 +75,16 @@ class ServerResult(Struct, frozen=True):
 class ServerTool(Tool, frozen=True, kw_only=True):
     """A tool of an MCP server."""
 
-    def _failure(self, call: ToolCall, error: BaseException) -> Message:
+    def failure(self, call: ToolCall, error: BaseException) -> Message:
         if not isinstance(error, ServerGone):
-            return super()._failure(call, error)
+            return super().failure(call, error)
+        why = str(error).encode("utf-8", "replace").decode()
         if self.effect != "unsafe":
-            return error_result(call, str(error))
-        why = f"{error}; whether it took effect is unknown"
-        return tool_result(call.id, why, error=True, outcome="unknown")
+            return tool_result(call.id, why, error=True)
+        unknown = f"{why}; whether it took effect is unknown"
+        return tool_result(call.id, unknown, error=True, outcome="unknown")
 
-    def _message(self, context: ToolContext, value: object) -> Message:
+    def message(self, context: ToolContext, value: object) -> Message:
         assert isinstance(value, ServerResult)
         content = value.content or ""
         return tool_result(context.call.id, content, error=value.is_error, details=value.details)

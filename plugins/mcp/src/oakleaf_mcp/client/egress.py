@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator
 import httpx2
 
 from oakleaf.errors import OutOfScope
+from oakleaf.ext import Resolver, Target, resolve_target
 from oakleaf_mcp.client.server import McpServer
-from oakleaf_workspace.http import Resolver, Target, resolve_target
 
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECT_SECONDS = 10.0

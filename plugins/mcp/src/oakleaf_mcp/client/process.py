@@ -26,8 +26,8 @@ from mcp_types import (
     jsonrpc_message_adapter,
 )
 
-from oakleaf.agent.tools.process_tree import ProcessTree
 from oakleaf.core.json_repair import repair_json
+from oakleaf.ext import ProcessTree
 from oakleaf_mcp.client.server import McpServer
 from oakleaf_mcp.errors import McpServerUnavailable
 

@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.tools.tool import Effect
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.errors import InvalidArgument, shorten
+from oakleaf.ext import Effect
 from oakleaf.install import install_line
 from oakleaf_mcp.errors import McpServerUnavailable
 
