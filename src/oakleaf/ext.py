@@ -22,7 +22,7 @@ _HOMES = {
     "oakleaf.agent.run": ["resolve_models"],
     "oakleaf.agent.tool_batch": ["earlier_data"],
     "oakleaf.agent.tools.process_tree": ["ProcessTree"],
-    "oakleaf.agent.tools.public_target": ["Resolver", "Target", "resolve_target"],
+    "oakleaf.agent.tools.public_target": ["Target", "resolve_target"],
     "oakleaf.agent.tools.sources": [
         "BEFORE_A_SESSION",
         "ToolLike",
@@ -42,6 +42,7 @@ _HOMES = {
     "oakleaf.log.moves": ["Move"],
     "oakleaf.log.runtime": ["environment_secrets"],
     "oakleaf.log.storage": ["SessionStorage"],
+    "oakleaf.log.workspace": ["ScopeTier", "Selection"],
     "oakleaf.models.availability": ["available_models", "check_available"],
     "oakleaf.models.names": ["address_of", "is_model_name", "model_by_name", "stored_model", "with_provider"],
     "oakleaf.models.prices": ["price", "price_of"],
@@ -101,7 +102,6 @@ if TYPE_CHECKING:
     from oakleaf.agent.run import resolve_models as resolve_models
     from oakleaf.agent.tool_batch import earlier_data as earlier_data
     from oakleaf.agent.tools.process_tree import ProcessTree as ProcessTree
-    from oakleaf.agent.tools.public_target import Resolver as Resolver
     from oakleaf.agent.tools.public_target import Target as Target
     from oakleaf.agent.tools.public_target import resolve_target as resolve_target
     from oakleaf.agent.tools.sources import BEFORE_A_SESSION as BEFORE_A_SESSION
@@ -123,6 +123,8 @@ if TYPE_CHECKING:
     from oakleaf.log.moves import Move as Move
     from oakleaf.log.runtime import environment_secrets as environment_secrets
     from oakleaf.log.storage import SessionStorage as SessionStorage
+    from oakleaf.log.workspace import ScopeTier as ScopeTier
+    from oakleaf.log.workspace import Selection as Selection
     from oakleaf.models.availability import available_models as available_models
     from oakleaf.models.availability import check_available as check_available
     from oakleaf.models.names import address_of as address_of

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from oakleaf.errors import InvalidArgument, OutOfScope
+from oakleaf.ext import ScopeTier
 from oakleaf.log.workspace import Workspace
 from oakleaf_workspace.files import MAX_SHOWN_BYTES, Files, truncate
-from oakleaf_workspace.scope import Scope, Tier
+from oakleaf_workspace.scope import Scope
 
 SECRET = "the secret of the host"
 
@@ -65,7 +66,7 @@ def spills() -> SpillStore:
     return SpillStore()
 
 
-def tools(root: Path, spills: SpillStore, tier: Tier = "sandboxed") -> Files:
+def tools(root: Path, spills: SpillStore, tier: ScopeTier = "sandboxed") -> Files:
     return Files(Scope(root, tier), spills, spills.blobs.__getitem__)
 
 
@@ -128,7 +129,9 @@ ESCAPES = [
 
 @pytest.mark.parametrize("tier", ["sandboxed", "project"])
 @pytest.mark.parametrize("escape", ESCAPES)
-def test_no_path_leads_out_of_the_workspace(root: Path, spills: SpillStore, tier: Tier, escape: str) -> None:
+def test_no_path_leads_out_of_the_workspace(
+    root: Path, spills: SpillStore, tier: ScopeTier, escape: str
+) -> None:
     path = escape.format(root=root, parent=root.parent)
     before, files = outside_of(root), tools(root, spills, tier)
     attempts: list[Callable[[], object]] = [

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from oakleaf.errors import OutOfScope
+from oakleaf.ext import ScopeTier
 from oakleaf_workspace.commands import CommandResult, Shell
-from oakleaf_workspace.scope import Scope, Tier
+from oakleaf_workspace.scope import Scope
 
 pytestmark = pytest.mark.attack
 
@@ -42,7 +43,7 @@ def has_run(root: Path) -> bool:
     return (root.parent / "ran").exists()
 
 
-def run(root: Path, line: str, tier: Tier = "sandboxed", *, approved: bool = False) -> CommandResult:
+def run(root: Path, line: str, tier: ScopeTier = "sandboxed", *, approved: bool = False) -> CommandResult:
     environ = {"PATH": os.environ["PATH"], "HOME": str(root.parent), "GIT_EXTERNAL_DIFF": "./evil"}
     shell = Shell(Scope(root, tier, frozenset({"git"})), lambda data, mime: "", environ)
     return asyncio.run((shell.run_approved if approved else shell.run)(shlex.split(line)))

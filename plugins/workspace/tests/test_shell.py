@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from oakleaf.errors import InvalidArgument, OutOfScope
+from oakleaf.ext import ScopeTier
 from oakleaf_workspace.command_rules import check, reason_to_ask
 from oakleaf_workspace.commands import CommandResult, Shell, environment
-from oakleaf_workspace.scope import Scope, Tier
+from oakleaf_workspace.scope import Scope
 from support.processes import dies, is_alive, wait_until
 
 ALLOWED = frozenset({"git status", "git log", "git commit", "pytest", "cat", "sh", "python3"})
@@ -32,7 +33,7 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def shell(root: Path, tier: Tier = "project", timeout: float = 20.0) -> tuple[Shell, list[bytes]]:
+def shell(root: Path, tier: ScopeTier = "project", timeout: float = 20.0) -> tuple[Shell, list[bytes]]:
     spilled: list[bytes] = []
 
     def spill(data: bytes, mime: str) -> str:
@@ -42,7 +43,7 @@ def shell(root: Path, tier: Tier = "project", timeout: float = 20.0) -> tuple[Sh
     return Shell(Scope(root, tier, ALLOWED), spill, ENVIRON, timeout), spilled
 
 
-def ran(root: Path, argv: list[str], tier: Tier = "project", timeout: float = 20.0) -> CommandResult:
+def ran(root: Path, argv: list[str], tier: ScopeTier = "project", timeout: float = 20.0) -> CommandResult:
     return asyncio.run(shell(root, tier, timeout)[0].run(argv))
 
 
@@ -69,7 +70,7 @@ class TestAllowList:
             "''",
         ],
     )
-    def test_what_is_not_on_it_does_not_start(self, root: Path, tier: Tier, line: str) -> None:
+    def test_what_is_not_on_it_does_not_start(self, root: Path, tier: ScopeTier, line: str) -> None:
         with pytest.raises(OutOfScope):
             check(Scope(root, tier, ALLOWED), shlex.split(line))
 

@@ -36,6 +36,8 @@ from oakleaf.core.messages import system as system_message
 from oakleaf.core.usage import MICROCENTS_PER_DOLLAR
 from oakleaf.errors import ModelRefused, ModelUnavailable
 from oakleaf.ext import (
+    ScopeTier,
+    Selection,
     ToolLike,
     ToolSource,
     address_of,
@@ -49,7 +51,6 @@ from oakleaf.ext import (
     tools_by_name,
     with_defaults,
 )
-from oakleaf.log.workspace import ScopeTier, Selection
 from oakleaf.models.base import Model
 from oakleaf.session import Session
 from oakleaf.store import Store

@@ -13,14 +13,14 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from urllib.parse import urljoin
 
 from msgspec import Struct
 
 from oakleaf.errors import InvalidArgument, OutOfScope
-from oakleaf.ext import Resolver, Target, resolve_target
+from oakleaf.ext import Target, resolve_target
 from oakleaf_workspace.files import Spill, text_of, truncate
 
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
@@ -54,7 +54,7 @@ class HttpTools:
         self,
         spill: Spill,
         hosts: frozenset[str] = frozenset(),
-        resolver: Resolver | None = None,
+        resolver: Callable[[str, int], list[str]] | None = None,
         timeout: float = 30.0,
         max_bytes: int = 2 * 1024 * 1024,
         tls: ssl.SSLContext | None = None,

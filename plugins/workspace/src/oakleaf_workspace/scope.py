@@ -15,15 +15,14 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Literal, get_args
+from typing import BinaryIO, get_args
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from oakleaf import Workspace
 from oakleaf.errors import InvalidArgument, OutOfScope, PlatformUnsupported
-
-Tier = Literal["sandboxed", "project", "full"]
+from oakleaf.ext import ScopeTier
 
 _CAN_OPEN_BELOW = hasattr(os, "O_NOFOLLOW") and os.open in os.supports_dir_fd
 """Windows can neither open a file relative to a folder that is open nor refuse to follow a link."""
@@ -56,7 +55,7 @@ class Scope(Struct, frozen=True):
     """
 
     root: Path
-    tier: Tier = "sandboxed"
+    tier: ScopeTier = "sandboxed"
     commands: frozenset[str] = frozenset()
     """The first word or words of each allowed command: `pytest`, `git status`. Whoever allows a command allows what it
     does: `pytest` and `make` run the code they find."""
@@ -65,7 +64,7 @@ class Scope(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_variable_names(self.env)
-        if self.tier not in get_args(Tier):
+        if self.tier not in get_args(ScopeTier):
             raise InvalidArgument("tier", self.tier, "sandboxed, project or full")
         if not _CAN_OPEN_BELOW:
             raise PlatformUnsupported("the workspace tools", "Linux or macOS (or WSL)")

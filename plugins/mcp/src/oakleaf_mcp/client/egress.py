@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import httpx2
 
 from oakleaf.errors import OutOfScope
-from oakleaf.ext import Resolver, Target, resolve_target
+from oakleaf.ext import Target, resolve_target
 from oakleaf_mcp.client.server import McpServer
 
+Resolver = Callable[[str, int], list[str]]
+"""Returns the addresses of a host and port, as text."""
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 _CONNECT_SECONDS = 10.0
 
