@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -82,6 +83,17 @@ def load(provider: Provider) -> Any:
 def broken(group: str, name: str, reason: str) -> PluginBroken:
     """Return the error of a plugin that is not what its name promises, for whoever finds out."""
     return PluginBroken(group, name, str(provider_of(group, name)), reason)
+
+
+@contextmanager
+def naming(group: str, name: str, deed: str) -> Iterator[None]:
+    """Name the plugin in whatever its code raises, but for errors of Oakleaf, which are in words already."""
+    try:
+        yield
+    except OakleafError:
+        raise
+    except Exception as error:
+        raise broken(group, name, f"{deed} raised {type(error).__name__}: {error}") from error
 
 
 def conflict(provider: Provider) -> PluginBroken | None:

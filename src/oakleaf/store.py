@@ -23,7 +23,6 @@ from oakleaf.errors import (
     InvalidArgument,
     NotAStore,
     NotFound,
-    PluginBroken,
     StoreError,
     WrongOwner,
     WrongSpace,
@@ -530,12 +529,13 @@ def _open_backend(url: str, space: str, owner: str | None, options: StoreOptions
 def _open_by_plugin(
     scheme: str, url: str, space: str, owner: str | None, options: StoreOptions
 ) -> StoreBackend:
-    opened = plugins.find(plugins.STORES, scheme)(url, space=space, owner=owner, options=options)
+    open_store = plugins.find(plugins.STORES, scheme)
+    with plugins.naming(plugins.STORES, scheme, "opening"):
+        opened = open_store(url, space=space, owner=owner, options=options)
     if isinstance(opened, StoreBackend):
         return opened
-    provider = str(plugins.provider_of(plugins.STORES, scheme))
     reason = f"it returned {type(opened).__name__}, not a StoreBackend"
-    raise PluginBroken(plugins.STORES, scheme, provider, reason)
+    raise plugins.broken(plugins.STORES, scheme, reason)
 
 
 # -- doors for plugins, named by `oakleaf.ext` ---------------------------------------------------------

@@ -45,6 +45,9 @@ TOY = """
     def open_nonsense(url, **options):
         return 7
 
+    def open_brief(url):
+        return ToyStore(url, "default", None)
+
     def plan_migration(url, options):
         return Migration([f"paint it {options}"], lambda: MigrationResult(["painted"], {"format": 2}))
 
@@ -77,6 +80,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     stores = {
         "toy": "toy_store:open_toy",
         "nonsense": "toy_store:open_nonsense",
+        "brief": "toy_store:open_brief",
         "painted": "toy_store:open_painted",
         "unplanned": "toy_store:open_unplanned",
         "raises": "raising_store:open_store",
@@ -87,6 +91,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     yield site
     plugins.providers.cache_clear()
     sys.modules.pop("toy_store", None)
+
+
+def test_an_opener_that_raises_is_named_with_what_it_raised(site: Site) -> None:
+    with pytest.raises(
+        PluginBroken, match=r"the store 'brief' of toys 1\.0 cannot be used: opening raised TypeError"
+    ):
+        oakleaf.open("brief://home")
 
 
 def test_an_address_is_opened_by_the_plugin_of_its_scheme(site: Site) -> None:

@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from oakleaf import plugins
-from oakleaf.errors import OakleafError, PluginBroken, PluginMissing
+from oakleaf.errors import OakleafError, PluginMissing
 
 if TYPE_CHECKING:
     import click
@@ -132,9 +132,7 @@ def _checked(name: str, command: Any) -> click.Command:
 
     if isinstance(command, click.Command):
         return command
-    provider = str(plugins.provider_of(plugins.VERBS, name))
-    reason = f"it is {type(command).__name__}, not a command of click"
-    raise PluginBroken(plugins.VERBS, name, provider, reason)
+    raise plugins.broken(plugins.VERBS, name, f"it is {type(command).__name__}, not a command of click")
 
 
 def missing_verb(name: str) -> PluginMissing | None:

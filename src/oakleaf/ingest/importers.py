@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from oakleaf import plugins
-from oakleaf.errors import InvalidSource, PluginBroken, PluginMissing, UnknownImporter
+from oakleaf.errors import InvalidSource, PluginMissing, UnknownImporter
 from oakleaf.ingest.records import SessionRecord
 from oakleaf.install import extra_of
 
@@ -50,7 +50,11 @@ def find_importer(tool: str) -> Importer:
         raise UnknownImporter(tool, names)
     importer = plugins.find(plugins.IMPORTERS, tool)
     if not isinstance(importer, Importer):
-        raise _broken(tool, f"it is {type(importer).__name__}, not an Importer of oakleaf.ingest.importers")
+        raise plugins.broken(
+            plugins.IMPORTERS,
+            tool,
+            f"it is {type(importer).__name__}, not an Importer of oakleaf.ingest.importers",
+        )
     return importer
 
 
@@ -76,12 +80,10 @@ def read_conversation(tool: str, source: str, conversation_id: str) -> SessionRe
 
 def _checked(tool: str, records: Iterable[object]) -> Iterator[SessionRecord]:
     if not isinstance(records, Iterable):
-        raise _broken(tool, f"it read {type(records).__name__}, not sessions")
+        raise plugins.broken(plugins.IMPORTERS, tool, f"it read {type(records).__name__}, not sessions")
     for record in records:
         if not isinstance(record, SessionRecord):
-            raise _broken(tool, f"it read {type(record).__name__}, not a SessionRecord")
+            raise plugins.broken(
+                plugins.IMPORTERS, tool, f"it read {type(record).__name__}, not a SessionRecord"
+            )
         yield record
-
-
-def _broken(tool: str, reason: str) -> PluginBroken:
-    return PluginBroken(plugins.IMPORTERS, tool, str(plugins.provider_of(plugins.IMPORTERS, tool)), reason)

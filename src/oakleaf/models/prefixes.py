@@ -5,11 +5,8 @@ Names a plugin that cannot be used, whatever the plugin raises or returns. Does 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from oakleaf import plugins
-from oakleaf.errors import ModelUnavailable, OakleafError, PluginBroken, PluginMissing
+from oakleaf.errors import ModelUnavailable, PluginBroken, PluginMissing
 from oakleaf.models.base import Model, ModelPlugin
 from oakleaf.wire import PROVIDERS
 
@@ -47,35 +44,45 @@ def url_variable(prefix: str) -> str | None:
 
 def make_model(prefix: str, name: str, base_url: str | None, *, takes_key: bool = True) -> Model:
     plugin = _find(prefix)
-    with _naming(prefix, "make"):
+    with plugins.naming(plugins.MODELS, prefix, "make"):
         model = plugin.make(name, base_url, takes_key=takes_key)
     if not callable(getattr(model, "stream", None)):
-        raise _broken(prefix, f"make returned {type(model).__name__}, which is no model")
+        raise plugins.broken(
+            plugins.MODELS, prefix, f"make returned {type(model).__name__}, which is no model"
+        )
     wire_format = getattr(model, "provider", None)
     if wire_format not in PROVIDERS:
-        raise _broken(prefix, f"its wire format {wire_format!r} is none of {', '.join(PROVIDERS)}")
+        raise plugins.broken(
+            plugins.MODELS, prefix, f"its wire format {wire_format!r} is none of {', '.join(PROVIDERS)}"
+        )
     return model
 
 
 def model_problem(prefix: str, model: Model) -> ModelUnavailable | None:
     """Return why a model cannot answer, as its plugin knows before a call."""
     plugin = _find(prefix)
-    with _naming(prefix, "problem"):
+    with plugins.naming(plugins.MODELS, prefix, "problem"):
         problem = plugin.problem(model)
     if problem is not None and not isinstance(problem, ModelUnavailable):
-        raise _broken(prefix, f"problem returned {type(problem).__name__}, which is no ModelUnavailable")
+        raise plugins.broken(
+            plugins.MODELS, prefix, f"problem returned {type(problem).__name__}, which is no ModelUnavailable"
+        )
     return problem
 
 
 def _find(prefix: str) -> ModelPlugin:
     plugin = plugins.find(plugins.MODELS, prefix)
     if not isinstance(plugin, ModelPlugin):
-        raise _broken(prefix, f"it is {type(plugin).__name__}, and no ModelPlugin")
+        raise plugins.broken(plugins.MODELS, prefix, f"it is {type(plugin).__name__}, and no ModelPlugin")
     families, variable = plugin.families, plugin.url_variable
     if not isinstance(families, tuple) or not all(isinstance(family, str) for family in families):
-        raise _broken(prefix, f"its families are {families!r:.80}, and no tuple of names")
+        raise plugins.broken(
+            plugins.MODELS, prefix, f"its families are {families!r:.80}, and no tuple of names"
+        )
     if not isinstance(variable, str | None):
-        raise _broken(prefix, f"its url_variable is {variable!r:.80}, and no name of a variable")
+        raise plugins.broken(
+            plugins.MODELS, prefix, f"its url_variable is {variable!r:.80}, and no name of a variable"
+        )
     return plugin
 
 
@@ -84,18 +91,3 @@ def _usable(prefix: str) -> ModelPlugin | None:
         return _find(prefix)
     except (PluginMissing, PluginBroken):  # told when a model of it is asked for
         return None
-
-
-@contextmanager
-def _naming(prefix: str, method: str) -> Iterator[None]:
-    """Name the plugin in whatever its method raises."""
-    try:
-        yield
-    except OakleafError:
-        raise
-    except Exception as error:
-        raise _broken(prefix, f"{method} raised {type(error).__name__}: {error}") from error
-
-
-def _broken(prefix: str, reason: str) -> PluginBroken:
-    return plugins.broken(plugins.MODELS, prefix, reason)

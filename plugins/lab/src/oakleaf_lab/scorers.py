@@ -26,7 +26,7 @@ from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.messages import user
 from oakleaf.core.turn_reader import TurnView, message_text, read_turns, result_text
 from oakleaf.core.usage import Call, Usage
-from oakleaf.errors import ModelError, ModelUnavailable, Overloaded, PluginBroken, TruncatedReply, shorten
+from oakleaf.errors import ModelError, ModelUnavailable, Overloaded, TruncatedReply, shorten
 from oakleaf.ext import CallMeter, price_of, read_store, resolve_models
 from oakleaf.models.base import Model, ModelLike, Request, model_name
 from oakleaf.wire import Answer
@@ -136,7 +136,7 @@ def find_scorer(name: str) -> ScoreFunction:
     function: ScoreFunction = plugins.find(plugins.SCORERS, name)
     if not callable(function) or subject_of(function) is None:
         reason = "it is no function whose parameter is named turn or session"
-        raise PluginBroken(plugins.SCORERS, name, str(plugins.provider_of(plugins.SCORERS, name)), reason)
+        raise plugins.broken(plugins.SCORERS, name, reason)
     return function
 
 

@@ -21,7 +21,7 @@ from litestar.params import FromPath, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from oakleaf import plugins
-from oakleaf.errors import OakleafError, PluginBroken
+from oakleaf.errors import OakleafError
 from oakleaf.ext import Page
 from oakleaf_server import openapi, schemas
 from oakleaf_server.context import ApiRequest, context_and_caller
@@ -62,7 +62,7 @@ def added_pages(viewer: Mapping[str, str], viewer_url: str, taken: frozenset[str
 
 def _read_page(name: str, viewer: Mapping[str, str], viewer_url: str, taken: frozenset[str]) -> AddedPage:
     page = plugins.find(plugins.PAGES, name)
-    broken = partial(PluginBroken, plugins.PAGES, name, str(plugins.provider_of(plugins.PAGES, name)))
+    broken = partial(plugins.broken, plugins.PAGES, name)
     if not isinstance(page, Page):
         raise broken(f"it is {type(page).__name__}, not a Page of oakleaf.ext")
     if not _NAME.fullmatch(name) or name in taken:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 from oakleaf import plugins
 from oakleaf.agent.tools.tool import Tool, tool
 from oakleaf.core.redact import Redactor
-from oakleaf.errors import DuplicateTool, InvalidTool, PluginBroken
+from oakleaf.errors import DuplicateTool, InvalidTool
 
 BEFORE_A_SESSION = "before a session"
 """In place of a session's key: the tools are only listed, and what was started for that is left to the first session that
@@ -156,7 +156,5 @@ def plugin_tools(name: str, /, *arguments: Any, **options: Any) -> list[ToolLike
     make = getattr(plugins.find(plugins.TOOLS, name), "tools", None)
     made = make(*arguments, **options) if callable(make) else None
     if not isinstance(made, list | tuple) or not all(callable(each) or is_source(each) for each in made):
-        provider = str(plugins.provider_of(plugins.TOOLS, name))
-        reason = "it has no function tools that returns a list of tools"
-        raise PluginBroken(plugins.TOOLS, name, provider, reason)
+        raise plugins.broken(plugins.TOOLS, name, "it has no function tools that returns a list of tools")
     return list(made)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 from absurd_sdk import SuspendTask
 
 from oakleaf import Store, plugins
-from oakleaf.errors import ClaimLost, OakleafError, PluginBroken
+from oakleaf.errors import ClaimLost, OakleafError
 from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.absurd.deaths import Deaths
 
@@ -76,19 +76,19 @@ class PluginTasks:
     def __init__(self, name: str) -> None:
         self._name, self._run = name, plugins.find(plugins.TASKS, name)
         if not callable(self._run):
-            raise self._broken(
-                f"it is {type(self._run).__name__}, not a function of a task and its parameters"
+            raise plugins.broken(
+                plugins.TASKS,
+                self._name,
+                f"it is {type(self._run).__name__}, not a function of a task and its parameters",
             )
 
     def __call__(self, worker: Worker, claim: Claim, params: Any, deaths: Deaths) -> dict[str, Any]:
         result = self._run(HandlerTask(worker, claim, deaths), params)
         if not isinstance(result, dict):
-            raise self._broken(f"it returned {type(result).__name__}, not a dict")
+            raise plugins.broken(
+                plugins.TASKS, self._name, f"it returned {type(result).__name__}, not a dict"
+            )
         return result
-
-    def _broken(self, reason: str) -> PluginBroken:
-        provider = str(plugins.provider_of(plugins.TASKS, self._name))
-        return PluginBroken(plugins.TASKS, self._name, provider, reason)
 
 
 def plugin_handlers(report: Callable[[str], None]) -> dict[str, PluginTasks]:
