@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 UV = [sys.executable, "-m", "uv"]
 CHAT = """\
 {"from": "customer", "text": "Where is order 41?", "at": 1767225600}
