@@ -20,7 +20,7 @@ _HOMES = {
     "oakleaf.agent.prompt_window": ["MessageLimits", "measure_window"],
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
     "oakleaf.agent.run": ["resolve_models"],
-    "oakleaf.agent.tool_batch": ["earlier_data"],
+    "oakleaf.agent.tool_batch": ["UNKNOWN_OUTCOME", "earlier_data"],
     "oakleaf.agent.tools.process_tree": ["ProcessTree"],
     "oakleaf.agent.tools.public_target": ["Target", "resolve_target"],
     "oakleaf.agent.tools.sources": [
@@ -38,7 +38,7 @@ _HOMES = {
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
     "oakleaf.core.pages": ["Page"],
-    "oakleaf.log.async_bridge": ["run_blocking", "run_by_size"],
+    "oakleaf.log.async_bridge": ["AsyncBridge", "run_blocking", "run_by_size"],
     "oakleaf.log.moves": ["Move"],
     "oakleaf.log.runtime": ["environment_secrets"],
     "oakleaf.log.storage": ["SessionStorage"],
@@ -51,6 +51,7 @@ _HOMES = {
     "oakleaf.replay.replay": ["ReplayPlan", "ReplayTarget"],
     "oakleaf.store": [
         "excerpt",
+        "fork_at",
         "import_checked",
         "mark_interrupted",
         "notebook",
@@ -62,12 +63,17 @@ _HOMES = {
         "run_host_tool",
         "scratch_store",
         "session_at",
+        "session_of",
         "store_of",
         "stuck_sessions",
+        "without_redaction",
     ],
+    "oakleaf.stores.address": ["check_store_url", "display_url", "store_scheme"],
     "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize", "UsageColumn"],
     "oakleaf.stores.opening": ["Migration", "MigrationResult", "StoreOptions", "plan_migration"],
     "oakleaf.stores.search": ["IndexProgress"],
+    "oakleaf.stores.sqlite.encryption": ["register_key"],
+    "oakleaf.stores.sqlite.health": ["file_health"],
     "oakleaf.stores.tasks": [
         "DEFAULT_QUEUE",
         "EnqueuedTask",
@@ -80,9 +86,6 @@ _HOMES = {
         "queue_statuses",
         "task_queue",
     ],
-    "oakleaf.stores.address": ["check_store_url", "display_url", "store_scheme"],
-    "oakleaf.stores.sqlite.encryption": ["register_key"],
-    "oakleaf.stores.sqlite.health": ["file_health"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
@@ -100,6 +103,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.reader import SessionReader as SessionReader
     from oakleaf.agent.reader import StoreReader as StoreReader
     from oakleaf.agent.run import resolve_models as resolve_models
+    from oakleaf.agent.tool_batch import UNKNOWN_OUTCOME as UNKNOWN_OUTCOME
     from oakleaf.agent.tool_batch import earlier_data as earlier_data
     from oakleaf.agent.tools.process_tree import ProcessTree as ProcessTree
     from oakleaf.agent.tools.public_target import Target as Target
@@ -118,6 +122,7 @@ if TYPE_CHECKING:
     from oakleaf.bundle.read import check_bundle as check_bundle
     from oakleaf.bundle.write import atomic_file as atomic_file
     from oakleaf.core.pages import Page as Page
+    from oakleaf.log.async_bridge import AsyncBridge as AsyncBridge
     from oakleaf.log.async_bridge import run_blocking as run_blocking
     from oakleaf.log.async_bridge import run_by_size as run_by_size
     from oakleaf.log.moves import Move as Move
@@ -141,6 +146,7 @@ if TYPE_CHECKING:
     from oakleaf.replay.replay import ReplayPlan as ReplayPlan
     from oakleaf.replay.replay import ReplayTarget as ReplayTarget
     from oakleaf.store import excerpt as excerpt
+    from oakleaf.store import fork_at as fork_at
     from oakleaf.store import import_checked as import_checked
     from oakleaf.store import mark_interrupted as mark_interrupted
     from oakleaf.store import notebook as notebook
@@ -152,8 +158,10 @@ if TYPE_CHECKING:
     from oakleaf.store import run_host_tool as run_host_tool
     from oakleaf.store import scratch_store as scratch_store
     from oakleaf.store import session_at as session_at
+    from oakleaf.store import session_of as session_of
     from oakleaf.store import store_of as store_of
     from oakleaf.store import stuck_sessions as stuck_sessions
+    from oakleaf.store import without_redaction as without_redaction
     from oakleaf.stores.address import check_store_url as check_store_url
     from oakleaf.stores.address import display_url as display_url
     from oakleaf.stores.address import store_scheme as store_scheme

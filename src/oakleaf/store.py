@@ -13,10 +13,11 @@ from msgspec.structs import replace
 from oakleaf import plugins
 from oakleaf.core.codec import check_text
 from oakleaf.core.drafts import Blob
+from oakleaf.core.entries import Settings
 from oakleaf.core.ids import check_id
 from oakleaf.core.media import digest, referenced_digest
 from oakleaf.core.messages import Media, ToolResult
-from oakleaf.core.redact import Redactor
+from oakleaf.core.redact import NullRedactor, Redactor
 from oakleaf.core.search import parse_query
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import (
@@ -27,6 +28,8 @@ from oakleaf.errors import (
     WrongOwner,
     WrongSpace,
 )
+from oakleaf.log.changes import Cut
+from oakleaf.log.fork import fork
 from oakleaf.log.lease import check_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
 from oakleaf.log.new_session import SessionOptions, new_session
@@ -636,6 +639,33 @@ def import_checked(
     with open_bundle(source, progress) as bundle:
         store = open_store()
         return bundle.import_into(store.backend, store.runtime, new_id=new_id)
+
+
+def session_of(store: Store, row: SessionRow) -> Session:
+    """Return a handle on the session of a row that was just read, at the row's leaf. Nothing is read."""
+    return Session(Log(store.backend, row, store.runtime))
+
+
+def fork_at(
+    session: Session,
+    leaf: Leaf,
+    *,
+    conversation_id: str,
+    title: str | None = None,
+    tags: Mapping[str, str] | None = None,
+) -> Session:
+    """Fork anywhere in a session's tree into another conversation. Calls may be open there: the caller continues them."""
+    source = session_at(session, leaf).log
+    cut = Cut(leaf.seq, leaf.seq)
+    return Session(fork(source, cut, Settings(), conversation_id=conversation_id, title=title, tags=tags))
+
+
+def without_redaction(value: Store | Session) -> Store | Session:
+    """Return a handle on the same store or session through which text is stored as it is, secrets included."""
+    if isinstance(value, Store):
+        return Store(value.backend, replace(value.runtime, redactor=NullRedactor()))
+    log = value.log
+    return Session(Log(log.store, value.row, replace(log.runtime, redactor=NullRedactor())))
 
 
 def open_for_owner(store: Store, url: str, owner: str) -> Store:

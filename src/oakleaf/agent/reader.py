@@ -54,7 +54,9 @@ from oakleaf.log.session_list import (
 )
 from oakleaf.log.storage import SessionStorage, storage
 from oakleaf.stores.base import (
+    CommitResult,
     Fact,
+    PathSnapshot,
     QueuedInput,
     SessionDetail,
     SessionHead,
@@ -148,6 +150,10 @@ class SessionReader:
         """What may follow the leaf: the open turn, its step, and the calls without a result."""
         return self._log.cursor
 
+    def cursor_at(self, leaf: Leaf) -> Cursor:
+        """Return what may follow another leaf of the session's tree."""
+        return self._log.cursor_at(leaf)
+
     def control_entries(self) -> list[Entry]:
         """Read the entries of the path that are neither messages nor notes: settings, compactions, branch summaries."""
         return self._log.store.control_entries(self.session_id, leaf=self.leaf)
@@ -201,6 +207,10 @@ class SessionReader:
         """Read the entries that a fact appended; none for other kinds of facts."""
         return self._log.appended_entries(fact)
 
+    def find_change(self, key: str | None) -> CommitResult | None:
+        """Return the change that was recorded under a key; None if there is none."""
+        return self._log.find_change(key)
+
     def find_turn(self, key: str | None, content: str | Message | None = None) -> KeyedTurn | None:
         """Return the turn whose input was recorded under a caller's key; KeyReused if that input is not this content."""
         check_callers_key(key)
@@ -218,6 +228,10 @@ class SessionReader:
                 self.session_id, part.branch, max(first, part.first), min(last, part.last)
             )
         ]
+
+    def inherited_calls(self) -> list[Call]:
+        """Return the model calls of the sessions that a fork shares its path with."""
+        return self._log.store.inherited_calls(self.session_id)
 
     def calls_at(self, entry: Entry) -> list[Call]:
         """Return the model calls that an entry of the tree answers."""
@@ -369,6 +383,10 @@ class StoreReader:
         """Hides the secrets that are known to the store."""
         return self._runtime.redactor
 
+    def new_id(self, prefix: str = "") -> str:
+        """Return a new id."""
+        return self._runtime.new_id(prefix)
+
     def now(self) -> int:
         """Return the time in microseconds since 1970."""
         return self._runtime.now()
@@ -416,6 +434,23 @@ class StoreReader:
         return hit_headings(self._store, hits)
 
     # -- one session -------------------------------------------------------------------------------
+
+    def path(
+        self,
+        session_id: str,
+        *,
+        leaf: Leaf | None = None,
+        first: int = 1,
+        last: int | None = None,
+        newest: int | None = None,
+        detail: bool = False,
+    ) -> PathSnapshot:
+        """Read a session's row and a part of a path in one read: the path to `leaf`, or to the session's own."""
+        return self._store.path(session_id, leaf=leaf, first=first, last=last, newest=newest, detail=detail)
+
+    def detail(self, session_id: str) -> SessionDetail:
+        """Return what was frozen when a session started, and its state if that is stored."""
+        return self._store.detail(session_id)
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
         """Return the facts of a session after number `after`."""

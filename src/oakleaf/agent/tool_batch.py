@@ -41,13 +41,13 @@ from oakleaf.errors import Fenced, OakleafError, SessionTrashed, StaleLeaf
 if TYPE_CHECKING:
     from oakleaf.log.log import Log
 
-UNKNOWN = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
+UNKNOWN_OUTCOME = "The process ended while this ran. Whether it took effect is unknown; it was not run again."
 NO_TOOL = "There is no tool of this name."
 ABANDONED = "The turn was abandoned before this had a result. Whether it took effect is unknown."
 NOT_RUN = "The turn was abandoned before this was run."
 DENIED = "The user denied this call."
 HIDDEN = "Not run: its arguments were not stored as they were said, and the process that knew them has ended."
-HIDDEN_UNKNOWN = f"{UNKNOWN} Its arguments were not stored as they were said."
+HIDDEN_UNKNOWN = f"{UNKNOWN_OUTCOME} Its arguments were not stored as they were said."
 CANNOT_WAIT = (
     "has a task that needs an approval and cannot wait for it: resuming would run the tool again, which an unsafe "
     'tool must not. The task was cancelled. Declare the tool @tool(effect="idempotent") if it may run again, or give '
@@ -294,7 +294,7 @@ class ToolRunner:
         tasks wait for."""
         tool = self.allowed().get(call.call.name)
         if tool is None and was_started and call.seq not in self.writer.own_answers:
-            return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+            return call, tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
         if tool is None:
             return call, error_result(call.call, NO_TOOL)
         if (refusal := tool.refusal(call.call)) is not None:
@@ -318,7 +318,7 @@ class ToolRunner:
             if isinstance(outcome, Happened):
                 return call, tool.result(context, outcome.value)
             if not isinstance(outcome, NeverHappened):
-                return call, tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+                return call, tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
         if not was_started:
             # Not part of the answer's commit: it needed an approval, or another process made the answer.
             await self.writer.record(Record("calls_started", {"seq": call.seq, "indexes": [call.index]}))

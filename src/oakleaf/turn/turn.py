@@ -505,7 +505,7 @@ class Turn:
     async def _run(
         self, tool_call: ToolCall | OpenCall, tool: Tool, run_blocking: RunBlocking, *, in_thread: bool
     ) -> Message:
-        from oakleaf.agent.tool_batch import UNKNOWN
+        from oakleaf.agent.tool_batch import UNKNOWN_OUTCOME
         from oakleaf.agent.tools.tool import Happened, NeverHappened
 
         begun = await run_blocking(self._begin, tool_call, tool)
@@ -517,7 +517,7 @@ class Turn:
             if isinstance(outcome, Happened):
                 return await run_blocking(self._store_result, call, tool.result(context, outcome.value))
             if not isinstance(outcome, NeverHappened):
-                unknown = tool_result(call.call.id, UNKNOWN, error=True, outcome="unknown")
+                unknown = tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
                 return await run_blocking(self._store_result, call, unknown)
         result = await tool.run(context, in_thread=in_thread)
         return await run_blocking(self._store_result, call, result)

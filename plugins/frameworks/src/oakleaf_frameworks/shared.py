@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec.structs import replace
 
 from oakleaf.core.context import fold_settings
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Note, Payload, Settings
 from oakleaf.core.messages import Message, ToolCall
-from oakleaf.core.redact import NullRedactor
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.usage import Call, Usage
-from oakleaf.ext import price
+from oakleaf.ext import price, read, without_redaction
 from oakleaf.install import install_line
-from oakleaf.log.log import Log
 from oakleaf.session import Session
 from oakleaf.store import Store
 
@@ -50,38 +47,31 @@ def require_store(value: V, adapter: str, *, or_session: bool = False, redact: b
     Without `redact`, what is written through it is stored as it is; exports are redacted by who opens the store.
     """
     if isinstance(value, Store) or (or_session and isinstance(value, Session)):
-        return value if redact else cast(V, _without_redaction(value))
+        return value if redact else cast(V, without_redaction(value))
     hint = f"; pass oakleaf.open({str(value)!r})" if isinstance(value, str | Path) else ""
     expected = "the Store that oakleaf.open(path) returns" + (", or a Session" if or_session else "")
     raise TypeError(f"{adapter} expected {expected}, not {type(value).__name__}{hint}")
 
 
-def _without_redaction(value: Store | Session) -> Store | Session:
-    runtime = replace((value if isinstance(value, Store) else value.log).runtime, redactor=NullRedactor())
-    if isinstance(value, Store):
-        return Store(value.backend, runtime)
-    return Session(Log(value.log.store, value.row, runtime))
-
-
 def record_setup(session: Session, tools: Sequence[ToolSpec], prompt: str | None = None) -> None:
     """Record the tools and the prompt that the model receives next, unless the path has the same already."""
-    log = session.log
-    if log.cursor.open_calls:
+    if session.open_tool_calls:
         return  # nothing may come between a call and its result
-    current = fold_settings(log.store.control_entries(session.session_id, leaf=log.leaf))
-    tool_set = define_tools(tools, log.runtime.redactor)
+    reader = read(session)
+    current, redactor = fold_settings(reader.control_entries()), reader.store.redactor
+    tool_set = define_tools(tools, redactor)
     changed: dict[str, Any] = {}
-    if prompt is not None and log.runtime.redactor.redact_text(prompt) != (current.prompt or ""):
+    if prompt is not None and redactor.redact_text(prompt) != (current.prompt or ""):
         changed["prompt"] = prompt
     if tool_set.definitions != current.tool_definitions and (tools or current.tool_definitions is not None):
         changed["tool_definitions"] = tool_set.definitions
     if changed:
         blobs = (tool_set.blob,) if "tool_definitions" in changed else ()
-        log.append([Draft(Settings(**changed), blobs=blobs)])
+        session.log.append([Draft(Settings(**changed), blobs=blobs)])
 
 
 def model_call(
-    log: Log,
+    session: Session,
     usage: Usage,
     provider: str | None,
     model: str | None,
@@ -93,12 +83,13 @@ def model_call(
     failed: bool = False,
 ) -> Call:
     """Return a model call that a framework made after the entry `after`, with its price; `answer` is its answer's seq."""
+    store = read(session).store
     return Call(
-        call_id=call_id or log.runtime.new_id(""),
+        call_id=call_id or store.new_id(),
         branch=0,
         after_seq=after,
         answer_seq=answer,
-        at=log.runtime.now(),
+        at=store.now(),
         usage=usage,
         provider=provider,
         model=model,

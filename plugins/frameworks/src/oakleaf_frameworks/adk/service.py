@@ -33,8 +33,7 @@ from oakleaf.core.state import State, fold_state, merge_state
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import IdTaken, NotFound, SessionTrashed, StaleLeaf
-from oakleaf.log.async_bridge import AsyncBridge
-from oakleaf.log.log import Log
+from oakleaf.ext import AsyncBridge, read, read_store, session_of
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import PathSnapshot, SessionRow
@@ -147,11 +146,11 @@ class OakleafSessionService(BaseSessionService):
         for rows in lookups:
             for row in rows():
                 if row.trashed_at is None and self._name(row) == name:
-                    return Session(Log(self.store.backend, row, self.store.runtime))
+                    return session_of(self.store, row)
         return None
 
     def _rows(self, session_id: str) -> list[SessionRow]:
-        row = self.store.backend.find_session(session_id) if session_id.isprintable() else None
+        row = read_store(self.store).find_session(session_id) if session_id.isprintable() else None
         return [] if row is None else [row]
 
     def _name(self, row: SessionRow) -> SessionName | None:
@@ -161,7 +160,7 @@ class OakleafSessionService(BaseSessionService):
         if "adk_user" in row.tags and row.relation is None:
             return row.agent, row.tags["adk_user"], row.conversation_id
         # The user of a fork or a copy is recorded only on its path.
-        seeds = self.store.backend.path(row.session_id, first=1, last=1).entries
+        seeds = read_store(self.store).path(row.session_id, first=1, last=1).entries
         seed = record_of(seeds[0]) if seeds else None
         return (row.agent, seed["user"], row.session_id) if seed is not None and "user" in seed else None
 
@@ -180,7 +179,7 @@ class OakleafSessionService(BaseSessionService):
         if self._find(name) is not None:
             raise AlreadyExistsError(f"Session with id {name[2]} already exists.")
         app_state, user_state, own = split_scopes(initial)
-        creation_id = self.store.runtime.new_id("")
+        creation_id = read_store(self.store).new_id()
         session = self._start(name, creation_id, initial, own)
         self._share(name, app_state, user_state, f"{session.session_id}/{creation_id}")
         self._handles.pop(name, None)
@@ -213,7 +212,7 @@ class OakleafSessionService(BaseSessionService):
         raise AssertionError("count() does not end")
 
     def _list(self, app: str, user: str | None) -> list[AdkSession]:
-        owner = user or None if self.store.backend.owner is None else None
+        owner = user or None if read_store(self.store).owner is None else None
         sessions = []
         user_states: dict[str, State] = {}
         app_state = self._shared.read((app, None))
@@ -223,7 +222,7 @@ class OakleafSessionService(BaseSessionService):
                 continue
             if name[1] not in user_states:
                 user_states[name[1]] = self._shared.read((app, name[1]))
-            snapshot = self.store.backend.path(row.session_id, newest=2, detail=True)
+            snapshot = read_store(self.store).path(row.session_id, newest=2, detail=True)
             state = join_scopes(app_state, user_states[name[1]], self._state(snapshot))
             sessions.append(_adk_session(name, snapshot, state, []))
         return sorted(sessions, key=lambda session: (session.last_update_time, session.user_id, session.id))
@@ -269,7 +268,7 @@ class OakleafSessionService(BaseSessionService):
         """Read the session, with at least its `limit` latest events if it has as many."""
         newest = None if limit is None else 2 * limit + 4
         while True:
-            snapshot = self.store.backend.path(session.session_id, newest=newest, detail=True)
+            snapshot = read_store(self.store).path(session.session_id, newest=newest, detail=True)
             latest = list(events(snapshot.entries, self._blob))
             if newest is None or len(snapshot.entries) < newest or len(latest) > (limit or 0):
                 return snapshot, latest
@@ -286,7 +285,7 @@ class OakleafSessionService(BaseSessionService):
         return decode_state(restore_json(state, self._blob))
 
     def _blob(self, hash_: str) -> bytes | None:
-        blob = self.store.backend.blob(hash_)
+        blob = read_store(self.store).blob(hash_)
         return None if blob is None or digest(blob.data) != hash_ else blob.data
 
     # -- appending ---------------------------------------------------------------------------------
@@ -376,7 +375,7 @@ def oakleaf_session_id(store: Store, name: SessionName, number: int = 1) -> str:
     """Return the id in Oakleaf. `number` counts the sessions of that name: those in the trash keep their ids."""
     for field, part in zip(("app_name", "user_id", "session_id"), name, strict=True):
         check_text(part, field)
-    place = store.backend.space, session_owner(store, name[1])
+    place = read_store(store).space, session_owner(store, name[1])
     return derived_session_id(name[2], "session", *name, *place, number)
 
 
@@ -406,10 +405,10 @@ def append_event(session: Session, after: Leaf, event: Event, delta: State) -> t
         try:
             return _append_event(session, after, event, delta)
         except StaleLeaf:
-            session.log.refresh()
+            session.refresh()
             if not _has_only_notes_since(session, after):
                 raise
-            after = session.log.leaf
+            after = session.leaf
 
 
 def _has_only_notes_since(session: Session, leaf: Leaf) -> bool:
@@ -422,24 +421,23 @@ def _has_only_notes_since(session: Session, leaf: Leaf) -> bool:
 
 
 def _append_event(session: Session, after: Leaf, event: Event, delta: State) -> tuple[Leaf, bool]:
-    log = session.log
-    if log.leaf != after:
-        log.refresh()
-    if log.leaf != after:
+    if session.leaf != after:
+        session.refresh()
+    if session.leaf != after:
         return _leaf_of_change(session, after, change_key(event)), False
     patch = state_patch(session.state if needs_current(delta) else {}, delta)
     if event.actions.rewind_before_invocation_id:
         patch = _rewind(session, event.actions.rewind_before_invocation_id, patch)
-        after = log.leaf
-    drafts = event_drafts(event, log.cursor, patch, SessionHistory(session))
-    calls = _model_calls(event, drafts, log)
-    appended = log.append(
+        after = session.leaf
+    drafts = event_drafts(event, read(session).cursor, patch, SessionHistory(session))
+    calls = _model_calls(event, drafts, session)
+    appended = session.log.append(
         drafts.drafts,
         after=after,
         key=change_key(event),
         calls=calls,
         row=model_column(calls),
-        facts=_started_calls(drafts, log),
+        facts=_started_calls(drafts, session),
     )
     return appended.leaf, True
 
@@ -467,7 +465,7 @@ class SessionHistory:
 
 def _leaf_of_change(session: Session, leaf: Leaf, key: str) -> Leaf:
     """Return the leaf after the change with this key; `StaleLeaf` if there is none."""
-    for fact in session.log.facts_backwards():
+    for fact in read(session).facts_backwards():
         if fact.key == key:
             return Leaf(fact.data["branch"], fact.data["last"])
     raise StaleLeaf(session.session_id, leaf, session.leaf)
@@ -484,17 +482,17 @@ def _rewind(session: Session, invocation_id: str, patch: State) -> State:
     return cast(State, merge_patch(session.state, state))
 
 
-def _started_calls(drafts: EventDrafts, log: Log) -> list[ExtraFact]:
+def _started_calls(drafts: EventDrafts, session: Session) -> list[ExtraFact]:
     """ADK runs tools as soon as it has stored the answer with their calls: after a crash they may have run."""
     index = drafts.answer_index
     answer = None if index is None else drafts.drafts[index].payload
     if index is None or not isinstance(answer, Message) or not answer.calls:
         return []
-    seq = log.leaf.seq + index + 1
+    seq = session.leaf.seq + index + 1
     return [ExtraFact("calls_started", {"seq": seq, "indexes": list(range(len(answer.calls)))})]
 
 
-def _model_calls(event: Event, drafts: EventDrafts, log: Log) -> list[Call]:
+def _model_calls(event: Event, drafts: EventDrafts, session: Session) -> list[Call]:
     """Return the model call that produced an event, if ADK reports its usage."""
     if event.usage_metadata is None:
         return []
@@ -502,8 +500,8 @@ def _model_calls(event: Event, drafts: EventDrafts, log: Log) -> list[Call]:
     usage = gemini.parse_reply(reply).usage or Usage()
     model = event.model_version
     provider = GEMINI if model is not None and GEMINI in model else None
-    after = log.leaf.seq + (drafts.answer_index or 0)
+    after = session.leaf.seq + (drafts.answer_index or 0)
     answer = None if drafts.answer_index is None else after + 1
     # An event may carry an error and content: then the content is its answer.
     failed = event.error_code is not None and answer is None
-    return [model_call(log, usage, provider, model, after=after, answer=answer, failed=failed)]
+    return [model_call(session, usage, provider, model, after=after, answer=answer, failed=failed)]

@@ -18,6 +18,7 @@ from oakleaf.core.codec import from_json, to_json
 from oakleaf.core.entries import Note
 from oakleaf.core.state import State
 from oakleaf.errors import NotFound, StaleLeaf
+from oakleaf.ext import read_store
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf_frameworks.adk.events import KEY
@@ -98,7 +99,7 @@ def derived_session_id(visible: str, *parts: str | int | None) -> str:
 
 def session_owner(store: Store, user: str | None) -> str | None:
     """Return who owns a user's sessions: the owner the store was opened for, else the user."""
-    return store.backend.owner or user or None
+    return read_store(store).owner or user or None
 
 
 class SessionHandle:
@@ -132,7 +133,7 @@ class SharedStates:
     def read(self, scope: Scope) -> State:
         session_id = self._session_id(scope)
         try:
-            cached = self._store.backend.detail(session_id).state
+            cached = read_store(self._store).detail(session_id).state
         except NotFound:
             return {}
         return decode_state(self._store.session(session_id).state if cached is None else from_json(cached))
@@ -158,7 +159,7 @@ class SharedStates:
         """Return an id of its own for each space and owner: a store sees only its own sessions."""
         app, user = scope
         visible = f"state-of-{app if user is None else user}"
-        place = self._store.backend.space, session_owner(self._store, user)
+        place = read_store(self._store).space, session_owner(self._store, user)
         return derived_session_id(visible, "state", app, user, *place)
 
     def _open(self, scope: Scope) -> Session:

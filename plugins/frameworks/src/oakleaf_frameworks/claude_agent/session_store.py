@@ -26,8 +26,7 @@ from claude_agent_sdk import (
 )
 
 from oakleaf.errors import InvalidMessage, InvalidValue, SessionTrashed, StaleLeaf
-from oakleaf.ext import read
-from oakleaf.log.log import Log
+from oakleaf.ext import read_store, session_of
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionRow
 from oakleaf_frameworks.claude_agent.lines import KEY
@@ -110,7 +109,7 @@ class OakleafSessionStore(SessionStore):
     def _write(self, key: SessionKey, writer: TranscriptWriter, lines: list[TranscriptLine]) -> None:
         for attempt in range(MAX_ATTEMPTS):
             try:
-                index = writer.index or TranscriptIndex(self._find_or_start(key, lines).log)
+                index = writer.index or TranscriptIndex(self._find_or_start(key, lines))
                 writer.index = None  # if the write fails halfway, the index is read again
                 writer.index = _append_new(index, key, lines, self._present_sources(key, lines))
                 return
@@ -122,16 +121,16 @@ class OakleafSessionStore(SessionStore):
         """Return which of the sessions that lines were copied from are in the store, the trash included."""
         names = {name for line in lines if (name := copied_from(line)) is not None}
         ids = {name: self._base_id({"project_key": key["project_key"], "session_id": name}) for name in names}
-        return {name for name in names if self.store.backend.find_session(ids[name]) is not None}
+        return {name for name in names if read_store(self.store).find_session(ids[name]) is not None}
 
     def _load(self, key: SessionKey) -> list[TranscriptLine] | None:
         session = self._session(key)
-        return transcript_lines(session.log, read(session).blob) or None if session is not None else None
+        return transcript_lines(session) or None if session is not None else None
 
     def _summaries(self, project_key: str) -> list[SessionSummaryEntry]:
         summaries: list[SessionSummaryEntry] = []
         for row in self._rows(project_key):
-            state = Log(self.store.backend, row, self.store.runtime).state.get(KEY)
+            state = session_of(self.store, row).state.get(KEY)
             data = state if isinstance(state, dict) else {}
             mtime = row.updated_at // 1_000
             summaries.append({"session_id": row.tags[SESSION_TAG], "mtime": mtime, "data": data})
@@ -146,7 +145,7 @@ class OakleafSessionStore(SessionStore):
         with self._lock:
             self._writers.clear()  # later appends start new sessions
         for session_id in session_ids:
-            if self.store.backend.session(session_id).trashed_at is None:
+            if self.store.session(session_id).row.trashed_at is None:
                 self.store.delete(session_id)
 
     # -- keys and sessions -------------------------------------------------------------------------
@@ -164,8 +163,8 @@ class OakleafSessionStore(SessionStore):
                 yield row
 
     def _session(self, key: SessionKey) -> Session | None:
-        row = self.store.backend.find_session(self._current_id(key)) or self._imported_row(key)
-        return None if row is None else Session(Log(self.store.backend, row, self.store.runtime))
+        row = read_store(self.store).find_session(self._current_id(key)) or self._imported_row(key)
+        return None if row is None else session_of(self.store, row)
 
     def _imported_row(self, key: SessionKey) -> SessionRow | None:
         """Find a transcript imported in a bundle: it has the session id of the store it came from."""
@@ -194,7 +193,7 @@ class OakleafSessionStore(SessionStore):
 
     def _base_id(self, key: SessionKey) -> str:
         """Return the id of a transcript's session: the same in every process, different for each key and tenant."""
-        store = self.store.backend
+        store = read_store(self.store)
         parts = (store.space, store.owner, key["project_key"], key["session_id"], key.get("subpath"))
         hashed = sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:12]
         last = (key.get("subpath") or "").rpartition("/")[2]
@@ -205,7 +204,9 @@ class OakleafSessionStore(SessionStore):
         """Return the id of the transcript's current session: deleted ones keep theirs, and the next gets a number."""
         base = session_id = self._base_id(key)
         count = 1
-        while (row := self.store.backend.find_session(session_id)) is not None and row.trashed_at is not None:
+        while (
+            row := read_store(self.store).find_session(session_id)
+        ) is not None and row.trashed_at is not None:
             count += 1
             session_id = f"{base}-{count}"
         return session_id
@@ -233,14 +234,14 @@ def _append_new(
     try:
         BatchWriter(index, sources=sources).write(index.number(new), state)
     except (InvalidMessage, InvalidValue):  # a line that cannot be a message: store all of them unchanged
-        index = TranscriptIndex(index.log)
+        index = TranscriptIndex(index.session)
         BatchWriter(index, parses=False).write(index.number(index.new_lines(new)), state)
     return index
 
 
 def _summary(index: TranscriptIndex, key: SessionKey, new: list[TranscriptLine]) -> dict[str, Any] | None:
     """Return the update of the state by which the SDK lists a session; None if nothing changed."""
-    before = index.log.state.get(KEY)
+    before = index.session.state.get(KEY)
     data = before if isinstance(before, dict) else {}
     summary: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": data}
     after = fold_session_summary(summary, key, cast("list[SessionStoreEntry]", new))["data"]

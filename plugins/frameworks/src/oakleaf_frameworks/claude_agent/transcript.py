@@ -20,9 +20,10 @@ from oakleaf.core.messages import Message, tool_result
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import Call, Usage
+from oakleaf.ext import read
 from oakleaf.ingest.records import LossReport
-from oakleaf.log.log import Log
-from oakleaf.wire import Answer, Blobs
+from oakleaf.session import Session
+from oakleaf.wire import Answer
 from oakleaf_frameworks.claude_agent.lines import (
     KEY,
     THINKING,
@@ -94,8 +95,8 @@ class LineGroup(Struct):
 class TranscriptIndex:
     """What a log holds of a transcript when the index is built; from then on one `BatchWriter` updates it."""
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
+    def __init__(self, session: Session) -> None:
+        self.session, self.reader = session, read(session)
         self.next_number = 0
         self.units: dict[str, str] = {}
         """By uuid of a line its unit; of a line without entries, the unit of its nearest ancestor that has some."""
@@ -152,7 +153,7 @@ class TranscriptIndex:
 
     def is_on_path(self, unit: str) -> bool:
         end = self.ends.get(unit)
-        ranges = self.log.ranges() if end is not None else ()
+        ranges = self.reader.ranges() if end is not None else ()
         return any(end and r.branch == end.branch and r.first <= end.seq <= r.last for r in ranges)
 
     # -- recording lines ---------------------------------------------------------------------------
@@ -195,9 +196,8 @@ class TranscriptIndex:
         leaves: dict[int, list[Leaf]] = {}
         tails: dict[Leaf, Leaf] = {}
         last = Leaf(0, 0)
-        for stored in self.log.store.entries(self.log.session_id):
-            entry = stored.entry.to_entry(stored.branch)
-            record, leaf = record_of(entry), Leaf(stored.branch, entry.seq)
+        for entry in self.session.entries():
+            record, leaf = record_of(entry), Leaf(entry.branch, entry.seq)
             is_note = isinstance(entry.payload, Note)
             last = last if is_note and last.branch == leaf.branch else leaf
             tails[last] = leaf  # notes after an entry are part of where its unit ends
@@ -215,7 +215,7 @@ class TranscriptIndex:
         on_path = [(end.seq, unit) for unit, end in self.ends.items() if self.is_on_path(unit)]
         self.ends |= {unit: tails.get(end, end) for unit, end in self.ends.items()}
         self.tip = max(on_path)[1] if on_path else None
-        if self.ends and (self.tip is None or self.ends[self.tip] != self.log.leaf):
+        if self.ends and (self.tip is None or self.ends[self.tip] != self.session.leaf):
             self.tip = STRAY  # another writer has moved the leaf or appended
 
     def _add_lines(
@@ -239,10 +239,10 @@ class TranscriptIndex:
             group.has_waited = True
 
 
-def transcript_lines(log: Log, blobs: Blobs) -> list[TranscriptLine]:
+def transcript_lines(session: Session) -> list[TranscriptLine]:
     """Return every line of a transcript, in the order they came."""
-    entries = (stored.entry.to_entry(stored.branch) for stored in log.store.entries(log.session_id))
-    lines = (numbered for entry in entries for numbered in stored_lines(entry, blobs))
+    blobs = read(session).blob
+    lines = (numbered for entry in session.entries() for numbered in stored_lines(entry, blobs))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
 
 
@@ -269,8 +269,8 @@ class BatchWriter:
 
     def __init__(self, index: TranscriptIndex, *, parses: bool = True, sources: Collection[str] = ()) -> None:
         self._sources = sources
-        self.index, self.log, self.parses = index, index.log, parses
-        self.cursor: Cursor = index.log.cursor
+        self.index, self.session, self.parses = index, index.session, parses
+        self.cursor: Cursor = index.reader.cursor
         self._drafts: list[Draft] = []
         self._calls: list[Call] = []
         self._units: list[tuple[str, int]] = []
@@ -366,10 +366,10 @@ class BatchWriter:
         if unit is None or index.tip is None or unit == index.tip:
             return
         self._flush()
-        leaf = self.log.leaf_at(0) if unit == ROOT else index.ends.get(unit)
+        leaf = index.reader.leaf_at(0) if unit == ROOT else index.ends.get(unit)
         if leaf is not None:
-            self.log.move(leaf)
-            self.cursor, index.tip = self.log.cursor, unit or None
+            self.session.log.move(leaf)
+            self.cursor, index.tip = index.reader.cursor, unit or None
 
     def _add_entries(self, group: LineGroup, parsed: ParsedGroup) -> None:
         first = parsed.payloads[0]
@@ -418,7 +418,9 @@ class BatchWriter:
 
     def _call(self, answer: Answer, usage: Usage) -> Call:
         after, (provider, model) = self.cursor.seq, (answer.provider, answer.model)
-        return model_call(self.log, usage, provider, model, after=after, answer=after + 1, units=answer.units)
+        return model_call(
+            self.session, usage, provider, model, after=after, answer=after + 1, units=answer.units
+        )
 
     # -- lines that stay lines ---------------------------------------------------------------------
 
@@ -457,7 +459,7 @@ class BatchWriter:
         if not self._drafts:
             return
         columns = {**(model_column(self._calls) or {}), **(row or {})}
-        appended = self.log.append(self._drafts, calls=self._calls, row=columns or None)
+        appended = self.session.log.append(self._drafts, calls=self._calls, row=columns or None)
         tip = self.index.tip
         for unit, seq in self._units:
             self.index.add_entry(unit, Leaf(appended.leaf.branch, seq))
@@ -465,7 +467,7 @@ class BatchWriter:
         if tip is not None:
             self.index.ends[tip] = appended.leaf  # including the notes after it
         self._drafts, self._calls, self._units = [], [], []
-        self.cursor = self.log.cursor
+        self.cursor = self.index.reader.cursor
 
 
 def _not_yet_stored(lines: Iterable[NumberedLine]) -> list[NumberedLine]:

@@ -18,7 +18,6 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from msgspec import Struct
 
-from oakleaf.agent.tool_batch import UNKNOWN
 from oakleaf.core.codec import MAX_INT_BITS, decode, encode, from_json, to_json
 from oakleaf.core.media import has_inline_bytes, may_hold_bytes
 from oakleaf.core.messages import (
@@ -37,6 +36,7 @@ from oakleaf.core.redact import Redactor, pack_bytes, unpack_bytes
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Usage
 from oakleaf.errors import StoreDamaged, UnrecognizedReply
+from oakleaf.ext import UNKNOWN_OUTCOME
 from oakleaf.wire.parsing import parse_base64
 from oakleaf_importers.formats.langchain import media_source, read_units, read_usage
 
@@ -103,7 +103,7 @@ def _parts(message: BaseMessage, role: Role) -> Iterator[Part]:
     pieces = list(_pieces(message.content, role))
     if isinstance(message, ToolMessage):
         content = tuple(piece for piece in pieces if isinstance(piece, Text | Media | Attachment))
-        outcome: Outcome = "unknown" if message.content == UNKNOWN else "done"
+        outcome: Outcome = "unknown" if message.content == UNKNOWN_OUTCOME else "done"
         yield ToolResult(message.tool_call_id, content, message.status == "error", outcome)
         return
     yield from pieces

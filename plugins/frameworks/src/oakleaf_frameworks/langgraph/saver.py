@@ -42,10 +42,9 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.types import Command
 from msgspec import Struct
 
-from oakleaf.agent.tool_batch import UNKNOWN
 from oakleaf.core.codec import check_text
 from oakleaf.errors import InvalidArgument, NotFound, SessionTrashed
-from oakleaf.log.async_bridge import AsyncBridge
+from oakleaf.ext import UNKNOWN_OUTCOME, AsyncBridge, read_store
 from oakleaf.store import Store
 from oakleaf_frameworks.langgraph.checkpoints import CheckpointRecord, NewCheckpoint
 from oakleaf_frameworks.langgraph.messages import ValueCodec
@@ -86,7 +85,7 @@ class OnceCall(Struct, frozen=True):
             return None
         if record.status == "done":
             return cast(ToolResponse, self.thread.call_result(record, self.codec))
-        return ToolMessage(UNKNOWN, name=self.name, tool_call_id=self.call_id, status="error")
+        return ToolMessage(UNKNOWN_OUTCOME, name=self.name, tool_call_id=self.call_id, status="error")
 
     def end(self, status: str, response: ToolResponse | None = None) -> None:
         """Record how the call ended."""
@@ -416,7 +415,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
     @property
     def _codec(self) -> ValueCodec:
         return ValueCodec(
-            self.serde, self.store.runtime.redactor
+            self.serde, read_store(self.store).redactor
         )  # not cached: the base class swaps the serde of a copy
 
     def _stored_id(self, thread_id: object) -> str:

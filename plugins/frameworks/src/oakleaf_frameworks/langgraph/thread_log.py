@@ -25,7 +25,7 @@ from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import Call
 from oakleaf.errors import OrphanResult, StaleLeaf
-from oakleaf.log.log import Log
+from oakleaf.ext import SessionReader, read
 from oakleaf.session import Session
 from oakleaf.stores.base import Fact, SessionRow
 from oakleaf_frameworks.langgraph.checkpoints import (
@@ -92,7 +92,7 @@ class ThreadLog:
     """A session with an index of its latest checkpoints. Safe to use from several threads."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self.log = session, session.log
+        self.session, self.reader = session, read(session)
         self.index = CheckpointIndex()
         self._lock = RLock()
         self._first_fact = self._last_fact = 0
@@ -117,7 +117,7 @@ class ThreadLog:
     def catch_up(self) -> SessionRow:
         """Read what others have written since, and reload the leaf."""
         with self._lock:
-            row = self.log.refresh()
+            row = self.session.refresh()
             if not self._last_fact:
                 self.index, self._first_fact, self._has_position = CheckpointIndex(), row.facts + 1, False
                 while self._add_earlier() and not self._has_position:
@@ -125,7 +125,7 @@ class ThreadLog:
                 self._locate()
                 self._last_fact = row.facts
             elif row.facts != self._last_fact:
-                facts = self.log.store.journal(self.log.session_id, self._last_fact)
+                facts = self.session.journal(self._last_fact)
                 entries = self._read_spans(facts)
                 for fact in facts:
                     for leaf, data in _notes(fact, entries):
@@ -142,7 +142,7 @@ class ThreadLog:
         if not count:
             return False
         after = self._first_fact - 1 - count
-        facts = self.log.store.journal(self.log.session_id, after, count)
+        facts = self.session.journal(after, count)
         entries = self._read_spans(facts)
         for fact in reversed(facts):
             for leaf, data in reversed(_notes(fact, entries)):
@@ -167,7 +167,7 @@ class ThreadLog:
         for branch, first, last in filter(None, map(_span, facts)):
             span = spans.get(branch, (first, last))
             spans[branch] = min(first, span[0]), max(last, span[1])
-        store, session_id = self.log.store, self.log.session_id
+        store, session_id = self.reader.store, self.session.session_id
         return {
             branch: store.path(session_id, leaf=Leaf(branch, last), first=first).entries
             for branch, (first, last) in spans.items()
@@ -209,7 +209,7 @@ class ThreadLog:
         with self._lock:
             if self.catch_up().relation == "fork":  # what it inherits is not in its journal
                 self.add_all()
-            changes = [self.log.find_change(run_key(run_id)) for run_id in run_ids]
+            changes = [self.reader.find_change(run_key(run_id)) for run_id in run_ids]
             self._add_since(min((change.facts for change in changes if change is not None), default=None))
             return [record for record in self.index.listed() if record.run_id in run_ids]
 
@@ -237,8 +237,8 @@ class ThreadLog:
 
     def _locate(self) -> None:
         """Find the newest checkpoint on the path to the leaf, and what follows it."""
-        leaf = self.log.leaf if self._leaf_before_move is None else self._leaf_before_move
-        ranges = self.log.store.path(self.log.session_id, leaf=leaf, first=leaf.seq + 1).ranges
+        leaf = self.session.leaf if self._leaf_before_move is None else self._leaf_before_move
+        ranges = self.reader.store.path(self.session.session_id, leaf=leaf, first=leaf.seq + 1).ranges
         last_seqs = {part.branch: part.last for part in ranges}
         newest = self._newest_within(last_seqs)
         while newest is None and self._add_earlier():
@@ -247,7 +247,7 @@ class ThreadLog:
             newest = self.find(newest.parent)
         self._newest = None if newest is None else newest.checkpoint_id
         first = 1 if newest is None else newest.leaf.seq + 1
-        tail = self.log.store.path(self.log.session_id, leaf=leaf, first=first).entries
+        tail = self.reader.store.path(self.session.session_id, leaf=leaf, first=first).entries
         notes = [note_data(entry) or {} for entry in tail]
         self._has_foreign_tail = not all(data.keys() & {"writes", "dropped", "call"} for data in notes)
 
@@ -263,11 +263,11 @@ class ThreadLog:
             self.catch_up()
         newest = self.index.checkpoints.get(self._newest or "")
         if self._leaf_before_move is not None:
-            self.log.move(self._leaf_before_move, data={KEY: BACK})
+            self.session.log.move(self._leaf_before_move, data={KEY: BACK})
             self._leaf_before_move = None
         elif self._was_rewound and self._has_foreign_tail:
-            leaf = self._leaf_at(self.log.leaf, 0) if newest is None else newest.leaf
-            self.log.move(leaf, data={KEY: BACK})
+            leaf = self._leaf_at(self.session.leaf, 0) if newest is None else newest.leaf
+            self.session.log.move(leaf, data={KEY: BACK})
             self._has_foreign_tail = False
         self._was_rewound = False
 
@@ -294,7 +294,7 @@ class ThreadLog:
         base = self._base(parent)
         if same < len(parent_path.messages):
             base = self._leaf_at(base, parent_path.messages[same - 1].seq if same else 0)
-        builder = EntryBuilder(self.log, codec, base, parent_path.messages[:same])
+        builder = EntryBuilder(self.session, codec, base, parent_path.messages[:same])
         if new.metadata.get("source") != "loop" or (parent is not None and parent.is_input):
             recorded = None  # these messages were given to the graph, no model of it made them
         for message in (new.messages or [])[same:]:
@@ -309,9 +309,9 @@ class ThreadLog:
         builder.add_starts(
             self.index.has_started
         )  # tools may run before the checkpoint with their calls is put
-        leaf, newest, had_tail = self.log.leaf, self._newest, self._has_foreign_tail
+        leaf, newest, had_tail = self.session.leaf, self._newest, self._has_foreign_tail
         if base != leaf:
-            self.log.move(base, data={KEY: TO_APPEND})
+            self.session.log.move(base, data={KEY: TO_APPEND})
             self._leaf_before_move = leaf  # until it is appended: if that fails, the leaf moves back
         self._append(builder, data)
         self._leaf_before_move = None
@@ -320,15 +320,15 @@ class ThreadLog:
         if recorded is not None:
             recorded.add(builder.calls)
         if newest is not None and newest > new.checkpoint_id:
-            self.log.move(leaf, data={KEY: BACK})  # a late checkpoint: the thread stays where it is
+            self.session.log.move(leaf, data={KEY: BACK})  # a late checkpoint: the thread stays where it is
             self._newest, self._has_foreign_tail = newest, had_tail
 
     def _append(self, builder: EntryBuilder, data: dict[str, Any]) -> None:
-        run_id, leaf = data.get("run_id"), self.log.leaf
+        run_id, leaf = data.get("run_id"), self.session.leaf
         key = None if run_id is None or run_id in self._runs else run_key(run_id)
-        if self.log.find_change(key) is not None:
+        if self.reader.find_change(key) is not None:
             key = None
-        appended = self.log.append(
+        appended = self.session.log.append(
             builder.drafts,
             key=key,
             calls=builder.calls,
@@ -336,7 +336,7 @@ class ThreadLog:
             facts=builder.facts,
         )
         if appended.repeated:  # another writer was faster with the first checkpoint of the run
-            raise StaleLeaf(self.log.session_id, leaf, appended.leaf)
+            raise StaleLeaf(self.session.session_id, leaf, appended.leaf)
         if run_id is not None:
             self._runs.add(run_id)
         self.index.add(appended.leaf, data, self._last_fact + 1)
@@ -349,19 +349,19 @@ class ThreadLog:
             return KnownPath()
         if self._known.leaf == record.leaf:
             return self._known
-        paths = PathCache(self.log, [record.leaf])
+        paths = PathCache(self.reader, [record.leaf])
         return known_path(record, paths.messages(record.leaf), paths.note(record.leaf))
 
     def _base(self, parent: CheckpointRecord | None) -> Leaf:
         """Return where to append after `parent`: at the leaf if the thread is there, else on a branch."""
         is_next = self._newest == (None if parent is None else parent.checkpoint_id)
         if is_next and not self._has_foreign_tail:
-            return self.log.leaf
-        return self._leaf_at(self.log.leaf, 0) if parent is None else parent.leaf
+            return self.session.leaf
+        return self._leaf_at(self.session.leaf, 0) if parent is None else parent.leaf
 
     def _leaf_at(self, leaf: Leaf, seq: int) -> Leaf:
         """Return the entry `seq` on the path to `leaf`, with the branch that holds it."""
-        ranges = self.log.store.path(self.log.session_id, leaf=leaf, first=leaf.seq + 1).ranges
+        ranges = self.reader.store.path(self.session.session_id, leaf=leaf, first=leaf.seq + 1).ranges
         branches = (part.branch for part in ranges if part.first <= seq <= part.last)
         return Leaf(next(branches, ranges[0].branch if ranges else leaf.branch), seq)
 
@@ -412,13 +412,13 @@ class ThreadLog:
         self._append_note({"dropped": list(checkpoint_ids)}, codec)
         latest = self.latest()
         if latest is not None and latest.checkpoint_id != self._newest:
-            self.log.move(latest.leaf, data={KEY: BACK})  # the session shows what the graph gets
+            self.session.log.move(latest.leaf, data={KEY: BACK})  # the session shows what the graph gets
             self._newest, self._has_foreign_tail = latest.checkpoint_id, False
 
     def _append_note(
         self, data: dict[str, Any], codec: ValueCodec, started_calls: Collection[str] = ()
     ) -> None:
-        builder = EntryBuilder(self.log, codec)
+        builder = EntryBuilder(self.session, codec)
         builder.add(Note({KEY: data}, hidden=True))
         builder.add_starts(started_calls.__contains__)
         self._append(builder, data)
@@ -452,7 +452,7 @@ class ThreadLog:
 
     def call_result(self, record: CallRecord, codec: ValueCodec) -> Any:
         """Return the result of a call that is done."""
-        return codec.decode(PathCache(self.log, [record.leaf]).note(record.leaf)["call"]["result"])
+        return codec.decode(PathCache(self.reader, [record.leaf]).note(record.leaf)["call"]["result"])
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -462,7 +462,7 @@ class ThreadLog:
         for record in records:
             self._add_since(record.writes_since)
             leaves.extend(self.index.leaves(record.checkpoint_id))
-        return PathCache(self.log, leaves)
+        return PathCache(self.reader, leaves)
 
     def metadata(self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec) -> dict[str, Any]:
         metadata: dict[str, Any] = codec.decode(paths.note(record.leaf)["metadata"])
@@ -549,13 +549,15 @@ class EntryBuilder:
 
     def __init__(
         self,
-        log: Log,
+        session: Session,
         codec: ValueCodec,
         base: Leaf | None = None,
         messages: Sequence[StoredMessage] = (),
     ) -> None:
-        self._log, self._codec = log, codec
-        self._cursor: Cursor = log.cursor if base is None or base == log.leaf else log.cursor_at(base)
+        self._session, self._codec, reader = session, codec, read(session)
+        self._cursor: Cursor = (
+            reader.cursor if base is None or base == session.leaf else reader.cursor_at(base)
+        )
         self.messages = list(messages)
         self.drafts: list[Draft] = []
         self.calls: list[Call] = []
@@ -607,7 +609,7 @@ class EntryBuilder:
         return True
 
     def _remember(self, content: Message | dict[str, Any]) -> None:
-        stored, redactor = stored_message(self._cursor.seq, content), self._log.runtime.redactor
+        stored, redactor = stored_message(self._cursor.seq, content), read(self._session).store.redactor
         if redactor.may_contain_secret(stored.body):
             hidden = (
                 redactor.redact_payload(content)
@@ -629,7 +631,14 @@ class EntryBuilder:
         after, answer = self._cursor.seq - 1, self._cursor.seq
         self.calls.append(
             model_call(
-                self._log, usage, provider, model, after=after, answer=answer, call_id=call_id, units=units
+                self._session,
+                usage,
+                provider,
+                model,
+                after=after,
+                answer=answer,
+                call_id=call_id,
+                units=units,
             )
         )
 
@@ -637,8 +646,8 @@ class EntryBuilder:
 class PathCache:
     """Paths of a log, each read once and only as far as needed."""
 
-    def __init__(self, log: Log, leaves: Iterable[Leaf]) -> None:
-        self._log = log
+    def __init__(self, reader: SessionReader, leaves: Iterable[Leaf]) -> None:
+        self._store, self._session_id = reader.store, reader.session_id
         self._spans: dict[int, tuple[int, int]] = {}
         self._entries: dict[int, list[Entry]] = {}
         self._messages: dict[int, list[StoredMessage]] = {}
@@ -651,8 +660,8 @@ class PathCache:
         first, last = self.note(leaf)["message_seqs"] or (1, 0)
         messages = self._messages.get(leaf.branch, [])
         if last and (not messages or messages[-1].seq < last):
-            store, session_id = self._log.store, self._log.session_id
-            messages = path_messages(store.path(session_id, leaf=leaf, first=first, last=last).entries)
+            path = self._store.path(self._session_id, leaf=leaf, first=first, last=last)
+            messages = path_messages(path.entries)
             self._messages[leaf.branch] = messages
         return [message for message in messages if message.seq <= last]
 
@@ -661,13 +670,13 @@ class PathCache:
         number = leaf.seq if seq is None else seq
         entries = self._entries.get(leaf.branch) or self._read(leaf.branch)
         if number < entries[0].seq:  # a value that was set long ago
-            entries = self._log.store.path(self._log.session_id, leaf=leaf, first=number, last=number).entries
+            entries = self._store.path(self._session_id, leaf=leaf, first=number, last=number).entries
         return note_data(entries[number - entries[0].seq]) or {}
 
     def _read(self, branch: int) -> list[Entry]:
         first, last = self._spans[branch]
         leaf = Leaf(branch, last)
-        self._entries[branch] = self._log.store.path(self._log.session_id, leaf=leaf, first=first).entries
+        self._entries[branch] = self._store.path(self._session_id, leaf=leaf, first=first).entries
         return self._entries[branch]
 
 
@@ -705,7 +714,7 @@ class RecordedCalls:
 
     def __contains__(self, call_id: object) -> bool:
         if self._call_ids is None:
-            inherited = self._session.log.store.inherited_calls(self._session.session_id)
+            inherited = read(self._session).inherited_calls()
             self._call_ids = {call.call_id for call in [*self._session.model_calls("tree"), *inherited]}
         return call_id in self._call_ids
 

@@ -14,9 +14,8 @@ from itertools import chain
 from threading import Lock
 from typing import Any
 
-from oakleaf.core.entries import Settings
 from oakleaf.errors import NotFound
-from oakleaf.log.fork import fork
+from oakleaf.ext import fork_at, read, read_store
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionQuery, SessionRow
@@ -136,7 +135,7 @@ class Threads:
 
     def _names(self, *queries: SessionQuery) -> Iterator[tuple[str, str]]:
         names = set()
-        for row in chain.from_iterable(map(self.store.backend.all_sessions, queries)):
+        for row in chain.from_iterable(map(read_store(self.store).all_sessions, queries)):
             name = row.conversation_id, row.tags.get(NAMESPACE_TAG, "")
             if name not in names and row.relation != "replay":
                 names.add(name)
@@ -146,9 +145,9 @@ class Threads:
 
     def fork(self, source: ThreadLog, thread: str) -> ThreadLog:
         """Start a thread on the path of another. No entry is copied."""
-        log = source.log
-        tags = self.store.backend.session(log.session_id).tags
-        forked = fork(log, log.cut(log.leaf.seq), Settings(), conversation_id=thread, tags=tags)
+        session, open_calls = source.session, source.session.open_tool_calls
+        leaf = read(session).leaf_at(open_calls[0].seq - 1) if open_calls else session.leaf
+        forked = fork_at(session, leaf, conversation_id=thread, tags=session.row.tags)
         return self._cache(thread, "", self.store.session(forked.session_id))
 
     def delete(self, thread: str) -> None:

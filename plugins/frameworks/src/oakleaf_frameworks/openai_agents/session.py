@@ -35,9 +35,7 @@ from oakleaf.core.messages import Message
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
-from oakleaf.ext import read
-from oakleaf.log.async_bridge import AsyncBridge
-from oakleaf.log.log import Log
+from oakleaf.ext import AsyncBridge, read
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf_frameworks.openai_agents.items import Item, ItemDraftBuilder, is_ahead, path_items
@@ -195,7 +193,7 @@ class OakleafSession:
 
     def _add(self, items: Sequence[object]) -> None:
         log = self._session.log
-        rest = self._ahead.remaining(log, items)
+        rest = self._ahead.remaining(self._session, items)
         if rest is None:  # the SDK changed what was written ahead: its version wins
             log.move(self._ahead.base)
             self._ahead.clear()
@@ -270,14 +268,14 @@ class OakleafSession:
 
     def _replace_after(self, seq: int, items: Sequence[object], model: str | None = None) -> None:
         """Move the leaf back to `seq` and append items there, on a branch, in one commit."""
-        log = self._session.log
-        base = log.leaf_at(seq)
-        open_calls = log.cursor_at(base).open_calls if seq else ()
+        reader = read(self._session)
+        base = reader.leaf_at(seq)
+        open_calls = reader.cursor_at(base).open_calls if seq else ()
         drafts = (
             ItemDraftBuilder([call.call.id for call in open_calls], model=model).add(items) if items else []
         )
         self._ahead.clear()
-        log.move(base, drafts=drafts)
+        self._session.log.move(base, drafts=drafts)
 
     def _clear(self) -> None:
         self._session.refresh()
@@ -327,7 +325,7 @@ class OakleafSession:
             self._ahead.add(base, log.leaf, [item])
 
     def _call(self, usage: CallUsage) -> Call:
-        return model_call(self._session.log, *usage, after=self._session.leaf.seq, answer=None)
+        return model_call(self._session, *usage, after=self._session.leaf.seq, answer=None)
 
 
 class ItemSuffix(Struct, frozen=True):
@@ -355,10 +353,10 @@ class WrittenAhead:
     def clear(self) -> None:
         self._items.clear()
 
-    def remaining(self, log: Log, items: Sequence[object]) -> Sequence[object] | None:
+    def remaining(self, session: Session, items: Sequence[object]) -> Sequence[object] | None:
         """Return the items that are not written yet; None if they are a changed version of the written step."""
         written = self._items
-        is_on_path = log.leaf.seq >= self._leaf.seq and log.leaf_at(self._leaf.seq) == self._leaf
+        is_on_path = session.leaf.seq >= self._leaf.seq and read(session).contains(self._leaf)
         if not is_on_path or not any(map(self._matches, items)):
             # Nothing was written ahead, or a failed run wrote it: its calls may have run and stay on the path.
             self.clear()

@@ -16,7 +16,6 @@ from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
 
-from msgspec.structs import replace
 from pydantic import TypeAdapter
 from pydantic_ai import CallToolsNode, RunContext, ToolReturn
 from pydantic_ai.agent import AgentRunResult
@@ -40,18 +39,13 @@ from pydantic_ai.models import ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests, ToolDefinition
 from pydantic_ai.usage import RunUsage
 
-from oakleaf import Cut
-from oakleaf.agent.call_status import read_call_status
-from oakleaf.agent.tool_batch import UNKNOWN
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Entry
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import StaleLeaf
-from oakleaf.ext import read
-from oakleaf.log.async_bridge import AsyncBridge
-from oakleaf.log.log import Log
+from oakleaf.ext import UNKNOWN_OUTCOME, AsyncBridge, fork_at, read, read_store, session_of
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionQuery, SessionRow
@@ -214,7 +208,7 @@ class OakleafSteps(AbstractCapability[Any]):
     ) -> Any:
         is_first = await self.store.write_tool_start(self._conversation.conversation_id, call.tool_call_id)
         if not (is_first or is_repeatable(tool_def.metadata) or call.tool_call_id in self._deferred):
-            raise ToolFailed(UNKNOWN)
+            raise ToolFailed(UNKNOWN_OUTCOME)
         self._deferred.discard(call.tool_call_id)
         return await handler(args)
 
@@ -268,7 +262,7 @@ class Conversations:
         return None
 
     def _open(self, row: SessionRow) -> Session:
-        return Session(Log(self._store.backend, row, self._store.runtime))
+        return session_of(self._store, row)
 
     def record(self, conversation_id: str) -> ConversationRecord | None:
         session = self.find(conversation_id)
@@ -333,7 +327,7 @@ class Conversations:
         self, session: Session, leaf: Leaf, limit: int | None
     ) -> tuple[list[PathMessage], str | None]:
         """Return the latest messages up to a leaf, and the entry id of the one before them."""
-        store, many = session.log.store, None if limit is None else 4 * limit + 4
+        store, many = read_store(self._store), None if limit is None else 4 * limit + 4
         while many is not None:
             path = store.path(session.session_id, leaf=leaf, newest=many).entries
             if len(path) < many:
@@ -349,7 +343,7 @@ class Conversations:
 
     def _prompt(self, session: Session, before: Entry) -> str | None:
         leaf = Leaf(before.branch, before.seq)
-        return fold_settings(session.log.store.control_entries(session.session_id, leaf=leaf)).prompt
+        return fold_settings(read(session).at(leaf).control_entries()).prompt
 
     def _session_of(self, entry_id: str) -> Session:
         """Return the session of an entry: remembered, found by the key of the change that ends with it, or, if it is not
@@ -357,7 +351,7 @@ class Conversations:
         session_id = self._session_ids.get(entry_id)
         if session_id is not None:
             return self._store.session(session_id)
-        for row in self._store.backend.sessions(SessionQuery(key=_change_key(entry_id))).sessions:
+        for row in read_store(self._store).sessions(SessionQuery(key=_change_key(entry_id))).sessions:
             if row.relation in CONVERSATION_RELATIONS:
                 return self._open(row)
         rows = [row for row in self._store.all_sessions() if row.relation in CONVERSATION_RELATIONS]
@@ -371,7 +365,7 @@ class Conversations:
 
     def _leaf_of(self, session: Session, entry_id: str) -> Leaf | None:
         """Return where in a session's tree an entry of the framework ends."""
-        change = session.log.find_change(_change_key(entry_id))
+        change = read(session).find_change(_change_key(entry_id))
         if change is not None:
             return change.leaf
         tail = list(path_messages(session.path(last=8), no_blob))
@@ -422,51 +416,27 @@ class Conversations:
 
     def _fork(self, source: Session, leaf: Leaf, conversation_id: str, tags: dict[str, str]) -> Session:
         """Fork anywhere in the source's tree, even where calls are open: the framework can continue there."""
-        store, runtime = self._store.backend, self._store.runtime
-        row, detail = store.session_with_detail(source.session_id)
-        now = runtime.now()
-        new = SessionRow(
-            session_id=runtime.new_id("ses"),
-            space=row.space,
-            owner=row.owner,
-            conversation_id=conversation_id,
-            agent=row.agent,
-            title=conversation_id,
-            tags=tags,
-            relation="fork",
-            parent_session=row.session_id,
-            model=row.model,
-            started_at=now,
-            updated_at=now,
-        )
-        log = Log(store, replace(row, leaf=leaf), runtime)
-        forked, cursor = log.fork(Cut(leaf.seq, leaf.seq), new, replace(detail, state=None), None, row.facts)
-        return Session(Log(store, forked, runtime, cursor))
+        return fork_at(source, leaf, conversation_id=conversation_id, title=conversation_id, tags=tags)
 
     def _move(self, session: Session, record: ConversationRecord, parent: str | None) -> None:
-        leaf = session.log.leaf_at(0) if parent is None else self._leaf_of(session, parent)
+        leaf = read(session).leaf_at(0) if parent is None else self._leaf_of(session, parent)
         if leaf is None:
             raise ConversationConflict(record.conversation_id)
         session.log.move(leaf)
 
     def _append(self, session: Session, record: ConversationRecord, new: list[ConversationEntry]) -> None:
-        log = session.log
-        prompt = (
-            fold_settings(log.store.control_entries(session.session_id, leaf=log.leaf)).prompt
-            if new
-            else None
-        )
+        prompt = fold_settings(read(session).control_entries()).prompt if new else None
         open_calls = [call.call.id for call in session.open_tool_calls]
         builder = MessageDraftBuilder(open_calls, prompt, self._tail(session)[1], _started_calls(session))
         dumped = ModelMessagesTypeAdapter.dump_python([entry.message for entry in new], mode="json")
         for entry, message in zip(new, dumped, strict=True):
             builder.add(message, entry.id)
         builder.add_record(_record_fields(record))
-        calls = [self._call(log, log.leaf.seq + index, message) for index, message in builder.answers]
+        calls = [self._call(session, session.leaf.seq + index, message) for index, message in builder.answers]
         key = _change_key(new[-1].id) if new else None
-        log.append(builder.drafts, calls=calls, row=model_column(calls), key=key)
+        session.log.append(builder.drafts, calls=calls, row=model_column(calls), key=key)
 
-    def _call(self, log: Log, after: int, answer: Dumped) -> Call:
+    def _call(self, session: Session, after: int, answer: Dumped) -> Call:
         tokens, model = answer["usage"], answer.get("model_name")
         provider = answer.get("provider_name")
         provider = "gemini" if provider is not None and provider.startswith("google") else provider
@@ -477,7 +447,7 @@ class Conversations:
             tokens["cache_write_tokens"],
         )
         units = {name: tokens[name] for name in PRICED_UNITS if tokens.get(name)}
-        return model_call(log, usage, provider, model, after=after, answer=after + 1, units=units)
+        return model_call(session, usage, provider, model, after=after, answer=after + 1, units=units)
 
     def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
         session = self.find(conversation_id)
@@ -489,7 +459,7 @@ class Conversations:
         session = self.find(conversation_id)
         for call in () if session is None else session.open_tool_calls:
             if session is not None and call.call.id == call_id:
-                if (call.seq, call.index) in read_call_status(session.log).started:
+                if (call.seq, call.index) in read(session).call_status().started:
                     return False
                 session.log.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
         return True
@@ -518,7 +488,7 @@ def _started_calls(session: Session) -> set[str]:
     """Return the open calls that may have run."""
     if not session.open_tool_calls:
         return set()
-    started = read_call_status(session.log).started
+    started = read(session).call_status().started
     return {call.call.id for call in session.open_tool_calls if (call.seq, call.index) in started}
 
 

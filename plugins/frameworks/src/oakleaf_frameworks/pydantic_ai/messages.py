@@ -27,7 +27,6 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 
-from oakleaf.agent.tool_batch import UNKNOWN
 from oakleaf.core.codec import from_json, to_json
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Entry, Evidence, Note, Payload, Settings
@@ -44,6 +43,7 @@ from oakleaf.core.messages import (
     ToolCall,
     ToolResult,
 )
+from oakleaf.ext import UNKNOWN_OUTCOME
 from oakleaf.wire import Blobs
 from oakleaf.wire.media import with_reasoning
 from oakleaf.wire.parsing import parse_tool_call
@@ -403,7 +403,7 @@ def _parse_request_part(part: Dumped) -> tuple[Role | None, tuple[Part, ...], st
                 str(part.get("tool_call_id")),
                 (Text(text),),
                 error=outcome in ("failed", "retried", "denied", "interrupted"),
-                outcome="unknown" if text == UNKNOWN else _OUTCOMES.get(outcome, "done"),
+                outcome="unknown" if text == UNKNOWN_OUTCOME else _OUTCOMES.get(outcome, "done"),
             )
             return "tool", (result,), None if is_text else "json"
     return None, (), None
