@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import NotFound, Session, assistant, ext, user
+from oakleaf import NotFound, Session, ToolCall, Usage, assistant, ext, tool_result, user
 from oakleaf.core.fit import Budget, fit
 from oakleaf.core.tree import Leaf
-from oakleaf.errors import InvalidArgument, InvalidPosition, KeyReused, SessionRunning
+from oakleaf.errors import InvalidArgument, InvalidPosition, KeyReused, SessionRunning, SessionTrashed
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
 from oakleaf.store import Store
@@ -101,6 +101,11 @@ class TestPath:
 
 
 class TestJournal:
+    def test_a_cursor_elsewhere_is_the_one_that_was_there(self, stored: Session) -> None:
+        reader, leaf = ext.read(stored), ext.read(stored).leaf_at(1)
+        assert reader.cursor_at(leaf) == ext.read(ext.session_at(stored, leaf)).cursor
+        assert reader.cursor_at(stored.leaf) == reader.cursor
+
     def test_facts_come_backwards_and_by_kind(self, stored: Session) -> None:
         reader, journal = ext.read(stored), stored.journal()
         assert [*reader.facts_backwards()] == journal[::-1]
@@ -137,6 +142,19 @@ class TestCalls:
             assert {call.answer_seq for call in reader.calls_at(entry)} <= {entry.seq}
         own = [call for _, call in reader.calls_with_sessions("tree")]
         assert Counter(own) == Counter(stored.model_calls("tree"))
+
+    @pytest.mark.parametrize("view", ["own", "path", "tree"])
+    def test_usage_by_a_column_sums_to_the_view(self, stored: Session, view: Any) -> None:
+        reader = ext.read(stored)
+        assert sum(one.calls for one in reader.usage_by("model", view).values()) == stored.usage(view).calls
+        assert reader.usage_by("model", view, since=reader.store.now() + 1) == {}
+
+    def test_a_fork_inherits_the_calls_of_its_source(self, session: Session) -> None:
+        with session.turn("Hi") as turn:
+            turn.answer(assistant("Hello"), usage=Usage(1, 2))
+        fork = session.fork()
+        assert ext.read(fork).inherited_calls() == session.model_calls()
+        assert ext.read(session).inherited_calls() == []
 
     def test_a_call_that_waits_is_known_above_its_task(self, sample: Store) -> None:
         waiting = sample.session(sample_store.WAITING)
@@ -224,8 +242,51 @@ class TestStore:
         assert reader.find_change(session.session_id, "other") is None
         assert reader.find_change(other.session_id, "k") is None
 
+    def test_a_path_comes_with_row_and_detail_in_one_read(self, stored: Session, sample: Store) -> None:
+        snapshot = ext.read_store(sample).path(stored.session_id, newest=2, detail=True)
+        assert (snapshot.row, snapshot.entries) == (stored.row, stored.path(last=2))
+        assert snapshot.detail == ext.read(stored).detail()
+        assert ext.read_store(sample).path(stored.session_id).detail is None
+
 
 class TestHandles:
+    def test_a_handle_from_a_row_is_at_its_leaf(self, stored: Session, sample: Store) -> None:
+        handle = ext.session_of(sample, stored.row)
+        assert (handle.session_id, handle.leaf) == (stored.session_id, stored.leaf)
+        assert handle.path() == stored.path()
+
+    def test_a_fork_into_a_conversation_may_have_open_calls(self, store: Store) -> None:
+        source = store.start("a", tags={"from": "source"})
+        source.append([user("Look."), assistant("", ToolCall("c", "look", {})), tool_result("c", "a lamp")])
+        fork = ext.fork_at(
+            source, ext.read(source).leaf_at(2), conversation_id="con", title="T", tags={"a": "b"}
+        )
+        assert [call.call.id for call in fork.open_tool_calls] == ["c"]
+        row = fork.row
+        assert (row.conversation_id, row.title, row.tags, row.relation) == ("con", "T", {"a": "b"}, "fork")
+        assert row.parent_session == source.session_id
+        fork.append([tool_result("c", "nothing")])
+        assert len(source.path()) == 3
+        assert fork.verify() == []
+
+    def test_a_fork_of_a_session_in_the_trash_is_refused(self, store: Store) -> None:
+        source = store.start("a")
+        store.delete(source.session_id)
+        with pytest.raises(SessionTrashed):
+            ext.fork_at(source, source.leaf, conversation_id="con")
+
+    def test_a_handle_without_redaction_stores_text_as_it_is(self, store: Store) -> None:
+        key = "AKIA" + "Q" * 16
+        plain_store = ext.without_redaction(store)
+        assert isinstance(plain_store, Store)
+        session = plain_store.start("a", [user(key)])
+        plain = ext.without_redaction(store.session(session.session_id))
+        assert isinstance(plain, Session)
+        plain.append([user(key)])
+        store.session(session.session_id).append([user(key)])
+        texts = [entry.message.text for entry in store.session(session.session_id).path() if entry.message]
+        assert texts == [key, key, "[redacted]"]
+
     def test_a_handle_at_a_leaf_forks_from_there(self, stored: Session) -> None:
         leaf = ext.read(stored).leaf_at(1)
         there = ext.session_at(stored, leaf)
