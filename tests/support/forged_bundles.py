@@ -17,6 +17,7 @@ from oakleaf.agent.prompt_window import tree_message_limits
 from oakleaf.core.codec import chain_id
 from oakleaf.core.log_events import log_events
 from oakleaf.errors import NotFound, NothingToRedo, SessionTrashed
+from oakleaf.ext import read
 from oakleaf.log.ledger import by_turn
 from oakleaf.wire import PROVIDERS
 from support.sessions import tasks_of
@@ -136,12 +137,12 @@ def read_with_every_verb(store: Store) -> None:
 def _read(store: Store, session: Session) -> None:
     assert session.verify() == []
     session.hydrate()
-    for read in (
+    for verb in (
         *(session.path, session.transcript, session.entries, session.branches, session.journal),
         *(session.next_action, session.labels),
         *(session.model_calls, session.usage, session.pending_approvals, session.context),
     ):
-        read()
+        verb()
     assert isinstance(session.state, dict)
     for view in ("own", "path", "tree"):
         session.usage(view)
