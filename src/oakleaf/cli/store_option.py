@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -12,8 +13,7 @@ from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.ext import check_store_url, display_url, store_scheme
 
 if TYPE_CHECKING:
-    from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
-    from oakleaf.bundle.write import OnProgress
+    from oakleaf import BundleImportResult
     from oakleaf.store import Store
 
 
@@ -99,7 +99,11 @@ class StoreLocation:
         return self._open()
 
     def import_bundle(
-        self, source: PathOrFile, *, new_id: bool = False, progress: OnProgress | None = None
+        self,
+        source: str | os.PathLike[str] | BinaryIO,
+        *,
+        new_id: bool = False,
+        progress: Callable[[Any], None] | None = None,
     ) -> BundleImportResult:
         """Import a bundle; a bundle that is refused creates no store."""
         from oakleaf.ext import import_checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +18,7 @@ from oakleaf.errors import PostgresRequired
 from oakleaf.ext import task_queue
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.errors import EngineMissing, EngineNotInstalled
+from support import paths
 from support.absurd_queue import AbsurdQueue
 from support.foreign_plugins import Site
 from support.postgres import Database, DatabaseHost
@@ -102,6 +104,25 @@ def test_a_stranger_runs_a_task_with_the_workers_agents(queue: AbsurdQueue, site
         "completed",
         {"sum": 5, "attempt": 1, "agents": ["a"], "models": ["scripted"]},
     )
+
+
+def test_the_task_of_the_docs_runs(
+    queue: AbsurdQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (paths.ROOT / "docs/plugins.md").read_text()
+    sample = page.partition("## A task")[2].partition("```python\n")[2].partition("```")[0]
+    Site(tmp_path).install(
+        "acme", {"tasks": {"acme-words": "acme_words:count_words"}}, {"acme_words.py": sample}
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    plugins.providers.cache_clear()
+    session = queue.store.start("counted", [oakleaf.user("one two three")])
+    count_all = importlib.import_module("acme_words").count_all
+    count_all(queue.store, queue.name)
+    with queue.working(agent()):
+        wait_until(queue.is_done)
+    plugins.providers.cache_clear()
+    assert queue.store.session(session.session_id).row.tags == {"words": "3"}
 
 
 def test_a_task_that_is_put_back_runs_again(queue: AbsurdQueue, site: Site) -> None:
