@@ -33,25 +33,6 @@ def latest(home: Path) -> Session:
     return store.session(store.sessions().sessions[0].session_id)
 
 
-class TestFiles:
-    def test_rewind_offers_to_restore_what_the_agent_wrote(self, home: Path) -> None:
-        folder = home / "project"
-        folder.mkdir()
-        (folder / "a.txt").write_text("one")
-        call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "two"}}
-        script(home, {"text": "", "calls": [call]}, "Done.")
-        with Terminal("chat", *MODEL, "--workspace", str(folder), home=home) as terminal:
-            terminal.wait_for(PROMPT)
-            terminal.prompt("go")
-            assert (folder / "a.txt").read_text() == "two"
-            terminal.enter("/rewind 0")
-            assert "restore" in terminal.wait_for("Restore these files, too?")
-            terminal.enter("y")
-            terminal.wait_for("Now at entry 0")
-        assert (folder / "a.txt").read_text() == "one"
-        assert latest(home).leaf.seq == 0
-
-
 class TestTalking:
     @pytest.mark.parametrize(
         "start", [start_interpreter, cli_process.start], ids=["a new interpreter", "a fork"]

@@ -361,9 +361,12 @@ class TestChat:
         self, cli: Cli, chat: Callable[[str], None], tmp_path: Path
     ) -> None:
         chat("rounds = 2\nmax_messages = 4")
-        call = {"calls": [{"name": "list_files", "arguments": {}}]}
+        call = {"calls": [{"name": "look", "arguments": {}}]}
         (tmp_path / "loop.json").write_text(json.dumps([call] * 9))
-        model = ("--model", "scripted:loop.json", "--workspace", ".")
+        (tmp_path / "shop.py").write_text(
+            "import oakleaf\n@oakleaf.tool(effect='read')\ndef look() -> str:\n    'Look.'\n    return 'x'\n"
+        )
+        model = ("--model", "scripted:loop.json", "--tools", "shop.py")
         code, _, err = cli("run", "hi", *model)
         assert (code, "called the model 2 times" in err, _max_messages()) == (1, True, 4)
         code, _, err = cli("run", "hi", *model, "--max-rounds", "3", "--max-messages", "6")
@@ -383,19 +386,6 @@ class TestChat:
         chat(f'{cost}\non_exceed = "warn"\ndefault_model = "scripted:dear.json"')
         code, _, err = cli("run", "more", "--resume", "latest")
         assert (code, "of $0.50 is spent" in err) == (0, True)
-
-    def test_the_scope_and_the_commands_are_those_of_a_workspace(
-        self, cli: Cli, chat: Callable[[str], None], tmp_path: Path
-    ) -> None:
-        chat('fs_scope = "project"\nallowed_commands = ["echo"]')
-        call = {"calls": [{"name": "shell", "arguments": {"argv": ["echo", "hello"]}}]}
-        (tmp_path / "shell.json").write_text(json.dumps([call, "Done.", call, "Done."]))
-        model = ("--model", "scripted:shell.json", "--workspace", ".")
-        assert cli("run", "hi", *model)[0] == 0
-        assert (_workspace()["fs_scope_tier"], _has_failed()) == ("project", False)
-        (tmp_path / "shell.json").write_text(json.dumps([call, "Done."]))
-        assert cli("run", "hi", *model, "--allow", "ls", "--scope", "sandboxed")[0] == 0
-        assert (_workspace()["fs_scope_tier"], _has_failed()) == ("sandboxed", True)
 
     @pytest.mark.parametrize(
         ("line", "expected"),
@@ -511,11 +501,3 @@ def _workspace() -> dict[str, object]:
     with library.open("s.db") as store:
         detail = store.backend.detail(store.sessions().sessions[0].session_id)
         return dict(json.loads(detail.workspace or b"{}"))
-
-
-def _has_failed() -> bool:
-    """Return whether the only call of the newest session failed."""
-    with library.open("s.db") as store:
-        path = store.session(store.sessions().sessions[0].session_id).path()
-        (result,) = [result for entry in path if entry.message for result in entry.message.results]
-        return result.error

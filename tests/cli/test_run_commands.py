@@ -479,18 +479,8 @@ class TestTools:
         assert message in done.stderr
         assert not (home / "agent.db").exists()
 
-    def test_a_workspace_gives_files_within_its_scope(self, home: Path) -> None:
-        (home / "project").mkdir()
-        call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hello"}}
-        script(home, {"calls": [call]}, "Written.")
-        done = oakleaf("run", "hi", *MODEL, "--workspace", "project", "--scope", "project", home=home)
-        assert done.stdout == "Written.\n", done.stderr
-        assert (home / "project" / "a.txt").exists() == ("✓ write_file" in done.stderr)
-
     def test_what_a_workspace_may_do_wants_a_workspace(self, home: Path) -> None:
         assert oakleaf("run", "hi", *MODEL, "--allow", "git", home=home).returncode == 2
-        done = oakleaf("run", "hi", *MODEL, "--workspace", ".", "--env", "A=b", home=home)
-        assert (done.returncode, "name of an environment variable" in done.stderr) == (2, True)
 
 
 class TestResume:

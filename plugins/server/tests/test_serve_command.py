@@ -14,6 +14,7 @@ import pytest
 from oakleaf.cli.terminal import AgentOptions
 from oakleaf.install import install_line
 from oakleaf_server.commands import _agent
+from support import workspace_plugin
 from support.terminal import oakleaf
 from support.without_posix import WITHOUT_POSIX
 
@@ -42,6 +43,7 @@ class TestFlags:
     def test_a_server_answers_with_the_configured_defaults(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        workspace_plugin.use(monkeypatch)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "config.toml"))
         monkeypatch.delenv("OAKLEAF_MODEL", raising=False)

@@ -54,6 +54,7 @@ from oakleaf_postgres.store.statement import Statement, run_statement
 from oakleaf_postgres.store.store import PostgresStore
 from oakleaf_postgres.store.url import Address
 from oakleaf_server.context import ServerAgent as Driving
+from support import workspace_plugin
 from support.absurd_queue import AbsurdQueue
 from support.postgres import APP, Database, DatabaseHost
 from support.postgres_proxy import PostgresProxy
@@ -1505,21 +1506,23 @@ class TestWorker:
         assert resumed.task_id != run.task_id
 
     def test_an_agent_with_a_workspace_has_its_tools_for_each_session(
-        self, queue: AbsurdQueue, tmp_path: Path
+        self, queue: AbsurdQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        workspace_plugin.use(monkeypatch)
         (tmp_path / "order.txt").write_text("order 41: lost")
         reading = assistant("Reading.", ToolCall("r", "read_file", {"path": "order.txt"}))
-        agent = Agent("a", by_step(reading, "Lost."), [look], workspace=Workspace(working_dir=str(tmp_path)))
+        here = Workspace(working_dir=str(tmp_path))
+        agent = Agent("a", by_step(reading, "Lost."), [look], workspace=here, commands=("ls",), env=("TZ",))
         sessions = [queue.store.start("a") for _ in range(2)]
         for session in sessions:
             session.send("where is it?", engine="absurd", queue=queue.name)
         with queue.working(agent):
             for session in sessions:
                 wait_until(answered(session, "Lost."))
-        results = [
-            entry.message.results for entry in sessions[1].path() if entry.role == "tool" and entry.message
-        ]
-        assert "order 41: lost" in str(results)
+        for session in sessions:
+            (result,) = [r for entry in session.path() if entry.message for r in entry.message.results]
+            expected = f"{session.session_id}: order 41: lost ['ls'] ['TZ']"
+            assert result.content == (oakleaf.Text(expected),)
 
     def test_secrets_stay_out_of_what_absurd_keeps_of_a_failure(
         self, queue: AbsurdQueue, monkeypatch: pytest.MonkeyPatch
