@@ -57,9 +57,9 @@ _HOMES = {
     "oakleaf.core.usage": ["Call", "Price", "Totals", "Usage"],
     "oakleaf.agent.run": ["Run"],
     "oakleaf.errors": ["OakleafError", "NotFound", "StaleLeaf"],
+    "oakleaf.bundle.exporters": ["ExportResult"],
     "oakleaf.bundle.transfer": ["BundleImportResult"],
     "oakleaf.bundle.write": ["BundleExportResult"],
-    "oakleaf.exports.finetune": ["FineTuning"],
     "oakleaf.ingest.ingest": ["ToolImportResult"],
     "oakleaf.log.changes": ["AppendResult", "Cut"],
     "oakleaf.log.log": ["HydratedSession"],
@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.tools.tool import Tool as Tool
     from oakleaf.agent.tools.tool import ToolContext as ToolContext
     from oakleaf.agent.tools.tool import tool as tool
+    from oakleaf.bundle.exporters import ExportResult as ExportResult
     from oakleaf.bundle.transfer import BundleImportResult as BundleImportResult
     from oakleaf.bundle.write import BundleExportResult as BundleExportResult
     from oakleaf.core.context import Context as Context
@@ -139,7 +140,6 @@ if TYPE_CHECKING:
     from oakleaf.errors import NotFound as NotFound
     from oakleaf.errors import OakleafError as OakleafError
     from oakleaf.errors import StaleLeaf as StaleLeaf
-    from oakleaf.exports.finetune import FineTuning as FineTuning
     from oakleaf.ingest.ingest import ToolImportResult as ToolImportResult
     from oakleaf.log.changes import AppendResult as AppendResult
     from oakleaf.log.changes import Cut as Cut

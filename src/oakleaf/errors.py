@@ -20,6 +20,7 @@
     ├── UnknownImporter             no importer for sessions of that program
     ├── InvalidSource               not a source of sessions of the named program
     ├── InvalidBundle               not a complete bundle; nothing was changed
+    ├── UnknownFormat               no plugin writes sessions in that format
     ├── PageTooLarge                more than one HTML file should hold; nothing was written
     ├── InvalidOperation            not allowed at this point of the log; nothing was written
     │   ├── OpenBatch               tool calls wait for their results
@@ -42,6 +43,7 @@
     │   ├── InvalidId               an id that a URL or a file name would read as another
     │   ├── InvalidCount            usage that is not a count of tokens or money
     │   ├── InvalidArgument         an argument out of its range
+    │   ├── UnknownExportOption     an option that the format of an export lacks
     │   ├── InvalidOption           an option of a model call that the provider lacks, or refuses the value of
     │   ├── WrongSpace              a query for a space this store was not opened for
     │   ├── WrongOwner              a new session of an owner this store was not opened for
@@ -434,6 +436,14 @@ class UnknownImporter(OakleafError):
         super().__init__(f"no importer for sessions of {name!r}", f"use one of {', '.join(names)}")
 
 
+class UnknownFormat(OakleafError):
+    exit_code = ExitCode.USAGE
+
+    def __init__(self, name: str, names: Sequence[str]) -> None:
+        self.name = name
+        super().__init__(f"no export is called {name!r}", f"use one of {', '.join(names)}")
+
+
 class InvalidSource(OakleafError):
     def __init__(self, location: str | None, tool: str, reason: str) -> None:
         self.location, self.tool, self.reason = location, tool, reason
@@ -723,6 +733,13 @@ class InvalidArgument(InvalidValue):
         except ValueError:  # an integer of 5,000 digits has no text
             shown = f"a value of type {type(value).__name__}"
         super().__init__(f"{name}={shown} is invalid; expected {expected}")
+
+
+class UnknownExportOption(InvalidValue):
+    def __init__(self, name: str, format: str, names: Sequence[str]) -> None:
+        self.name, self.format = name, format
+        takes = f"it takes {', '.join(names)}" if names else "it takes no options"
+        super().__init__(f"the export {format!r} has no option {name!r}", takes)
 
 
 class InvalidOption(InvalidValue):

@@ -17,7 +17,7 @@ _HOMES = {
     "oakleaf.agent.events": ["fact_event_type", "is_whole_answer"],
     "oakleaf.agent.limits": ["with_defaults"],
     "oakleaf.agent.notebook": ["Notebook"],
-    "oakleaf.agent.prompt_window": ["MessageLimits", "measure_window"],
+    "oakleaf.agent.prompt_window": ["MessageLimits", "measure_window", "prompt_context"],
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
     "oakleaf.agent.run": ["resolve_models"],
     "oakleaf.agent.tool_batch": ["UNKNOWN_OUTCOME", "earlier_data"],
@@ -35,6 +35,7 @@ _HOMES = {
     ],
     "oakleaf.agent.tools.tool": ["EarlierCall", "Effect"],
     "oakleaf.agent.writer": ["run_uncancelled"],
+    "oakleaf.bundle.exporters": ["Exporter", "find_exporter", "formats"],
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
     "oakleaf.core.pages": ["Page"],
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.notebook import Notebook as Notebook
     from oakleaf.agent.prompt_window import MessageLimits as MessageLimits
     from oakleaf.agent.prompt_window import measure_window as measure_window
+    from oakleaf.agent.prompt_window import prompt_context as prompt_context
     from oakleaf.agent.reader import SessionReader as SessionReader
     from oakleaf.agent.reader import StoreReader as StoreReader
     from oakleaf.agent.run import resolve_models as resolve_models
@@ -119,6 +121,9 @@ if TYPE_CHECKING:
     from oakleaf.agent.tools.tool import EarlierCall as EarlierCall
     from oakleaf.agent.tools.tool import Effect as Effect
     from oakleaf.agent.writer import run_uncancelled as run_uncancelled
+    from oakleaf.bundle.exporters import Exporter as Exporter
+    from oakleaf.bundle.exporters import find_exporter as find_exporter
+    from oakleaf.bundle.exporters import formats as formats
     from oakleaf.bundle.read import check_bundle as check_bundle
     from oakleaf.bundle.write import atomic_file as atomic_file
     from oakleaf.core.pages import Page as Page

@@ -10,8 +10,7 @@ Modules that only some verbs need (agents, replay, exports) are imported when th
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -36,7 +35,6 @@ from oakleaf.core.entries import (
 )
 from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, Outcome, tool_result, user
-from oakleaf.core.redact import Redactor
 from oakleaf.core.state import State
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.tree import Branch, Leaf
@@ -69,13 +67,12 @@ if TYPE_CHECKING:
     from oakleaf.agent.run import Run
     from oakleaf.agent.tools.sources import ToolLike
     from oakleaf.agent.tools.tool import EarlierCall, PendingApproval, Tool
+    from oakleaf.bundle.exporters import ExportResult
     from oakleaf.bundle.transfer import PathOrFile
     from oakleaf.bundle.write import BundleExportResult, OnProgress
-    from oakleaf.exports.finetune import FineTuning
     from oakleaf.models.base import ModelLike
     from oakleaf.replay.report import ReplayReport
     from oakleaf.replay.tool_answers import Mode, OnMiss
-    from oakleaf_server.offline_page import HtmlExportResult
 
     Tools = Iterable[ToolLike]
 
@@ -989,123 +986,32 @@ class Session:
     replay_sync = blocking(replay)
 
     # -- export ------------------------------------------------------------------------------------
-    # No export contains evidence. Those for people are redacted unless redact=False.
 
+    @overload
     def export(
         self,
         to: PathOrFile,
+        format: Literal["bundle"] = "bundle",
         *,
         blobs: bool = False,
         children: bool = True,
         redact: bool = False,
         progress: OnProgress | None = None,
-    ) -> BundleExportResult:
-        """Write the session and its tasks as a bundle, to a path or a binary file; deterministic.
+    ) -> ExportResult[BundleExportResult]: ...
+    @overload
+    def export(self, to: PathOrFile, format: str | None, **options: Any) -> ExportResult[Any]: ...
+    def export(self, to: PathOrFile, format: str | None = "bundle", **options: Any) -> ExportResult[Any]:
+        """Write the session to a path or a binary file: as a bundle, or in a format that a plugin adds.
 
-        `blobs` includes the media, so that the bundle is self-contained. `redact` hides everything known to be secret
-        now, under a new session id, for sharing.
+        A bundle holds the session and its tasks; the same session gives the same bytes. `blobs` includes the media, so
+        that the bundle is self-contained. `redact` hides everything known to be secret now, under a new session id.
+
+        docs/exports.md lists the other formats with their options; None takes the format from the path. No export
+        contains evidence, and those for people are redacted unless `redact=False`. Raises UnknownFormat.
         """
-        from oakleaf.bundle.transfer import export
+        from oakleaf.bundle.exporters import export_session
 
-        return export(self.log, to, blobs=blobs, children=children, redact=redact, progress=progress)
-
-    def html(
-        self,
-        to: PathOrFile,
-        *,
-        blobs: bool = False,
-        children: bool = True,
-        redact: bool = True,
-        progress: OnProgress | None = None,
-    ) -> HtmlExportResult:
-        """Write one HTML file that opens from disk without network: the viewer and the session's bundle.
-
-        `blobs` needs `redact=False`, because the bytes of blobs cannot be redacted.
-        """
-        from oakleaf_server.offline_page import write_page
-
-        export = partial(self.export, blobs=blobs, children=children, redact=redact, progress=progress)
-        return write_page(to, export)
-
-    def markdown(self, *, lines: int = 20, redact: bool = True) -> Iterator[str]:
-        """The path as Markdown, one text per entry; tool results are cut to `lines` lines. The content is inert."""
-        from oakleaf.exports.markdown import markdown
-
-        if lines < 1:
-            raise InvalidArgument("lines", lines, "a number from 1")
-        return markdown(self._row(redact), self._entries(0, redact), self.usage("path"), lines)
-
-    def jsonl(
-        self, what: Literal["path", "all", "events"] = "path", *, since: int = 0, redact: bool = True
-    ) -> Iterator[str]:
-        """One JSON object per line: the entries of the path, of all own branches, or the path as events."""
-        from oakleaf.core.redact_entries import redact_entries
-        from oakleaf.exports.jsonl import entry_lines, event_lines
-
-        if what == "all":
-            own = (entry for entry in self.entries() if entry.seq > since)
-            return entry_lines(self.session_id, redact_entries(own, self._redactor(redact)))
-        if what not in ("path", "events"):
-            raise InvalidArgument("what", what, "path, all or events")
-        lines = event_lines if what == "events" else entry_lines
-        return lines(self.session_id, self._entries(since, redact))
-
-    def finetune(self, *, tools: Iterable[Tool | Callable[..., Any]] = (), redact: bool = True) -> FineTuning:
-        """One line of OpenAI's chat fine-tuning format: the completed turns of the path, and what was skipped."""
-        from oakleaf.exports.finetune import finetune
-
-        return finetune(list(self._entries(0, redact)), tools, self.log.read_blob)
-
-    def workflow(self, *, redact: bool = True) -> str:
-        """A `.relavium.yaml` scaffold: one agent node per completed turn, with the transcript in its metadata."""
-        from oakleaf.exports.workflow import frozen_agent, workflow
-        from oakleaf.exports.yaml import to_yaml
-
-        agent, redactor = frozen_agent(self.log), self._redactor(redact)
-        agent = agent if redactor is None else redactor.redact_json(agent)
-        return to_yaml(workflow(self._row(redact), list(self._entries(0, redact)), agent))
-
-    def inspect(self, *, redact: bool = True) -> str:
-        """An Inspect evaluation log as JSON: the path as one sample."""
-        import msgspec
-
-        from oakleaf.agent.prompt_window import tree_message_limits
-        from oakleaf.exports.inspect.log import inspect_log, until
-        from oakleaf.exports.timeline import build_timeline
-
-        row, path, calls = self._row(redact), list(self._entries(0, redact)), self.model_calls("path")
-        timeline = build_timeline(self.journal(), calls, self._redactor(redact))
-        if row.leaf != self.leaf:
-            row, timeline = until(path, row, timeline)
-        log = inspect_log(row, path, calls, timeline, tree_message_limits(self.log))
-        return msgspec.json.encode(log).decode() + "\n"
-
-    def spans(self, *, content: bool = False, children: bool = True, redact: bool = True) -> Iterator[str]:
-        """OpenTelemetry spans of everything the session did, with its tasks, as lines of OTLP JSON.
-
-        Each line is one request to a collector. `content` adds the text of inputs, answers and results.
-        """
-        from oakleaf.exports.otel.otlp import lines
-        from oakleaf.exports.otel.spans import session_span
-
-        return lines(
-            session_span(self.log, content=content, children=children, redactor=self._redactor(redact))
-        )
-
-    def _redactor(self, redact: bool) -> Redactor | None:
-        return self.log.runtime.redactor if redact else None
-
-    def _entries(self, since: int, redact: bool) -> Iterator[Entry]:
-        from oakleaf.core.redact_entries import redact_entries
-
-        return redact_entries(self.path(since), self._redactor(redact))
-
-    def _row(self, redact: bool) -> SessionRow:
-        row = self.row
-        if not redact:
-            return row
-        hide = self.log.runtime.redactor.redact_json
-        return replace(row, title=hide(row.title), error=hide(row.error), agent=hide(row.agent))
+        return export_session(self, to, format, options)
 
 
 def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:

@@ -71,7 +71,7 @@ from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, Answer, find_provider
 from support.interleaving import interleaved
-from support.sessions import tasks_of
+from support.sessions import exported, tasks_of
 from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
@@ -1317,7 +1317,7 @@ class TestStreaming:
             assert [item.message.text for item in request.context.items] == ["q"]
         assert "word" not in str(again.messages("anthropic"))
         assert "[interrupted] word" in draw_tree(again)
-        assert "**interrupted**" in "".join(again.markdown())
+        assert "**interrupted**" in exported(again, "markdown")
         assert [event.content.get("finish") for event in log_events(again.path())] == [
             None,
             None,

@@ -156,7 +156,7 @@ class TestBlob:
         session = store.start("support", [system("You help.")])
         session.send_sync("q", model=ScriptedModel(["a"]), tools=[look])
         bundle = io.BytesIO()
-        exported = session.export(bundle)
+        exported = session.export(bundle).report
         assert (exported.counts.blobs, exported.omitted_blobs) == (1, 0)
         with oakleaf.open("memory:") as other:
             bundle.seek(0)

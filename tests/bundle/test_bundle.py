@@ -257,11 +257,12 @@ class TestExport:
 
     def test_it_says_what_it_wrote(self, session: Session, tmp_path: Path) -> None:
         done = session.export(tmp_path / "s.oakleaf", blobs=True)
-        assert isinstance(done, BundleExportResult)
-        assert (done.counts.sessions, done.counts.blobs, done.omitted_blobs) == (2, 1, 0)
+        report = done.report
+        assert isinstance(report, BundleExportResult)
+        assert (report.counts.sessions, report.counts.blobs, report.omitted_blobs) == (2, 1, 0)
         assert done.bytes == (tmp_path / "s.oakleaf").stat().st_size
-        assert session.export(tmp_path / "s.oakleaf").omitted_blobs == 1
-        assert session.export(tmp_path / "s.oakleaf", children=False).counts.sessions == 1
+        assert session.export(tmp_path / "s.oakleaf").report.omitted_blobs == 1
+        assert session.export(tmp_path / "s.oakleaf", children=False).report.counts.sessions == 1
 
     def test_it_is_readable_by_its_owner_only_and_replaces_what_was_there(
         self, session: Session, tmp_path: Path
@@ -690,7 +691,7 @@ class TestRedacted:
         session.enqueue(f"later {secret}")
         here.start_task(session, "child", [user(secret)])
         here.runtime = session.log.runtime = _runtime_with(Redactor({"DOOR": secret}))
-        done = session.export(tmp_path / "r.oakleaf", redact=True)
+        done = session.export(tmp_path / "r.oakleaf", redact=True).report
         data = (tmp_path / "r.oakleaf").read_bytes()
         assert secret.encode() not in data
         assert session.session_id.encode() not in data

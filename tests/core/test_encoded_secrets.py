@@ -5,14 +5,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import html
-import io
 import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, quote_plus
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
@@ -23,10 +22,12 @@ from oakleaf.core.encodings import encoded_forms
 from oakleaf.core.redact import Redactor
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.errors import InvalidArgument, SecretInName
+from oakleaf.ext import formats
 from oakleaf.log.original_calls import restore_call
 from oakleaf.models.base import Delta
 from oakleaf.store import Store
 from oakleaf.wire import Answer
+from support.sessions import exported
 
 Encoder = Callable[[str], str]
 BASE64: dict[str, Encoder] = {
@@ -141,22 +142,9 @@ def fill(store: Store, text: str) -> oakleaf.Session:
 
 def exports(session: oakleaf.Session) -> dict[str, bytes]:
     """Return everything that can be made of a session for somebody else."""
-    bundle, page = io.BytesIO(), io.BytesIO()
-    session.export(bundle, redact=True)
-    session.html(page)
-    return {
-        "bundle": bundle.getvalue(),
-        "HTML": page.getvalue(),
-        "Markdown": "".join(session.markdown()).encode(),
-        **{
-            what: "\n".join(session.jsonl(what)).encode()  # type: ignore[arg-type]
-            for what in ("path", "all", "events")
-        },
-        "OTel": "\n".join(session.spans(content=True)).encode(),
-        "fine-tuning": msgspec.json.encode(session.finetune()),
-        "workflow": session.workflow().encode(),
-        "Inspect": session.inspect().encode(),
-    }
+    options: dict[str, Any] = {"bundle": {"redact": True}, "otel": {"content": True}}
+    texts = {name: exported(session, name, **options.get(name, {})).encode() for name in formats()}
+    return texts | {"all branches": exported(session, "jsonl", what="all").encode()}
 
 
 def forms(core: str) -> list[bytes]:

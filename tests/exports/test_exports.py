@@ -14,17 +14,18 @@ from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Evidence
 from oakleaf.core.messages import Reasoning
 from oakleaf.core.redact import Redactor
+from support.sessions import exported
 
 WORD = "late-secret-2"
 EXPORTS: dict[str, Callable[..., str]] = {
-    "markdown": lambda session, **how: "".join(session.markdown(**how)),
-    "jsonl, path": lambda session, **how: "".join(session.jsonl("path", **how)),
-    "jsonl, all": lambda session, **how: "".join(session.jsonl("all", **how)),
-    "jsonl, events": lambda session, **how: "".join(session.jsonl("events", **how)),
-    "finetune": lambda session, **how: session.finetune(**how).text,
-    "workflow": lambda session, **how: session.workflow(**how),
-    "inspect": lambda session, **how: session.inspect(**how),
-    "otel": lambda session, **how: "".join(session.spans(content=True, **how)),
+    "markdown": lambda session, **how: exported(session, "markdown", **how),
+    "jsonl, path": lambda session, **how: exported(session, "jsonl", **how),
+    "jsonl, all": lambda session, **how: exported(session, "jsonl", what="all", **how),
+    "jsonl, events": lambda session, **how: exported(session, "events", **how),
+    "finetune": lambda session, **how: exported(session, "finetune", **how),
+    "workflow": lambda session, **how: exported(session, "workflow", **how),
+    "inspect": lambda session, **how: exported(session, "inspect", **how),
+    "otel": lambda session, **how: exported(session, "otel", content=True, **how),
 }
 each_export = pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from oakleaf.store import Store
 from support.import_sources import memory_store
 from support.sample_store import BUILD, CASE, build, case
+from support.sessions import exported
 
 
 def exports(store: Store) -> dict[str, list[str]]:
@@ -13,9 +14,9 @@ def exports(store: Store) -> dict[str, list[str]]:
     build(store)
     return {
         name: [
-            *("".join(session.markdown()), "".join(session.jsonl()), "".join(session.jsonl("events"))),
-            *(session.finetune().text, session.workflow(), session.inspect()),
-            "".join(session.spans(content=True)),
+            *(exported(session, "markdown"), exported(session, "jsonl"), exported(session, "events")),
+            *(exported(session, "finetune"), exported(session, "workflow"), exported(session, "inspect")),
+            exported(session, "otel", content=True),
         ]
         for name in (CASE, BUILD)
         for session in [store.session(name)]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -23,8 +24,26 @@ from support.random_logs import path_of, paths, thorough_settings
 __all__ = ["store"]
 
 
+class Done(NamedTuple):
+    text: str
+    turns: int
+    skipped: tuple[Skipped, ...]
+
+
+def finetune_path(path: list[Entry]) -> Done:
+    text, report = finetune(path)
+    return Done(text, report.turns, report.skipped)
+
+
+def finetune_session(session: Session, **options: Any) -> Done:
+    file = io.BytesIO()
+    report = session.export(file, "finetune", **options).report
+    assert report.is_empty == (not file.getvalue())
+    return Done(file.getvalue().decode(), report.turns, report.skipped)
+
+
 def messages(session: Session) -> list[dict[str, Any]]:
-    text = session.finetune().text
+    text = finetune_session(session).text
     result: list[dict[str, Any]] = json.loads(text)["messages"] if text else []
     return result
 
@@ -41,7 +60,7 @@ class TestTheLine:
         )
         session.append([tool_result("c", "lost"), assistant("It is lost.")])
         session.append([user("Refund it."), assistant("Done.")])
-        done = session.finetune()
+        done = finetune_session(session)
         assert (done.turns, done.skipped) == (2, ())
         assert done.text.endswith("\n")
         assert done.text.count("\n") == 1
@@ -70,14 +89,14 @@ class TestTheLine:
 
         session = store.start()
         session.append([user("q"), assistant("a")])
-        (defined,) = json.loads(session.finetune(tools=[lookup]).text)["tools"]
+        (defined,) = json.loads(finetune_session(session, tools=[lookup]).text)["tools"]
         assert defined["type"] == "function"
         assert (defined["function"]["name"], defined["function"]["description"]) == (
             "lookup",
             "Find an order.",
         )
         assert defined["function"]["parameters"]["properties"] == {"order": {"type": "integer"}}
-        assert json.loads(session.finetune(tools=[lookup.function]).text)["tools"] == [defined]
+        assert json.loads(finetune_session(session, tools=[lookup.function]).text)["tools"] == [defined]
 
     def test_media_are_named_and_not_included(self, store: Store) -> None:
         session = store.start()
@@ -100,7 +119,7 @@ class TestTheLine:
         session.append([user("a long question " * 20), assistant("a")])
         session.append([user("b"), assistant("b")])
         session.compact("They asked.")
-        done = session.finetune()
+        done = finetune_session(session)
         assert (done.turns, done.skipped) == (
             1,
             (Skipped(1, "it, or its beginning, is replaced by a summary"),),
@@ -109,9 +128,9 @@ class TestTheLine:
 
     def test_a_session_without_a_whole_turn_gives_no_line(self, store: Store) -> None:
         session = store.start(None, [system("s")])
-        assert session.finetune().text == ""
+        assert finetune_session(session).text == ""
         session.append([user("anybody?")])
-        done = session.finetune()
+        done = finetune_session(session)
         assert (done.text, done.turns, done.skipped) == ("", 0, (Skipped(2, "it has no final answer"),))
 
 
@@ -129,7 +148,7 @@ class TestWhatIsSkipped:
             *(user("pay"), assistant(ToolCall("c", "pay")), tool_result("c", "?", outcome=outcome)),
             *(assistant("paid, perhaps"), user("q"), assistant("a")),
         )
-        done = finetune(path)
+        done = finetune_path(path)
         assert (done.turns, done.skipped) == (1, (Skipped(1, why),))
         assert [message["content"] for message in json.loads(done.text)["messages"]] == ["q", "a"]
 
@@ -137,7 +156,7 @@ class TestWhatIsSkipped:
         path = path_of(
             user("pay"), assistant(ToolCall("c", "pay")), tool_result("c", outcome="denied"), assistant("no")
         )
-        assert finetune(path).turns == 1
+        assert finetune_path(path).turns == 1
 
     @pytest.mark.parametrize(
         "finish", ["partial", "cancelled", "error", "length", "max_tokens", "MAX_TOKENS"]
@@ -147,35 +166,35 @@ class TestWhatIsSkipped:
         session.append([user("q")])
         session.log.append([Draft(assistant("half an"), finish=finish)])
         session.append([user("again"), assistant("whole")])
-        assert session.finetune().skipped == (Skipped(1, "an answer was cut off"),)
+        assert finetune_session(session).skipped == (Skipped(1, "an answer was cut off"),)
         assert roles(session) == ["user", "assistant"]
 
     def test_a_turn_that_says_nothing_in_the_end_is_left_out(self, store: Store) -> None:
         session = store.start()
         ended = [user("q"), assistant("x", ToolCall("c", "stop")), tool_result("c", "ok", ends_turn=True)]
         session.append([*ended, user("w"), assistant(" "), user("v"), assistant("a")])
-        done = session.finetune()
+        done = finetune_session(session)
         assert done.skipped == (Skipped(1, "a tool ended it"), Skipped(5, "its last answer is empty"))
         assert done.turns == 1
 
     def test_a_turn_that_is_still_open_is_left_out(self, store: Store) -> None:
         session = store.start()
         session.append([user("q"), assistant("a"), user("w"), assistant(ToolCall("c", "t"))])
-        assert session.finetune().skipped == (Skipped(3, "it has no final answer"),)
+        assert finetune_session(session).skipped == (Skipped(3, "it has no final answer"),)
         assert roles(session) == ["user", "assistant"]
 
     def test_what_no_answer_follows_is_not_at_the_end(self, store: Store) -> None:
         session = store.start()
         session.append([user("q"), assistant("a"), user("w"), assistant("b")])
         session.rewind(to=2, summary="It led nowhere.")
-        assert session.finetune().skipped == (Skipped(3, "no answer follows it"),)
+        assert finetune_session(session).skipped == (Skipped(3, "no answer follows it"),)
         assert roles(session) == ["user", "assistant"]
 
     def test_a_branch_that_was_left_is_not_in_it(self, store: Store) -> None:
         session = store.start()
         session.append([user("q"), assistant("a"), user("LEFT"), assistant("LEFT")])
         session.rewind(to=2)
-        assert "LEFT" not in session.finetune().text
+        assert "LEFT" not in finetune_session(session).text
 
 
 class TestWhatStaysOut:
@@ -185,14 +204,14 @@ class TestWhatStaysOut:
         session.append([tool_result("c", "r", details={"k": "CANARY"})])
         evidence = Evidence("anthropic", {"0": {"signature": "CANARY"}})
         session.log.append([Draft(assistant(Reasoning("CANARY"), "a"), evidence=evidence)])
-        assert "CANARY" not in session.finetune(redact=False).text
-        assert session.finetune().turns == 1
+        assert "CANARY" not in finetune_session(session, redact=False).text
+        assert finetune_session(session).turns == 1
 
 
 @thorough_settings
 @given(paths())
 def test_every_log_gives_a_line_the_provider_accepts_or_none(path: list[Entry]) -> None:
-    done = finetune(list(redact_entries(path, Redactor(unnamed=["snowman ☃ 🎄"]))))
+    done = finetune_path(list(redact_entries(path, Redactor(unnamed=["snowman ☃ 🎄"]))))
     assert "SIG-" not in done.text
     assert "DETAILS" not in done.text
     assert "snowman" not in done.text

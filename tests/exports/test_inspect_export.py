@@ -28,6 +28,7 @@ from oakleaf.store import Store
 from support.import_sources import store
 from support.random_logs import thorough_settings
 from support.random_sessions import sessions
+from support.sessions import exported
 
 __all__ = ["store"]
 
@@ -35,7 +36,7 @@ Json = dict[str, Any]
 
 
 def read(session: Session, **how: bool) -> Json:
-    text = session.inspect(**how)
+    text = exported(session, "inspect", **how)
     assert text.endswith("}\n")
     log: Json = json.loads(text)
     return log
@@ -95,7 +96,7 @@ class TestLog:
 
     def test_written_twice_it_is_the_same_bytes(self, store: Store) -> None:
         session = sample_session(store)
-        assert session.inspect() == session.inspect()
+        assert exported(session, "inspect") == exported(session, "inspect")
 
     def test_a_message_is_named_as_the_command_line_names_its_entry(self, store: Store) -> None:
         session = sample_session(store)
@@ -143,11 +144,11 @@ class TestLog:
 
     def test_a_handle_that_stands_before_the_end_tells_nothing_of_how_it_went_on(self, store: Store) -> None:
         session = sample_session(store)
-        before = session.inspect()
+        before = exported(session, "inspect")
         later = store.session(session.session_id)
         later.append([user("And now?")])
         later.end("failed", "because")
-        assert session.inspect() == before
+        assert exported(session, "inspect") == before
 
     def test_a_session_in_mid_turn_is_one_that_has_started(self, store: Store) -> None:
         session = store.start()
@@ -383,10 +384,10 @@ class TestAnyLog:
     @thorough_settings
     @given(sessions())
     def test_every_path_is_told_whole_and_adds_up(self, session: Session) -> None:
-        text = session.inspect()
+        text = exported(session, "inspect")
         assert "DETAILS" not in text
         assert "SIG-" not in text
-        assert text == session.inspect()
+        assert text == exported(session, "inspect")
         log = json.loads(text)
         (one,) = log["samples"]
         path = session.path()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from oakleaf.exports.jsonl import entry_lines, event_lines
 from oakleaf.store import Store
 from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
+from support.sessions import exported_lines, exported_pieces
 
 __all__ = ["store"]
 
@@ -57,7 +57,7 @@ def read(lines: Any) -> list[dict[str, Any]]:
 class TestEntries:
     def test_every_entry_of_the_path_is_a_line_with_all_the_fields(self, store: Store) -> None:
         session = sample_session(store)
-        records = read(session.jsonl())
+        records = read(exported_lines(session, "jsonl"))
         assert [line["seq"] for line in records] == [1, 2, 3, 4, 5]
         assert all(list(line) == FIELDS for line in records)
         third = session.path()[2]
@@ -86,34 +86,33 @@ class TestEntries:
 
     def test_a_line_holds_the_very_content_of_its_entry(self, store: Store) -> None:
         session = sample_session(store)
-        for line, entry in zip(session.jsonl(redact=False), session.path(), strict=True):
+        for line, entry in zip(exported_lines(session, "jsonl", redact=False), session.path(), strict=True):
             assert encode(entry.payload).decode() in line
 
     def test_since_leaves_out_what_was_seen(self, store: Store) -> None:
         session = sample_session(store)
-        assert [line["seq"] for line in read(session.jsonl(since=3))] == [4, 5]
-        assert list(session.jsonl(since=99)) == []
+        assert [line["seq"] for line in read(exported_lines(session, "jsonl", since=3))] == [4, 5]
+        assert exported_lines(session, "jsonl", since=99) == []
 
     def test_all_tells_the_branches_that_were_left_too(self, store: Store) -> None:
         session = sample_session(store)
         session.rewind(to=1)
         session.append([user("Why?")])
-        assert [line["seq"] for line in read(session.jsonl())] == [1, 2]
-        everything = read(session.jsonl("all"))
+        assert [line["seq"] for line in read(exported_lines(session, "jsonl"))] == [1, 2]
+        everything = read(exported_lines(session, "jsonl", what="all"))
         assert sorted(line["seq"] for line in everything) == [1, 2, 2, 3, 4, 5]
         assert len({(line["branch"], line["seq"]) for line in everything}) == 6
 
     def test_a_fork_tells_what_it_shares(self, store: Store) -> None:
         fork = sample_session(store).fork(at=2)
-        assert [line["payload"]["role"] for line in read(fork.jsonl())] == ["system", "user"]
-        assert read(fork.jsonl("all")) == []
+        assert [line["payload"]["role"] for line in read(exported_lines(fork, "jsonl"))] == ["system", "user"]
+        assert read(exported_lines(fork, "jsonl", what="all")) == []
 
     def test_it_streams(self, store: Store) -> None:
         session = store.start()
         session.append([message for n in range(700) for message in (user(f"q{n}"), assistant(f"a{n}"))])
-        lines = session.jsonl()
-        assert [line["seq"] for line in read(islice(lines, 2))] == [1, 2]
-        assert [line["seq"] for line in read(lines)] == list(range(3, 1_401))
+        pieces = exported_pieces(session, "jsonl")
+        assert [line["seq"] for line in read(pieces)] == list(range(1, 1_401))
 
     def test_an_entry_of_a_newer_format_is_told_whole(self) -> None:
         path = [replace(path_of(user("q"))[0], payload=Unknown("vote", b'{"x":["late-secret-2"]}'))]
@@ -121,14 +120,14 @@ class TestEntries:
         assert (line["kind"], line["payload"]) == ("vote", {"x": ["[redacted secret 1]"]})
 
     def test_an_unknown_choice_is_refused(self, store: Store) -> None:
-        with pytest.raises(InvalidArgument, match="path, all or events"):
-            store.start().jsonl("everything")  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match="expected path or all"):
+            exported_lines(store.start(), "jsonl", what="everything")
 
 
 class TestEvents:
     def test_a_session_is_told_in_the_five_event_types(self, store: Store) -> None:
         session = sample_session(store)
-        records = read(session.jsonl("events"))
+        records = read(exported_lines(session, "events"))
         assert [(line["type"], line["seq"], line["tool_call_id"]) for line in records] == [
             ("system_message", 1, None),
             ("user_message", 2, None),
@@ -143,7 +142,7 @@ class TestEvents:
         assert records[3]["content"] == {"id": "c", "name": "lookup", "arguments": {"z": 1, "a": 2}}
 
     def test_events_can_be_asked_for_from_a_place_on(self, store: Store) -> None:
-        assert [line["type"] for line in read(sample_session(store).jsonl("events", since=4))] == [
+        assert [line["type"] for line in read(exported_lines(sample_session(store), "events", since=4))] == [
             "assistant_message"
         ]
 

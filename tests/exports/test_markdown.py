@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any, get_args
 
 import pytest
@@ -42,6 +42,7 @@ from oakleaf.store import Store
 from oakleaf.stores.base import SessionRow
 from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
+from support.sessions import exported, exported_pieces
 
 __all__ = ["store"]
 
@@ -50,7 +51,7 @@ reader = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethroug
 
 
 def render(session: Session, **how: Any) -> str:
-    return "".join(session.markdown(**how))
+    return exported(session, "markdown", **how)
 
 
 def tokens(text: str) -> Iterator[Token]:
@@ -186,15 +187,14 @@ class TestBounds:
 
     def test_less_than_a_line_is_refused(self, store: Store) -> None:
         with pytest.raises(InvalidArgument, match="lines=0 is invalid"):
-            store.start().markdown(lines=0)
+            exported(store.start(), "markdown", lines=0)
 
     def test_it_streams_a_text_per_entry(self, store: Store) -> None:
         session = store.start()
         session.append([message for n in range(700) for message in (user(f"q{n}"), assistant(f"a{n}"))])
-        chunks = session.markdown()
-        first = list(islice(chunks, 3))
-        assert ["q0" in first[1], "a0" in first[2]] == [True, True]
-        assert sum("· User" in chunk or "· Assistant" in chunk for chunk in chunks) == 1_398
+        chunks = exported_pieces(session, "markdown")
+        assert ["q0" in chunks[1], "a0" in chunks[2]] == [True, True]
+        assert sum("· User" in chunk or "· Assistant" in chunk for chunk in chunks) == 1_400
 
 
 HOSTILE = [

@@ -22,7 +22,7 @@ from oakleaf.store import Store
 from support.import_sources import store
 from support.random_logs import thorough_settings
 from support.random_sessions import sessions
-from support.sessions import tasks_of
+from support.sessions import exported, exported_lines, tasks_of
 
 __all__ = ["store"]
 
@@ -103,7 +103,7 @@ def sample_session(store: Store) -> Session:
 
 class TestTrace:
     def test_a_session_is_a_span_with_its_turns_and_their_calls_in_it(self, store: Store) -> None:
-        trace = spans(sample_session(store).spans())
+        trace = spans(exported_lines(sample_session(store), "otel"))
         assert is_valid_trace(trace)
         (root,) = children_of(trace, None)
         (turn,) = children_of(trace, root)
@@ -115,7 +115,7 @@ class TestTrace:
 
     def test_times_are_those_of_the_entries(self, store: Store) -> None:
         session = sample_session(store)
-        trace = spans(session.spans())
+        trace = spans(exported_lines(session, "otel"))
         at = {entry.seq: entry.at * 1_000 for entry in session.path()}
         assert times(span_named(trace, "invoke_agent support")) == (at[2], at[5])
         assert times(span_named(trace, "execute_tool lookup")) == (at[3], at[4])
@@ -126,7 +126,7 @@ class TestTrace:
     def test_written_twice_it_is_the_same_bytes(self, store: Store) -> None:
         session = sample_session(store)
         again = store.session(session.session_id)
-        assert list(session.spans()) == list(again.spans())
+        assert exported_lines(session, "otel") == exported_lines(again, "otel")
 
     def test_moved_to_a_store_of_other_numbers_it_is_the_same_spans(self, store: Store) -> None:
         session = sample_session(store)
@@ -142,23 +142,23 @@ class TestTrace:
         other.import_bundle(bundle)
         moved = other.session(session.session_id)
         assert moved.branches() != session.branches()
-        assert list(moved.spans(content=True)) == list(session.spans(content=True))
+        assert exported_lines(moved, "otel", content=True) == exported_lines(session, "otel", content=True)
 
     def test_a_session_that_goes_on_keeps_the_ids_it_had(self, store: Store) -> None:
         session = sample_session(store)
-        before = [span["spanId"] for span in spans(session.spans())]
+        before = [span["spanId"] for span in spans(exported_lines(session, "otel"))]
         with session.turn("Why?") as turn:
             turn.answer(assistant("Nobody knows."))
-        assert [span["spanId"] for span in spans(session.spans())][: len(before)] == before
+        assert [span["spanId"] for span in spans(exported_lines(session, "otel"))][: len(before)] == before
 
     def test_an_empty_session_is_one_span(self, store: Store) -> None:
-        (span,) = spans(store.start().spans())
+        (span,) = spans(exported_lines(store.start(), "otel"))
         assert (span["name"], span["status"]) == ("session", {})
 
     def test_a_long_session_is_many_requests(self, store: Store) -> None:
         session = store.start()
         session.append([m for n in range(MOST_SPANS) for m in (user(f"q{n}"), assistant(f"a{n}"))])
-        lines = list(session.spans())
+        lines = exported_lines(session, "otel")
         assert [len(spans([line])) for line in lines] == [MOST_SPANS, 1]
         assert is_valid_trace(spans(lines))
 
@@ -167,7 +167,7 @@ class TestTrace:
         session.rewind(to=4)  # within the turn
         with session.turn() as turn:
             turn.answer(assistant("It is found."), usage=Usage(150, 5))
-        trace = spans(session.spans())
+        trace = spans(exported_lines(session, "otel"))
         assert is_valid_trace(trace)
         assert Counter(span["name"] for span in trace)["invoke_agent support"] == 2
         assert tokens(trace) == token_totals(session.usage())
@@ -177,15 +177,17 @@ class TestTrace:
         fork = session.fork(at=5)
         with fork.turn("And now?") as turn:
             turn.answer(assistant("Wait."), usage=Usage(200, 5))
-        trace = spans(fork.spans())
+        trace = spans(exported_lines(fork, "otel"))
         assert is_valid_trace(trace)
         assert tokens(trace) == token_totals(fork.usage()) == (200, 5, 0, 0)
-        assert {span["traceId"] for span in trace} != {span["traceId"] for span in spans(session.spans())}
+        assert {span["traceId"] for span in trace} != {
+            span["traceId"] for span in spans(exported_lines(session, "otel"))
+        }
 
 
 class TestModelCalls:
     def test_what_the_ledger_knows_is_in_the_attributes(self, store: Store) -> None:
-        first = span_named(spans(sample_session(store).spans()), "chat m-1")["attributes"]
+        first = span_named(spans(exported_lines(sample_session(store), "otel")), "chat m-1")["attributes"]
         assert first["gen_ai.operation.name"] == "chat"
         assert first["gen_ai.provider.name"] == "gcp.gemini"
         assert first["gen_ai.request.model"] == first["gen_ai.response.model"] == "m-1"
@@ -196,14 +198,18 @@ class TestModelCalls:
 
     def test_tokens_add_up_to_what_the_session_used(self, store: Store) -> None:
         session = sample_session(store)
-        assert tokens(spans(session.spans())) == token_totals(session.usage()) == (250, 30, 60, 30)
+        assert (
+            tokens(spans(exported_lines(session, "otel")))
+            == token_totals(session.usage())
+            == (250, 30, 60, 30)
+        )
 
     def test_a_call_that_failed_is_an_error_that_ends_where_the_next_begins(self, store: Store) -> None:
         session = store.start()
         with session.turn("q") as turn:
             turn.failed("too busy", usage=Usage(7, 0), provider="openai", model="m")
             turn.answer(assistant("a"), usage=Usage(8, 1), provider="openai", model="m")
-        trace = spans(session.spans())
+        trace = spans(exported_lines(session, "otel"))
         assert is_valid_trace(trace)
         failed, good = [span for span in trace if span["name"] == "chat m"]
         assert failed["status"]["code"] == 2
@@ -216,7 +222,7 @@ class TestModelCalls:
     def test_a_call_cut_off_by_a_crash_is_told_as_unanswered(self, store: Store) -> None:
         session = store.start()
         session.turn("q", model="anthropic:m").__enter__()
-        chat = span_named(spans(session.spans()), "chat m")
+        chat = span_named(spans(exported_lines(session, "otel")), "chat m")
         assert chat["attributes"]["error.type"] == "unanswered"
         assert "gen_ai.usage.input_tokens" not in chat["attributes"]
 
@@ -228,7 +234,7 @@ class TestModelCalls:
 
         session = store.start("support")
         session.send_sync("q", model=ScriptedModel([assistant(ToolCall("c", "look")), "a"]), tools=[look])
-        trace = spans(session.spans())
+        trace = spans(exported_lines(session, "otel"))
         assert is_valid_trace(trace)
         names = Counter(span["name"] for span in trace)
         assert names == {
@@ -255,7 +261,7 @@ class TestToolCalls:
     def test_the_outcome_is_told(self, how: dict[str, Any], outcome: str, error: str | None) -> None:
         session = oakleaf.open("memory:").start()
         session.append([user("q"), assistant(ToolCall("c", "pay")), tool_result("c", "r", **how)])
-        pay = span_named(spans(session.spans()), "execute_tool pay")
+        pay = span_named(spans(exported_lines(session, "otel")), "execute_tool pay")
         assert pay["attributes"]["gen_ai.tool.call.id"] == "c"
         assert pay["attributes"]["oakleaf.outcome"] == outcome
         assert pay["attributes"].get("error.type") == error
@@ -264,14 +270,14 @@ class TestToolCalls:
     def test_a_call_without_a_result_is_open(self, store: Store) -> None:
         session = store.start()
         session.append([user("q"), assistant(ToolCall("c", "pay"))])
-        pay = span_named(spans(session.spans()), "execute_tool pay")
+        pay = span_named(spans(exported_lines(session, "otel")), "execute_tool pay")
         assert (pay["attributes"]["oakleaf.outcome"], pay["status"]) == ("open", {})
 
     def test_of_two_calls_of_the_same_id_each_has_its_own_span(self, store: Store) -> None:
         session = store.start()
         session.append([user("q"), assistant(ToolCall("c", "pay"), ToolCall("c", "look"))])
         session.append([tool_result("c", "1"), tool_result("c", "2", error=True)])
-        trace = spans(session.spans())
+        trace = spans(exported_lines(session, "otel"))
         assert is_valid_trace(trace)
         assert span_named(trace, "execute_tool pay")["status"] == {}
         assert span_named(trace, "execute_tool look")["status"]["code"] == 2
@@ -286,17 +292,20 @@ class TestToolCalls:
         model = ScriptedModel([assistant(ToolCall("c", "pay")), "done"])
         session.send_sync("q", model=model, tools=[pay])
         assert (
-            span_named(spans(session.spans()), "execute_tool pay")["attributes"]["oakleaf.outcome"] == "open"
+            span_named(spans(exported_lines(session, "otel")), "execute_tool pay")["attributes"][
+                "oakleaf.outcome"
+            ]
+            == "open"
         )
         session.approve(session.open_tool_calls[0])
         session.resume_sync(model=model, tools=[pay])
-        start, end = times(span_named(spans(session.spans()), "execute_tool pay"))
+        start, end = times(span_named(spans(exported_lines(session, "otel")), "execute_tool pay"))
         answer, result = session.path()[2], session.path()[3]
         assert answer.at * 1_000 < start < end == result.at * 1_000
 
     def test_calls_of_seeds_were_made_elsewhere(self, store: Store) -> None:
         session = store.start(seeds=[user("q"), assistant(ToolCall("c", "pay")), tool_result("c", "r")])
-        assert len(spans(session.spans())) == 1
+        assert len(spans(exported_lines(session, "otel"))) == 1
 
 
 class TestTurns:
@@ -307,7 +316,7 @@ class TestTurns:
             raise ModelError("m", "the model is on holiday")
 
         session.send_sync("q", model=ScriptedModel(fails))
-        trace = spans(session.spans())
+        trace = spans(exported_lines(session, "otel"))
         turn = span_named(trace, "invoke_agent support")
         assert turn["attributes"]["error.type"] == "failed"
         assert "on holiday" in turn["status"]["message"]
@@ -316,11 +325,11 @@ class TestTurns:
 
     def test_a_fact_that_does_not_say_what_its_kind_says_is_passed_over(self, store: Store) -> None:
         session = sample_session(store)
-        before = list(session.spans())
+        before = exported_lines(session, "otel")
         odd: dict[str, Any] = {"seq": "x", "indexes": 7, "turn": [2], "child": {}, "status": None}
         for kind in ("calls_started", "turn_ended", "task_started", "call_started"):
             session.log.record(kind, data=odd)
-        assert list(session.spans()) == before
+        assert exported_lines(session, "otel") == before
 
 
 class TestTasks:
@@ -334,13 +343,13 @@ class TestTasks:
         model = ScriptedModel([assistant(ToolCall("c", "delegate")), "all done"])
         session.send_sync("q", model=model, tools=[delegate])
         (child,) = tasks_of(session)
-        trace = spans(session.spans())
+        trace = spans(exported_lines(session, "otel"))
         assert is_valid_trace(trace)
         (task,) = children_of(trace, span_named(trace, "execute_tool delegate"))
         assert task["attributes"]["gen_ai.conversation.id"] == child.session_id
         assert task["attributes"]["oakleaf.relation"] == "task"
         assert tokens(trace) == token_totals(session.usage("tree"))
-        alone = spans(session.spans(children=False))
+        alone = spans(exported_lines(session, "otel", children=False))
         assert tokens(alone) == token_totals(session.usage())
         assert {span["spanId"] for span in alone} < {span["spanId"] for span in trace}
 
@@ -348,7 +357,7 @@ class TestTasks:
         session = sample_session(store)
         child = store.start_task(session, "helper")
         child.append([user("help"), assistant("helped")])
-        trace = spans(session.spans())
+        trace = spans(exported_lines(session, "otel"))
         assert is_valid_trace(trace)
         assert span_named(trace, "session helper") in children_of(
             trace, span_named(trace, "invoke_agent support")
@@ -359,20 +368,20 @@ class TestTasks:
         session = top = store.start()
         for _ in range(400):
             session = store.start_task(session)
-        trace = spans(top.spans())
+        trace = spans(exported_lines(top, "otel"))
         assert len(trace) == 401
         assert is_valid_trace(trace)
 
 
 class TestContent:
     def test_by_default_nothing_of_what_was_said_is_told(self, store: Store) -> None:
-        text = "".join(sample_session(store).spans())
+        text = exported(sample_session(store), "otel")
         for phrase in ("Where?", "You help", "I look", '"order', "It is lost", "Order 41"):
             assert phrase not in text
 
     def test_asked_for_it_is_told_once_by_the_convention(self, store: Store) -> None:
         session = sample_session(store)
-        trace = spans(session.spans(content=True))
+        trace = spans(exported_lines(session, "otel", content=True))
         assert is_valid_trace(trace)
         first, second = (span_named(trace, name)["attributes"] for name in ("chat m-1", "chat m-2"))
         assert json.loads(first["gen_ai.input.messages"]) == [
@@ -392,7 +401,9 @@ class TestContent:
         assert json.loads(tool["gen_ai.tool.call.arguments"]) == {"order": 41}
         assert tool["gen_ai.tool.call.result"] == "lost"
         assert "You help." in trace[0]["attributes"]["gen_ai.system_instructions"]
-        assert [span["spanId"] for span in trace] == [span["spanId"] for span in spans(session.spans())]
+        assert [span["spanId"] for span in trace] == [
+            span["spanId"] for span in spans(exported_lines(session, "otel"))
+        ]
 
     def test_evidence_and_details_are_never_told(self, store: Store) -> None:
         session = store.start()
@@ -400,7 +411,7 @@ class TestContent:
         session.log.append([Draft(user("q"))])
         session.log.append([Draft(assistant(oakleaf.Reasoning("hm"), "a"), evidence=proof)])
         session.note({"mine": "NOTE-1"})
-        text = "".join(session.spans(content=True, redact=False))
+        text = exported(session, "otel", content=True, redact=False)
         assert "hm" in text
         assert "SIG-1" not in text
         assert "NOTE-1" not in text
@@ -408,7 +419,7 @@ class TestContent:
     def test_ten_megabytes_and_hostile_text_go_through(self) -> None:
         session = oakleaf.open("memory:").start()
         session.append([user("x" * 10_000_000), assistant('nul \0 "quote" \u2028')])
-        trace = spans(session.spans(content=True))
+        trace = spans(exported_lines(session, "otel", content=True))
         assert is_valid_trace(trace)
         assert 'nul \\u0000 \\"quote\\"' in trace[1]["attributes"]["gen_ai.output.messages"]
 
@@ -417,11 +428,11 @@ class TestAnyLog:
     @thorough_settings
     @given(sessions(), st.booleans())
     def test_every_log_is_a_lawful_trace_that_adds_up(self, session: Session, content: bool) -> None:
-        lines = list(session.spans(content=content))
+        lines = exported_lines(session, "otel", content=content)
         trace = spans(lines)
         assert is_valid_trace(trace)
         assert tokens(trace) == token_totals(session.usage())
         assert sum(span["kind"] == 3 for span in trace) == session.usage().calls
-        assert lines == list(session.spans(content=content))
+        assert lines == exported_lines(session, "otel", content=content)
         assert "DETAILS" not in "".join(lines)
         assert "SIG-" not in "".join(lines)

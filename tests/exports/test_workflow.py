@@ -41,6 +41,7 @@ from oakleaf.stores.sqlite.store import SqliteStore
 from support.import_sources import store
 from support.random_logs import TEXTS, paths, thorough_settings
 from support.runtime import deterministic_runtime
+from support.sessions import exported
 from support.stopped_runs import stopped
 
 __all__ = ["store"]
@@ -55,7 +56,7 @@ ROW = SessionRow(session_id="ses_1", space="default", conversation_id="con_1", s
 
 
 def export_workflow(session: Session) -> dict[str, Any]:
-    steps: dict[str, Any] = yaml.safe_load(session.workflow())
+    steps: dict[str, Any] = yaml.safe_load(exported(session, "workflow"))
     assert steps["schema_version"] == "1.0"
     workflow: dict[str, Any] = steps["workflow"]
     return workflow
@@ -245,7 +246,7 @@ class TestTurns:
         session = sample_session(store)
         session.rewind(to=5)
         session.append([user("Send another."), assistant("Sent.")])
-        assert "Refund it." not in session.workflow()
+        assert "Refund it." not in exported(session, "workflow")
         assert [turn["prompt_template"] for turn in turns(session)] == ["Where is it?", "Send another."]
 
     def test_a_compaction_takes_nothing_away(self, store: Store) -> None:
@@ -289,14 +290,14 @@ class TestWhatStaysOut:
             "name": "cat.png",
         }
         assert transcript(session)[1]["content"][0] == {"type": "reasoning", "text": "a cat?"}
-        assert "CANARY" not in session.workflow()
+        assert "CANARY" not in exported(session, "workflow")
 
     def test_details_and_notes_are_the_hosts_own(self, store: Store) -> None:
         session = store.start("support")
         session.append([user("q"), assistant(ToolCall("c", "t"))])
         session.append([tool_result("c", "r", details={"k": "CANARY"})])
         session.note({"k": "CANARY"})
-        assert "CANARY" not in session.workflow(redact=False)
+        assert "CANARY" not in exported(session, "workflow", redact=False)
 
     def test_secrets_are_hidden_when_written_and_again_when_they_became_known_later(
         self, tmp_path: Path
@@ -308,8 +309,8 @@ class TestWhatStaysOut:
             assert turns(session)[0]["prompt_template"] == "[redacted DOOR] and late-secret-2"
         with oakleaf.open(place, secrets={"LATE": "late-secret-2"}) as store:
             again = store.session(session.session_id)
-            assert "late-secret-2" not in again.workflow()
-            assert "late-secret-2" in again.workflow(redact=False)
+            assert "late-secret-2" not in exported(again, "workflow")
+            assert "late-secret-2" in exported(again, "workflow", redact=False)
 
 
 class TestInterpolation:
@@ -344,7 +345,7 @@ import sys
 from oakleaf.store import Store
 from oakleaf.stores.sqlite import SqliteStore
 with Store(SqliteStore(sys.argv[1])) as store:
-    sys.stdout.buffer.write(store.session(sys.argv[2]).workflow().encode())
+    store.session(sys.argv[2]).export(sys.stdout.buffer, "workflow")
 """
 
 
@@ -353,7 +354,7 @@ class TestDeterminism:
         place = tmp_path / "agent.db"
         with Store(SqliteStore(place), deterministic_runtime()) as store:
             session = sample_session(store, spec=AGENT)
-            here = session.workflow().encode()
+            here = exported(session, "workflow").encode()
         for seed in ("0", "1"):
             done = subprocess.run(
                 [sys.executable, "-c", SCRIPT, str(place), session.session_id],

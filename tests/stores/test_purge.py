@@ -37,7 +37,7 @@ from oakleaf.ext import read
 from oakleaf.log.log import Draft
 from oakleaf.stores.sqlite import search_index
 from oakleaf.stores.sqlite import store as sqlite_store
-from support.sessions import tasks_of
+from support.sessions import exported, tasks_of
 
 SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 STORES = 300 if SOAK else 18
@@ -500,7 +500,7 @@ class TestTrash:
         assert [one.message.text for one in store.session(session.session_id).path()] == [
             "kept"
         ]  # it can be read until it is purged
-        assert "kept" in "".join(session.markdown())
+        assert "kept" in exported(session, "markdown")
         assert list(store.all_sessions()) == list(store.search("kept").hits) == []
         store.restore(session.session_id)
         session.append([assistant("yes")])

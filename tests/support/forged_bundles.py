@@ -17,7 +17,7 @@ from oakleaf.agent.prompt_window import tree_message_limits
 from oakleaf.core.codec import chain_id
 from oakleaf.core.log_events import log_events
 from oakleaf.errors import NotFound, NothingToRedo, SessionTrashed
-from oakleaf.ext import read
+from oakleaf.ext import formats, read
 from oakleaf.log.ledger import by_turn
 from oakleaf.wire import PROVIDERS
 from support.sessions import tasks_of
@@ -158,14 +158,9 @@ def _read(store: Store, session: Session) -> None:
     list(log_events(session.path()))
     tasks_of(session)
     oakleaf.diff(session, session)
-    session.export(io.BytesIO())
-    for what in ("path", "all", "events"):
-        list(session.jsonl(what))
-    list(session.markdown())
-    session.html(io.BytesIO())
-    list(session.spans(content=True))
-    for write in (session.finetune, session.workflow, session.inspect):
-        write()
+    for format in formats():
+        session.export(io.BytesIO(), format, **({"content": True} if format == "otel" else {}))
+    session.export(io.BytesIO(), "jsonl", what="all")
     with suppress(NothingToRedo):
         session.redo()
     fork = session.fork()

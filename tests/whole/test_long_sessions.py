@@ -30,7 +30,7 @@ from oakleaf.ext import read
 from oakleaf.models.prices import Rates
 from oakleaf.replay.diff import diff
 from support.long_sessions import MIDDLE, check, check_steps, stores
-from support.sessions import tasks_of
+from support.sessions import exported_lines, tasks_of
 from support.statement_steps import Steps
 
 __all__ = ["stores"]  # a fixture
@@ -78,7 +78,7 @@ VERBS: dict[str, Callable[[Session], Any]] = {
     "next_action": lambda session: session.next_action(),
     "pending_approvals": lambda session: session.pending_approvals(),
     "children": lambda session: tasks_of(session),
-    "jsonl": lambda session: list(session.jsonl(since=session.leaf.seq - 4)),
+    "jsonl": lambda session: exported_lines(session, "jsonl", since=session.leaf.seq - 4),
     "fork": lambda session: session.fork(MIDDLE, options={"temperature": 0}),
     "rewind and redo": rewind,
     "repeated append": lambda session: session.append([user("And?")], key="again"),

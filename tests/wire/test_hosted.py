@@ -21,6 +21,7 @@ from oakleaf.store import Store
 from oakleaf.wire import find_provider
 from support.hosted_answers import GROUPS, PNG_64, anthropic_pairs, random_blocks, reply
 from support.random_logs import PNG, SOAK
+from support.sessions import exported
 
 ISSUERS = list(GROUPS)
 issuers = pytest.mark.parametrize("issuer", ISSUERS)
@@ -276,7 +277,7 @@ def test_text_that_anthropic_may_cite_is_what_was_given(block: dict[str, Any], s
         request = session.request(provider.name)
         assert provider.violations(request, ready=True) == []
         assert json.dumps(request).count("They purr.") == 2
-    assert "".join(session.markdown()).count("They purr.") == 2
+    assert exported(session, "markdown").count("They purr.") == 2
 
 
 def test_media_kept_elsewhere_in_a_result_come_back_too(store: Store) -> None:

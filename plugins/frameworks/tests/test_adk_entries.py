@@ -26,6 +26,7 @@ from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf_frameworks.adk.service import OakleafSessionService
 from oakleaf_frameworks.shared import UNKNOWN_RESULT
+from support.sessions import exported
 
 PNG = b"\x89PNG\r\n\x1a\n and \xff\xfe the rest"
 URL = f"data:image/png;base64,{base64.b64encode(PNG * 4).decode()}"
@@ -387,7 +388,7 @@ class TestEntries:
         assert below.open_tool_calls == ()
         page = service.service.store.search("lost")
         assert {hit.session_id for hit in page.hits} == {below.session_id}
-        assert "Where is 41?" in "".join(below.markdown())
+        assert "Where is 41?" in exported(below, "markdown")
 
     def test_the_state_is_oakleaf_s_own(self, service: Service, session: Session) -> None:
         service.change(session, cart=["apple"], profile={"name": "Ann", "gone": 1})

@@ -19,11 +19,12 @@ from oakleaf import Attachment, Reasoning, Session, ToolCall, assistant, system,
 from oakleaf.core.usage import Usage
 from support.random_logs import SOAK
 from support.random_sessions import sessions
+from support.sessions import exported
 
 
 def read(session: Session, folder: Path) -> EvalLog:
     place = folder / "log.json"
-    place.write_text(session.inspect(), encoding="utf-8")
+    place.write_text(exported(session, "inspect"), encoding="utf-8")
     return read_eval_log(str(place))
 
 

@@ -59,7 +59,7 @@ from oakleaf_frameworks.langgraph import thread_log
 from oakleaf_frameworks.langgraph.messages import ValueCodec
 from oakleaf_frameworks.langgraph.saver import OakleafSaver
 from support.runtime import deterministic_runtime
-from support.sessions import tasks_of
+from support.sessions import exported, tasks_of
 
 HELLO = {"messages": [HumanMessage("Weather in Bonn?", id="h1")]}
 ANSWERS = [asking("1", "Bonn"), AIMessage("It is sunny.", id="a1")]
@@ -667,7 +667,7 @@ class TestValues:
             state = graph.compile(checkpointer=OakleafSaver(store)).get_state(thread)
             assert (texts(state.values) == [key, f"The key is {key}."]) == (not redact)
         session = session_of(store, "redact False")
-        assert key not in "".join(session.markdown())  # exports are redacted by who opens the store
+        assert key not in exported(session, "markdown")  # exports are redacted by who opens the store
 
     @pytest.mark.parametrize("redact", [True, False])
     def test_a_secret_in_an_object_of_the_state_is_masked_and_the_object_stays(
@@ -689,12 +689,12 @@ class TestValues:
         masked = Login("ann", "[redacted]**********")
         assert login == (masked if redact else Login("ann", key))
         session = session_of(store, "1")
-        packed = re.findall(r'"serde":\["\w+","([^"]*)"', "".join(session.jsonl()))
+        packed = re.findall(r'"serde":\["\w+","([^"]*)"', exported(session, "jsonl"))
         assert packed
         assert all(key.encode() not in unpack_bytes(text) for text in packed)
         bundle = io.BytesIO()
-        exported = session.export(bundle, redact=True)
-        assert bool(exported.redactions) == (not redact)
+        result = session.export(bundle, redact=True)
+        assert bool(result.report.redactions) == (not redact)
         shared = oakleaf.open("memory:")
         imported = shared.import_bundle(io.BytesIO(bundle.getvalue()))
         copied = on(shared.session(imported.session_id).row.conversation_id)

@@ -44,6 +44,7 @@ from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf_frameworks.openai_agents.session import OakleafHooks, OakleafSession
 from support.fake_providers import Call, Completion, FakeProviders
+from support.sessions import exported
 
 set_tracing_disabled(True)  # its exporter would look for a network
 
@@ -215,7 +216,7 @@ class TestAnItem:
             [*ORDINARY, {"type": "reasoning", **REASONING, "status": None}, answer_item("Bye.", "msg_2")]
         )
         oakleaf_session = await stored_session(session)
-        assert "gAAAA" not in "".join(oakleaf_session.jsonl())
+        assert "gAAAA" not in exported(oakleaf_session, "jsonl")
         assert "gAAAA" not in json.dumps(oakleaf_session.messages("anthropic"))
         assert REASONING in oakleaf_session.messages("openai")
 
@@ -594,7 +595,7 @@ class TestOverHttp:
         assert await session.get_items() == await own.get_items()
         oakleaf_session = await stored_session(session)
         assert "SIG-openai" in json.dumps(await session.get_items())
-        assert "SIG-openai" not in "".join(oakleaf_session.jsonl())
+        assert "SIG-openai" not in exported(oakleaf_session, "jsonl")
         assert (oakleaf_session.usage().calls, oakleaf_session.usage().unpriced_calls) == (3, 0)
 
 
@@ -691,7 +692,7 @@ class TestHooks:
                 await Runner.run(agent, "Where?", session=one, hooks=hooks)
         assert await session.get_items() == await own.get_items()
         oakleaf_session = await stored_session(session)
-        assert "a secret" not in "".join(oakleaf_session.jsonl("all"))
+        assert "a secret" not in exported(oakleaf_session, "jsonl", what="all")
         assert [call.answer_seq for call in oakleaf_session.model_calls()] == [3, None]
 
     @on_a_loop
@@ -701,7 +702,9 @@ class TestHooks:
         await Runner.run(support(), "Where?", session=session, hooks=hooks)
         assert got("c41", "41 is lost") in await session.get_items()
         oakleaf_session = await stored_session(session)
-        assert "41 IS LOST" in "".join(oakleaf_session.jsonl("all"))  # what was written ahead is a branch
+        assert "41 IS LOST" in exported(
+            oakleaf_session, "jsonl", what="all"
+        )  # what was written ahead is a branch
         assert [call.answer_seq for call in oakleaf_session.model_calls("path")] == [6]
 
     @pytest.mark.parametrize("is_hooked", [False, True])

@@ -17,6 +17,7 @@ from oakleaf import Session, ToolCall, assistant, system
 from oakleaf.core.usage import Usage
 from support.random_logs import SOAK
 from support.random_sessions import sessions
+from support.sessions import exported_lines
 
 NEWER = {"gen_ai.usage.cache_write.input_tokens"}
 """Renamed by the conventions since the installed package was made."""
@@ -34,7 +35,7 @@ def parse_line(line: str) -> ExportTraceServiceRequest:
 
 
 def spans(session: Session, **how: bool) -> list[Span]:
-    requests = [parse_line(line) for line in session.spans(**how)]
+    requests = [parse_line(line) for line in exported_lines(session, "otel", **how)]
     return [s for r in requests for one in r.resource_spans for scope in one.scope_spans for s in scope.spans]
 
 

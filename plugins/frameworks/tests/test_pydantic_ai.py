@@ -60,6 +60,7 @@ from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf_frameworks.pydantic_ai.conversation_store import OakleafConversationStore, OakleafSteps
 from support.fake_providers import Completion, FakeProviders
+from support.sessions import exported
 
 WHEN = datetime(2026, 11, 16, 9, tzinfo=UTC)
 PNG = BinaryContent(b"\x89PNG\r\n\x1a\n\0\0\xff\xfe", media_type="image/png")
@@ -248,7 +249,7 @@ class TestAMessage:
             request_message("again", instructions="rules " * 99),
         ]
         await store.save(talk(*long))
-        text = "".join((await stored_session(store)).jsonl())
+        text = exported(await stored_session(store), "jsonl")
         assert [text.count(word * 9) for word in ("question ", "rules ", "answer ")] == [11] * 3
 
     @on_a_loop
@@ -256,7 +257,7 @@ class TestAMessage:
         store = on_memory()
         await store.save(talk(*ORDINARY))
         oakleaf_session = await stored_session(store)
-        assert "sealed-by" not in "".join(oakleaf_session.jsonl())
+        assert "sealed-by" not in exported(oakleaf_session, "jsonl")
         assert "sealed-by" not in json.dumps(oakleaf_session.messages("openai"))
         assert "sealed-by" in json.dumps(oakleaf_session.messages("anthropic"))
 
@@ -738,7 +739,7 @@ class TestOverHttp:
             assert [request.problems for request in vendor.requests] == [[]] * 2
             assert "SIG-openai" in json.dumps(vendor.bodies("openai")[1])
         session = await stored_session(conversations)
-        assert "SIG-openai" not in "".join(session.jsonl())
+        assert "SIG-openai" not in exported(session, "jsonl")
         assert (session.usage().calls, session.usage().input_tokens) == (2, 22)
 
 

@@ -19,6 +19,7 @@ from oakleaf.session import Session
 from oakleaf.store import Store
 from support.import_sources import entries_of, import_all, import_one, memory_store, store
 from support.random_sessions import sessions
+from support.sessions import exported
 from support.tool_sources import inspect_log, stored_counts
 from support.tool_sources.inspect_log import SAMPLE
 
@@ -29,7 +30,7 @@ SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 
 def chats(session: Session) -> list[Any]:
     """Return the messages of the exported log, without their ids, and without the model, which a call may tell later."""
-    (sample,) = json.loads(session.inspect(redact=False))["samples"]
+    (sample,) = json.loads(exported(session, "inspect", redact=False))["samples"]
     return [
         {key: value for key, value in chat.items() if key not in ("id", "model")}
         for chat in sample["messages"]
@@ -38,7 +39,7 @@ def chats(session: Session) -> list[Any]:
 
 def import_export(store: Store, session: Session, folder: Path) -> Session:
     path = folder / "log.json"
-    path.write_text(session.inspect(redact=False))
+    path.write_text(exported(session, "inspect", redact=False))
     imported, _ = import_one(store, "inspect", path)
     return imported
 
@@ -105,7 +106,7 @@ class TestWhatWeWrite:
     def test_of_any_session_gives_the_same_messages_and_tokens(self, session: Session) -> None:
         with tempfile.TemporaryDirectory() as folder, memory_store() as other:
             path = Path(folder, "log.json")
-            path.write_text(session.inspect(redact=False))
+            path.write_text(exported(session, "inspect", redact=False))
             if not any(entry.message for entry in session.path()):
                 return
             imported, _ = import_one(other, "inspect", path)

@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 
 import oakleaf
 from oakleaf import user
-from oakleaf.errors import InvalidArgument, PageTooLarge
+from oakleaf.errors import InvalidArgument, PageTooLarge, UnknownExportOption
 from oakleaf_server import offline_page as html
 from support import sample_store
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread
@@ -41,8 +41,10 @@ def pages(store: Path) -> Path:
     """A folder with every session as it would be shared, and those of `whole-…` as they are."""
     with oakleaf.open(store) as sessions:
         for name in (CASE, BUILD, HOSTILE, WAITING):
-            sessions.session(name).html(store.with_name(f"{name}.html"))
-            sessions.session(name).html(store.with_name(f"whole-{name}.html"), redact=False, blobs=True)
+            sessions.session(name).export(store.with_name(f"{name}.html"), "html")
+            sessions.session(name).export(
+                store.with_name(f"whole-{name}.html"), "html", redact=False, blobs=True
+            )
     return store.parent
 
 
@@ -95,7 +97,7 @@ def export_bundle_and_page(session: oakleaf.Session, **how: bool) -> tuple[bytes
     """The bundle, and the page with one inside."""
     bundle, page = BytesIO(), BytesIO()
     session.export(bundle, **how)
-    session.html(page, **how)
+    session.export(page, "html", **how)
     return bundle.getvalue(), page.getvalue()
 
 
@@ -118,10 +120,10 @@ class TestFile:
             sessions.start(session_id="ses_k", title=f"about {CANARY}").append([user(f"it is {CANARY}")])
         with oakleaf.open(tmp_path / "s.db", secrets={"KEY": CANARY}) as sessions:
             session = sessions.session("ses_k")
-            path = session.html(tmp_path / "shared.html")
-            session.html(tmp_path / "whole.html", redact=False)
+            path = session.export(tmp_path / "shared.html", "html")
+            session.export(tmp_path / "whole.html", "html", redact=False)
         shared, whole = (tmp_path / "shared.html").read_bytes(), (tmp_path / "whole.html").read_bytes()
-        assert path.bundle.redactions == {"KEY": 2}
+        assert path.report.redactions == {"KEY": 2}
         assert path.bytes == len(shared)
         assert CANARY.encode() not in shared + embedded_bundle(shared)
         assert CANARY.encode() in embedded_bundle(whole)
@@ -141,7 +143,7 @@ class TestFile:
 
     def test_blobs_are_not_put_in_where_secrets_are_hidden(self, store: Path, tmp_path: Path) -> None:
         with oakleaf.open(store) as sessions, pytest.raises(InvalidArgument, match="cannot be searched"):
-            sessions.session(BUILD).html(tmp_path / "x.html", blobs=True)
+            sessions.session(BUILD).export(tmp_path / "x.html", "html", blobs=True)
         assert list(tmp_path.iterdir()) == []
 
     def test_what_is_too_large_for_a_browser_is_refused_with_words(self, tmp_path: Path) -> None:
@@ -150,9 +152,9 @@ class TestFile:
             picture = sessions.put_blob(os.urandom(html.MAX_BUNDLE_BYTES * 4 // 5), "image/png", "large.png")
             session.append([user(picture)])
             with pytest.raises(PageTooLarge, match="oakleaf export --bundle"):
-                session.html(tmp_path / "x.html", redact=False, blobs=True)
+                session.export(tmp_path / "x.html", "html", redact=False, blobs=True)
             assert not list(tmp_path.glob("*x.html*"))
-            session.html(tmp_path / "x.html", redact=False)
+            session.export(tmp_path / "x.html", "html", redact=False)
 
     def test_nothing_in_a_session_can_end_the_element_it_stands_in(self, pages: Path) -> None:
         elements = Elements((pages / f"whole-{HOSTILE}.html").read_bytes())
@@ -192,11 +194,17 @@ class TestFile:
             "connect-src 'none'; base-uri 'none'; form-action 'none'"
         )
 
+    def test_the_suffix_says_that_a_page_is_meant(self, store: Path, tmp_path: Path) -> None:
+        with oakleaf.open(store) as sessions:
+            assert sessions.session(CASE).export(tmp_path / "x.html", None).format == "html"
+            with pytest.raises(UnknownExportOption, match="it takes blobs, children, redact, progress"):
+                sessions.session(CASE).export(tmp_path / "x.html", "html", lines=3)
+
     def test_the_server_need_not_be_installed(self, store: Path, tmp_path: Path) -> None:
         code = (
             "import sys, oakleaf\n"
             "sys.modules['litestar'] = sys.modules['uvicorn'] = None\n"
-            f"oakleaf.open({str(store)!r}).session({CASE!r}).html({str(tmp_path / 'x.html')!r})\n"
+            f"oakleaf.open({str(store)!r}).session({CASE!r}).export({str(tmp_path / 'x.html')!r}, 'html')\n"
         )
         subprocess.run([sys.executable, "-c", code], check=True)
         assert (tmp_path / "x.html").stat().st_size > 100_000
@@ -307,8 +315,8 @@ class TestPage:
     ) -> None:
         with oakleaf.open(store) as sessions:
             [fork] = sessions.sessions(relation="fork").sessions
-            sessions.session(fork.session_id).html(pages / "fork.html")
-            sessions.start("nobody yet").html(pages / "empty.html")
+            sessions.session(fork.session_id).export(pages / "fork.html", "html")
+            sessions.start("nobody yet").export(pages / "empty.html", "html")
         page = open_page(viewer, "fork")
         expect(page.locator(".transcript")).to_contain_text("Where is order 41?")
         expect(page.locator(".transcript")).to_contain_text("Offer a voucher first.")
@@ -370,9 +378,9 @@ class TestPage:
                 session = sessions.start("support", [oakleaf.system("You help.")])
                 model = oakleaf.ScriptedModel([calls])
                 session.send_sync("Pay Ann 40", model=model, tools=[sample_store.delegate_payment])
-                session.html(pages / "delegating.html")
+                session.export(pages / "delegating.html", "html")
                 session.approve(session.pending_approvals()[0])
-                session.html(pages / "decided.html")
+                session.export(pages / "decided.html", "html")
 
         run_in_thread(export)
         page = open_page(viewer, "delegating")

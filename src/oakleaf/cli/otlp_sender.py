@@ -1,13 +1,13 @@
-"""Sends OpenTelemetry spans to a collector: OTLP over HTTP, one request per line.
+"""A file whose lines are sent: OpenTelemetry spans to a collector, OTLP over HTTP, one request per line.
 
 Sending twice is harmless, since the span ids are the same. Redirects are not followed: they would drop the body.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
-from collections.abc import Iterable
 from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
@@ -52,21 +52,31 @@ class NoRedirect(HTTPRedirectHandler):
         return None
 
 
-def send(lines: Iterable[str], to: str) -> SendResult:
-    url, headers, opener = collector_url(to), _headers(), build_opener(NoRedirect)
-    requests = spans = 0
-    for line in lines:
-        body = line.encode()
-        reply = _post(opener, Request(url, body, headers, method="POST"), requests)
-        partial = reply.partial_success
+class Collector(io.RawIOBase):
+    """Sends every line that is written to it; an export writes one line at a time."""
+
+    def __init__(self, to: str) -> None:
+        self._url, self._headers, self._opener = collector_url(to), _headers(), build_opener(NoRedirect)
+        self._requests = self._spans = 0
+
+    @property
+    def result(self) -> SendResult:
+        return SendResult(self._url, self._requests, self._spans)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, line: Any, /) -> int:
+        request = Request(self._url, line, self._headers, method="POST")
+        partial = _post(self._opener, request, self._requests).partial_success
         if partial.rejected_spans not in ("", "0", 0):
             reason = partial.error_message or "no reason given"
             raise SendFailed(
-                f"{url} rejected {partial.rejected_spans} spans and accepted the others: {reason}"
+                f"{self._url} rejected {partial.rejected_spans} spans and accepted the others: {reason}"
             )
-        requests += 1
-        spans += line.count('"spanId":"')  # inside a text the quotes are escaped
-    return SendResult(url, requests, spans)
+        self._requests += 1
+        self._spans += line.count(b'"spanId":"')  # inside a text the quotes are escaped
+        return len(line)
 
 
 def collector_url(to: str) -> str:

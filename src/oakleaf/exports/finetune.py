@@ -2,24 +2,26 @@
 
 The line is the conversation a model would get at the leaf, as `wire.openai_chat` writes it, and ends with an answer; the
 trainer learns from every answer in it. Turns that are bad examples are left out and reported. Media are named but not
-included: the format takes no files. Knows no store.
+included: the format takes no files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.tools.tool import Tool, tool
+from oakleaf import Session, Tool, tool
 from oakleaf.core import context as contexts
 from oakleaf.core.context import Item
 from oakleaf.core.entries import CUT_OFF_FINISHES, INTERRUPTED, PARTIAL, Entry
 from oakleaf.core.messages import Media, Message, Text, ToolResult
 from oakleaf.core.turns import ENDED_BY_TOOL, group_by_turn, is_completed
+from oakleaf.exports.values import PathOptions
+from oakleaf.ext import Exporter, read
 from oakleaf.wire import Blobs, render
 from oakleaf.wire.media import media_stub
 from oakleaf.wire.openai_chat import request as openai_chat
@@ -41,18 +43,43 @@ class Skipped(Struct, frozen=True):
 
 
 class FineTuning(Struct, frozen=True):
-    """The completed turns of a path as one line of a fine-tuning file, and what was left out."""
+    """How many turns of a path are in the line, and what was left out."""
 
-    text: str
-    """The line with its line break; empty if no turn is complete."""
     turns: int
     skipped: tuple[Skipped, ...]
+    is_empty: bool
+    """Whether nothing remained, so that no line was written."""
+
+    def lines(self) -> Iterator[str]:
+        """Yield what people should know."""
+        for skipped in self.skipped:
+            yield f"skipped at {skipped.seq}: {skipped.why}"
+        if self.is_empty:
+            yield "no turn is complete, so the export is empty"
+
+
+class Options(PathOptions, frozen=True, kw_only=True):
+    """What the line holds besides messages."""
+
+    tools: Any = ()
+    """Tools or functions, whose definitions replace the recorded ones."""
+
+
+def write(session: Session, to: BinaryIO, options: Options) -> FineTuning:
+    """Write the completed turns of the path as one line; nothing if no turn is complete."""
+    reader = read(session)
+    text, report = finetune(list(reader.shared_entries(redact=options.redact)), options.tools, reader.blob)
+    to.write(text.encode())
+    return report
+
+
+EXPORTER = Exporter(suffix=".jsonl", write=write, options=Options)
 
 
 def finetune(
     path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] = (), blobs: Blobs = lambda digest: None
-) -> FineTuning:
-    """Return the line. Its tools are `tools`, or else those that were recorded at the end of the path."""
+) -> tuple[str, FineTuning]:
+    """Return the line with its line break, and the report. Its tools are `tools`, or else those that were recorded last."""
     context = contexts.build_context(path)
     entry_at = {entry.seq: entry for entry in path}
     visible = {item.seq for item in context.items}
@@ -78,7 +105,7 @@ def finetune(
         request["tools"] = defined
     text = render(request).decode() + "\n" if kept_turns else ""
     turns = sum(1 for unit in kept_turns if unit[0].turn)
-    return FineTuning(text, turns, tuple(sorted(skipped, key=lambda one: one.seq)))
+    return text, FineTuning(turns, tuple(sorted(skipped, key=lambda one: one.seq)), not text)
 
 
 def _summarised_turns(path: Sequence[Entry], visible: set[int]) -> list[Skipped]:

@@ -1,15 +1,16 @@
 """Export a session as Markdown for reading and sharing, one text per entry.
 
-All content is untrusted and made inert by `escape`. The host's notes and details, and evidence, are left out. Does not
-know stores.
+All content is untrusted and made inert by `escape`. The host's notes and details, and evidence, are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
 import msgspec
 
+from oakleaf import Session
 from oakleaf.core.entries import (
     CUT_OFF_FINISHES,
     BranchSummary,
@@ -24,7 +25,10 @@ from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text
 from oakleaf.core.time_text import iso
 from oakleaf.core.turns import is_completed
 from oakleaf.core.usage import Totals
+from oakleaf.errors import InvalidArgument
 from oakleaf.exports.escape import code, cut, fence, inert, lines_of, quote
+from oakleaf.exports.values import PathOptions, shared_row
+from oakleaf.ext import Exporter, read
 from oakleaf.stores.base import SessionRow
 
 MOST_CHARACTERS = 4_000
@@ -46,6 +50,27 @@ _CUT_OFF = {
     **dict.fromkeys(CUT_OFF_FINISHES, "cut off by the token limit"),
     "refusal": "refused",
 }
+
+
+class Options(PathOptions, frozen=True, kw_only=True):
+    """What of a session is shown."""
+
+    lines: int = 20
+    """How many lines of a tool's result are shown."""
+
+    def __post_init__(self) -> None:
+        if self.lines < 1:
+            raise InvalidArgument("lines", self.lines, "a number from 1")
+
+
+def write(session: Session, to: BinaryIO, options: Options) -> None:
+    """Write the path as Markdown, entry by entry."""
+    row, path = shared_row(session, options), read(session).shared_entries(redact=options.redact)
+    for text in markdown(row, path, session.usage("path"), options.lines):
+        to.write(text.encode())
+
+
+EXPORTER = Exporter(suffix=".md", write=write, options=Options)
 
 
 def markdown(row: SessionRow, path: Iterable[Entry], totals: Totals, most_lines: int) -> Iterator[str]:

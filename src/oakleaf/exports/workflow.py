@@ -1,7 +1,7 @@
 """Export a session as a workflow scaffold: one agent node per completed turn, with the transcript in its metadata.
 
-Follows the mapping of the session specification into `.relavium.yaml`, schema version 1.0. A pure function of the row, the
-path and the frozen agent: the same session gives the same bytes everywhere. Does not know stores.
+Follows the mapping of the session specification into `.relavium.yaml`, schema version 1.0. `workflow` is a pure function
+of the row, the path and the frozen agent: the same session gives the same bytes everywhere.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, BinaryIO
 
+from oakleaf import Session
 from oakleaf.core.codec import from_json
 from oakleaf.core.entries import PARTIAL, Entry
 from oakleaf.core.messages import (
@@ -26,8 +27,9 @@ from oakleaf.core.messages import (
 )
 from oakleaf.core.time_text import iso
 from oakleaf.core.turns import ENDED_BY_TOOL, is_completed
-from oakleaf.exports.values import result_text, without_none
-from oakleaf.log.log import Log
+from oakleaf.exports.values import PathOptions, redactor_of, result_text, shared_row, without_none
+from oakleaf.exports.yaml import to_yaml
+from oakleaf.ext import Exporter, read
 from oakleaf.stores.base import SessionRow
 
 FORMAT = "1.0"
@@ -37,6 +39,18 @@ UNFINISHED = ("cancelled", PARTIAL, "error", ENDED_BY_TOOL)
 """How answers finish that the model did not complete, or did not write."""
 _OPENER = re.compile(r"\{(?=\{)")
 _SLUG = re.compile(r"[A-Za-z0-9]+")
+
+
+def write(session: Session, to: BinaryIO, options: PathOptions) -> None:
+    """Write the completed turns of the path as a scaffold."""
+    spec, redactor = read(session).detail().spec, redactor_of(session, options)
+    agent = None if spec is None else from_json(spec)
+    agent = agent if redactor is None else redactor.redact_json(agent)
+    path = list(read(session).shared_entries(redact=options.redact))
+    to.write(to_yaml(workflow(shared_row(session, options), path, agent)).encode())
+
+
+EXPORTER = Exporter(suffix=".relavium.yaml", write=write, options=PathOptions)
 
 
 def workflow(row: SessionRow, path: Sequence[Entry], agent: Any = None) -> dict[str, Any]:
@@ -171,9 +185,3 @@ def _media(media: Media) -> dict[str, Any]:
     source = {"kind": "handle", "ref": f"media://sha256-{media.hash}"}
     fields = {"type": "media", "mimeType": media.mime, "source": source, "byteLength": media.size}
     return without_none({**fields, "name": media.name})
-
-
-def frozen_agent(log: Log) -> Any:
-    """Return the agent as frozen at the start, for a fork that of its source; None if it was not stored."""
-    spec = log.store.detail(log.session_id).spec
-    return None if spec is None else from_json(spec)

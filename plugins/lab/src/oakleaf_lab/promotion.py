@@ -165,7 +165,7 @@ def _bundle(session: Session, turns: list[TurnView], *, redact: bool, blobs: boo
     answered = frozenset(
         turn.turn for turn in bundle_turns if is_completed(entries[turn.turn - 1 : turn.last])
     )
-    return _Bundle(data, result, bundle_turns, answered, first - 1, session_id)
+    return _Bundle(data, result.report, bundle_turns, answered, first - 1, session_id)
 
 
 def _expected_turn(

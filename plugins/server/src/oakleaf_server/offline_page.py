@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from io import BytesIO
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from oakleaf.bundle.transfer import PathOrFile
-from oakleaf.bundle.write import BundleExportResult, open_target
+from oakleaf import BundleExportResult, Session
 from oakleaf.errors import PageTooLarge
+from oakleaf.ext import Exporter
 from oakleaf_server.es_modules import join_modules
 from oakleaf_server.offline_requests import requests
 
@@ -37,18 +38,25 @@ _STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">')
 _ICON = "icon.svg"
 
 
-class HtmlExportResult(Struct, frozen=True):
-    bundle: BundleExportResult
-    """The embedded bundle."""
-    bytes: int
-    """Size of the whole file."""
+class Options(Struct, frozen=True, kw_only=True):
+    """What the bundle in the page holds. `blobs` needs `redact=False`: the bytes of blobs cannot be redacted."""
+
+    blobs: bool = False
+    children: bool = True
+    redact: bool = True
+    progress: Any = None
 
 
-def write_page(to: PathOrFile, export: Callable[[BinaryIO], BundleExportResult]) -> HtmlExportResult:
-    """Write the bundle that `export` writes as a page. The same bundle and Oakleaf version give the same bytes."""
+def write(session: Session, to: BinaryIO, options: Options) -> BundleExportResult:
+    """Write the viewer and the session's bundle as one page. The same bundle and Oakleaf version give the same bytes."""
     bundle = _BoundedBuffer()
-    exported = export(bundle)
-    return HtmlExportResult(exported, _write(to, page(bundle.getbuffer())))
+    exported: BundleExportResult = session.export(bundle, **asdict(options)).report
+    for part in page(bundle.getbuffer()):
+        to.write(part)
+    return exported
+
+
+EXPORTER = Exporter(suffix=".html", write=write, options=Options, is_whole=True, is_text=False)
 
 
 class _BoundedBuffer(BytesIO):
@@ -59,15 +67,6 @@ class _BoundedBuffer(BytesIO):
         if self.tell() + len(data) > MAX_BUNDLE_BYTES:
             raise PageTooLarge(MAX_BUNDLE_BYTES)
         return super().write(data)
-
-
-def _write(to: PathOrFile, parts: Iterator[bytes]) -> int:
-    size = 0
-    with open_target(to, "the page") as file:
-        for part in parts:
-            file.write(part)
-            size += len(part)
-    return size
 
 
 def page(bundle: memoryview) -> Iterator[bytes]:

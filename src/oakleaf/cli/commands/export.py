@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import click
-from msgspec.structs import replace
 
-from oakleaf.bundle.write import atomic_file
+from oakleaf import BundleExportResult, ExportResult, Session, plugins
 from oakleaf.cli.reference import reference, resolve
 from oakleaf.cli.rendering.error_text import CommandError, check_target
 from oakleaf.cli.rendering.output import (
@@ -30,49 +30,64 @@ from oakleaf.cli.rendering.output import (
     to_json_value,
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.core.time_text import iso
-from oakleaf.session import Session
+from oakleaf.errors import OakleafError
+from oakleaf.ext import Exporter, atomic_file, find_exporter, formats
 
-_ENDINGS = {
-    "bundle": ".oakleaf",
-    "html": ".html",
-    "markdown": ".md",
-    "jsonl": ".jsonl",
-    "events": ".jsonl",
-    "finetune": ".jsonl",
-    "workflow": ".relavium.yaml",
-    "inspect": ".json",
-    "otel": ".jsonl",
+_OWN = {
+    "bundle": "Everything, for import into another store. The default.",
+    "html": "One web page that works offline, with the bundle inside; secrets masked.",
+    "markdown": "For reading and sharing; secrets masked.",
+    "jsonl": "One JSON object per entry of the path.",
+    "events": "The path as five types of events, one JSON object each.",
+    "finetune": "OpenAI's chat fine-tuning format; complete turns only.",
+    "workflow": "A .relavium.yaml scaffold, one node per turn.",
+    "inspect": "An Inspect evaluation log with the path as one sample.",
+    "otel": "OpenTelemetry GenAI spans, as lines of OTLP JSON.",
 }
-_FILES = ("bundle", "html")
-"""Formats that are files of their own and are not printed on a terminal."""
-_WHOLE_SESSION = (*_FILES, "otel")
-"""Formats that hold more than one path, so they cannot end at an entry."""
-_FORMATS_OF = {
-    "--blobs": _FILES,
-    "--no-children": _WHOLE_SESSION,
-    "--content": ("otel",),
-    "--to": ("otel",),
-    "--from": ("bundle",),
-    "--token-file": ("bundle",),
-}
-"""The formats each option applies to."""
+_OPTIONS = {"--blobs": "blobs", "--no-children": "children", "--content": "content", "--redact": "redact"}
+"""What each flag is called among the options of a format."""
+_ONE_FORMAT = {"--to": "otel", "--from": "bundle", "--token-file": "bundle"}
+"""The options of this command that belong to one format."""
+_TAKEN = frozenset(
+    [
+        "output",
+        "force",
+        "blobs",
+        "no-children",
+        "content",
+        "to",
+        "redact",
+        "no-redact",
+        "from",
+        "token-file",
+        "json",
+        "help",
+    ]
+)
+"""The flags of this command that are no formats."""
+
+
+def _formats() -> dict[str, str]:
+    """Return what each format is, in words: ours, installed or not, and those of strangers."""
+    added = {name: _described(name) for name in formats() if name not in _OWN}
+    usable = (name for name in added if re.fullmatch(r"[a-z][a-z0-9-]*", name) and name not in _TAKEN)
+    return _OWN | {name: added[name] for name in usable}
+
+
+def _described(name: str) -> str:
+    """Return what the plugin that adds a format says about it: `EXPORTS` of its module plugin."""
+    try:
+        texts = getattr(plugins.summary_module(plugins.EXPORTS, name), "EXPORTS", {})
+        return str(texts.get(name) or f"A format of {plugins.provider_of(plugins.EXPORTS, name)}.")
+    except OakleafError as error:
+        return f"Cannot be used: {error}"
+    except AttributeError:
+        return "EXPORTS of its module plugin is not as {NAME: SUMMARY}"
 
 
 @click.command()
 @reference
-@format_options(
-    "bundle",
-    bundle="Everything, for import into another store. The default.",
-    html="One web page that works offline, with the bundle inside; secrets masked.",
-    markdown="For reading and sharing; secrets masked.",
-    jsonl="One JSON object per entry of the path.",
-    events="The path as five types of events, one JSON object each.",
-    finetune="OpenAI's chat fine-tuning format; complete turns only.",
-    workflow="A .relavium.yaml scaffold, one node per turn.",
-    inspect="An Inspect evaluation log with the path as one sample.",
-    otel="OpenTelemetry GenAI spans, as lines of OTLP JSON.",
-)
+@format_options("bundle", **_formats())
 @click.option(
     "-o",
     "--output",
@@ -123,90 +138,148 @@ def export(
         "--blobs": blobs,
         "--no-children": no_children,
         "--content": content,
+        "--redact": redact is not None,
         "--to": to is not None,
         "--from": server is not None,
         "--token-file": token_file is not None,
     }
-    _check_options(format_, output, [name for name in typed if typed[name]], is_json=is_json)
+    flags = [name for name in typed if typed[name]]
+    exporter = find_exporter(format_)
+    _check_options(format_, exporter, flags)
+    _check_output(format_, exporter, output, sends=to is not None, is_json=is_json)
+    values = {"blobs": blobs, "children": not no_children, "content": content, "redact": redact}
+    options = {_OPTIONS[flag]: values[_OPTIONS[flag]] for flag in flags if flag in _OPTIONS}
+    if options.get("blobs") and _redacts(exporter, options):
+        raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
     if server is not None:
         how = {"blobs": blobs, "children": not no_children, "redact": bool(redact)}
-        _download(
-            server, token_file, reference, _file_target(reference, format_, output, force=force), how, is_json
-        )
+        target = _target(reference, exporter, output, force=force)
+        _download(server, token_file, reference, target, how, is_json)
         return
     if token_file is not None:
         raise CommandError("--token-file belongs to --from URL")
     position = resolve(location, reference)
-    if position.leaf is not None and format_ in _WHOLE_SESSION:
+    if position.leaf is not None and exporter.is_whole:
         instead = f"oakleaf fork {shlex.quote(reference)} starts a session that ends there"
         raise CommandError(
             f"this format exports the whole session; {'omit the @' if format_ == 'otel' else instead}"
         )
-    if format_ in _FILES:
-        redacts = format_ == "html" if redact is None else redact
-        how = {"blobs": blobs, "children": not no_children, "redact": redacts}
-        target = _target(position.session, format_, output, force=force)
-        _export_whole(position.session, format_, target, how, is_json=is_json)
-        return
-    how = {"content": content, "children": not no_children} if format_ == "otel" else {}
-    pieces = _pieces(position.session_at(), format_, {**how, "redact": redact is not False})
+    session = position.session_at()
     if to is not None:
-        _send(pieces, to, is_json=is_json)
-    else:
-        _write_text(_target(position.session, format_, output, force=force), pieces, is_json=is_json)
+        _send(session, to, options, is_json=is_json)
+        return
+    target = _target(_stem(session, exporter), exporter, output, force=force)
+    _export(session, format_, exporter, target, options, is_json=is_json)
 
 
-def _check_options(format_: str, output: str | None, typed: Sequence[str], *, is_json: bool) -> None:
-    """Refuse options of another format, a bundle under the name of a page, and two outputs on stdout."""
-    named = next((name for name in ("html", "markdown") if (output or "").endswith(_ENDINGS[name])), None)
+def _check_options(format_: str, exporter: Exporter, flags: list[str]) -> None:
+    """Refuse options that belong to other formats."""
+    for flag in flags:
+        if _ONE_FORMAT.get(flag, format_) != format_:
+            raise CommandError(f"{flag} applies to --{_ONE_FORMAT[flag]}, not to --{format_}")
+        option = _OPTIONS.get(flag)
+        if option is not None and option not in exporter.options.__struct_fields__:
+            those = " and ".join(f"--{name}" for name in _formats_with(option))
+            raise CommandError(f"{flag} applies to {those}, not to --{format_}")
+
+
+def _formats_with(option: str) -> Iterator[str]:
+    for name in _formats():
+        try:
+            exporter = find_exporter(name)
+        except OakleafError:
+            continue  # not installed, or broken
+        if option in exporter.options.__struct_fields__:
+            yield name
+
+
+def _check_output(
+    format_: str, exporter: Exporter, output: str | None, *, sends: bool, is_json: bool
+) -> None:
+    """Refuse a bundle under the name of a page, and two outputs on stdout."""
+    named = {".html": "html", ".md": "markdown"}.get(Path(output or "").suffix)
     if format_ == "bundle" and named is not None:
         raise CommandError(
             f"{output} would be a bundle, with secrets as they are; add --{named}, or name a file that ends in .oakleaf"
         )
-    for option in typed:
-        if format_ not in _FORMATS_OF[option]:
-            those = " and ".join(f"--{name}" for name in _FORMATS_OF[option])
-            raise CommandError(f"{option} applies to {those}, not to --{format_}")
-    if "--to" in typed:
+    if sends:
         if output is not None:
             raise CommandError("-o writes the spans and --to sends them; use one of them")
-    elif is_json and (output == "-" or (output is None and format_ not in _FILES)):
+    elif is_json and (output == "-" or (output is None and exporter.is_text)):
         raise CommandError("--json and the export would both go to stdout; name a file with -o FILE")
 
 
-def _send(pieces: Iterable[str], to: str, *, is_json: bool) -> None:
-    from oakleaf.cli.otlp_sender import send  # imported late: no other format needs it
+def _redacts(exporter: Exporter, options: Mapping[str, Any]) -> bool:
+    return bool(options.get("redact", getattr(exporter.options(), "redact", False)))
 
-    delivery = send(pieces, to)
+
+def _send(session: Session, to: str, options: Mapping[str, Any], *, is_json: bool) -> None:
+    from oakleaf.cli.otlp_sender import Collector  # imported late: no other format needs it
+
+    collector = Collector(to)
+    session.export(cast(BinaryIO, collector), "otel", **options)
+    delivery = collector.result
     if is_json:
         print_json(**to_json_value(delivery))
     else:
         notify(f"{delivery.url}: {plural(delivery.spans, 'span')} in {plural(delivery.requests, 'request')}")
 
 
-def _export_whole(
-    session: Session, format_: str, target: Path | BinaryIO, how: dict[str, Any], *, is_json: bool
+def _export(
+    session: Session,
+    format_: str,
+    exporter: Exporter,
+    target: Path | BinaryIO,
+    options: Mapping[str, Any],
+    *,
+    is_json: bool,
 ) -> None:
-    """Write a bundle, or a page with one inside; report the size of the file."""
-    if how["blobs"] and how["redact"]:
-        raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
-    with progress_bar("export", unit="lines") as step:
-        how = {**how, "progress": lambda progress: step(progress.lines, None)}
-        if format_ == "bundle":
-            report = session.export(target, **how)
-        else:
-            page = session.html(target, **how)
-            report = replace(page.bundle, bytes=page.bytes)
+    """Write a file and report it, or text to stdout."""
+    if "progress" in exporter.options.__struct_fields__:
+        with progress_bar("export", unit="lines") as step:
+            result = session.export(
+                target, format_, **options, progress=lambda progress: step(progress.lines, None)
+            )
+    else:
+        to = target if isinstance(target, Path) else cast(BinaryIO, _TextOutput())
+        result = session.export(to, format_, **options)
     if is_json:
-        print_json(path=str(target), **to_json_value(report))
+        report = to_json_value(result.report)
+        print_json(path=str(target), **(report if isinstance(report, dict) else {}) | {"bytes": result.bytes})
         return
+    for line in _report_lines(result, target, redacts=_redacts(exporter, options)):
+        notify(line)
+
+
+def _report_lines(result: ExportResult[Any], target: Path | BinaryIO, *, redacts: bool) -> Iterator[str]:
     name = "stdout" if target is sys.stdout.buffer else str(target)
-    sessions = plural(report.counts.sessions, "session")
-    notify(f"{name}: {sessions}, {report.counts.entries:,} entries, {report.bytes:,} bytes")
-    for secret, count in report.redactions.items():
-        notify(f"masked {count} × {secret}")
-    if how["redact"] and not report.redactions:
-        notify("no secrets found to mask")
+    report = result.report
+    if isinstance(report, BundleExportResult):
+        sessions = plural(report.counts.sessions, "session")
+        yield f"{name}: {sessions}, {report.counts.entries:,} entries, {result.bytes:,} bytes"
+        for secret, count in report.redactions.items():
+            yield f"masked {count} × {secret}"
+        if redacts and not report.redactions:
+            yield "no secrets found to mask"
+        return
+    if hasattr(report, "lines"):
+        yield from report.lines()
+    if isinstance(target, Path):
+        yield f"{name}: {result.bytes:,} bytes"
+
+
+class _TextOutput(io.RawIOBase):
+    """Prints text to stdout: unchanged to a pipe, safe to a terminal."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        echo(for_terminal(self._decoder.decode(data)).encode(), nl=False)
+        return len(data)
 
 
 def _download(
@@ -230,70 +303,25 @@ def _download(
     print_json(path=str(target), bytes=size) if is_json else notify(f"{target}: {size:,} bytes")
 
 
-def _target(session: Session, format_: str, output: str | None, *, force: bool) -> Path | BinaryIO:
+def _target(stem: str, exporter: Exporter, output: str | None, *, force: bool) -> Path | BinaryIO:
     """Return where the export goes; without a name, text goes to stdout."""
-    return _file_target(_stem(session, format_), format_, output, force=force)
-
-
-def _file_target(stem: str, format_: str, output: str | None, *, force: bool) -> Path | BinaryIO:
-    if output == "-" or (output is None and format_ not in _FILES):
-        if is_terminal() and sys.stdout.isatty() and format_ in _FILES:
+    if output == "-" or (output is None and exporter.is_text):
+        if is_terminal() and sys.stdout.isatty() and not exporter.is_text:
             raise CommandError(
-                f"refusing to print {_ENDINGS[format_]} on a terminal; name a file with -o, or pipe the output"
+                f"refusing to print {exporter.suffix} on a terminal; name a file with -o, or pipe the output"
             )
         return sys.stdout.buffer
     target = Path(output or ".")
     if target.is_dir():
-        target /= export_file_name(stem, _ENDINGS[format_])
+        target /= export_file_name(stem, exporter.suffix)
     check_target(target, force=force)
     return target
 
 
-def _stem(session: Session, format_: str) -> str:
-    """Return the file name's stem. Inspect expects a time, a task and an id, joined by `_`, which no part may contain."""
-    if format_ != "inspect":
-        return session.session_id
-    row, mask = session.row, session.log.runtime.redactor.redact_text
-    started = iso(row.started_at).partition(".")[0].replace(":", "-")
-    parts = (mask(row.agent or "session")[:40], session.session_id)
-    return "_".join([started, *(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)])
+def _stem(session: Session, exporter: Exporter) -> str:
+    return session.session_id if exporter.file_stem is None else exporter.file_stem(session)
 
 
 def export_file_name(session_id: str, ending: str) -> str:
     """Return a file name for the session. Its id may come from an untrusted bundle: it must not name a folder or hidden file."""
     return re.sub(r"[^\w.-]|^\.+", "_", session_id)[:100] + ending
-
-
-def _write_text(target: Path | BinaryIO, pieces: Iterable[str], *, is_json: bool) -> None:
-    if not isinstance(target, Path):
-        for piece in pieces:
-            echo(for_terminal(piece).encode(), nl=False)
-        return
-    size = 0
-    with atomic_file(target) as file:
-        for piece in pieces:
-            size += file.write(piece.encode())
-    print_json(path=str(target), bytes=size) if is_json else notify(f"{target}: {size:,} bytes")
-
-
-def _pieces(session: Session, format_: str, how: dict[str, bool]) -> Iterable[str]:
-    writers: dict[str, Callable[..., str | Iterable[str]]] = {
-        "markdown": session.markdown,
-        "otel": session.spans,
-        "workflow": session.workflow,
-        "inspect": session.inspect,
-        "finetune": partial(_finetune_text, session),
-        "events": partial(session.jsonl, "events"),
-        "jsonl": partial(session.jsonl, "path"),
-    }
-    text = writers[format_](**how)
-    return [text] if isinstance(text, str) else text
-
-
-def _finetune_text(session: Session, *, redact: bool) -> str:
-    export = session.finetune(redact=redact)
-    for skipped in export.skipped:
-        notify(f"skipped at {skipped.seq}: {skipped.why}")
-    if not export.text:
-        notify("no turn is complete, so the export is empty")
-    return export.text

@@ -57,7 +57,7 @@ def _check(provider: Provider) -> OakleafError | None:
 
 def _shapes() -> dict[str, tuple[Callable[[Any], bool], str]]:
     """Return for each group what a plugin of it is, as a test and in words; "" is a part of another command."""
-    from oakleaf.ext import Page
+    from oakleaf.ext import Exporter, Page
     from oakleaf.ingest.importers import Importer
     from oakleaf.models.base import ModelPlugin
 
@@ -68,6 +68,7 @@ def _shapes() -> dict[str, tuple[Callable[[Any], bool], str]]:
         registry.STORES: (callable, "a function that opens a store"),
         registry.MODELS: (is_a(ModelPlugin), "a ModelPlugin of oakleaf.models.base"),
         registry.IMPORTERS: (is_a(Importer), "an Importer of oakleaf.ingest.importers"),
+        registry.EXPORTS: (is_a(Exporter), "an Exporter of oakleaf.ext"),
         registry.VERBS: (is_a(click.Command), "a command of click"),
         registry.PAGES: (is_a(Page), "a Page of oakleaf.ext"),
         registry.TOOLS: (

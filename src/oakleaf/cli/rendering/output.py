@@ -36,19 +36,24 @@ force_option = click.option("--force", is_flag=True, help="Overwrite an existing
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
+def _parameter(name: str) -> str:
+    return f"as_{name}".replace("-", "_")
+
+
 def format_options(default: str | None, **formats: str) -> Decorator:
     """Add a flag for each format; the command receives the chosen one as `format_`. Two formats are refused."""
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(verb)
         def command(*args: Any, **parameters: Any) -> Any:
-            typed = [name for name in formats if parameters.pop(f"as_{name}")]
+            typed = [name for name in formats if parameters.pop(_parameter(name))]
             if len(typed) > 1:
                 raise CommandError(f"--{typed[0]} and --{typed[1]} exclude each other; use one")
             return verb(*args, format_=typed[0] if typed else default, **parameters)
 
         options = (
-            click.option(f"--{name}", f"as_{name}", is_flag=True, help=help) for name, help in formats.items()
+            click.option(f"--{name}", _parameter(name), is_flag=True, help=help)
+            for name, help in formats.items()
         )
         return option_group(*options)(command)
 

@@ -1,25 +1,28 @@
 """Export a session as an evaluation log of Inspect (`inspect_ai`), format version 2, with the path as its sample.
 
-A pure function of the row, the path, the ledger and the journal: the same session gives the same bytes. Nothing is scored.
-Does not know stores and does not need Inspect.
+`inspect_log` is a pure function of the row, the path, the ledger and the journal: the same session gives the same bytes.
+Nothing is scored. Does not need Inspect.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import Any, BinaryIO
 
+import msgspec
 from msgspec.structs import replace
 
-from oakleaf.agent.prompt_window import MessageLimits
+from oakleaf import Session
 from oakleaf.core.entries import Entry
 from oakleaf.core.time_text import iso
 from oakleaf.core.usage import Call, totals_by
 from oakleaf.exports.inspect.events import EventBuilder, model_name, model_of, usage_of
 from oakleaf.exports.inspect.messages import Chat, Inputs, chat_messages
-from oakleaf.exports.timeline import Timeline
-from oakleaf.exports.values import without_none
+from oakleaf.exports.timeline import Timeline, build_timeline
+from oakleaf.exports.values import PathOptions, redactor_of, shared_row, without_none
+from oakleaf.ext import Exporter, MessageLimits, read
 from oakleaf.stores.base import SessionRow
 
 VERSION = 2
@@ -30,6 +33,32 @@ _STATUS = {
     "running": "started",
     "waiting": "started",
 }
+
+
+def write(session: Session, to: BinaryIO, options: PathOptions) -> None:
+    """Write the path as the one sample of a log."""
+    row, calls, redactor = (
+        shared_row(session, options),
+        session.model_calls("path"),
+        redactor_of(session, options),
+    )
+    path = list(read(session).shared_entries(redact=options.redact))
+    timeline = build_timeline(session.journal(), calls, redactor)
+    if row.leaf != session.leaf:
+        row, timeline = until(path, row, timeline)
+    log = inspect_log(row, path, calls, timeline, read(session).message_limits())
+    to.write(msgspec.json.encode(log) + b"\n")
+
+
+def file_stem(session: Session) -> str:
+    """Return a name that Inspect lists: a time, a task and an id, joined by `_`, which no part may contain."""
+    row, mask = session.row, read(session).redactor.redact_text
+    started = iso(row.started_at).partition(".")[0].replace(":", "-")
+    parts = (mask(row.agent or "session")[:40], session.session_id)
+    return "_".join([started, *(re.sub(r"[^A-Za-z0-9.-]+", "-", part) for part in parts)])
+
+
+EXPORTER = Exporter(suffix=".json", write=write, options=PathOptions, file_stem=file_stem)
 
 
 def inspect_log(

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from oakleaf.agent.prompt_window import MessageLimits, prompt_context
 from oakleaf.core.entries import Entry, Note
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from oakleaf.exports.values import result_text, without_none
+from oakleaf.ext import MessageLimits, prompt_context
 from oakleaf.wire.media import media_stub
 
 Chat = dict[str, Any]

@@ -8,16 +8,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
-from oakleaf.exports.otel.spans import Span
-from oakleaf.exports.values import without_none
+from oakleaf import Session, __version__
+from oakleaf.exports.otel.spans import Span, session_span
+from oakleaf.exports.values import PathOptions, redactor_of, without_none
+from oakleaf.ext import Exporter
 
 MOST_SPANS = 512
 MOST_BYTES = 3 * 1024 * 1024  # some collectors refuse requests above 4 MB
 _ERROR = 2
+
+
+class Options(PathOptions, frozen=True, kw_only=True):
+    """What the spans cover and hold."""
+
+    content: bool = False
+    """Whether inputs, answers and results are in them."""
+    children: bool = True
+    """Whether the spans of the session's tasks are among them."""
+
+
+def write(session: Session, to: BinaryIO, options: Options) -> None:
+    """Write the spans of everything the session did. Each line is one request to a collector, and one write."""
+    redactor = redactor_of(session, options)
+    root = session_span(session, content=options.content, children=options.children, redactor=redactor)
+    for line in lines(root):
+        to.write(line.encode())
+
+
+EXPORTER = Exporter(suffix=".jsonl", write=write, options=Options, is_whole=True)
 
 
 def lines(root: Span) -> Iterator[str]:
@@ -63,8 +85,6 @@ def _hash(text: str, size: int) -> str:
 
 
 def _request(spans: list[msgspec.Raw]) -> str:
-    from oakleaf import __version__  # late: the package is loaded by then
-
     scope = {"scope": {"name": "oakleaf", "version": __version__}, "spans": spans}
     resource = {"attributes": _attributes({"service.name": "oakleaf"})}
     request = {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf import Session
 from oakleaf.core.codec import to_json
 from oakleaf.core.entries import Compaction, Entry
 from oakleaf.core.messages import ToolCall, ToolResult
@@ -24,8 +25,8 @@ from oakleaf.core.usage import Call
 from oakleaf.exports.otel.content import input_messages, instructions, output_messages
 from oakleaf.exports.timeline import Timeline, build_timeline, call_start
 from oakleaf.exports.values import result_text, without_none
-from oakleaf.log.log import Log
-from oakleaf.stores.base import SessionQuery, SessionRow
+from oakleaf.ext import store_of
+from oakleaf.stores.base import SessionRow
 
 INTERNAL, CLIENT = 1, 3
 _PROVIDERS = {"openai-chat": "openai", "gemini": "gcp.gemini"}
@@ -89,12 +90,12 @@ class SessionTrace(Struct, frozen=True):
         return without_none({**attributes, "gen_ai.agent.name": self.hide(self.row.agent)})
 
 
-def session_span(log: Log, *, content: bool, children: bool, redactor: Redactor | None) -> Span:
+def session_span(session: Session, *, content: bool, children: bool, redactor: Redactor | None) -> Span:
     """Return the span of a session, with its tasks inside the calls that started them."""
-    logs = _family(log) if children else [log]
+    sessions = _family(session) if children else [session]
     within: dict[str, list[Span]] = {}
     span = None
-    for one in reversed(logs):
+    for one in reversed(sessions):
         trace_data = _read(one, redactor)
         span = _session_tree(trace_data, within.pop(one.session_id, ()), content)
         within.setdefault(trace_data.row.parent_session or "", []).append(span)
@@ -102,14 +103,14 @@ def session_span(log: Log, *, content: bool, children: bool, redactor: Redactor 
     return span
 
 
-def _family(log: Log) -> list[Log]:
-    """Return the log, its tasks and theirs; a cycle of parents, possible in a forged store, is walked once."""
-    session_ids, waiting = {log.session_id}, [log]
+def _family(session: Session) -> list[Session]:
+    """Return the session, its tasks and theirs; a cycle of parents, possible in a forged store, is walked once."""
+    store, session_ids, waiting = store_of(session), {session.session_id}, [session]
     for one in waiting:
-        for row in log.store.all_sessions(SessionQuery(parent_session=one.session_id, relation="task")):
+        for row in store.all_sessions(parent_session=one.session_id, relation="task"):
             if row.session_id not in session_ids:
                 session_ids.add(row.session_id)
-                waiting.append(Log(log.store, row, log.runtime))
+                waiting.append(store.session(row.session_id))
     return waiting
 
 
@@ -128,20 +129,18 @@ def _session_tree(trace_data: SessionTrace, tasks: Iterable[Span], content: bool
     return _session_span(trace_data, content).around([*turns, *rest])
 
 
-def _read(log: Log, redactor: Redactor | None) -> SessionTrace:
+def _read(session: Session, redactor: Redactor | None) -> SessionTrace:
     """Read the entries first: what a concurrent writer adds is then missing everywhere or nowhere."""
-    store, session_id = log.store, log.session_id
-    opened = (one.entry.to_entry(one.branch) for one in store.entries(session_id))
-    entries = {(entry.branch, entry.seq): entry for entry in redact_entries(opened, redactor)}
-    own = [branch for branch in store.branches(session_id) if branch.session_id == session_id]
-    calls = store.calls(session_id)
+    entries = {(entry.branch, entry.seq): entry for entry in redact_entries(session.entries(), redactor)}
+    own = [branch for branch in session.branches() if branch.session_id == session.session_id]
+    calls = session.model_calls()
     return SessionTrace(
-        row=store.session(session_id),
+        row=session.row,
         lines={name: number for number, name in enumerate(sorted(one.branch for one in own), 1)},
         parents={branch.branch: _parent(branch) for branch in own},
         entries=entries,
         calls=calls,
-        moments=build_timeline(store.journal(session_id), calls, redactor),
+        moments=build_timeline(session.journal(), calls, redactor),
         redactor=redactor,
     )
 

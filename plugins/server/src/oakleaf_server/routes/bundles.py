@@ -58,13 +58,7 @@ async def share(
     """Download a session for someone else: as a web page, as Markdown, or as a bundle. Secrets are masked."""
 
     def write(file: BinaryIO) -> None:
-        session = find_session(request, session_id)
-        if format == "html":
-            session.html(file, redact=redact)
-        elif format == "bundle":
-            session.export(file, redact=redact)
-        else:
-            file.writelines(text.encode() for text in session.markdown(redact=redact))
+        find_session(request, session_id).export(file, format, redact=redact)
 
     ending = {"html": "html", "markdown": "md", "bundle": "oakleaf"}[format]
     # Never shown in this origin: its content is a session's, and the page has a script.

@@ -1,0 +1,202 @@
+"""Write a session in the format that is asked for: the bundle, or one that a plugin adds to the group `oakleaf.exports`.
+
+Knows no format but the bundle. A path gets a file that is complete or absent.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from oakleaf import plugins
+from oakleaf.bundle.transfer import PathOrFile, export
+from oakleaf.bundle.write import BundleExportResult, OnProgress, open_target
+from oakleaf.core.typed_json import converter, prepare
+from oakleaf.errors import (
+    InvalidArgument,
+    OakleafError,
+    PluginBroken,
+    PluginMissing,
+    UnknownExportOption,
+    UnknownFormat,
+)
+from oakleaf.install import extra_of
+
+if TYPE_CHECKING:
+    from oakleaf.session import Session
+
+BUNDLE = "bundle"
+_INVALID = re.compile(r"(?:Expected `(?P<expected>.*)`, got .*|(?P<why>.*)) - at `\$\.(?P<name>\w+)")
+Report = TypeVar("Report")
+
+
+class NoOptions(Struct, frozen=True, kw_only=True):
+    """Of a format that takes no options."""
+
+
+class Exporter(Struct, frozen=True, kw_only=True):
+    """A writer of one format. Reads a session, writes bytes, and changes nothing."""
+
+    suffix: str
+    """How the names of its files end: ".md"."""
+    write: Callable[[Session, BinaryIO, Any], object]
+    """Write a session to a file that is open for bytes, with options of the type below. The result is the export's report."""
+    options: type[Struct] = NoOptions
+    """The keywords that the format takes, with defaults. Those for people have `redact: bool = True`."""
+    is_whole: bool = False
+    """Whether it holds the whole session; else it holds the path to the leaf of the handle."""
+    is_text: bool = True
+    """Whether it is for reading or piping; else the command line writes a file."""
+    file_stem: Callable[[Session], str] | None = None
+    """How its files are named, where the session's id does not serve."""
+
+    def __post_init__(self) -> None:
+        if not self.suffix.startswith("."):
+            raise ValueError(f"the suffix {self.suffix!r} does not begin with a dot")
+        prepare(self.options)
+
+
+class ExportResult(Struct, Generic[Report], frozen=True):
+    """What was written."""
+
+    format: str
+    bytes: int
+    """The size of the file."""
+    report: Report
+    """What the format has to say: for a bundle and a page what the bundle holds, for others what was left out, or None."""
+
+
+class BundleOptions(Struct, frozen=True, kw_only=True):
+    """What a bundle holds."""
+
+    blobs: bool = False
+    children: bool = True
+    redact: bool = False
+    progress: Any = None
+    """`OnProgress`."""
+
+
+def _write_bundle(session: Session, to: BinaryIO, options: BundleOptions) -> BundleExportResult:
+    progress: OnProgress | None = options.progress
+    return export(
+        session.log,
+        to,
+        blobs=options.blobs,
+        children=options.children,
+        redact=options.redact,
+        progress=progress,
+    )
+
+
+_BUNDLE = Exporter(
+    suffix=".oakleaf", write=_write_bundle, options=BundleOptions, is_whole=True, is_text=False
+)
+
+
+def formats() -> list[str]:
+    """Return the names of all formats, sorted. Imports no plugin."""
+    return sorted({BUNDLE, *plugins.names(plugins.EXPORTS)})
+
+
+def find_exporter(name: str) -> Exporter:
+    """Return the writer of a format. Raises UnknownFormat with the known ones, PluginMissing or PluginBroken."""
+    if name == BUNDLE:
+        return _BUNDLE
+    if name not in plugins.names(plugins.EXPORTS) and extra_of(plugins.EXPORTS, name) is None:
+        raise UnknownFormat(name, formats())
+    exporter = plugins.find(plugins.EXPORTS, name)
+    if not isinstance(exporter, Exporter):
+        raise plugins.broken(
+            plugins.EXPORTS, name, f"it is {type(exporter).__name__}, not an Exporter of oakleaf.ext"
+        )
+    return exporter
+
+
+def export_session(
+    session: Session, to: PathOrFile, format: str | None, options: Mapping[str, Any]
+) -> ExportResult[Any]:
+    """Write a session to a path or an open file. Without a format the name of the file says which."""
+    if isinstance(to, io.TextIOBase):
+        raise InvalidArgument("to", to, 'a path, or a file that was opened with "wb"')
+    name = format_of(to) if format is None else format
+    exporter = find_exporter(name)
+    values = _parse_options(name, exporter, options)
+    with open_target(to, f"the {name}") as file:
+        counted = _CountedFile(file, name)
+        report = _call(name, exporter, session, cast(BinaryIO, counted), values)
+    return ExportResult(name, counted.size, report)
+
+
+def _call(name: str, exporter: Exporter, session: Session, to: BinaryIO, options: Struct) -> object:
+    """Call a writer. The error of a stranger's is that of its plugin, and says so."""
+    if name == BUNDLE or plugins.provider_of(plugins.EXPORTS, name).is_own:
+        return exporter.write(session, to, options)
+    try:
+        return exporter.write(session, to, options)
+    except (OakleafError, OSError):
+        raise
+    except Exception as error:
+        reason = f"writing raised {type(error).__name__}: {error}"
+        raise plugins.broken(plugins.EXPORTS, name, reason) from error
+
+
+class _CountedFile(io.RawIOBase):
+    """Passes bytes on to a file and counts them."""
+
+    def __init__(self, file: BinaryIO, name: str) -> None:
+        self._file, self._name, self.size = file, name, 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any, /) -> int:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise plugins.broken(plugins.EXPORTS, self._name, f"it writes {type(data).__name__}, not bytes")
+        self._file.write(data)
+        length = memoryview(data).nbytes
+        self.size += length
+        return length
+
+
+def _parse_options(name: str, exporter: Exporter, options: Mapping[str, Any]) -> Struct:
+    known = exporter.options.__struct_fields__
+    for option in options:
+        if option not in known:
+            raise UnknownExportOption(option, name, known)
+    try:
+        return converter(exporter.options)(dict(options))
+    except msgspec.ValidationError as error:
+        invalid = _INVALID.match(str(error))
+        if invalid is None:
+            raise InvalidArgument("options", dict(options), f"others: {error}") from None
+        expected = invalid["expected"] or f"another value: {invalid['why']}"
+        raise InvalidArgument(invalid["name"], options[invalid["name"]], expected) from None
+
+
+def format_of(to: PathOrFile) -> str:
+    """Return the format that the name of a file asks for: of several with its suffix the one that is named like it."""
+    if not isinstance(to, str | os.PathLike):
+        raise InvalidArgument("format", None, f"one of {', '.join(formats())}: an open file has no suffix")
+    path = os.fspath(to)
+    found = [name for name, suffix in _suffixes() if path.endswith(suffix)]
+    name = path.rpartition(".")[2]
+    if name in found or (not found and extra_of(plugins.EXPORTS, name)):
+        return name
+    if len(found) != 1:
+        those = found or formats()
+        raise InvalidArgument("format", None, f"one of {', '.join(those)}: {path!r} does not say which")
+    return found[0]
+
+
+def _suffixes() -> Iterator[tuple[str, str]]:
+    """Yield the formats that can be used, with their suffixes."""
+    for name in formats():
+        with suppress(PluginMissing, PluginBroken):
+            yield name, find_exporter(name).suffix
