@@ -107,6 +107,7 @@ check: $(VENV)/.test $(FRAMEWORKS)/.test ## format, lint, types, layers
 	@$(BIN)/mypy
 	@$(FRAMEWORKS)/bin/mypy plugins/frameworks/src
 	@$(BIN)/lint-imports
+	@$(BIN)/lint-imports --config walls.toml
 
 format: $(VENV)/.test ## put the code in order
 	@$(BIN)/ruff format .
