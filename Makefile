@@ -106,8 +106,8 @@ check: $(VENV)/.test $(FRAMEWORKS)/.test ## format, lint, types, layers
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(FRAMEWORKS)/bin/mypy plugins/frameworks/src
-	@$(BIN)/lint-imports
-	@$(BIN)/lint-imports --config walls.toml
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/lint-imports --no-cache --config walls.toml
 
 format: $(VENV)/.test ## put the code in order
 	@$(BIN)/ruff format .

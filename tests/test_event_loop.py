@@ -198,7 +198,9 @@ def note_calls(backend: StoreBackend, names: list[str], thread: int | None = Non
 
     for name in dir(StoreBackend):
         method = getattr(backend, name)
-        if not name.startswith("_") and callable(method) and name != "life_token":  # asked once for each process
+        if (
+            not name.startswith("_") and callable(method) and name != "life_token"
+        ):  # asked once for each process
             setattr(backend, name, noting(name, method))
 
 
