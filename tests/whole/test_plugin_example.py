@@ -103,6 +103,7 @@ def test_a_strangers_distribution_adds_what_it_says(environment: Environment) ->
     assert report["problems"] == []
     (acme,) = [each for each in report["plugins"] if each["distribution"] == "acme-oakleaf"]
     assert acme["adds"] == {
+        "exports": ["minutes"],
         "importers": ["acme"],
         "pages": ["wall"],
         "stores": ["jsonl"],
@@ -125,6 +126,8 @@ def test_the_commands_use_importer_command_page_and_store(environment: Environme
     assert environment.json("--store", store, "verify")["problems"] == []
     assert "It is lost." in environment.oakleaf("--store", store, "show", "latest")
     assert "acme-first@2" in environment.oakleaf("--store", store, "search", "lost")
+    minutes = "1. user: Where is order 41?\n2. assistant: It is lost.\n"
+    assert environment.oakleaf("--store", store, "export", "latest", "--minutes", "-o", "-") == minutes
     with environment.serving(store) as address:
         assert json.loads(read(f"{address}/api/wall"))["headings"] == ["Where is order 41?"]
         (page,) = json.loads(read(f"{address}/api"))["pages"]
