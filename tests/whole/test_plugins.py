@@ -175,7 +175,9 @@ def test_a_command_that_is_none_is_refused_at_its_use(site: Site, value: str) ->
     assert "not a command of click" in found["problem"]
 
 
-@pytest.mark.parametrize("group", ["stores", "models", "importers", "pages", "tools", "scorers", "tasks"])
+@pytest.mark.parametrize(
+    "group", ["stores", "models", "importers", "exports", "pages", "tools", "scorers", "tasks"]
+)
 def test_check_names_a_plugin_that_is_not_what_its_group_expects(site: Site, group: str) -> None:
     site.install("nonsense", {group: {"odd": "nonsense:odd"}}, {"nonsense.py": "odd = 41"})
     (found,) = problems(site, "--check")
