@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,7 +20,7 @@ from support.fake_providers import Completion, ErrorReply, FakeProviders
 from support.foreign_plugins import Site
 from support.hostile_text import HOSTILE, assert_harmless
 from support.lab_sessions import look_up, track
-from support.terminal import CommandResult, Terminal, oakleaf
+from support.terminal import CommandResult, Terminal, environment, oakleaf
 
 CASES = 12
 
@@ -313,6 +315,57 @@ def test_a_list_of_runs_prints_no_control_of_a_title(home: Path) -> None:
         terminal.wait()
         assert "owned" in terminal.raw
         assert_harmless(terminal.raw)
+
+
+ALONE = """
+import sys
+from oakleaf import plugins
+
+OTHERS = ("postgres", "server", "importers", "record", "mcp", "workspace", "frameworks")
+sys.modules.update({f"oakleaf_{name}": None for name in OTHERS})
+installed = plugins.providers()
+plugins.providers = lambda: tuple(one for one in installed if one.distribution.removeprefix("oakleaf-") not in OTHERS)
+from oakleaf.cli.entry import run
+run()
+"""
+
+
+class TestAlone:
+    """The lab, with the library and no other plugin."""
+
+    def run(self, home: Path, *words: str, **variables: str) -> CommandResult:
+        done = subprocess.run(
+            [sys.executable, "-c", ALONE, *words],
+            cwd=home,
+            env=environment(home) | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        return CommandResult(words, done.returncode, done.stdout, done.stderr)
+
+    def test_the_lab_needs_no_other_plugin(self, home: Path) -> None:
+        ran = self.run(home, "lab", "run", "agent:support", "--mode", "strict", "--json")
+        assert (ran.code, ran.json["status"]) == (0, "complete"), ran.err
+        assert self.run(home, "lab", "promote", "ses_case_00", "cases").code == 0
+        assert "1 passed" in self.run(home, "test", "cases").err
+
+    def test_a_page_without_the_viewer_names_what_to_install(self, home: Path) -> None:
+        self.run(home, "lab", "run", "ses_case_00", "--mode", "strict")
+        shown = self.run(home, "lab", "show", "--html", "lab.html")
+        assert (shown.code, "oakleaf[server]" in shown.err or "plugins/server" in shown.err) == (2, True)
+        assert not (home / "lab.html").exists()
+
+    def test_an_html_export_of_a_stranger_that_has_no_pages_is_named(self, home: Path) -> None:
+        Site(home / "site").install(
+            "plainhtml", {"exports": {"html": "plainhtml:html"}}, {"plainhtml.py": "html = 1\n"}
+        )
+        self.run(home, "lab", "run", "ses_case_00", "--mode", "strict")
+        shown = self.run(home, "lab", "show", "--html", "lab.html", PYTHONPATH=str(home / "site"))
+        assert (shown.code, "plainhtml 1.0 cannot be used: it makes no files of pages" in shown.err) == (
+            1,
+            True,
+        )
 
 
 class TestScorersOfPlugins:

@@ -15,7 +15,8 @@ import oakleaf
 import oakleaf_lab
 from oakleaf.core.redact import Redactor
 from oakleaf_lab.lab_report import LabReport
-from oakleaf_lab.report_page import report_html, report_summary, session_summaries
+from oakleaf_lab.page import report_html
+from oakleaf_lab.report_page import report_summary, session_summaries
 from support.lab_record import HOSTILE, write_run
 from support.terminal import oakleaf as command
 
@@ -27,7 +28,7 @@ def report() -> LabReport:
 
 
 def embedded(page: bytes) -> Any:
-    pieces = re.findall(rb'<script type="application/octet-stream" class="report">(.*?)</script>', page)
+    pieces = re.findall(rb'<script type="application/octet-stream" class="data">(.*?)</script>', page)
     return json.loads(b"".join(map(b64decode, pieces)))
 
 

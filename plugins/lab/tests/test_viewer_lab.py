@@ -14,7 +14,8 @@ import oakleaf
 import oakleaf_lab
 from oakleaf import ScriptedModel
 from oakleaf_lab import Lab
-from oakleaf_lab.report_page import report_html, session_summaries
+from oakleaf_lab.page import report_html
+from oakleaf_lab.report_page import session_summaries
 from support.browser import ServerProcess, ViewerPage, browser, run_in_thread, viewer
 from support.lab_record import write_run
 from support.lab_sessions import answer, noisy, record_sessions

@@ -1,4 +1,4 @@
-"""A page that a plugin adds to the viewer, and what the page reads over HTTP.
+"""A page that a plugin adds to the viewer, what the page reads over HTTP, and the same as a file.
 
 An entry point of the group `oakleaf.pages` names a `Page`. Whoever serves the viewer finds the page there. Knows neither
 HTTP nor the viewer.
@@ -6,8 +6,9 @@ HTTP nor the viewer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.resources.abc import Traversable
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -32,3 +33,14 @@ class Page(Struct, frozen=True, kw_only=True):
     one. It returns a Struct and raises Oakleaf's errors. Its docstring describes the route. Only the operator's token may
     ask. Long strings and lists are cut, so that no answer is larger than 1 MB.
     """
+
+
+class PageFiles(Protocol):
+    """Makes files that open from disk without a server. The export `html` is one, if the viewer is installed."""
+
+    def page_file(self, name: str, page: Page, module: str, data: bytes, *, title: str) -> Iterator[bytes]:
+        """Yield one HTML file that runs a module of a page's folder and can load nothing.
+
+        The data stand in the text of all elements `script.data` together, each in base64.
+        """
+        ...

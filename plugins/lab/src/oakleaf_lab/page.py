@@ -1,7 +1,11 @@
-"""The lab's page in the viewer, and what the page reads over HTTP. A run is read; `oakleaf lab run` makes one."""
+"""The lab's page in the viewer, what the page reads over HTTP, and the same as one HTML file that opens from disk.
+
+A run is read; `oakleaf lab run` makes one. Page and file show the same data with the same script (`viewer/lab_report.js`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.resources import files
 from typing import Annotated, Any
 
@@ -9,8 +13,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 import oakleaf_lab
-from oakleaf import Store
-from oakleaf.errors import InvalidArgument, NotFound
+from oakleaf import Store, plugins
+from oakleaf.core.pages import PageFiles
+from oakleaf.core.redact import Redactor
+from oakleaf.errors import InvalidArgument, NotFound, PluginBroken
 from oakleaf.ext import Page
 from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.record import RUN_PREFIX, run_summary
@@ -91,3 +97,23 @@ page = Page(
     styles=("lab.css",),
     routes={"": runs, "/{run_id}": run, "/{run_id}/sessions/{session_id}": session},
 )
+
+
+def report_html(report: LabReport, redactor: Redactor | None) -> Iterator[bytes]:
+    """Return a report as one HTML file, piece by piece. The same report gives the same bytes.
+
+    Raises PluginMissing without the viewer.
+    """
+    turns = {session.session_id: msgspec.to_builtins(session.turns) for session in report.sessions}
+    rows = [
+        {**msgspec.to_builtins(row), "turn_reports": turns[row.session_id]}
+        for row in session_summaries(report)
+    ]
+    data: Any = {"run": report_summary(report), "sessions": rows}
+    if redactor is not None:
+        data = redactor.redact_json(data)
+    viewer: PageFiles = plugins.find(plugins.EXPORTS, "html")
+    if not hasattr(viewer, "page_file"):
+        provider = str(plugins.provider_of(plugins.EXPORTS, "html"))
+        raise PluginBroken(plugins.EXPORTS, "html", provider, "it makes no files of pages")
+    return viewer.page_file("lab", page, "offline_lab.js", msgspec.json.encode(data), title="Lab run")

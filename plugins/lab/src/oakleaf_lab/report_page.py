@@ -1,27 +1,17 @@
-"""A lab report for pages: one row per session, what is around them, and one HTML file that opens from disk.
-
-The viewer's page and the file show the same data with the same script (`viewer/lab_report.js`). The file may run its
-own script, use its own style and show its own content, each allowed by its hash, and can make no request.
-"""
+"""A lab report for pages: one row per session, and what is around them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from importlib.resources import files
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from oakleaf.core.redact import Redactor
 from oakleaf_lab.experiment import TURN_CLASSES
 from oakleaf_lab.lab_report import LabReport, ReplayedTurn, SessionReport
 from oakleaf_lab.report_text import change_text
-from oakleaf_server.es_modules import join_modules
-from oakleaf_server.offline_page import embed, page_head, read_folder, read_viewer
-
-STYLES = ("theme.css", "layout.css", "transcript.css", "pages.css", "lab/lab.css", "offline.css")
 
 
 class LaneSummary(Struct, frozen=True):
@@ -89,21 +79,3 @@ def report_summary(report: LabReport) -> dict[str, Any]:
     data["change"] = change_text(report.experiment)
     data["classes"] = list(TURN_CLASSES)
     return data
-
-
-def report_html(report: LabReport, redactor: Redactor | None) -> Iterator[bytes]:
-    """Yield a report as one HTML file, piece by piece. The same report gives the same bytes."""
-    turns = {session.session_id: msgspec.to_builtins(session.turns) for session in report.sessions}
-    rows = [
-        {**msgspec.to_builtins(row), "turn_reports": turns[row.session_id]}
-        for row in session_summaries(report)
-    ]
-    data: Any = {"run": report_summary(report), "sessions": rows}
-    if redactor is not None:
-        data = redactor.redact_json(data)
-    sources = {**read_viewer(), **read_folder(files("oakleaf_lab").joinpath("viewer"), "lab/")}
-    script = join_modules(sources, "lab/offline_lab.js", {})
-    style = "".join(sources[name] for name in STYLES)
-    yield page_head(script, style, sources["icon.svg"], title="Lab run").encode()
-    yield from embed("report", memoryview(msgspec.json.encode(data)))
-    yield b"</body>\n</html>\n"

@@ -1,4 +1,4 @@
-"""Export a session as one HTML file that opens from disk without network: the viewer and a bundle.
+"""Export a session as one HTML file that opens from disk without network: the viewer and a bundle; or a page of a plugin.
 
 Nothing is imported from the server; only the viewer's files beside it are read, and `server/viewer/offline.js` decides
 what the page does with the bundle. The page may run its own script, use its own style and show its own content, each
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -23,7 +23,7 @@ from msgspec.structs import asdict
 
 from oakleaf import BundleExportResult, Session
 from oakleaf.errors import PageTooLarge
-from oakleaf.ext import Exporter
+from oakleaf.ext import Exporter, Page
 from oakleaf_server.es_modules import join_modules
 from oakleaf_server.offline_requests import requests
 
@@ -36,6 +36,7 @@ ENTRY = "main.js"
 _STAND_INS = {"api.js": "offline.js", "live.js": "offline_live.js", "route.js": "offline_route.js"}
 _STYLES = re.compile(r'<link rel="stylesheet" href="/assets/([\w.-]+)">')
 _ICON = "icon.svg"
+_END = b"</body>\n</html>\n"
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -56,7 +57,20 @@ def write(session: Session, to: BinaryIO, options: Options) -> BundleExportResul
     return exported
 
 
-EXPORTER = Exporter(suffix=".html", write=write, options=Options, is_whole=True, is_text=False)
+class HtmlExporter(Exporter, frozen=True, kw_only=True):
+    """Writes sessions, and pages of plugins (`oakleaf.core.pages.PageFiles`)."""
+
+    def page_file(self, name: str, page: Page, module: str, data: bytes, *, title: str) -> Iterator[bytes]:
+        """Yield one HTML file that runs a module of a page's folder; `script.data` holds the data."""
+        sources = {**read_viewer(), **read_folder(page.folder, f"{name}/")}
+        script = join_modules(sources, f"{name}/{module}", {})
+        style = _style(sources, *(f"{name}/{file}" for file in page.styles))
+        yield page_head(script, style, sources[_ICON], title=title).encode()
+        yield from embed("data", memoryview(data))
+        yield _END
+
+
+EXPORTER = HtmlExporter(suffix=".html", write=write, options=Options, is_whole=True, is_text=False)
 
 
 class _BoundedBuffer(BytesIO):
@@ -73,11 +87,15 @@ def page(bundle: memoryview) -> Iterator[bytes]:
     """Yield the file piece by piece."""
     sources = read_viewer()
     script = join_modules(sources, ENTRY, _STAND_INS)
-    style = "".join(sources[name] for name in [*_STYLES.findall(sources["index.html"]), "offline.css"])
-    yield page_head(script, style, sources[_ICON], title="Session").encode()
+    yield page_head(script, _style(sources), sources[_ICON], title="Session").encode()
     yield from embed("bundle", bundle)
     yield from embed("requests", memoryview(msgspec.json.encode(requests(bundle))))
-    yield b"</body>\n</html>\n"
+    yield _END
+
+
+def _style(sources: Mapping[str, str], *added: str) -> str:
+    viewer = _STYLES.findall(sources["index.html"])
+    return "".join(sources[name] for name in [*viewer, *added, "offline.css"])
 
 
 def embed(name: str, data: memoryview) -> Iterator[bytes]:

@@ -401,7 +401,7 @@ def show(
     if html_file is None:
         write_report(_report_text(report, is_json=is_json), None)
         return
-    from oakleaf_lab.report_page import report_html
+    from oakleaf_lab.page import report_html
 
     with open_report(html_file, force=force) as file:
         assert file is not None

@@ -4,7 +4,7 @@ import { fill, h } from "../dom.js";
 import { LabReport } from "./lab_report.js";
 
 function readReport() {
-  const pieces = [...document.querySelectorAll("script.report")].map((element) =>
+  const pieces = [...document.querySelectorAll("script.data")].map((element) =>
     Uint8Array.from(atob(element.textContent), (character) => character.charCodeAt(0)));
   const decoder = new TextDecoder();
   return JSON.parse(pieces.map((piece) => decoder.decode(piece, { stream: true })).join("") + decoder.decode());
