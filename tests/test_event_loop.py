@@ -185,14 +185,21 @@ def note_callers(backend: StoreBackend, here: list[str]) -> None:
 
 
 def note_calls(backend: StoreBackend, names: list[str], thread: int | None = None) -> None:
-    """Note the name of each method of the store that is called, or that one thread calls."""
+    """Note the name of each method of the store that is called from outside, or that one thread calls."""
+    inside = threading.local()  # a method that a store derives calls others of the store
 
     def noting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(method)
         def call(*args: Any, **kwargs: Any) -> Any:
+            if getattr(inside, "name", None):
+                return method(*args, **kwargs)
             if thread is None or threading.get_ident() == thread:
                 names.append(name)
-            return method(*args, **kwargs)
+            inside.name = name
+            try:
+                return method(*args, **kwargs)
+            finally:
+                inside.name = None
 
         return call
 
