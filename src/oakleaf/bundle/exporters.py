@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, Generic, TypeVar, cast
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from oakleaf.session import Session
 
 BUNDLE = "bundle"
-_INVALID = re.compile(r"(?:Expected `(?P<expected>.*)`, got .*|(?P<why>.*)) - at `\$\.(?P<name>\w+)")
 Report = TypeVar("Report")
 
 
@@ -173,11 +171,14 @@ def _parse_options(name: str, exporter: Exporter, options: Mapping[str, Any]) ->
     try:
         return converter(exporter.options)(dict(options))
     except msgspec.ValidationError as error:
-        invalid = _INVALID.match(str(error))
-        if invalid is None:
+        why, _, place = str(error).rpartition(" - at `$.")
+        wrong = max((option for option in options if place.startswith(option)), key=len, default=None)
+        if wrong is None:
             raise InvalidArgument("options", dict(options), f"others: {error}") from None
-        expected = invalid["expected"] or f"another value: {invalid['why']}"
-        raise InvalidArgument(invalid["name"], options[invalid["name"]], expected) from None
+        expected, is_type, _ = why.removeprefix("Expected `").partition("`, got ")
+        raise InvalidArgument(
+            wrong, options[wrong], expected if is_type else f"another value: {why}"
+        ) from None
 
 
 def format_of(to: PathOrFile) -> str:

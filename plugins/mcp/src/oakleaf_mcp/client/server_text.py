@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import asdict
 
+from oakleaf.core.typed_json import json_decoder
 from oakleaf_mcp.client.server import McpServer, server
 from oakleaf_mcp.errors import InvalidServerFile
 
@@ -42,6 +43,9 @@ class ServerFile(Struct, frozen=True, rename="camel"):
     mcp_servers: dict[str, ServerEntry]
 
 
+_decode_file = json_decoder(ServerFile)
+
+
 def tools(text: str, /, *, trust: bool = False, approve: bool = False) -> list[McpServer]:
     """Return the servers of a text as `--mcp` takes it; several, if it names a file."""
     if _is_file(text):
@@ -57,7 +61,7 @@ def _is_file(text: str) -> bool:
 
 def _read_file(path: Path, *, trust: bool, approve: bool) -> Iterator[McpServer]:
     try:
-        entries = msgspec.json.decode(path.read_bytes(), type=ServerFile).mcp_servers
+        entries = _decode_file(path.read_bytes()).mcp_servers
     except OSError as error:
         raise InvalidServerFile(path, error.strerror or str(error), "name a file that can be read") from None
     except msgspec.MsgspecError as error:
