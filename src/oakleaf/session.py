@@ -999,8 +999,8 @@ class Session:
         progress: OnProgress | None = None,
     ) -> ExportResult[BundleExportResult]: ...
     @overload
-    def export(self, to: PathOrFile, format: str | None, **options: Any) -> ExportResult[Any]: ...
-    def export(self, to: PathOrFile, format: str | None = "bundle", **options: Any) -> ExportResult[Any]:
+    def export(self, to: PathOrFile, format: str | None, **options: object) -> ExportResult[Any]: ...
+    def export(self, to: PathOrFile, format: str | None = "bundle", **options: object) -> ExportResult[Any]:
         """Write the session to a path or a binary file: as a bundle, or in a format that a plugin adds.
 
         A bundle holds the session and its tasks; the same session gives the same bytes. `blobs` includes the media, so
