@@ -154,6 +154,7 @@ class TestRunner:
             assert session.refresh().status == "idle"
             assert session.path() == before
 
+    @pytest.mark.extra
     def test_the_command_line_names_it_and_takes_over(self, tmp_path: Path) -> None:
         path = tmp_path / "store.db"
         with oakleaf.open(path) as store:

@@ -200,7 +200,6 @@ def test_the_tools_and_options_of_a_request_are_kept(provider: str, store: Store
     assert "temperature" in shown
 
 
-@pytest.mark.smoke
 def test_an_edit_and_a_retry_become_branches(store: Store) -> None:
     with recording(
         store, Completion("one"), Completion("two"), Completion("three"), Completion("four")

@@ -124,6 +124,7 @@ class TestBodies:
             Head.parse(b"POST / HTTP/1.1\r\nContent-Length: -3\r\n\r\n").request_body()
 
 
+@pytest.mark.smoke
 def test_bytes_pass_untouched_and_the_next_request_uses_the_same_connections() -> None:
     bodies: list[bytes] = []
     zipped = gzip.compress(b'{"choices": []}')
