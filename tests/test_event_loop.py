@@ -20,7 +20,7 @@ import pytest
 
 import oakleaf
 from oakleaf import Limits, ScriptedModel, Session, ToolCall, Usage, assistant, system, tool_result, user
-from oakleaf.log import async_bridge
+from oakleaf.log import threads
 from oakleaf.models.prices import Rates
 from oakleaf.stores.base import StoreBackend
 from support.fake_providers import FakeProviders
@@ -223,7 +223,7 @@ class TestLongHistories:
 
             def note(*args: Any, **kwargs: Any) -> Any:
                 snapshot = path(*args, **kwargs)
-                if len(snapshot.entries) > async_bridge.MANY_ENTRIES:
+                if len(snapshot.entries) > threads.MANY_ENTRIES:
                     reading.append(1)
                     most.append(len(reading))
                     time.sleep(0.01)
@@ -311,13 +311,13 @@ class TestCrossings:
 
 def count_crossings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     crossings: list[object] = []
-    submit = async_bridge._threads.submit
+    submit = threads._threads.submit
 
-    def count(work: async_bridge.Work) -> None:
+    def count(work: threads.Work) -> None:
         crossings.append(work)
         submit(work)
 
-    monkeypatch.setattr(async_bridge._threads, "submit", count)
+    monkeypatch.setattr(threads._threads, "submit", count)
     return crossings
 
 
@@ -391,13 +391,13 @@ class TestGarbage:
     ) -> None:
         """No thread runs while values are freed, which takes 15 ms for 10,000 entries."""
         emptied = list[list[object]]()
-        monkeypatch.setattr(async_bridge, "_empty", emptied.append)
+        monkeypatch.setattr(threads, "_empty", emptied.append)
         with oakleaf.open("memory:") as store:
             session = session_of(LONG, store)
 
             async def run() -> None:
                 await drive(session)
-                await async_bridge.run_long(lambda: None)  # after what was to be freed
+                await threads.run_long(lambda: None)  # after what was to be freed
 
             asyncio.run(run())
         (values,) = emptied

@@ -39,7 +39,7 @@ _HOMES = {
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
     "oakleaf.core.pages": ["Page"],
-    "oakleaf.log.async_bridge": ["AsyncBridge", "run_blocking", "run_by_size"],
+    "oakleaf.log.threads": ["AsyncBridge", "run_blocking", "run_by_size"],
     "oakleaf.log.moves": ["Move"],
     "oakleaf.log.runtime": ["environment_secrets"],
     "oakleaf.log.storage": ["SessionStorage"],
@@ -127,12 +127,12 @@ if TYPE_CHECKING:
     from oakleaf.bundle.read import check_bundle as check_bundle
     from oakleaf.bundle.write import atomic_file as atomic_file
     from oakleaf.core.pages import Page as Page
-    from oakleaf.log.async_bridge import AsyncBridge as AsyncBridge
-    from oakleaf.log.async_bridge import run_blocking as run_blocking
-    from oakleaf.log.async_bridge import run_by_size as run_by_size
     from oakleaf.log.moves import Move as Move
     from oakleaf.log.runtime import environment_secrets as environment_secrets
     from oakleaf.log.storage import SessionStorage as SessionStorage
+    from oakleaf.log.threads import AsyncBridge as AsyncBridge
+    from oakleaf.log.threads import run_blocking as run_blocking
+    from oakleaf.log.threads import run_by_size as run_by_size
     from oakleaf.log.workspace import ScopeTier as ScopeTier
     from oakleaf.log.workspace import Selection as Selection
     from oakleaf.models.availability import available_models as available_models

@@ -33,8 +33,8 @@ from oakleaf.errors import (
     Overloaded,
     TruncatedReply,
 )
-from oakleaf.log.async_bridge import MANY_ENTRIES, run_long
 from oakleaf.log.changes import AppendResult
+from oakleaf.log.threads import MANY_ENTRIES, run_long
 from oakleaf.models.base import Delta, Model, Request
 from oakleaf.wire import Answer
 from oakleaf.wire.options import check_options

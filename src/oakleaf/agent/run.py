@@ -26,10 +26,10 @@ from oakleaf.core.entries import Effects, Entry, check_effects
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import total
 from oakleaf.errors import InvalidOperation, SessionRunning
-from oakleaf.log.async_bridge import run_blocking
 from oakleaf.log.changes import AppendResult
 from oakleaf.log.lease import is_held
 from oakleaf.log.log import Log
+from oakleaf.log.threads import run_blocking
 from oakleaf.models.base import Model, ModelLike
 from oakleaf.wire.options import check_options
 

@@ -23,11 +23,11 @@ from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import Call, Price, Usage
 from oakleaf.errors import SessionIsReplay, SessionRunning
-from oakleaf.log.async_bridge import free_in_pieces, run_blocking, run_by_size, run_to_end
 from oakleaf.log.changes import AppendResult
 from oakleaf.log.lease import Lease
 from oakleaf.log.log import Log
 from oakleaf.log.prompt import keep, load
+from oakleaf.log.threads import free_in_pieces, run_blocking, run_by_size, run_to_end
 from oakleaf.models.base import Model, model_name
 from oakleaf.models.prices import needs_table, price_of
 from oakleaf.stores.base import PathSnapshot, QueuedInput, SessionDetail, SessionRow

@@ -16,7 +16,7 @@ from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, Outcome, ToolCall
 from oakleaf.core.turns import OpenCall
 from oakleaf.core.usage import Usage
-from oakleaf.log.async_bridge import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
+from oakleaf.log.threads import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
 
 if TYPE_CHECKING:
     from oakleaf.agent.prompt_window import GrowingPrompt

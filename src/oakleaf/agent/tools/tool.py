@@ -24,7 +24,7 @@ from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.turns import OpenCall
 from oakleaf.core.typed_json import prepare
 from oakleaf.errors import InvalidTool, InvalidValue
-from oakleaf.log.async_bridge import run_tool
+from oakleaf.log.threads import run_tool
 from oakleaf.models.base import Model
 
 if TYPE_CHECKING:

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from oakleaf.log import async_bridge
-from oakleaf.log.async_bridge import MAX_THREADS, AsyncBridge, run_blocking, run_long, run_to_end, run_tool
+from oakleaf.log import threads
+from oakleaf.log.threads import MAX_THREADS, AsyncBridge, run_blocking, run_long, run_to_end, run_tool
 
 UNFINISHED = """
 import asyncio, time
-from oakleaf.log.async_bridge import run_blocking
+from oakleaf.log.threads import run_blocking
 
 def work():
     time.sleep(0.2)
@@ -62,7 +62,7 @@ print("ended", flush=True)
 
 GENERATIONS = """
 import asyncio, gc
-from oakleaf.log.async_bridge import run_long
+from oakleaf.log.threads import run_long
 
 def make():
     return [[] for _ in range(5_000)]
@@ -78,7 +78,7 @@ assert frozen / 2 < gc.get_freeze_count() <= frozen  # some were deleted meanwhi
 
 NO_MORE_THREADS = """
 import asyncio, resource, threading
-from oakleaf.log.async_bridge import run_long, run_tool
+from oakleaf.log.threads import run_long, run_tool
 
 def limit_memory(more):
     with open("/proc/self/statm") as file:
@@ -129,7 +129,7 @@ class TestAsyncBridge:
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", note)
-        monkeypatch.setattr(async_bridge, "_threads", async_bridge._Threads("oakleaf-log", MAX_THREADS))
+        monkeypatch.setattr(threads, "_threads", threads._Threads("oakleaf-log", MAX_THREADS))
         may_end = threading.Event()
 
         async def run() -> None:
@@ -141,7 +141,7 @@ class TestAsyncBridge:
 
         asyncio.run(run())
         assert starters == [True] + [False] * (MAX_THREADS - 1)
-        async_bridge._threads.finish()
+        threads._threads.finish()
 
     def test_calls_in_order_run_one_after_the_other_whatever_they_take(self) -> None:
         bridge, calls, running = AsyncBridge(in_order=True), [], []
@@ -252,7 +252,7 @@ class TestCancellation:
 
     def test_a_tool_that_waits_for_a_thread_never_runs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The turn was cancelled, or the tool timed out, and its effect took place later."""
-        monkeypatch.setattr(async_bridge, "_tool_threads", async_bridge._Threads("oakleaf-tool", 1))
+        monkeypatch.setattr(threads, "_tool_threads", threads._Threads("oakleaf-tool", 1))
         may_end, calls = threading.Event(), list[str]()
 
         async def run() -> None:
@@ -267,7 +267,7 @@ class TestCancellation:
 
         asyncio.run(run())
         assert calls == ["later"]
-        async_bridge._tool_threads.finish()
+        threads._tool_threads.finish()
 
 
 class TestLongCalls:
