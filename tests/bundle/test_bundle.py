@@ -6,6 +6,7 @@ import filecmp
 import io
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -676,6 +677,18 @@ class TestDamage:
             again = bundle(there.session(session.session_id))
         assert body in again
         assert again.splitlines()[1:-1] == data.splitlines()[1:-1]
+
+    @pytest.mark.parametrize("name", ["session_id", "parent_session"])
+    def test_an_unprintable_id_is_refused(self, session: Session, name: str) -> None:
+        *lines, end = bundle(session).splitlines(keepends=True)
+        head, row = json.loads(lines[0]), json.loads(lines[1])
+        row["row"][name] = "ses_\x1b]0;owned\x07"
+        head["session"] = row["row"]["session_id"]
+        forged = [json.dumps(record).encode() + b"\n" for record in (head, row)]
+        refusal = assert_refused(
+            Store(MemoryStore(), real_runtime()), with_valid_hash([*forged, *lines[2:], end])
+        )
+        assert re.search("cannot be printed|has the character", str(refusal))
 
 
 class TestRedacted:

@@ -286,6 +286,19 @@ class TestReferences:
         assert len(oakleaf("log", "ses_case@4", store=store_path).out.splitlines()) == 4
         assert oakleaf("show", "ses_case", "--json", store=store_path).json["session"] == before
 
+    def test_entry_0_is_refused(self, store_path: Path) -> None:
+        done = oakleaf("show", "latest@0", store=store_path)
+        assert (done.code, done.out) == (2, "")
+        assert "oakleaf log" in done.err
+
+    def test_a_title_names_a_session_and_not_its_replays(self, tmp_path: Path) -> None:
+        with library.open(tmp_path / "t.db") as store:
+            session = store.start("a", [library.system("s")], title="Order 41")
+            session.append([library.user("q"), library.assistant("a")])
+            session.replay_sync()
+        done = oakleaf("show", "Order 41", "--json", store=tmp_path / "t.db")
+        assert done.json["session"]["id"] == session.session_id
+
 
 class TestExitCodes:
     def test_what_cannot_be_done_here_is_usage(self, store_path: Path) -> None:
@@ -319,6 +332,15 @@ class TestTable:
                 assert terminal.wait() == 0
                 assert text in terminal.screen
                 assert all(len(line) <= 40 for line in terminal.screen.splitlines()), terminal.screen
+
+    def test_wide_letters_do_not_break_it(self, tmp_path: Path) -> None:
+        with library.open(tmp_path / "w.db") as store:
+            store.start("a", title="日本語" * 40)
+        with Terminal("ls", store=tmp_path / "w.db", columns=80) as terminal:
+            terminal.wait()
+            rows = [line for line in terminal.screen.splitlines() if line.startswith("ses_")]
+        assert len(rows) == 1
+        assert sum(2 if ord(c) > 0x2FFF else 1 for c in rows[0]) <= 80
 
 
 class TestManners:

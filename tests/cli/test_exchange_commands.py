@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 import subprocess
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any, Self
 import pytest
 
 import oakleaf as library
+from oakleaf.cli.commands.export import export_file_name
 from support.cli_store import write_store
 from support.paths import ROOT
 from support.server import LocalServer
@@ -52,6 +55,11 @@ def run_replay(store_path: Path, *arguments: str) -> tuple[int, dict[str, object
     )
     assert done.code in (0, 1), done.err
     return done.code, done.json
+
+
+def list_ids(store_path: Path) -> list[str]:
+    with library.open(store_path) as store:
+        return [row.session_id for row in store.all_sessions()]
 
 
 class TestReplay:
@@ -199,6 +207,25 @@ class TestReplay:
         assert done.returncode != 0
         assert "anthropic:claude-sonnet-4-20250514" in done.stderr
         assert "ANTHROPIC_API_KEY" in done.stderr
+
+    def test_the_folder_of_the_report_is_checked_before_the_work(
+        self, store_path: Path, tmp_path: Path
+    ) -> None:
+        before = list_ids(store_path)
+        done = oakleaf("replay", "latest", "--output", tmp_path / "none" / "report.md", store=store_path)
+        assert done.code == 2
+        assert "report.md" in done.err
+        assert list_ids(store_path) == before
+
+    @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full, on Linux")
+    @pytest.mark.parametrize("line", ["replay ses_case", "diff ses_case ses_other"])
+    def test_a_report_on_a_full_disk_is_refused_in_words(self, store_path: Path, line: str) -> None:
+        done = oakleaf(*line.split(), "--output", "/dev/full", store=store_path)
+        assert (done.code, "no space left to write /dev/full" in done.err, "key" in done.err) == (
+            1,
+            True,
+            False,
+        )
 
 
 class TestDiff:
@@ -361,6 +388,57 @@ class TestExport:
         assert "masked 1" in done.err
         assert b"xyzzy" not in (tmp_path / "x.oakleaf").read_bytes()
         assert key not in done.err
+
+    @pytest.mark.parametrize("line", [[], ["--markdown"], ["--workflow"]])
+    def test_a_named_pipe_is_written_to_and_not_replaced(
+        self, line: list[str], store_path: Path, tmp_path: Path
+    ) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+        done = oakleaf("export", "latest", *line, "-o", pipe, store=store_path)
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        assert done.code == 0, done.err
+        got, _ = reader.communicate(timeout=20)
+        assert len(got) > 100
+
+    def test_a_link_stays_a_link(self, store_path: Path, tmp_path: Path) -> None:
+        real, link = tmp_path / "real.oakleaf", tmp_path / "link.oakleaf"
+        real.write_text("old")
+        link.symlink_to(real)
+        assert oakleaf("export", "latest", "-o", link, "--force", store=store_path).code == 0
+        assert link.is_symlink()
+        assert real.read_bytes().startswith(b'{"line":"oakleaf"')
+
+    @pytest.mark.parametrize("line", [["-o", "-"], ["--markdown"], ["--jsonl", "-o", "-"]])
+    def test_a_bundle_on_stdout_and_json_are_never_mixed(self, line: list[str], store_path: Path) -> None:
+        done = oakleaf("export", "latest", *line, "--json", store=store_path)
+        assert (done.code, done.out) == (2, "")
+        assert "-o FILE" in done.err
+
+    def test_a_full_disk_leaves_the_old_file(self, store_path: Path, tmp_path: Path) -> None:
+        target = tmp_path / "kept.md"
+        target.write_text("old")
+        code = (
+            "import resource, signal, sys\n"
+            "from oakleaf.cli.main import outcome\n"
+            "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
+            f"sys.exit(outcome(['export', 'latest', '--markdown', '-o', {str(target)!r}]))"
+        )
+        run = subprocess.run(
+            [OAKLEAF[0], "-c", code], capture_output=True, env=environment(None, store_path), check=False
+        )
+        assert run.returncode == 1
+        assert target.read_text() == "old"
+        assert [one.name for one in tmp_path.iterdir() if "kept" in one.name] == ["kept.md"]
+
+    @pytest.mark.parametrize("session_id", ["../up/x", "..", "/etc/x", "a\x1b]0;owned\x07"])
+    def test_a_hostile_id_chooses_no_folder(self, session_id: str) -> None:
+        name = export_file_name(session_id, ".oakleaf")
+        assert name.isprintable()
+        assert Path(name).name == name
+        assert not name.startswith(".")
 
 
 class Collector:
@@ -596,6 +674,13 @@ class TestCopy:
         assert (done.code, "not copied: ses_case: " in done.err, "--new-id" in done.err) == (1, True, True)
         with library.open(there) as other:
             assert other.session("ses_other")
+
+    def test_a_second_copy_adds_nothing_and_says_so(self, store_path: Path, tmp_path: Path) -> None:
+        line = ["copy", "--all", "--yes", "--to", tmp_path / "to.db"]
+        assert "0 sessions copied" not in oakleaf(*line, store=store_path).err
+        again = oakleaf(*line, store=store_path)
+        assert "0 sessions copied" in again.err
+        assert "3 existed" in again.err
 
 
 class TestDownload:

@@ -175,3 +175,25 @@ def test_every_text_of_the_command_line_passes_one_function() -> None:
                     calls[path.name] = calls.get(path.name, 0) + 1
     present = {path.name for path in files}  # a plugin's commands are gone with the plugin
     assert calls == {name: count for name, count in allowed.items() if name in present}
+
+
+def test_json_holds_the_text_unchanged(store: Path) -> None:
+    done = command("show", "other", "--json", store=store)
+    assert done.json["entries"][1]["payload"]["parts"][0]["text"] == f"owned {HOSTILE}"
+    assert done.json["session"]["title"] == f"owned {HOSTILE} other"
+
+
+@pytest.mark.parametrize("form", ["--jsonl", "--markdown", "--workflow"])
+def test_an_export_shows_a_terminal_no_control(store: Path, form: str) -> None:
+    """A pipe gets the text as it is."""
+    with Terminal("export", "other", form, store=store) as terminal:
+        terminal.wait()
+        assert_harmless(terminal.raw)
+
+
+def test_the_question_of_a_command_has_no_control(store: Path) -> None:
+    with Terminal("rm", SESSION, store=store) as terminal:
+        terminal.wait_for("trash?")
+        terminal.enter("n")
+        terminal.wait()
+        assert_harmless(terminal.raw)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
+import stat
 import subprocess
 from pathlib import Path
 
@@ -351,6 +353,13 @@ class TestBackup:
         )
         assert (done.returncode, "ulimit -f" in done.stderr, "Traceback" in done.stderr) == (1, True, False)
         assert not list(tmp_path.glob("b.db*"))
+
+    def test_a_pipe_is_not_replaced(self, store_path: Path, tmp_path: Path) -> None:
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        done = oakleaf("backup", pipe, "--force", store=store_path)
+        assert done.code == 2
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 class TestMigrate:

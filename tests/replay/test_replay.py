@@ -561,6 +561,10 @@ class TestFrom:
             result.content for result in results(session)
         ]
 
+    def test_a_negative_place_is_refused(self, session: Session) -> None:
+        with pytest.raises(InvalidReplay, match="start"):
+            session.replay_sync(start=-1)
+
 
 class TestRecordedTools:
     def test_another_model_gets_the_recorded_results(
