@@ -25,6 +25,7 @@ from oakleaf import StaleLeaf, Store, Usage, assistant, errors, user
 from oakleaf.stores.base import Change
 from oakleaf.stores.sqlite import connections, group_commit
 from oakleaf.stores.sqlite.group_commit import Group, Ticket
+from oakleaf.stores.transfer import SessionExports
 
 SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
 ROUNDS = 400 if SOAK else 40
@@ -423,6 +424,30 @@ class TestGroupCommit:
         assert isinstance(error, ZeroDivisionError)
         assert sorted(result.added) == names  # type: ignore[attr-defined]
         assert [texts(gate.store, name) for name in names] == [["a"]] * 3
+        assert list(gate.store.verify()) == []
+
+    def test_a_torn_import_beside_a_writer_leaves_nothing(self, gate: WriterGate) -> None:
+        """Run again, such an import found the rest of its source and reported success without the sessions before."""
+        source = oakleaf.open("memory:")
+        names = [source.start(session_id=f"ses_{n}", seeds=[user("a")]).session_id for n in range(3)]
+        session = gate.store.start()
+
+        def tear(exported: Any) -> Any:
+            if exported.row.session_id == names[1]:
+                raise errors.NotFound(names[1])
+            return exported
+
+        with source.backend.export_sessions(*names) as exports:
+            torn = SessionExports(map(tear, exports.sessions), exports.blobs)
+            works: list[Callable[[], object]] = [
+                lambda: session.append([user("beside")]),
+                lambda: gate.store.backend.import_sessions(torn, 1),
+            ]
+            appended, error = gate.together(works)
+        assert not isinstance(appended, Exception)
+        assert isinstance(error, errors.NotFound)
+        assert [row.session_id for row in gate.store.all_sessions()] == [session.session_id]
+        assert texts(gate.store, session.session_id) == ["beside"]
         assert list(gate.store.verify()) == []
 
     def test_a_constraint_that_one_writer_breaks_is_its_error_alone(self, gate: WriterGate) -> None:
