@@ -10,21 +10,19 @@ from time import perf_counter_ns
 from oakleaf.core.usage import Usage
 from oakleaf.models.prices import price
 
-from .bare import Bare, Preallocated, Standard
+from .bare import Bare, Standard
 from .floor import ByHand, OneRow
 from .measure import Plan, System, Times, alternate, middle, ms, percentile, step_by_step
 from .ours import Ours
 from .report import Figure, Target, at_most
 from .workload import turns_of
 
-# `control` is a second bare system: its difference from the first is the noise of this machine. `preallocated` has its
-# log's length in advance, as Oakleaf does; the plain bare ones also pay for the growth of the file. `sqlite3` is the driver
+# `control` is a second bare system: its difference from the first is the noise of this machine. `sqlite3` is the driver
 # that comes with Python. The last two measure the cost of the stored rows without Oakleaf's code.
 KINDS = {
     "bare": Bare,
     "ours": Ours,
     "control": Bare,
-    "preallocated": Preallocated,
     "sqlite3": Standard,
     "by hand": ByHand,
     "one row": OneRow,
@@ -72,7 +70,6 @@ def _ratio(key: str, what: str, times: Times, target: Target) -> Figure:
         target,
         {
             "× bare": middle(ours) / control,
-            "× preallocated": middle(ours) / middle(times["preallocated"]),
             "× sqlite3": middle(ours) / middle(times["sqlite3"]),
             "by hand × bare": middle(times["by hand"]) / control,
             "in one row × bare": middle(times["one row"]) / control,

@@ -1,13 +1,11 @@
 """The baseline: the driver alone, one table, entries only, one commit per step.
 
-No session, chain, journal or usage; the driver's defaults. `Preallocated` also gives its log the full length before the
-first commit, as Oakleaf does, so that a sync need not make a new file length durable. `Standard` is the obvious first
-version: Python's own driver, with a text key for the session.
+No session, chain, journal or usage; the driver's defaults. `Standard` is the obvious first version: Python's own driver,
+with a text key for the session.
 """
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -63,17 +61,6 @@ class Bare:
 
     def close(self) -> None:
         self.connection.close()
-
-
-class Preallocated(Bare):
-    """The fastest the driver can be: all 8 MB of the log are written in advance, and that time is not counted."""
-
-    def __init__(self, path: Path, synchronous: str = "full") -> None:
-        super().__init__(path, synchronous)
-        with open(f"{path}-wal", "r+b", buffering=0) as wal:
-            wal.seek(0, os.SEEK_END)
-            wal.write(bytes(8 << 20))
-            os.fsync(wal.fileno())
 
 
 class Standard:

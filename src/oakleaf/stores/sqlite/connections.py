@@ -21,7 +21,6 @@ from oakleaf.errors import OakleafError, StoreClosed, StoreFull, StoreReadOnly
 from oakleaf.stores.sqlite import file
 from oakleaf.stores.sqlite.group_commit import Group, Ticket
 from oakleaf.stores.sqlite.readonly import check_readable, open_readonly, readonly_snapshot
-from oakleaf.stores.sqlite.wal import Wal
 
 R = TypeVar("R")
 PAUSE_SECONDS = 5.0
@@ -43,7 +42,6 @@ class SqliteConnections:
     _writer: apsw.Connection
     _cursor: apsw.Cursor
     """The writer's cursor for the statements of every change: making one costs nearly as much as a statement."""
-    _wal: Wal
 
     def __init__(self, path: str, synchronous: str) -> None:
         self._path, self._synchronous = path, synchronous
@@ -89,8 +87,7 @@ class SqliteConnections:
         ):  # what SQLite tries in silence when the system refuses to open it for writing
             writer.close()
             raise apsw.ReadOnlyError(self._path)
-        wal = Wal(self._path, writer, is_synced=self._synchronous == "full")
-        self._writer, self._cursor, self._wal = writer, writer.cursor(), wal
+        self._writer, self._cursor = writer, writer.cursor()
 
     def close(self) -> None:
         if self._is_closed or self._pid != os.getpid():
@@ -186,7 +183,6 @@ class SqliteConnections:
                 cursor.execute("rollback")
             cursor.execute("begin immediate")
             try:
-                self._wal.extend(writer)
                 result = work(cursor)
                 cursor.execute("commit")
             except (
@@ -297,7 +293,6 @@ class SqliteConnections:
 
     def _truncate_log(self) -> bool:
         state = self._writer.execute("pragma wal_checkpoint(truncate)").fetchone()
-        self._wal.restart(self._writer)
         return state is not None and state[0] == 0
 
     def _replace_connections(self) -> None:
