@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, user
+from oakleaf import Limits, ScriptedModel, Session, ToolCall, ToolContext, Usage, assistant, system, user
 from oakleaf.agent.limits import narrow
 from oakleaf.errors import InvalidArgument, ModelError, TurnFailed, TurnLimit
 from oakleaf.log.lease import Lease
 from oakleaf.models.prices import Rates
 from oakleaf.store import Store
+from oakleaf.wire import Answer
+from support.sessions import tasks_of
 from support.stopped_runs import stopped
 
 DOLLAR = 100_000_000
@@ -107,6 +109,27 @@ class TestCost:
         assert narrow(warns, {"max_cost_microcents": 5}).on_exceed == "stop"
         assert narrow(warns, {"max_cost_microcents": 5, "on_exceed": "warn"}).on_exceed == "warn"
         assert narrow(warns, {"turns": 5}).on_exceed == "warn"
+
+    @pytest.mark.extra
+    def test_the_cost_cap_reaches_the_children(self, session: Session) -> None:
+        def dear(request: Any) -> Answer:
+            usage = Usage(1_000_000, 0, 0, 0)
+            return Answer(assistant("thought"), usage, None, "anthropic", "claude-opus-4-5", "stop")
+
+        class Dear(ScriptedModel):
+            provider = "anthropic"
+
+        @oakleaf.tool(effect="idempotent")
+        async def think(n: int, ctx: ToolContext) -> str:
+            return await ctx.task(
+                "think", seeds=[system(str(n))], models=[Dear(dear, model="claude-opus-4-5")]
+            )
+
+        lines = [assistant(ToolCall(f"c{n}", "think", {"n": n})) for n in range(5)]
+        model = ScriptedModel(lines, rates=Rates(0, 0))
+        stopped(session.send_sync, "q", model=model, tools=[think], limits=Limits(max_cost_microcents=50_000))
+        assert len(tasks_of(session)) == 1
+        assert session.path()[-1].message.text.startswith("(stopped")
 
 
 class TestQueuedInput:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import queue
 import random
 import subprocess
 import sys
@@ -47,7 +45,6 @@ from oakleaf.core.context import Item
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.core.fit import measure
 from oakleaf.core.log_events import log_events
-from oakleaf.core.turns import Rest, next_action
 from oakleaf.errors import (
     ApprovalPending,
     ContextOverflow,
@@ -55,15 +52,14 @@ from oakleaf.errors import (
     InputsQueued,
     InvalidArgument,
     InvalidOperation,
+    InvalidPosition,
     KeyReused,
     ModelError,
     OakleafError,
     Overloaded,
     SessionRunning,
-    ToolsNotAllowed,
 )
 from oakleaf.ext import read
-from oakleaf.log import lease
 from oakleaf.log.doctor import session_health
 from oakleaf.models.base import Delta
 from oakleaf.models.prices import Rates
@@ -71,63 +67,16 @@ from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf.wire import PROVIDERS, Answer, find_provider
 from support.interleaving import interleaved
-from support.sessions import exported, tasks_of
+from support.order_desk import Desk, ask, is_valid
+from support.sessions import exported
 from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
 
 
-class OwnError(BaseException):
-    """An error of a library that is no `Exception`."""
-
-
-class Desk:
-    """Tools with a memory of what they did."""
-
-    def __init__(self) -> None:
-        self.did: list[tuple[str, Any]] = []
-        self.keys: list[str] = []
-
-    def tools(self, **how: Any) -> list[oakleaf.Tool]:
-        @oakleaf.tool(effect="read")
-        def look(order: int, ctx: ToolContext) -> dict[str, int]:
-            """Look an order up."""
-            self.did.append(("look", order))
-            self.keys.append(ctx.key)
-            ctx.update(seen=order)
-            return {"order": order}
-
-        @oakleaf.tool(effect="unsafe", **how)
-        def refund(order: int) -> str:
-            """Give the money back."""
-            self.did.append(("refund", order))
-            return "refunded"
-
-        @oakleaf.tool(effect="idempotent")
-        async def tag(order: int, ctx: ToolContext) -> str:
-            """Tag an order."""
-            self.did.append(("tag", order))
-            self.keys.append(ctx.key)
-            return "tagged"
-
-        return [look, refund, tag]
-
-
-def ask(*calls: tuple[str, int]) -> Any:
-    return assistant(
-        "Let me see.", *(ToolCall(f"c{n}", name, {"order": order}) for n, (name, order) in enumerate(calls))
-    )
-
-
 @pytest.fixture
 def desk() -> Desk:
     return Desk()
-
-
-def is_valid(session: Session) -> bool:
-    assert session.verify() == []
-    requests = {name: session.request(name) for name in PROVIDERS}
-    return all(find_provider(name).violations(request) == [] for name, request in requests.items())
 
 
 class TestSend:
@@ -341,207 +290,6 @@ class TestOneShot:
         assert session.row.status == "completed"
 
 
-class TestTools:
-    @pytest.mark.parametrize(
-        ("arguments", "message"),
-        [
-            ({"order": "x"}, "Expected `int`"),
-            ({}, "missing required"),
-            ({"order": 1, "extra": 2}, "unknown field"),
-        ],
-    )
-    def test_arguments_that_do_not_fit_come_back_as_an_error_the_model_can_mend(
-        self, session: Session, desk: Desk, arguments: dict[str, Any], message: str
-    ) -> None:
-        call = assistant(ToolCall("c", "look", arguments))
-        session.send_sync("q", model=ScriptedModel([call, "sorry"]), tools=desk.tools())
-        result = session.path()[4].message.results[0]
-        assert result.error
-        assert message in result.content[0].text
-        assert desk.did == []
-
-    def test_a_tool_that_raises_or_returns_nonsense_never_breaks_the_session(self, session: Session) -> None:
-        @oakleaf.tool
-        def boom() -> str:
-            raise RuntimeError("no\0t today \ud800")
-
-        @oakleaf.tool
-        def odd() -> object:
-            return object()
-
-        calls = assistant(ToolCall("a", "boom"), ToolCall("b", "odd"), ToolCall("c", "nobody"))
-        session.send_sync("q", model=ScriptedModel([calls, "sorry"]), tools=[boom, odd])
-        results = [entry.message.results[0] for entry in session.path() if entry.role == "tool"]
-        assert [result.error for result in results] == [True, True, True]
-        assert is_valid(session)
-
-    @pytest.mark.parametrize("timeout", [None, 30.0])
-    @pytest.mark.parametrize(
-        "error",
-        [
-            SystemExit("bye"),
-            GeneratorExit("bye"),
-            StopIteration("bye"),
-            asyncio.CancelledError("bye"),
-            TimeoutError("bye"),
-            OwnError("bye"),
-            BaseExceptionGroup("bye", [OwnError(), GeneratorExit(), SystemExit()]),
-        ],
-        ids=lambda error: type(error).__name__,
-    )
-    def test_whatever_a_tool_raises_is_its_result_and_ends_neither_its_siblings_nor_the_turn(
-        self, session: Session, error: BaseException, timeout: float | None
-    ) -> None:
-        @oakleaf.tool(timeout=timeout)
-        def leave() -> str:
-            raise error
-
-        @oakleaf.tool(timeout=timeout)
-        async def leave_later() -> str:
-            await asyncio.sleep(0)
-            raise error
-
-        @oakleaf.tool
-        async def stay() -> str:
-            await asyncio.sleep(0.01)
-            return "here"
-
-        tools = [leave, leave_later, stay]
-        calls = assistant(*(ToolCall(tool.name, tool.name) for tool in tools))
-        session.send_sync("q", model=ScriptedModel([calls, "sorry"]), tools=tools)
-        results = [entry.message.results[0] for entry in session.path() if entry.role == "tool"]
-        texts = {result.call_id: result.content[0].text for result in results if result.error}
-        assert texts.keys() == {"leave", "leave_later"}
-        for text in texts.values():
-            assert f"{type(error).__name__}: bye" in text or "StopIteration" in text
-        assert (session.row.status, session.transcript()[-1].message.text) == ("idle", "sorry")
-        assert is_valid(session)
-
-    def test_ctrl_c_does_not_reach_a_thread_so_that_one_raised_there_is_the_tools_own(
-        self, session: Session
-    ) -> None:
-        @oakleaf.tool
-        def interrupt() -> str:
-            raise KeyboardInterrupt
-
-        model = ScriptedModel([assistant(ToolCall("a", "interrupt")), "sorry"])
-        assert session.send_sync("q", model=model, tools=[interrupt]).text == "sorry"
-
-    @pytest.mark.parametrize("timeout", [None, 30.0])
-    def test_ctrl_c_in_an_async_tool_cancels_the_turn(self, session: Session, timeout: float | None) -> None:
-        @oakleaf.tool(timeout=timeout)
-        async def interrupt() -> str:
-            raise KeyboardInterrupt
-
-        model = ScriptedModel([assistant(ToolCall("a", "interrupt"))])
-        with pytest.raises(KeyboardInterrupt):
-            session.send_sync("q", model=model, tools=[interrupt])
-        assert (session.row.status, session.row.holder) == ("cancelled", None)
-        assert is_valid(session)
-
-    @pytest.mark.parametrize("leaving", ["returns", "raises", "exits"])
-    @pytest.mark.parametrize("kind", ["sync", "async", "own loop"])
-    @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-    def test_a_process_that_a_tool_forks_never_goes_on_with_the_run(
-        self, tmp_path: Path, kind: str, leaving: str
-    ) -> None:
-        """It waited for ever in the thread pool of its parent, or closed the parent's event loop: the parent hung."""
-        children: list[int] = []
-
-        def fork() -> str:
-            child = os.fork()
-            if child == 0:
-                if leaving == "raises":
-                    raise ValueError("child")
-                if leaving == "exits":
-                    sys.exit(0)
-                return "child"
-            children.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-            return "parent"
-
-        async def fork_here() -> str:
-            return fork()
-
-        with oakleaf.open(tmp_path / "s.db") as store:
-            session = store.start()
-            if kind == "own loop":
-                with session.turn("q") as turn:
-                    turn.run(turn.answer(assistant(ToolCall("a", "fork"))).calls[0], fork)
-                    turn.answer(assistant("done"))
-            else:
-                tool = oakleaf.tool(name="fork")(fork if kind == "sync" else fork_here)
-                answers = ScriptedModel([assistant(ToolCall("a", "fork")), "done"])
-                assert session.send_sync("q", model=answers, tools=[tool]).text == "done"
-            results = [
-                result for entry in session.path() if entry.message for result in entry.message.results
-            ]
-            assert [result.content[0].text for result in results] == ["parent"]
-            assert (children, session.verify()) == ([1], [])
-
-    @pytest.mark.parametrize("error", [SystemExit(3), BaseExceptionGroup("several", [GeneratorExit()])])
-    def test_a_model_that_exits_leaves_a_failed_turn_and_not_one_that_runs_for_ever(
-        self, session: Session, error: BaseException
-    ) -> None:
-        class Leaving(ScriptedModel):
-            async def stream(self, request: Any) -> Any:
-                raise error
-                yield
-
-        with pytest.raises(type(error)):
-            session.send_sync("q", model=Leaving([]))
-        assert (session.row.status, session.row.holder) == ("failed", None)
-        session.resume_sync(model=ScriptedModel(["fine"]))
-        assert session.transcript()[-1].message.text == "fine"
-
-    def test_a_tool_that_takes_too_long_is_stopped(self, session: Session) -> None:
-        @oakleaf.tool(timeout=0.05)
-        async def slow() -> str:
-            await asyncio.sleep(30)
-            return "never"
-
-        session.send_sync("q", model=ScriptedModel([assistant(ToolCall("a", "slow")), "sorry"]), tools=[slow])
-        assert "took longer" in session.path()[4].message.results[0].content[0].text
-
-    def test_a_tool_may_end_the_turn(self, session: Session) -> None:
-        @oakleaf.tool(effect="read")
-        def hang_up(ctx: ToolContext) -> str:
-            ctx.ends_turn = True
-            return "bye"
-
-        model = ScriptedModel([assistant(ToolCall("a", "hang_up"))])
-        events = session.send_sync("q", model=model, tools=[hang_up]).events
-        assert events[-1].data == {"stop_reason": "ended by a tool"}
-        closing = session.transcript()[-1]
-        assert (closing.message.text, closing.finish) == ("(ended by a tool)", "ended_by_tool")
-        assert (closing.turn, session.row.status, session.verify()) == (3, "idle", [])
-        assert next_action(session.path()) == Rest("ended by a tool")
-        session.rewind(closing.seq - 1)
-        assert (
-            session.resume_sync(model=ScriptedModel([])).events[-1].data["stop_reason"] == "ended by a tool"
-        )
-        assert session.transcript()[-1].message == closing.message
-        assert session.row.status == "idle"
-
-
-class TestNarrowing:
-    def test_settings_narrow_the_tools_and_never_widen_them(self, session: Session, desk: Desk) -> None:
-        session.set(tools=("look", "not given"))
-        model = ScriptedModel([ask(("refund", 1), ("look", 2)), "ok"])
-        session.send_sync("q", model=model, tools=desk.tools())
-        assert [spec.name for spec in model.requests[0].tools] == ["look"]
-        assert desk.did == [("look", 2)]
-        assert is_valid(session)
-
-    def test_a_run_has_no_tool_that_its_session_was_not_started_with(self, store: Store, desk: Desk) -> None:
-        session = store.start(tool_names=["look", "tag"])
-        model = ScriptedModel([ask(("refund", 1), ("look", 2)), "ok"])
-        session.send_sync("q", model=model, tools=desk.tools())
-        assert ([spec.name for spec in model.requests[0].tools], desk.did) == (["look", "tag"], [("look", 2)])
-        for widen in (session.set, session.fork):
-            with pytest.raises(ToolsNotAllowed, match="refund"):
-                widen(tools=["look", "refund"])
-
-
 class TestModels:
     def test_an_overloaded_model_is_asked_again_and_every_try_is_counted(self, session: Session) -> None:
         model = ScriptedModel([Overloaded("m", "529"), Overloaded("m", "529"), "here"])
@@ -653,6 +401,20 @@ class TestModels:
         assert events[-1].data["error"]["code"] == "context_overflow"
         assert "the input is too large" in events[-1].data["error"]["message"]
         assert len(model.requests) < 6
+
+    def test_a_bug_of_a_model_is_raised_and_the_session_goes_on(self, session: Session) -> None:
+        def broken(request: Any) -> str:
+            raise KeyError("a bug in a model")
+
+        with pytest.raises(KeyError):
+            session.send_sync("q", model=ScriptedModel(broken))
+        assert session.row.status == "failed"
+        session.resume_sync(model=ScriptedModel(["mended"]))
+        assert session.path()[-1].message.text == "mended"
+
+    def test_an_answer_in_the_wrong_role_is_refused(self, session: Session) -> None:
+        events = session.send_sync("q", model=ScriptedModel([user("I am the user")])).events
+        assert "role" in events[-1].data["error"]["message"]
 
 
 class TestLimits:
@@ -820,6 +582,16 @@ class TestCrash:
         asyncio.run(killed())
         assert session.usage().unknown_calls == 1
 
+    def test_a_failing_verify_leaves_the_outcome_unknown(self, session: Session, desk: Desk) -> None:
+        def verify(order: int) -> None:
+            raise OSError("the bank is closed")
+
+        session.append([user("q"), ask(("refund", 1))])
+        session.log.record("calls_started", data={"seq": 3, "indexes": [0]})
+        session.resume_sync(model=ScriptedModel(["hm"]), tools=desk.tools(verify=verify))
+        (result,) = [result for entry in session.path() if entry.message for result in entry.message.results]
+        assert (desk.did, result.outcome) == ([], "unknown")
+
 
 class TestApproval:
     def test_the_wait_is_durable_and_the_call_runs_once(
@@ -908,194 +680,33 @@ class TestApproval:
         assert desk.did == []
         assert session.path()[4].message.results[0].outcome == "unknown"
 
-
-class TestCancel:
-    @pytest.mark.parametrize("when", ["model", "tool"])
-    def test_the_session_stays_valid_and_takes_the_next_input(self, session: Session, when: str) -> None:
-        @oakleaf.tool(effect="read")
-        async def wait() -> str:
-            await asyncio.sleep(30)
-            return "never"
-
-        @oakleaf.tool(effect="read")
-        def quick() -> str:
-            return "quick"
-
-        calls = assistant(ToolCall("a", "quick"), ToolCall("b", "wait"))
-        model = ScriptedModel([Slow(30)] if when == "model" else [calls])
-
-        async def main() -> list[str]:
-            run = session.send("q", model=model, tools=[wait, quick])
-            events = []
-            async for event in run:
-                events.append(event.type)
-                if event.type == ("session:turn_started" if when == "model" else "session:tool_result"):
-                    run.cancel()
-            return events
-
-        assert asyncio.run(main())[-1] == "session:turn_completed"
-        assert session.row.status == "cancelled"
-        assert session.transcript()[-1].message.text == "(cancelled)"
-        assert is_valid(session)
-        session.send_sync("again", model=ScriptedModel(["fine"]))
-        assert session.path()[-1].message.text == "fine"
-
-    def test_from_another_thread(self, session: Session) -> None:
-        session.cancel()  # nothing runs, nothing happens
-
-        def cancel_once_it_runs() -> None:
-            while session.row.status != "running":
-                time.sleep(0.01)
-            session.cancel()
-
-        other = threading.Thread(target=cancel_once_it_runs)
-        other.start()
-        events = session.send_sync("q", model=ScriptedModel([Slow(30)])).events
-        other.join()
-        assert events[-1].data == {"stop_reason": "cancelled"}
-        assert session.row.status == "cancelled"
-        assert is_valid(session)
-
-    @pytest.mark.parametrize("when", ["model", "tool", "task"])
-    def test_from_another_handle(
-        self, store: Store, session: Session, when: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(lease, "TICK_SECONDS", 0.02)
-
-        @oakleaf.tool(effect="idempotent")
-        async def wait(ctx: ToolContext) -> str:
-            if when == "task":
-                return await ctx.task("think", models=[ScriptedModel([Slow(30)])])
-            await asyncio.sleep(30)
-            return "never"
-
-        model = ScriptedModel([Slow(30)] if when == "model" else [assistant(ToolCall("c", "wait"))])
-        cancelled: list[bool] = []
-
-        def cancel_once_it_runs() -> None:
-            kind = {"model": "turn_started", "tool": "calls_started", "task": "task_started"}[when]
-            while not any(fact.kind == kind for fact in session.journal()):
-                time.sleep(0.01)
-            if when == "task":
-                while not tasks_of(session) or tasks_of(session)[0].row.status != "running":
-                    time.sleep(0.01)
-            cancelled.append(store.session(session.session_id).cancel())
-
-        other = threading.Thread(target=cancel_once_it_runs)
-        other.start()
-        result = session.send_sync("q", model=model, tools=[wait])
-        other.join()
-        assert (result.status, cancelled) == ("cancelled", [True])
-        assert result.events[-1].journal_number == session.row.facts
-        assert [child.row.status for child in tasks_of(session)] == ["cancelled"] * (when == "task")
-        assert session.row.status == "cancelled"
-        assert not store.session(session.session_id).cancel()
-        assert is_valid(session)
-        session.send_sync("again", model=ScriptedModel(["fine"]))
-        assert session.path()[-1].message.text == "fine"
-
-    def test_a_task_that_is_cancelled_itself_leaves_its_session_running(
-        self, store: Store, session: Session, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(lease, "TICK_SECONDS", 0.02)
-
-        @oakleaf.tool(effect="idempotent")
-        async def delegate(ctx: ToolContext) -> str:
-            return await ctx.task("think", models=[ScriptedModel([Slow(30)])])
-
-        def cancel_the_task() -> None:
-            while not tasks_of(session) or not tasks_of(session)[0].cancel():
-                time.sleep(0.01)
-
-        other = threading.Thread(target=cancel_the_task)
-        other.start()
-        model = ScriptedModel([assistant(ToolCall("c", "delegate")), "It was cancelled."])
-        result = session.send_sync("q", model=model, tools=[delegate])
-        other.join()
-        assert (result.status, result.text) == ("completed", "It was cancelled.")
-        assert session.path()[4].message.results[0].content[0].text == "(cancelled)"
-        assert is_valid(session)
-
-    def test_of_a_turn_whose_runner_died_or_waits_closes_it_at_once(
-        self, store: Store, session: Session, desk: Desk
-    ) -> None:
-        session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=desk.tools(approval=True))
-        assert store.session(session.session_id).cancel()
-        assert session.row.status == "cancelled"
-        session.refresh()
-        session.append([user("again")])
-        session.log.append([Draft(ask(("refund", 8), ("look", 8)))], starts=[0])
-        store.backend.lease(session.session_id, "gone:1#1", store.runtime.now() + 10**12, store.runtime.now())
-        assert store.session(session.session_id).cancel()
-        session.refresh()
-        results = [result for entry in session.path() if entry.message for result in entry.message.results]
-        assert [result.outcome for result in results] == ["interrupted", "unknown", "interrupted"]
-        assert [fact.kind for fact in session.journal() if fact.kind == "cancel_requested"] == []
-        assert is_valid(session)
-
-    def test_one_that_its_runner_did_not_live_to_see_is_carried_out_by_the_next(
-        self, store: Store, session: Session
-    ) -> None:
-        session.append([user("q")])
-        now = store.runtime.now()
-        fence = store.backend.lease(session.session_id, "elsewhere:1#1", now + 10**12, now)
-        assert store.session(session.session_id).cancel()
-        store.backend.release(session.session_id, fence)
-        model = ScriptedModel(["never"])
-        assert session.resume_sync(model=model).status == "cancelled"
-        assert model.requests == []
-        session.rewind(1)
-        session.append([user("the same place, another turn")])
-        assert session.resume_sync(model=ScriptedModel(["fine"])).text == "fine"
-
-    def test_a_tool_in_a_thread_can_see_that_it_is_cancelled(self, session: Session) -> None:
-        flags: queue.SimpleQueue[bool] = queue.SimpleQueue()
-
-        @oakleaf.tool(effect="read")
-        def patient(ctx: ToolContext) -> str:
-            until = time.monotonic() + 20
-            while not ctx.is_cancelled and time.monotonic() < until:
-                time.sleep(0.01)
-            flags.put(ctx.is_cancelled)
-            return "stopped"
-
-        async def main() -> None:
-            run = session.send(
-                "q", model=ScriptedModel([assistant(ToolCall("a", "patient"))]), tools=[patient]
-            )
-            async for event in run:
-                if event.type == "session:answer":
-                    asyncio.get_running_loop().call_later(0.05, run.cancel)
-
-        asyncio.run(main())
-        assert flags.get(timeout=30)
-        assert is_valid(session)
-
-    def test_during_a_compaction_the_old_context_stays(self, session: Session) -> None:
-        session.append([user("old " * 400), assistant("answer " * 400)])
-        limits = Limits(context_tokens=300, summariser=ScriptedModel([Slow(30, "sum")]))
-
-        async def main() -> None:
-            run = session.send("new", model=ScriptedModel(["never"]), limits=limits)
-            async for event in run:
-                if event.type == "session:turn_started":
-                    asyncio.get_running_loop().call_later(0.05, run.cancel)
-
-        asyncio.run(main())
-        assert "compaction" not in [entry.kind for entry in session.path()]
-        assert session.row.status == "cancelled"
-        assert is_valid(session)
-
-    def test_after_a_denial_there_is_nothing_to_abort_and_a_new_input_is_taken(
-        self, session: Session, desk: Desk
-    ) -> None:
+    def test_an_approval_is_bound_to_the_exact_call(self, store: Store, session: Session, desk: Desk) -> None:
         tools = desk.tools(approval=True)
-        session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
-        session.approve(session.open_tool_calls[0], allow=False)
-        session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=tools)
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 1))]), tools=tools)
+        other = store.session(session.session_id)
+        (old,) = other.open_tool_calls
+        session.rewind(to=0)
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 1_000))]), tools=tools)
+        with pytest.raises(InvalidPosition):
+            other.approve(old)
+        session.resume_sync(model=ScriptedModel([]), tools=tools)
         assert desk.did == []
-        assert session.path()[4].message.results[0].outcome == "interrupted"
-        assert is_valid(session)
+
+    def test_a_pending_question_outlives_a_tool_without_approval(self, session: Session, desk: Desk) -> None:
+        model = ScriptedModel([ask(("refund", 1))])
+        session.send_sync("q", model=model, tools=desk.tools(approval=True))
+        session.resume_sync(model=ScriptedModel([]), tools=desk.tools())
+        assert desk.did == []
+
+    def test_a_denial_after_the_start_leaves_the_outcome_unknown(self, session: Session, desk: Desk) -> None:
+        tools = desk.tools(approval=True)
+        session.send_sync("q", model=ScriptedModel([ask(("refund", 1))]), tools=tools)
+        (waiting,) = session.open_tool_calls
+        session.approve(waiting)
+        session.log.record("calls_started", data={"seq": 4, "indexes": [0]})
+        session.approve(waiting, allow=False)
+        session.resume_sync(model=ScriptedModel(["hm"]), tools=tools)
+        assert session.path()[4].message.results[0].outcome == "unknown"
 
 
 class TestLease:
@@ -1148,6 +759,19 @@ class TestLease:
         assert session.path()[3].message.results[0].outcome == "unknown"
         assert desk.did == []
         assert is_valid(session)
+
+    def test_a_turn_of_ones_own_is_refused_while_a_loop_runs(self, store: Store, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel([Slow(5)]))
+            async for event in run:
+                if event.type == "session:turn_started":
+                    with pytest.raises(SessionRunning), store.session(session.session_id).turn():
+                        pass
+                    run.cancel()
+
+        asyncio.run(main())
+        with session.turn("mine") as turn:
+            turn.answer(assistant("fine"))
 
 
 class TestOtherWriters:
@@ -1507,6 +1131,18 @@ class TestStreaming:
             with pytest.raises((TypeError, OakleafError)):
                 session.resume(rollback=True, **how)
             assert len(session.path()) == 2
+
+    def test_a_draft_ends_with_its_answer(self, session: Session) -> None:
+        session.send_sync("q", model=ScriptedModel([self.LONG]))
+        session.rewind(to=2)
+        session.resume_sync(model=ScriptedModel(["another"]))
+        assert session.path()[-1].message.text == "another"
+
+    def test_a_new_input_keeps_the_words_of_a_broken_answer(self, session: Session) -> None:
+        session.send_sync("q", model=ScriptedModel([Broken(self.LONG)]), limits=NOW)
+        session.send_sync("go on", model=ScriptedModel(["sure"]))
+        texts = [entry.message.text for entry in session.transcript()]
+        assert texts[-4:] == ["q", self.LONG, "go on", "sure"]
 
 
 class TestQueue:

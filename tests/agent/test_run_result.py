@@ -107,6 +107,18 @@ class TestRunResult:
         asyncio.run(main())
         assert session.path()[-1].role == "system", "nothing was sent"
 
+    def test_a_run_is_iterated_over_once(self, session: Session) -> None:
+        async def main() -> None:
+            run = session.send("q", model=ScriptedModel(["a"]))
+            async for _ in run:
+                pass
+            with pytest.raises(InvalidOperation):
+                async for _ in run:
+                    pass
+
+        asyncio.run(main())
+        assert len(session.path()) == 3
+
 
 class TestToolIsAFunction:
     def test_it_is_called_as_the_function_it_was(self) -> None:
