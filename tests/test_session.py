@@ -849,6 +849,12 @@ class TestCare:
         with pytest.raises(InvalidMessage, match="opens with a user message"), session.turn(assistant("x")):
             pass
 
+    @pytest.mark.parametrize("status", ["nonsense", 5, None])
+    def test_an_unknown_status_is_refused_and_writes_nothing(self, session: Session, status: Any) -> None:
+        with pytest.raises(InvalidArgument, match="status"):
+            session.end(status)
+        assert (session.row.status, len(session.journal())) == ("idle", 1)
+
 
 def test_another_process_renders_the_same_bytes(tmp_path: Path) -> None:
     """So that a provider's cache stays warm after a restart, and on another host."""
@@ -868,3 +874,20 @@ def test_another_process_renders_the_same_bytes(tmp_path: Path) -> None:
         command = [sys.executable, "-c", script, str(place), session.session_id]
         there = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert there.strip() == here
+
+
+class TestSeeds:
+    def test_entries_in_the_place_of_seeds_are_no_seeds(self, session: Session) -> None:
+        session.rewind(0)
+        session.append([user("fresh"), assistant("start")])
+        assert session.hydrate().seeds == []
+        assert [entry.seq for entry in session.hydrate().messages] == [1, 2]
+        assert session.fork().row.seed_count == 0
+
+    def test_seeds_before_the_cut_stay_in_a_fork_of_a_fork(self, store: Store) -> None:
+        session = store.start("a", [system("1"), user("2"), assistant("3")])
+        session.append([user("q"), assistant("a")])
+        fork = session.fork().fork(at=2)
+        fork.append([user("q"), assistant("b")])
+        assert [entry.message.text for entry in fork.hydrate().seeds] == ["1", "2"]
+        assert fork.verify() == []

@@ -29,6 +29,7 @@ from oakleaf.errors import (
     CallAlreadyStarted,
     Fenced,
     InvalidOperation,
+    InvalidText,
     OrphanResult,
     SessionRunning,
     StaleLeaf,
@@ -678,3 +679,40 @@ def test_a_file_that_an_input_names_by_its_id_goes_back_as_it_came(session: Sess
         turn.answer(oakleaf.assistant("yes"))
     assert session.messages("openai-chat")[1]["content"] == content
     assert session.messages("anthropic")[0]["content"][1] == {"type": "text", "text": "[file: file-1]"}
+
+
+def test_a_turn_that_was_taken_over_keeps_the_new_lease(store: Store, session: Session) -> None:
+    """It cleared the other's lease on its way out, and a third could have driven beside it."""
+    later = store.runtime.now() + 3_600_000_000
+    with session.turn("q") as turn:
+        store.backend.lease(session.session_id, "elsewhere:1#b", later + 1, later)
+        with pytest.raises(Fenced):
+            turn.answer(assistant("late"))
+    row = session.row
+    assert (row.status, row.holder, row.error) == ("running", "elsewhere:1#b", None)
+
+
+def test_a_refused_answer_does_not_count_its_call_twice(session: Session) -> None:
+    with session.turn("q", model="scripted:m") as turn:
+        with pytest.raises(InvalidText):
+            turn.answer(assistant("\ud800"), usage=Usage(7, 7, 0, 0))
+        with pytest.raises(InvalidText):
+            turn.failed("\ud800")
+        turn.answer(assistant("whole"), usage=Usage(7, 7, 0, 0))
+    assert [call.usage.input_tokens for call in session.model_calls()] == [7]
+
+
+def test_an_ended_turn_takes_no_answer(session: Session) -> None:
+    with session.turn("q") as turn:
+        turn.answer(assistant("a"))
+        with pytest.raises(InvalidOperation, match="turn 2 has ended"):
+            turn.answer(assistant("b"))
+    assert len(session.path()) == 3
+
+
+def test_a_turn_within_another_is_refused(session: Session) -> None:
+    with session.turn("outer") as outer:
+        with pytest.raises(SessionRunning), session.turn("inner"):
+            pass
+        outer.answer(assistant("a"))
+    assert (session.row.status, len(session.path())) == ("idle", 3)

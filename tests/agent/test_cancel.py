@@ -6,8 +6,10 @@ import asyncio
 import queue
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import oakleaf
@@ -17,6 +19,7 @@ from oakleaf.log import lease
 from oakleaf.store import Store
 from support.order_desk import Desk, ask, is_valid
 from support.sessions import tasks_of
+from support.stopped_runs import run_and_cancel
 
 
 @pytest.fixture
@@ -283,3 +286,85 @@ class TestCancel:
 
         asyncio.run(main())
         assert session.path()[-1].message.text.startswith("short")
+
+    def test_a_cancel_reaches_the_child_and_both_can_go_on(self, session: Session) -> None:
+        @oakleaf.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            return await ctx.task("do it", models=[ScriptedModel([Slow(60, "late")])])
+
+        run = session.send("q", model=ScriptedModel([ask(("delegate", 1))]), tools=[delegate])
+
+        async def cancel_once_the_child_runs() -> None:
+            while [child.row.status for child in tasks_of(session)] != ["running"]:
+                await asyncio.sleep(0.01)
+            run.cancel()
+
+        async def both() -> None:
+            other = asyncio.create_task(cancel_once_the_child_runs())
+            async for _ in run:
+                pass
+            await other
+
+        asyncio.run(both())
+        (child,) = tasks_of(session)
+        assert (session.row.status, child.row.status) == ("cancelled", "cancelled")
+        assert (child.row.holder, child.path()[-1].finish) == (None, "cancelled")
+        assert session.verify() == child.verify() == []
+        child.send_sync("again", model=ScriptedModel(["fine"]))
+
+    def test_a_tool_has_cleaned_up_when_the_run_is_over(self, session: Session) -> None:
+        leftovers: list[str] = []
+
+        @oakleaf.tool
+        async def tidy(order: int) -> str:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await asyncio.sleep(0.05)
+                leftovers.append("clean")
+            return "never"
+
+        run = session.send("q", model=ScriptedModel([ask(("tidy", 1))]), tools=[tidy])
+        run_and_cancel(run, "session:answer", 0.05)
+        assert leftovers == ["clean"]
+
+    def test_a_call_before_its_start_is_interrupted(self, session: Session) -> None:
+        @oakleaf.tool(approval=True)
+        def danger(order: int) -> str:
+            return "never"
+
+        @oakleaf.tool
+        async def wait(order: int) -> str:
+            await asyncio.sleep(60)
+            return "never"
+
+        both = assistant(ToolCall("c0", "danger", {"order": 1}), ToolCall("c1", "wait", {"order": 1}))
+        run = session.send("q", model=ScriptedModel([both]), tools=[danger, wait])
+        run_and_cancel(run, "session:approval_requested", 0.05)
+        outcomes = [(result.call_id, result.outcome) for result in results(session)]
+        assert outcomes == [
+            ("c0", "interrupted"),
+            ("c1", "unknown"),
+        ]
+        assert "before this was run" in results(session)[0].content[0].text
+
+    def test_three_cancels_are_one_and_durable_at_the_end(self, tmp_path: Path) -> None:
+        """While another process writes: the second cancel comes before the first is on the disk."""
+        place = tmp_path / "agent.db"
+        with oakleaf.open(place) as store:
+            session = store.start("a")
+            other = apsw.Connection(str(place))
+            run = session.send("q", model=ScriptedModel([Slow(60)]))
+
+            async def main() -> None:
+                async for event in run:
+                    if event.type == "session:turn_started":
+                        other.execute("begin immediate")
+                        threading.Timer(0.3, lambda: other.execute("rollback")).start()
+                        for seconds in (0.0, 0.05, 0.1):
+                            asyncio.get_running_loop().call_later(seconds, run.cancel)
+
+            asyncio.run(main())
+            row = store.session(session.session_id).row
+            assert (row.status, row.holder) == ("cancelled", None)
+            assert session.verify() == []

@@ -19,6 +19,7 @@ from oakleaf import (
     ScriptedModel,
     Session,
     ToolCall,
+    Usage,
     assistant,
     fit,
     system,
@@ -33,10 +34,14 @@ from oakleaf.core.messages import Reasoning, Text, tool_result
 from oakleaf.core.turns import CallModel, cursor_after, next_action
 from oakleaf.errors import ContextOverflow, InvalidSummary
 from oakleaf.models.base import Request
+from oakleaf.models.prices import Rates
 from oakleaf.models.windows import window_of
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, Answer, find_provider, render
+from support.order_desk import Desk
+from support.order_desk import ask as ask_desk
 from support.random_logs import blobs, path_of, paths, thorough_settings
+from support.stopped_runs import stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
 LARGE = "0123456789 word " * 1_280  # 20 kB
@@ -415,6 +420,39 @@ class TestSummariser:
         assert session.context().settings.windows == {"writer": 500}
         assert [call.purpose for call in session.model_calls()] == ["answer", "compaction"]
 
+    def test_a_summary_longer_than_the_history_is_refused(self, session: Session) -> None:
+        session.append([user("old " * 100), assistant("answer " * 100)])
+        limits = Limits(context_tokens=200, summariser=ScriptedModel(["long " * 400]))
+        session.send_sync("new", model=ScriptedModel(["fine"]), limits=limits)
+        (compaction,) = [entry.payload for entry in session.path() if entry.kind == "compaction"]
+        assert "long " * 400 not in compaction.summary
+
+    def test_its_call_is_counted_before_it_is_made(self, session: Session) -> None:
+        kinds: list[list[str]] = []
+
+        def summary(request: Request) -> str:
+            kinds.append([call.purpose for call in session.model_calls()])
+            return "They spoke."
+
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        limits = Limits(context_tokens=300, summariser=ScriptedModel(summary))
+        session.send_sync("new", model=ScriptedModel(["fine"]), limits=limits)
+        assert kinds == [["answer", "compaction"]]
+        assert sorted(call.purpose for call in session.model_calls()) == ["answer", "compaction"]
+        assert session.usage().unknown_calls == 0
+
+    def test_it_is_not_asked_past_the_cost_cap(self, session: Session) -> None:
+        session.append([user("old " * 400), assistant("answer " * 400)])
+        summariser = ScriptedModel(["never"])
+        limits = Limits(max_cost_microcents=1, summariser=summariser, pause=lambda failures: 0.0)
+        dear = Answer(assistant(""), Usage(1_000, 1_000, 0, 0), None, "scripted", "m", None)
+        chain = [
+            ScriptedModel([dear], rates=Rates(0, 1_000)),
+            ScriptedModel([ContextOverflow("m", "too long")]),
+        ]
+        stopped(session.send_sync, "new", model=chain, limits=limits)
+        assert summariser.requests == []
+
 
 class TestByHand:
     def test_an_open_turn_is_made_to_fit_and_restored_exactly(self, session: Session) -> None:
@@ -450,3 +488,43 @@ def test_a_replay_repeats_compactions_inside_turns_and_shortened_results(session
     assert any(compaction.shortened for compaction in compactions(session))
     report = session.replay_sync()
     assert report.is_identical
+
+
+class TestSummary:
+    def test_without_a_model_every_turn_stays_in_the_summary(self, session: Session) -> None:
+        model = ScriptedModel(lambda request: "answer " + "blah " * 300)
+        limits = Limits(context_tokens=2_000, turns=100)
+        for n in range(30):
+            session.send_sync(f"word w{n}x " + "pad " * 300, model=model, limits=limits)
+        sizes = [
+            sum(measure(item.message).tokens for item in request.context.items) for request in model.requests
+        ]
+        assert max(sizes) <= 2_000
+        text = "".join(item.message.text for item in session.context().items)
+        assert [n for n in range(30) if f"w{n}x" not in text] == []
+
+    def test_the_words_of_a_model_outlive_later_summaries(self, session: Session) -> None:
+        prose = "An important fact. " * 60
+        model = ScriptedModel(lambda request: "answer " * 800)
+        for n in range(10):
+            writer = ScriptedModel([prose]) if n < 3 else None
+            limits = Limits(context_tokens=1_500, summariser=writer)
+            session.send_sync("pad " * 800, model=model, limits=limits)
+        texts = [item.message.text for item in session.context().items if item.pinned]
+        assert (len(texts), prose.strip() in texts[0]) == (1, True)
+
+    def test_calls_and_results_are_in_the_summary(self, session: Session) -> None:
+        calls = ask_desk(*(("look", n) for n in range(9)))
+        model = ScriptedModel([calls, ContextOverflow("m", "too long"), "end"])
+        session.send_sync("the question", model=model, tools=Desk().tools(), limits=NOW)
+        summary, question = model.requests[-1].context.items
+        assert '"order":8' in summary.message.text
+        assert question.message.text == "the question"
+
+    def test_a_summary_that_saves_nothing_is_not_made(self, session: Session) -> None:
+        session.append([user("a"), assistant("b")])
+        events = session.send_sync(
+            "c", model=ScriptedModel([ContextOverflow("m", "too long")]), limits=NOW
+        ).events
+        assert events[-1].data["error"]["code"] == "context_overflow"
+        assert "compaction" not in [entry.kind for entry in session.path()]

@@ -15,11 +15,14 @@ from oakleaf.log.lease import Lease
 from oakleaf.models.prices import Rates
 from oakleaf.store import Store
 from oakleaf.wire import Answer
+from support.order_desk import Desk, ask
 from support.sessions import tasks_of
 from support.stopped_runs import stopped
 
 DOLLAR = 100_000_000
 DEAR = Rates(1_000, 1_000)
+DEAR_OUTPUT = Rates(0, 1_000)
+"""A first call is not refused for its input."""
 LONG = "word " * 1_000
 
 
@@ -130,6 +133,16 @@ class TestCost:
         stopped(session.send_sync, "q", model=model, tools=[think], limits=Limits(max_cost_microcents=50_000))
         assert len(tasks_of(session)) == 1
         assert session.path()[-1].message.text.startswith("(stopped")
+
+    def test_the_cap_is_checked_before_each_model_of_the_chain(self, session: Session) -> None:
+        cut = Answer(assistant("half"), Usage(1_000, 1_000, 0, 0), None, "scripted", "m", None)
+        second = ScriptedModel(["never"], rates=DEAR_OUTPUT)
+        limits = Limits(max_cost_microcents=1, pause=lambda failures: 0.0)
+        events = stopped(
+            session.send_sync, "q", model=[ScriptedModel([cut], rates=DEAR_OUTPUT), second], limits=limits
+        ).events
+        assert events[-1].data["error"]["limit"] == "cost"
+        assert second.requests == []
 
 
 class TestQueuedInput:
@@ -292,3 +305,84 @@ class TestResult:
         with pytest.raises(TurnFailed, match="refused") as caught:
             failed.raise_for_status()
         assert caught.value.status == "failed"
+
+
+class TestRounds:
+    def test_rounds_are_counted_across_resumes(self, session: Session) -> None:
+        limits = Limits(rounds=3, pause=lambda failures: 0.0)
+        model = ScriptedModel(
+            [ask(("look", 1)), ask(("look", 1)), ModelError("m", "down"), ask(("look", 1)), "never"]
+        )
+        session.send_sync("q", model=model, tools=Desk().tools(), limits=limits)
+        events = stopped(session.resume_sync, model=model, tools=Desk().tools(), limits=limits).events
+        assert events[-1].data["error"]["code"] == "turn_limit"
+        assert len(model.requests) == 4
+
+    def test_the_event_of_a_stopped_turn_has_its_journal_number(self, session: Session) -> None:
+        model = ScriptedModel([ask(("look", 1))])
+        events = stopped(
+            session.send_sync, "q", model=model, tools=Desk().tools(), limits=Limits(rounds=1)
+        ).events
+        assert events[-1].journal_number == session.row.facts
+
+
+class TestSettings:
+    def test_limits_of_the_session_hold(self, session: Session) -> None:
+        session.set(limits=Limits(turns=1))
+        assert session.context().settings.limits == {"turns": 1}
+        with pytest.raises(InvalidArgument, match="pass it to send"):
+            session.set(limits=Limits(tries=2))
+        session.set(limits={"turns": 1, "the host's own": "kept"})
+        session.send_sync("1", model=ScriptedModel(["a"]))
+        (event,) = stopped(session.send_sync, "2", model=ScriptedModel(["never"])).events
+        assert event.data["error"]["code"] == "turn_limit"
+
+    def test_limits_of_the_session_only_narrow(self, session: Session) -> None:
+        session.set(limits={"turns": 9, "on_exceed": "warn"})
+        session.send_sync("1", model=ScriptedModel(["a"]))
+        (event,) = stopped(
+            session.send_sync, "2", model=ScriptedModel(["never"]), limits=Limits(turns=1)
+        ).events
+        assert event.data["error"]["code"] == "turn_limit"
+
+    def test_a_limit_that_is_no_number_is_refused_before_a_call(self, session: Session) -> None:
+        session.set(limits={"turns": "many"})
+        model = ScriptedModel(["never"])
+        with pytest.raises(InvalidArgument, match="turns"):
+            session.send_sync("1", model=model)
+        assert model.requests == []
+
+
+class TestTasks:
+    def test_the_cap_of_the_parent_holds_for_the_child(self, session: Session) -> None:
+        models: list[ScriptedModel] = []
+
+        @oakleaf.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            models.append(ScriptedModel(["never"], rates=DEAR_OUTPUT))
+            return await ctx.task("do it", models=models[-1:], limits=Limits(rounds=5))
+
+        model = ScriptedModel([ask(("delegate", 1)), "never"], rates=DEAR_OUTPUT)
+        stopped(session.send_sync, "q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
+        assert models[0].requests == []
+
+    def test_a_refused_child_tells_its_parent_the_reason(self, session: Session) -> None:
+        @oakleaf.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            return await ctx.task("do it", models=[ScriptedModel(["never"], rates=DEAR_OUTPUT)])
+
+        model = ScriptedModel([ask(("delegate", 1)), "never"], rates=DEAR_OUTPUT)
+        stopped(session.send_sync, "q", model=model, tools=[delegate], limits=Limits(max_cost_microcents=1))
+        (result,) = session.path()[3].message.results
+        assert "of $0.00000001 is spent" in result.content[0].text
+
+    def test_the_cap_of_a_child_counts_its_own_calls_only(self, session: Session) -> None:
+        @oakleaf.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            cheap = ScriptedModel(["done"], rates=DEAR_OUTPUT)
+            return await ctx.task("do it", models=[cheap], limits=Limits(max_cost_microcents=1))
+
+        session.send_sync(
+            "q", model=ScriptedModel([ask(("delegate", 1)), "end"], rates=DEAR_OUTPUT), tools=[delegate]
+        )
+        assert session.path()[3].message.results[0].content[0].text == "done"

@@ -51,6 +51,7 @@ from oakleaf.errors import (
     Fenced,
     InputsQueued,
     InvalidArgument,
+    InvalidMessage,
     InvalidOperation,
     InvalidPosition,
     KeyReused,
@@ -69,7 +70,7 @@ from oakleaf.wire import PROVIDERS, Answer, find_provider
 from support.interleaving import interleaved
 from support.order_desk import Desk, ask, is_valid
 from support.sessions import exported
-from support.stopped_runs import stopped
+from support.stopped_runs import run_and_cancel, stopped
 
 NOW = Limits(pause=lambda failures: 0.0)
 
@@ -159,6 +160,19 @@ class TestSend:
 
         assert asyncio.run(main())[-1] == "session:turn_completed"
 
+    @pytest.mark.parametrize(
+        "message", [system("x"), assistant("y"), 5], ids=["system", "assistant", "no message"]
+    )
+    def test_only_a_user_message_opens_a_turn(self, session: Session, message: Any) -> None:
+        model = ScriptedModel(["never"])
+        with pytest.raises(InvalidMessage, match="opens with a user message"):
+            session.send_sync(message, model=model)
+        with pytest.raises(InvalidMessage, match="opens with a user message"):
+            session.enqueue(message)
+        assert (session.row.status, len(session.path()), model.requests) == ("idle", 1, [])
+        assert session.log.store.inbox(session.session_id) == []
+        assert session.verify() == []
+
 
 class TestStart:
     def test_the_first_input_tells_that_the_session_started_and_where_it_works(self, store: Store) -> None:
@@ -213,6 +227,20 @@ class TestStart:
         assert [fact.data.get("status") for fact in ended] == ["completed", "failed", "failed"]
         assert [fact.data.get("error", "")[:15] for fact in ended] == ["", "no", "the turn has ca"]
         assert all(fact.at > session.row.started_at for fact in ended)
+
+    def test_each_end_of_a_turn_is_recorded_with_its_turn(self, session: Session, desk: Desk) -> None:
+        session.send_sync("1", model=ScriptedModel(["fine"]))
+        run_and_cancel(session.send("2", model=ScriptedModel([Slow(60)])), "session:turn_started", 0.02)
+        session.send_sync("3", model=ScriptedModel([ModelError("m", "down")]), limits=NOW)
+        model = ScriptedModel([ask(("look", 1))] * 2)
+        stopped(session.resume_sync, model=model, tools=desk.tools(), limits=Limits(rounds=1))
+        ended = [fact.data for fact in session.journal() if fact.kind == "turn_ended"]
+        assert [(fact["turn"], fact["status"]) for fact in ended] == [
+            (2, "completed"),
+            (4, "cancelled"),
+            (6, "failed"),
+            (6, "failed"),
+        ]
 
 
 class TestOneShot:
@@ -415,6 +443,43 @@ class TestModels:
     def test_an_answer_in_the_wrong_role_is_refused(self, session: Session) -> None:
         events = session.send_sync("q", model=ScriptedModel([user("I am the user")])).events
         assert "role" in events[-1].data["error"]["message"]
+
+    @pytest.mark.parametrize(
+        "message",
+        [
+            assistant("half \ud800"),
+            assistant(ToolCall("c", "t", {"n": float("nan")})),
+            oakleaf.Message("assistant", (oakleaf.ToolResult("c"),)),
+            user("in the wrong role"),
+        ],
+        ids=["half a character", "not a number", "a result", "a question"],
+    )
+    def test_an_unstorable_answer_is_a_failed_call_with_its_tokens(
+        self, session: Session, message: Any
+    ) -> None:
+        bad = Answer(message, Usage(10, 5, 0, 0), None, "scripted", "m", "stop")
+        events = session.send_sync("q", model=ScriptedModel([bad]), limits=NOW).events
+        assert events[-1].data["error"]["code"] == "model_error"
+        assert [(call.failed, call.usage.input_tokens) for call in session.model_calls()] == [(True, 10)]
+        assert session.verify() == []
+        session.send_sync("again", model=ScriptedModel(["whole"]))
+        assert session.path()[-1].message.text == "whole"
+
+    def test_after_an_unstorable_answer_the_next_model_is_asked(self, session: Session) -> None:
+        bad = Answer(assistant("\ud800"), None, None, "scripted", "m", "stop")
+        chain = [ScriptedModel([bad]), ScriptedModel(["whole"], model="second")]
+        session.send_sync("q", model=chain, limits=NOW)
+        assert session.path()[-1].model == "second"
+
+    def test_after_the_last_try_there_is_no_pause(self, session: Session) -> None:
+        def pause(failures: int) -> float:
+            return 0.0 if failures < 2 else 60.0
+
+        busy = ScriptedModel([Overloaded("m", "529")] * 3)
+        chain = [busy, ScriptedModel(["second"])]
+        events = session.send_sync("q", model=chain, limits=Limits(tries=3, pause=pause)).events
+        assert [event.type for event in events].count("session:retry") == 2
+        assert session.path()[-1].message.text == "second"
 
 
 class TestLimits:
@@ -772,6 +837,19 @@ class TestLease:
         asyncio.run(main())
         with session.turn("mine") as turn:
             turn.answer(assistant("fine"))
+
+    def test_an_interrupted_run_is_fenced_and_the_turn_goes_on(self, store: Store, session: Session) -> None:
+        @oakleaf.tool(effect="read")
+        def meddle(order: int) -> str:
+            store.session(session.session_id).interrupt()
+            return "done"
+
+        with pytest.raises(Fenced):
+            session.send_sync("q", model=ScriptedModel([ask(("meddle", 1))]), tools=[meddle])
+        assert session.row.status == "interrupted"
+        session.refresh()
+        session.resume_sync(model=ScriptedModel(["end"]))
+        assert (session.row.status, session.verify()) == ("idle", [])
 
 
 class TestOtherWriters:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
-from oakleaf.errors import InvalidOperation, SessionTrashed, TaskTrashed
+from oakleaf import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
+from oakleaf.errors import InvalidOperation, ModelError, SessionTrashed, TaskTrashed
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
 from support.sessions import tasks_of
@@ -153,6 +153,19 @@ class TestTask:
             depth, at = depth + 1, tasks_of(at)[0]
         assert depth == 4
         assert "nested 4 deep" in str([e.message for e in at.path()])
+
+    def test_a_task_without_an_answer_raises_its_reason(self, session: Session) -> None:
+        @oakleaf.tool
+        async def delegate(order: int, ctx: ToolContext) -> str:
+            limits = Limits(pause=lambda failures: 0.0)
+            with pytest.raises(InvalidOperation, match="ended without an answer: m gave no answer: down"):
+                await ctx.task("do it", models=[ScriptedModel([ModelError("m", "down")])], limits=limits)
+            return "told"
+
+        session.send_sync(
+            "q", model=ScriptedModel([assistant(call("delegate", order=1)), "end"]), tools=[delegate]
+        )
+        assert results(session)[0].content[0].text == "told"
 
 
 class TestWaiting:

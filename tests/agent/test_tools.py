@@ -314,6 +314,20 @@ class TestTools:
 
         asyncio.run(asyncio.wait_for(main(), 15))
 
+    def test_malformed_arguments_are_not_run_with_the_defaults(self, session: Session) -> None:
+        did: list[bool] = []
+
+        @oakleaf.tool
+        def wipe(everything: bool = True) -> str:
+            did.append(everything)
+            return "wiped"
+
+        half = assistant(ToolCall("c", "wipe", malformed='{"everything": fal'))
+        session.send_sync("q", model=ScriptedModel([half, "end"]), tools=[wipe])
+        (result,) = session.path()[4].message.results
+        assert (did, result.error) == ([], True)
+        assert "not a JSON object" in result.content[0].text
+
 
 class TestNarrowing:
     def test_settings_narrow_the_tools_and_never_widen_them(self, session: Session, desk: Desk) -> None:

@@ -9,7 +9,18 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import Evidence, Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
+from oakleaf import (
+    Evidence,
+    Note,
+    ScriptedModel,
+    Session,
+    Settings,
+    ToolCall,
+    assistant,
+    system,
+    tool_result,
+    user,
+)
 from oakleaf.core.codec import to_json
 from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.redact import Redactor, may_contain_packed, pack_bytes, unpack_bytes
@@ -208,6 +219,17 @@ class TestNames:
         assert session.path()[0].message.media
         assert session.path()[1].message.calls[0].id == KEY
         assert session.verify() == []
+
+    def test_a_secret_is_in_no_tag_title_trigger_or_policy(self, session: Session) -> None:
+        with pytest.raises(SecretInName):
+            session.tag(note=KEY)
+        fork = session.fork(title=f"about {KEY}")
+        with pytest.raises(SecretInName):
+            session.turn("q", trigger=KEY)
+        with session.turn("q", policy={"note": KEY}) as turn:
+            turn.answer(assistant("a"))
+        facts = [str(session.row), str(session.journal()), str(fork.row)]
+        assert [KEY in text for text in facts] == [False, False, False]
 
 
 def test_ids_names_and_evidence_are_left_alone() -> None:

@@ -140,3 +140,12 @@ class TestSlots:
         session = store.start("a", [system("In {{ctx.working_dir}}.")])
         session.set(prompt_patch="{{ctx.team}}")
         assert session.context().system == ("In {{ctx.working_dir}}.", "{{ctx.team}}")
+
+
+def test_every_field_of_a_workspace_is_filled_in(store: Store) -> None:
+    workspace = Workspace(working_dir="/w", active_file="a.py", selection=Selection("f.py", 3, 9))
+    text = (
+        "{{ctx.active_file}} {{ctx.selection}} {{ctx.selection.file}} {{ctx.selection.end_line}} {{ctx.no}}"
+    )
+    session = store.start("a", [system(text)], workspace=workspace)
+    assert session.path()[0].message.text == "a.py f.py:3-9 f.py 9 {{ctx.no}}"
