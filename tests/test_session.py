@@ -106,7 +106,7 @@ class TestAppend:
             other.append([user("once")], after=leaf, key="step 1"),
             session.append([user("once")], key="step 1"),
         ):
-            assert (again.repeated, again.entries, again.leaf) == (True, first.entries, first.leaf)
+            assert (again.is_repeat, again.entries, again.leaf) == (True, first.entries, first.leaf)
         assert read_everything(store.backend, session.session_id) == before
         assert other.leaf == session.leaf == session.row.leaf, (
             "a handle that is beyond the repeat stays there"
@@ -117,7 +117,7 @@ class TestAppend:
         fork = session.fork()
         late = store.session(fork.session_id)
         fork.append([user("once")], key="k")
-        assert late.append([user("once")], key="k").repeated
+        assert late.append([user("once")], key="k").is_repeat
         assert late.leaf == fork.leaf
         late.append([assistant("and on")])
         assert texts(late) == ["You help.", "once", "and on"]
@@ -230,7 +230,7 @@ class TestRewind:
 
     def test_a_cut_falls_between_pairs_and_says_so(self, session_with_calls: Session) -> None:
         for to, at in [(6, 6), (5, 5), (4, 2), (3, 2), (2, 2), (1, 1), (0, 0)]:
-            assert session_with_calls.log.cut(to) == Cut(at, to)
+            assert session_with_calls.log.place(to).cut == Cut(at, to)
         cut = session_with_calls.rewind(to=4)
         assert (cut.at, cut.has_moved) == (2, True)
         assert session_with_calls.leaf.seq == 2

@@ -61,7 +61,7 @@ _HOMES = {
     "oakleaf.bundle.transfer": ["BundleImportResult"],
     "oakleaf.bundle.write": ["BundleExportResult"],
     "oakleaf.ingest.ingest": ["ToolImportResult"],
-    "oakleaf.log.changes": ["AppendResult", "Cut"],
+    "oakleaf.log.request": ["Committed", "Cut"],
     "oakleaf.log.log": ["HydratedSession"],
     "oakleaf.log.runtime": ["Runtime"],
     "oakleaf.log.verify": ["Problem"],
@@ -141,9 +141,9 @@ if TYPE_CHECKING:
     from oakleaf.errors import OakleafError as OakleafError
     from oakleaf.errors import StaleLeaf as StaleLeaf
     from oakleaf.ingest.ingest import ToolImportResult as ToolImportResult
-    from oakleaf.log.changes import AppendResult as AppendResult
-    from oakleaf.log.changes import Cut as Cut
     from oakleaf.log.log import HydratedSession as HydratedSession
+    from oakleaf.log.request import Committed as Committed
+    from oakleaf.log.request import Cut as Cut
     from oakleaf.log.runtime import Runtime as Runtime
     from oakleaf.log.verify import Problem as Problem
     from oakleaf.log.workspace import Workspace as Workspace

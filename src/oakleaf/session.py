@@ -50,10 +50,11 @@ from oakleaf.errors import (
 )
 from oakleaf.log import labels, ledger, prompt
 from oakleaf.log.binding import bind, check_bound
-from oakleaf.log.changes import AppendResult, Cut, check_callers_key
+from oakleaf.log.changes import check_callers_key
 from oakleaf.log.fork import fork
 from oakleaf.log.lease import check_free, interrupt, is_held
 from oakleaf.log.log import HydratedSession, Log, hydrate
+from oakleaf.log.request import Committed, Cut
 from oakleaf.log.turn_start import turn_about
 from oakleaf.log.verify import Problem, verify
 from oakleaf.stores.base import Fact, SessionRow, Status
@@ -120,7 +121,7 @@ class Session:
 
     def append(
         self, items: Iterable[Appendable], *, after: Leaf | None = None, key: str | None = None
-    ) -> AppendResult:
+    ) -> Committed:
         """Append all items after the leaf, or none of them; durable on return. The primitive below `turn`."""
         check_callers_key(key)
         drafts = as_drafts(items, "items")
@@ -176,9 +177,7 @@ class Session:
         tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor, repeatable)
         return Turn(self.log, content, key=key, model=model, started=started, tools=tool_set)
 
-    def note(
-        self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None
-    ) -> AppendResult:
+    def note(self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None) -> Committed:
         """Append data of the host, never shown to a model; `state` is merged into the session's state.
 
         While another handle or process runs the session the note goes behind its newest entry, and the run continues
@@ -202,7 +201,7 @@ class Session:
         limits: Limits | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         effects: Effects | None = None,
-    ) -> AppendResult:
+    ) -> Committed:
         """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`).
 
         `limits` narrow those of each run; a dict may have names of the host's own, which are kept and ignored.
@@ -235,7 +234,7 @@ class Session:
         self.log.runtime.redactor.check_options(options)
         return settings if options is None else replace(settings, options=dict(options))
 
-    def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> AppendResult | None:
+    def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> Committed | None:
         """Give every open tool call an explicit result, so that other entries may follow."""
         calls = self.open_tool_calls
         if not calls:
@@ -293,15 +292,15 @@ class Session:
         With `summary` the new branch starts with a summary of the one left behind, shown to the model. Files stay as they
         are: `oakleaf_workspace.rewind` restores those that its tools wrote.
         """
-        cut = self.log.cut(to)
+        place = self.log.place(to)
         drafts = []
         if summary is not None:
             if not summary.strip():
                 raise InvalidSummary("the summary of the branch is empty")
             drafts = [Draft(BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex()))]
-        data = {"requested": to} if cut.has_moved else None
-        self.log.move(self.log.leaf_at(cut.at), drafts=drafts, data=data)
-        return cut
+        data = {"requested": to} if place.cut.has_moved else None
+        self.log.move(place, drafts=drafts, data=data)
+        return place.cut
 
     def undo(self) -> Cut:
         """Rewind to before the latest input."""
@@ -349,10 +348,10 @@ class Session:
         """
         check_effects(effects)
         names = _tool_names(tools)
-        cut = self.log.cut(self.leaf.seq if at is None else at)
+        place = self.log.place(self.leaf.seq if at is None else at)
         settings = Settings(model, prompt, prompt_patch, names, effects=effects)
-        settings = self._with_options(settings, options, self.log.leaf_at(cut.at))
-        return Session(fork(self.log, cut, settings, title=title, agent=agent), cut)
+        settings = self._with_options(settings, options, place.leaf)
+        return Session(fork(self.log, place, settings, title=title, agent=agent), place.cut)
 
     def left_behind(self, limit: int = 50) -> list[EarlierCall]:
         """The calls of unsafe tools that are not on this path and took effect, or may have: the newest first.

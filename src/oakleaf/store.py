@@ -28,7 +28,6 @@ from oakleaf.errors import (
     WrongOwner,
     WrongSpace,
 )
-from oakleaf.log.changes import Cut
 from oakleaf.log.fork import fork
 from oakleaf.log.lease import check_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
@@ -656,8 +655,16 @@ def fork_at(
 ) -> Session:
     """Fork anywhere in a session's tree into another conversation. Calls may be open there: the caller continues them."""
     source = session_at(session, leaf).log
-    cut = Cut(leaf.seq, leaf.seq)
-    return Session(fork(source, cut, Settings(), conversation_id=conversation_id, title=title, tags=tags))
+    return Session(
+        fork(
+            source,
+            source.place_of(leaf.seq),
+            Settings(),
+            conversation_id=conversation_id,
+            title=title,
+            tags=tags,
+        )
+    )
 
 
 def without_redaction(value: Store | Session) -> Store | Session:

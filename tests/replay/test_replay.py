@@ -330,7 +330,7 @@ class TestStrict:
             for entry in path[first:]:
                 payload = without_media(entry.payload)
                 if isinstance(payload, oakleaf.Compaction):  # where the log itself would have put it
-                    first_kept = session.log.cut(payload.first_kept - 1).at + 1
+                    first_kept = session.log.place(payload.first_kept - 1).at + 1
                     payload = msgspec.structs.replace(payload, first_kept=first_kept)
                 session.log.append([Draft(payload, evidence=entry.evidence)])
             report = session.replay_sync()

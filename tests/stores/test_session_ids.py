@@ -45,7 +45,7 @@ class TestAnIdOfAnotherSession:
         assert session.row.facts == facts
         session.append([user("q"), assistant("a")])
         with pytest.raises(InvalidId):
-            fork(session.log, session.log.cut(session.leaf.seq), Settings(), session_id=session_id)
+            fork(session.log, session.log.place(session.leaf.seq), Settings(), session_id=session_id)
         assert len(list(store.all_sessions())) == 1
 
     def test_is_refused_in_a_bundle(

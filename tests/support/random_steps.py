@@ -63,7 +63,7 @@ def _open_turn(session: Session, random: Random) -> None:
 
 
 def _compact(session: Session, random: Random) -> None:
-    first = session.log.cut(random.randrange(session.leaf.seq + 1)).at + 1
+    first = session.log.place(random.randrange(session.leaf.seq + 1)).at + 1
     turn = session.log.cursor.turn
     session.append(
         [

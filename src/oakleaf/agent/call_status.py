@@ -142,9 +142,9 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
     tasks: list[str] = []
     elsewhere: dict[CallPosition, Decision] = {}
     imported = log.store.session(log.session_id).imported_facts
-    is_imported, is_accepted = imported > log.batch_since, False
+    is_imported, is_accepted = imported > log.position.calls_since, False
     references: dict[CallPosition, Any] = {}
-    facts = log.facts_backwards(log.batch_since)
+    facts = log.facts_backwards(log.position.calls_since)
     for fact in facts:
         if fact.number <= imported and fact.kind in ("approved", "denied"):
             decision: Decision = "approved" if fact.kind == "approved" else "denied"

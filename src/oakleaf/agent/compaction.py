@@ -264,7 +264,7 @@ def manual_compaction(
     Raises `InvalidSummary` if the summary is empty, replaces nothing, or is longer than what it replaces.
     """
     entries = prompt_entries(log, log.leaf)
-    at = log.cut(_before_newest_turn(entries) if first_kept is None else first_kept - 1).at
+    at = log.place(_before_newest_turn(entries) if first_kept is None else first_kept - 1).at
     if context_tokens is not None:
         if type(context_tokens) is not int or context_tokens < 1:
             raise InvalidArgument("context_tokens", context_tokens, "an integer of at least 1")

@@ -33,7 +33,7 @@ from oakleaf.errors import (
     Overloaded,
     TruncatedReply,
 )
-from oakleaf.log.changes import AppendResult
+from oakleaf.log.request import Committed
 from oakleaf.log.threads import MANY_ENTRIES, run_long
 from oakleaf.models.base import Delta, Model, Request
 from oakleaf.wire import Answer
@@ -188,7 +188,7 @@ class ModelCaller:
         data = {"seq": appended.leaf.seq, "text": message.text, **answer_data(message, answer.finish)}
         return Event("session:answer", data, self.writer.journal_number)
 
-    async def append_answer(self, model: Model, answer: Answer) -> AppendResult:
+    async def append_answer(self, model: Model, answer: Answer) -> Committed:
         """Append the answer, its cost and the start of its tool calls in one commit, before anything runs."""
         answer = replace(answer, message=with_unique_ids(answer.message))
         draft = Draft(answer.message, answer.model or model.model, answer.finish, answer.evidence)

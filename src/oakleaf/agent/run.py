@@ -26,9 +26,9 @@ from oakleaf.core.entries import Effects, Entry, check_effects
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import total
 from oakleaf.errors import InvalidOperation, SessionRunning
-from oakleaf.log.changes import AppendResult
 from oakleaf.log.lease import is_held
 from oakleaf.log.log import Log
+from oakleaf.log.request import Committed
 from oakleaf.log.threads import run_blocking
 from oakleaf.models.base import Model, ModelLike
 from oakleaf.wire.options import check_options
@@ -284,7 +284,7 @@ class EventNumbers:
         return [fact_event(fact, self._log.appended_entries(fact)) for fact in facts]
 
 
-def _note(own: dict[int, Event], appended: AppendResult, entries: list[Entry]) -> None:
+def _note(own: dict[int, Event], appended: Committed, entries: list[Entry]) -> None:
     """Add the events of an append; called on a thread of the log."""
     for fact in appended.facts:
         own[fact.number] = fact_event(fact, entries if fact.kind == "appended" else ())

@@ -173,7 +173,7 @@ def _find_or_start(
     log: Log, key: str, agent: str | None, seeds: Sequence[Message]
 ) -> tuple[SessionRow, int | None]:
     """Return the session of a task, and the number of the fact that it was started, if that was now."""
-    child_id = task_id(log, key, log.batch_since)
+    child_id = task_id(log, key, log.position.calls_since)
     if (existing := log.store.find_session(child_id)) is not None:
         _check_task(log, existing)
         return existing, None
@@ -211,4 +211,4 @@ def _find_or_start(
         parent_facts=parent.facts,
         parent_nth=log.branch_number(),
     )
-    return log.store.create(new)[0], started.facts
+    return log.store.create(new)[0], started.fact_number

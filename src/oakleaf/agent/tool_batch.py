@@ -347,7 +347,7 @@ class ToolRunner:
             return approvals
         # Resuming would run it again from its beginning, and what it did before its task is not known.
         children = [
-            await self.writer.run_blocking(task_id, self.log, key, self.log.batch_since)
+            await self.writer.run_blocking(task_id, self.log, key, self.log.position.calls_since)
             for key in context.task_keys
         ]
         await self.tasks.cancel(children)

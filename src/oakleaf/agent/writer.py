@@ -23,10 +23,10 @@ from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import Call, Price, Usage
 from oakleaf.errors import SessionIsReplay, SessionRunning
-from oakleaf.log.changes import AppendResult
 from oakleaf.log.lease import Lease
 from oakleaf.log.log import Log
 from oakleaf.log.prompt import keep, load
+from oakleaf.log.request import Committed
 from oakleaf.log.threads import free_in_pieces, run_blocking, run_by_size, run_to_end
 from oakleaf.models.base import Model, model_name
 from oakleaf.models.prices import needs_table, price_of
@@ -99,7 +99,7 @@ class Writer:
         """The seqs of this run's answers: no earlier process started their tool calls."""
         self.own_starts: frozenset[tuple[int, int]] = frozenset()
         """The tool calls, by seq and index, that started with the latest of these answers."""
-        self.on_append: Callable[[AppendResult, list[Entry]], None] | None = None
+        self.on_append: Callable[[Committed, list[Entry]], None] | None = None
         """Called after each append with its entries, on a thread of the log."""
         self.call_id: str | None = None
         """The model call that is announced in the ledger and has no answer yet."""
@@ -229,11 +229,11 @@ class Writer:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    async def append(self, *drafts: Draft, calls: Sequence[Call] | None = None) -> AppendResult:
+    async def append(self, *drafts: Draft, calls: Sequence[Call] | None = None) -> Committed:
         """Append in one commit. Without `calls`, the start of a model call that comes next is part of it."""
         return await self.commit_append(Append(drafts, self.leaf, calls))
 
-    async def commit_append(self, append: Append) -> AppendResult:
+    async def commit_append(self, append: Append) -> Committed:
         """Append in one commit, with more than drafts and calls."""
         if append.calls is None:
             call = self.announce_next_call(append.drafts)
@@ -243,7 +243,7 @@ class Writer:
             append = replace(append, row={**(append.row or {}), **completed})
         return await run_to_end(self._append, append)
 
-    def _append(self, append: Append) -> AppendResult:
+    def _append(self, append: Append) -> Committed:
         """Commit, then move the run's leaf along with the log: a turn is closed from that leaf."""
         appended = self.write(append)
         self.model_calls |= {call.call_id: call for call in append.calls or ()}
@@ -262,7 +262,7 @@ class Writer:
         self.history.extend(entries)
         self.leaf = leaf
 
-    def write(self, append: Append) -> AppendResult:
+    def write(self, append: Append) -> Committed:
         """Write one append to the log; called on a thread of the writer."""
         return self.log.append(**asdict(append), fence=self.lease.fence)
 
@@ -274,7 +274,7 @@ class Writer:
         # Before it holds the lease it may say that it refuses an input.
         committed = self.log.record(**asdict(record), fence=self.lease.fence or None)
         self.model_calls |= {call.call_id: call for call in record.calls}
-        self.journal_number = committed.facts
+        self.journal_number = committed.fact_number
 
     async def withdraw_turn(self, data: Mapping[str, Any]) -> None:
         """Move back before the input of the open turn, which a limit refuses, and record why."""

@@ -26,7 +26,7 @@ def excerpt(source: Log, last: int) -> Log:
     runtime = replace(source.runtime, new_id=_ids(f"{source.session_id}@{last}"), now=lambda: entry.at)
     session_id = copy_session(source.store, source.session_id, store, runtime, new_id=False)
     log = Log(store, replace(store.session(session_id), leaf=_find(store, session_id, entry)), runtime)
-    return fork(log, log.cut(last), Settings())
+    return fork(log, log.place(last), Settings())
 
 
 def _find(store: StoreBackend, session_id: str, entry: Entry) -> Leaf:

@@ -1,71 +1,20 @@
-"""The parts of a change beside its entries, and the results of an append and of a cut."""
+"""The parts of a change beside its entries."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.core.codec import MAX_KEY_BYTES, check_length, check_text, from_json, to_json
+from oakleaf.core.codec import MAX_KEY_BYTES, check_length, check_text, to_json
 from oakleaf.core.drafts import ExtraFact, NewEntry
-from oakleaf.core.entries import Entry, Payload, Settings
+from oakleaf.core.entries import Payload, Settings
 from oakleaf.core.redact import Redactor
-from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import MAX_COUNT, Call, check_call_text, with_known_counts
 from oakleaf.errors import InvalidArgument, InvalidCount
 from oakleaf.log.runtime import Runtime
-from oakleaf.stores.base import MADE_KEY, STATUSES, Change, Fact, is_callers_key
-
-
-class AppendResult(Struct, frozen=True, gc=False):
-    """The entries an append wrote, and the new leaf."""
-
-    leaf: Leaf
-    payloads: tuple[Payload, ...]
-    new_entries: tuple[NewEntry, ...]
-    fact_number: int = 0
-    """The number of the journal's latest fact."""
-    repeated: bool = False
-    """True if the key was known: the result is that of the first append and nothing was written."""
-    change: Change | None = None
-    """What was committed, unless it was known."""
-
-    @property
-    def facts(self) -> list[Fact]:
-        """The facts that the append wrote, as a read of the journal returns them."""
-        if self.change is None:
-            return []
-        place = {"branch": self.leaf.branch, "first": self.new_entries[0].seq, "last": self.leaf.seq}
-        change, first = self.change, self.fact_number - len(self.change.facts)
-        facts = [ExtraFact(change.kind, place | change.data), *change.facts]
-        return [
-            Fact(
-                first + index,
-                fact.kind,
-                None if index else change.key,
-                from_json(to_json(fact.data, "journal data")),
-                change.at,
-            )
-            for index, fact in enumerate(facts)
-        ]
-
-    @property
-    def entries(self) -> list[Entry]:
-        """The entries as a read returns them; decoded on access, so that an append does not wait for it."""
-        return [entry.to_entry(self.leaf.branch) for entry in self.new_entries]
-
-
-class Cut(Struct, frozen=True):
-    """A requested position and the legal one it was moved to."""
-
-    at: int
-    requested: int
-
-    @property
-    def has_moved(self) -> bool:
-        return self.at != self.requested
+from oakleaf.stores.base import MADE_KEY, STATUSES, is_callers_key
 
 
 def check(key: str | None, data: Mapping[str, Any] | None, row: Mapping[str, Any] | None) -> None:

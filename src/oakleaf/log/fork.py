@@ -11,17 +11,20 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from oakleaf.core.context import check_tools_allowed
+from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Settings
 from oakleaf.core.ids import check_id
 from oakleaf.errors import SessionTrashed
-from oakleaf.log.changes import Cut
+from oakleaf.log.changes import new_key
 from oakleaf.log.log import Log
-from oakleaf.stores.base import Relation, SessionRow
+from oakleaf.log.new_session import check_names
+from oakleaf.log.request import Place
+from oakleaf.stores.base import NewSession, Relation, SessionRow
 
 
 def fork(
     log: Log,
-    cut: Cut,
+    place: Place,
     settings: Settings,
     *,
     relation: Relation = "fork",
@@ -31,7 +34,7 @@ def fork(
     conversation_id: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Log:
-    """Create the fork at `cut` and return its log. Settings that override the source's are its first entry.
+    """Create the fork at the place and return its log. Settings that override the source's are its first entry.
 
     A replay belongs to the store's owner, not to the owner of the session it replays. A session in the trash can be read,
     but not forked: what was deleted would stay for the fork's sake.
@@ -43,7 +46,7 @@ def fork(
     if source.trashed_at is not None:
         raise SessionTrashed(source.session_id)
     if settings.tools is not None:
-        path = log.store.control_entries(log.session_id, leaf=log.leaf_at(cut.at))
+        path = log.store.control_entries(log.session_id, leaf=place.leaf)
         check_tools_allowed(path, [settings], source.tool_names)
     row = SessionRow(
         session_id=session_id or runtime.new_id("ses"),
@@ -61,8 +64,18 @@ def fork(
         started_at=(now := runtime.now()),
         updated_at=now,
     )
-    if source.leaf != log.leaf or cut.at != log.leaf.seq:
+    if source.leaf != log.leaf or place.at != log.leaf.seq:
         detail = replace(detail, state=None)  # folded when it is read
-    override = None if settings == Settings() else settings
-    created, cursor = log.fork(cut, row, detail, override, source.facts)
-    return Log(log.store, created, runtime, cursor)
+    check_names(runtime.redactor, {"conversation_id": row.conversation_id, "tags": row.tags})
+    drafts = [] if settings == Settings() else [Draft(settings)]
+    written = build_entries(place.cursor, drafts, row.started_at, redactor=runtime.redactor)
+    new = NewSession(
+        row=replace(row, parent_seq=place.at, seed_count=min(log.seed_count_on(log.ranges()), place.at)),
+        key=new_key(runtime),
+        detail=detail,
+        seeds=written.entries,
+        fork_point=place.leaf,
+        parent_facts=source.facts,
+    )
+    created, _ = log.store.create(new)
+    return Log(log.store, created, runtime, written.cursor)

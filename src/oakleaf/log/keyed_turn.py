@@ -17,8 +17,8 @@ from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import ENDED_BY_TOOL, Cursor, is_completed
 from oakleaf.core.usage import Call
 from oakleaf.errors import InvalidOperation, KeyReused
-from oakleaf.log.changes import AppendResult
 from oakleaf.log.log import Log
+from oakleaf.log.request import Committed
 from oakleaf.stores.base import CommitResult
 
 
@@ -159,7 +159,7 @@ class RecordedSteps:
             self.is_left = True
             log.refresh()
 
-    def repeat(self, log: Log, drafts: Sequence[Draft]) -> AppendResult | None:
+    def repeat(self, log: Log, drafts: Sequence[Draft]) -> Committed | None:
         """Return notes and settings that the same lines append between these steps as they were recorded; None if they
         are to be written, behind the last step.
 
@@ -182,7 +182,7 @@ class RecordedSteps:
             elif not is_followed and self._is_open:
                 self.leave(log)
                 return None
-        return AppendResult(log.leaf, payloads, (), repeated=True)
+        return Committed(log.leaf, payloads, (), is_repeat=True)
 
     def _between_steps(self, position: int) -> tuple[bool, list[Entry]]:
         """Return the entries around a position up to the messages before and after it, and whether there is one after it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from threading import RLock
 from time import perf_counter
@@ -39,8 +39,6 @@ from oakleaf.errors import (
     StaleLeaf,
 )
 from oakleaf.log.changes import (
-    AppendResult,
-    Cut,
     check,
     later_call,
     latest_model,
@@ -53,15 +51,15 @@ from oakleaf.log.changes import (
 from oakleaf.log.lease import check_free
 from oakleaf.log.new_session import check_names
 from oakleaf.log.original_calls import restore_call
+from oakleaf.log.position import Position
+from oakleaf.log.request import Committed, Cut, Place, Plan, Request, have_updates, left_behind
 from oakleaf.log.runtime import Runtime
 from oakleaf.log.workspace import has_slot, stored_workspace
 from oakleaf.stores.base import (
     Change,
     CommitResult,
     Fact,
-    NewSession,
     PathSnapshot,
-    SessionDetail,
     SessionRow,
     StoreBackend,
     is_callers_key,
@@ -90,30 +88,17 @@ class Log:
     ) -> None:
         self.store, self.runtime = store, runtime
         self.session_id = row.session_id
-        self.seeds = row.seed_count
-        self.leaf = row.leaf
-        self._cursor = cursor
-        self._state: bytes | None = None
-        self._is_state_stored = True
-        """False if the state was folded from the path: the next append stores it."""
-        self._same_state_since = row.leaf.seq
-        """No entry of the path after this seq is known to change the state."""
-        self._same_tools_since = row.leaf.seq
-        """No entry of the path after this seq is known to take tools from the session."""
-        self._ranges: tuple[Range, ...] | None = None
-        self._last_cursor = Cursor()
-        self._branch_number: int | None = None
+        self.seed_count = row.seed_count
         self.is_task = row.relation == "task"
-        self._inherited: int | None = 0 if row.parent_session is None else None
-        """How many entries it inherits at most; None if that was not read yet."""
-        self.batch_since = 0
-        """Facts about the open tool calls come after this fact number; 0 if unknown."""
+        self.position = Position(row.leaf, cursor)
+        self._inherited_until: int | None = 0 if row.parent_session is None else None
+        """The last seq that the session inherits; None until it is read."""
         self.fence: int | None = None
-        """What this handle appends under while a turn of the caller's own loop is open on it."""
+        """The fence of the caller's own turn that is open on this handle."""
         self.recorded_steps: RecordedSteps | None = None
         """The steps of a keyed turn whose lines run again on this handle."""
         self.follows_notes = False
-        """Whether appends go behind notes of others without a fence: for a framework that runs the session by itself."""
+        """Whether commits without a fence go behind notes of others: for a framework that runs the session by itself."""
         self.last_prompt: PromptPath | None = None
         """What the latest run through this handle read of the path, if it is kept (`prompt.keep`)."""
         self._lock = RLock()
@@ -122,14 +107,19 @@ class Log:
     # -- position ---------------------------------------------------------------------------
 
     @property
+    def leaf(self) -> Leaf:
+        return self.position.leaf
+
+    @property
     def cursor(self) -> Cursor:
-        cursor = self._cursor  # known, as it is between two steps of a turn, it needs no lock
+        cursor = self.position.cursor  # known between two steps of a turn: no lock needed
         if cursor is not None:
             return cursor
         with self._lock:
-            if self._cursor is None:
-                self._cursor = self.cursor_at(self.leaf)
-            return self._cursor
+            if self.position.cursor is None:
+                self._know(cursor=self.cursor_at(self.leaf))
+            assert self.position.cursor is not None
+            return self.position.cursor
 
     def cursor_at(self, leaf: Leaf) -> Cursor:
         count = LOOK_BACK
@@ -144,52 +134,49 @@ class Log:
         """Reload the current leaf."""
         with self._lock:
             row = self.store.session(self.session_id)
-            if row.leaf != self.leaf:
-                self._set_position(row.leaf, None, None)
+            self.seek(row.leaf)
             return row
 
     def seek(self, leaf: Leaf) -> None:
         """Put this handle at any leaf of the session's tree. The session's own leaf does not move."""
         with self._lock:
-            self._set_position(leaf, None, None)
+            if leaf != self.leaf:
+                self.position = self.position.at(leaf)
 
     def load(self, *, since: int = 0, newest: int | None = None) -> PathSnapshot:
         """Move to the session's current leaf and return row, details and path, or the end of it, in one read."""
         with self._lock:
             snapshot = self.store.path(self.session_id, first=since + 1, detail=True, newest=newest)
-            if snapshot.row.leaf != self.leaf:
-                self._set_position(snapshot.row.leaf, None, None)
-            self._cursor = cursor_from_tail(snapshot.entries) or self._cursor
-            self._ranges = snapshot.ranges
+            self.seek(snapshot.row.leaf)
+            cursor = cursor_from_tail(snapshot.entries) or self.position.cursor
+            self._know(cursor=cursor, ranges=snapshot.ranges)
             return snapshot
 
-    def _set_position(self, leaf: Leaf, cursor: Cursor | None, state: bytes | None) -> None:
-        self._branch_number = self._branch_number if leaf.branch == self.leaf.branch else None
-        self.leaf, self._cursor, self._state, self._ranges = leaf, cursor, state, None
-        self._same_state_since = self._same_tools_since = leaf.seq
-        self._is_state_stored = True
-        self._last_cursor = Cursor()
-        self.batch_since = 0
+    def _know(self, **values: Any) -> None:
+        """Add what was read at the present leaf to the position."""
+        self.position = replace(self.position, **values)
 
     @property
     def state(self) -> State:
         """The fold of the updates on the path. Returns a copy: changing it does not change the log."""
         with self._lock:
-            if self._state is None:
+            if self.position.state is None:
                 snapshot = self.store.path(
                     self.session_id, leaf=self.leaf, first=self.leaf.seq + 1, detail=True
                 )
                 is_current = snapshot.row.leaf == self.leaf
                 cached = snapshot.detail.state if snapshot.detail and is_current else None
-                self._state = to_json(fold_state(self.path().entries), "state") if cached is None else cached
-                self._is_state_stored = cached is not None or not is_current
-            state: State = {} if self._state == EMPTY else from_json(self._state)
+                folded = to_json(fold_state(self.path().entries), "state") if cached is None else cached
+                self._know(state=folded, is_state_stored=cached is not None or not is_current)
+            stored = self.position.state
+            assert stored is not None
+            state: State = {} if stored == EMPTY else from_json(stored)
             return state
 
     @property
     def is_call_input_known(self) -> bool:
         """Whether `idempotency_key` and `state` need not read, nor decode."""
-        return self._branch_number is not None and self._state == EMPTY
+        return self.position.branch_number is not None and self.position.state == EMPTY
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -237,11 +224,11 @@ class Log:
     def ranges(self) -> tuple[Range, ...]:
         """The path as ranges, without reading an entry."""
         with self._lock:
-            if self._ranges is None:
-                self._ranges = self.store.path(
-                    self.session_id, leaf=self.leaf, first=self.leaf.seq + 1
-                ).ranges
-            return self._ranges
+            ranges = self.position.ranges
+            if ranges is None:
+                ranges = self.store.path(self.session_id, leaf=self.leaf, first=self.leaf.seq + 1).ranges
+                self._know(ranges=ranges)
+            return ranges
 
     def newest_entries(self, count: int, since: int = 0) -> list[Entry]:
         """The last `count` of `all_entries`, of those after seq `since`: read branch by branch, the newest first."""
@@ -287,17 +274,17 @@ class Log:
     def branch_number(self) -> int:
         """Which of the session's own branches the leaf is on, in the order they were opened."""
         with self._lock:
-            if self._branch_number is None:
+            if self.position.branch_number is None:
                 self.read_branches()
-            assert self._branch_number is not None
-            return self._branch_number
+            assert self.position.branch_number is not None
+            return self.position.branch_number
 
     def read_branches(self) -> list[Branch]:
         """Its own branches and their ancestors, as they are now."""
         with self._lock:
             branches = self.store.branches(self.session_id)
             own = [branch.branch for branch in branches if branch.session_id == self.session_id]
-            self._branch_number = bisect_left(sorted(own), self.leaf.branch) + 1
+            self._know(branch_number=bisect_left(sorted(own), self.leaf.branch) + 1)
             return branches
 
     def original_call(self, call: OpenCall) -> ToolCall | None:
@@ -313,7 +300,7 @@ class Log:
         blob = self.store.blob(hash_)
         return None if blob is None or digest(blob.data) != hash_ else blob.data
 
-    # -- appending ---------------------------------------------------------------------------------
+    # -- writing -----------------------------------------------------------------------------------
 
     def append(
         self,
@@ -329,65 +316,263 @@ class Log:
         starts: Sequence[int] = (),
         takes: int | None = None,
         fence: int | None = None,
-    ) -> AppendResult:
-        """Append all drafts after the leaf, or none. `data` goes into the `turn_started` or `turn_ended` fact; `facts` follow it.
-
-        `starts` are the indexes of the last draft's tool calls that start at once. With a runner's `fence` the append
-        goes behind notes that others added meanwhile.
-        """
+    ) -> Committed:
+        """Append all drafts after the leaf, or none."""
         if not drafts:
             raise InvalidOperation("nothing to append; pass at least one message or entry")
+        if self.recorded_steps is not None and fence is None and after is None:
+            repeated = self.recorded_steps.repeat(self, drafts) if self.find_change(key) is None else None
+            if repeated is not None:
+                return repeated
+        return self.commit(
+            Request(
+                drafts=tuple(drafts),
+                after=after,
+                key=key,
+                calls=tuple(calls),
+                replaces_call=replaces_call,
+                row=row or {},
+                data=data or {},
+                facts=tuple(facts),
+                starts=tuple(starts),
+                inbox_number=takes,
+                fence=self.fence if fence is None else fence,
+            )
+        )
+
+    def record(
+        self,
+        kind: str,
+        *,
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+        tags: Mapping[str, str | None] | None = None,
+        calls: Sequence[Call] = (),
+        replaces_call: bool = False,
+        drops_call: str | None = None,
+        only_at_leaf: bool = False,
+        takes: int | None = None,
+        key: str | None = None,
+        fence: int | None = None,
+    ) -> Committed:
+        """Record a fact without entries: a title, a status, a failed call. The leaf does not move."""
+        return self.commit(
+            Request(
+                kind=kind,
+                data=data or {},
+                row=row or {},
+                tags=tags or {},
+                calls=tuple(calls),
+                replaces_call=replaces_call,
+                drops_call=drops_call,
+                at_leaf=bool(calls) or only_at_leaf,
+                inbox_number=takes,
+                key=key,
+                fence=fence,
+            )
+        )
+
+    def move(
+        self,
+        to: Leaf | Place,
+        *,
+        drafts: Sequence[Draft] = (),
+        data: Mapping[str, Any] | None = None,
+        row: Mapping[str, Any] | None = None,
+    ) -> Leaf:
+        """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit."""
+        return self.commit(Request(move_to=to, drafts=tuple(drafts), data=data or {}, row=row or {})).leaf
+
+    def commit(self, request: Request) -> Committed:
+        """Write a request, all of it or nothing. A runner's request goes behind notes that others added meanwhile.
+
+        `StaleLeaf` if the leaf has moved otherwise. A caller's key that is known returns what was recorded under it.
+        """
         with self._lock:
-            if key is not None and (earlier := self.find_change(key)) is not None:
-                return self._repeat(earlier)
-            if self.recorded_steps is not None and fence is None and after is None:
-                repeated = self.recorded_steps.repeat(self, drafts)
-                if repeated is not None:
-                    return repeated
-            fence = self.fence if fence is None else fence
-            redactor = self.runtime.redactor
-            if key is not None or data or row:
-                check(key, data, row)
-                redactor.check_name(key, "key")
-            settings = [draft for draft in drafts if type(draft.payload) is Settings]
-            if settings:
-                drafts = [self._fill_draft(draft) for draft in drafts]
-            calls = [storable_call(call, redactor) for call in calls]
+            request = self._checked(request)
+            if (earlier := self.find_change(request.key)) is not None:
+                return self._repeat(request, earlier)
             while True:
-                leaf, at = self.leaf if after is None else after, self.runtime.now()
-                cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
-                written = self._build_entries(cursor, drafts, at, fence)
-                turn_facts = with_data(written.facts, redactor.redact_json(data)) if data else written.facts
-                state, encoded = self._next_state(leaf, written.payloads)
-                change = Change(
-                    session_id=self.session_id,
-                    key=key or new_key(self.runtime),
-                    at=at,
-                    after=leaf,
-                    entries=written.entries,
-                    blobs=written.blobs,
-                    calls=tuple(calls),
-                    replaces_call=replaces_call,
-                    state=encoded,
-                    facts=(*turn_facts, *facts, *started_calls(written.entries, starts)),
-                    columns={
-                        **turn_status(turn_facts),
-                        **(latest_model(written.payloads) if settings else {}),
-                        **(row or {}),
-                    },
-                    inherited_turns=int(self._answers_inherited(leaf, cursor.turn, written.payloads)),
-                    inbox_number=takes,
-                    fence=fence,
-                )
+                plan = self._plan(request)
                 try:
-                    result = self._commit(change, written, state)
+                    done = self._write(plan.change)
                 except StaleLeaf as stale:
-                    count, after = self._follow_notes(stale, fence), None
-                    calls = [later_call(call, count) for call in calls]
+                    request = self._behind_notes(request, stale)
                 else:
-                    if not result.repeated:
-                        self._note_originals(drafts, written)
-                    return result
+                    return self._repeat(request, done) if done.is_repeat else self._committed(plan, done)
+
+    def _checked(self, request: Request) -> Request:
+        """Return the request as it can be stored; raise for a value that not every store could keep."""
+        redactor = self.runtime.redactor
+        if request.key is not None or request.data or request.row:
+            check(request.key, request.data, request.row)
+            redactor.check_name(request.key, "key")
+        if request.tags:
+            check_names(redactor, {"tags": request.tags})
+        if request.has_settings:
+            request = replace(request, drafts=tuple(self._fill_draft(draft) for draft in request.drafts))
+        if request.calls:
+            request = replace(request, calls=tuple([storable_call(call, redactor) for call in request.calls]))
+        return request
+
+    def _plan(self, request: Request) -> Plan:
+        """Turn a request into the change that is committed, and the position after it."""
+        if request.move_to is not None:
+            return self._plan_move(request, request.move_to)
+        if request.drafts:
+            return self._plan_append(request)
+        redactor = self.runtime.redactor
+        text = {name: redactor.redact_json(value) for name, value in request.row.items() if name in TEXT}
+        change = self._change(
+            request,
+            kind=request.kind,
+            data=redactor.redact_json(dict(request.data)),
+            columns={**request.row, **text},
+            after=self.leaf if request.at_leaf else None,
+        )
+        return Plan(change)
+
+    def _plan_append(self, request: Request) -> Plan:
+        leaf = self.leaf if request.after is None else request.after
+        cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
+        at = self.runtime.now()
+        written = self._build_entries(cursor, request.drafts, at, request.fence)
+        data = self.runtime.redactor.redact_json(request.data) if request.data else None
+        turn_facts = with_data(written.facts, data)
+        state, encoded = self._next_state(leaf, written.payloads)
+        change = self._change(
+            request,
+            at=at,
+            after=leaf,
+            entries=written.entries,
+            blobs=written.blobs,
+            state=encoded,
+            facts=(*turn_facts, *request.facts, *started_calls(written.entries, request.starts)),
+            columns={
+                **turn_status(turn_facts),
+                **(latest_model(written.payloads) if request.has_settings else {}),
+                **request.row,
+            },
+            inherited_turns=int(self._answers_inherited(leaf, cursor.turn, written.payloads)),
+        )
+        return Plan(change, written, state, request.drafts)
+
+    def _plan_move(self, request: Request, target: Leaf | Place) -> Plan:
+        to, place = (target.leaf, target) if isinstance(target, Place) else (target, None)
+        drafts = (*(Draft(settings) for settings in self._narrowing_undone_at(to, place)), *request.drafts)
+        at = self.runtime.now()
+        cursor = Cursor() if not to.seq else self.cursor_at(to) if place is None else place.cursor
+        written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
+        free = {} if request.fence is not None else IDLE
+        change = self._change(
+            request,
+            at=at,
+            kind="moved",
+            data={"from": [self.leaf.branch, self.leaf.seq], **request.data},
+            after=self.leaf,
+            move_to=to,
+            entries=written.entries,
+            blobs=written.blobs,
+            facts=(*written.facts, *request.facts),
+            state=UNSET if not have_updates(drafts) and self._has_same_state(to, place) else None,
+            columns={**free, **turn_status(written.facts), **request.row},
+        )
+        return Plan(change, written)
+
+    def _change(self, request: Request, **values: Any) -> Change:
+        values.setdefault("at", self.runtime.now())
+        return Change(
+            session_id=self.session_id,
+            key=request.key or new_key(self.runtime),
+            tags=dict(request.tags),
+            calls=request.calls,
+            replaces_call=request.replaces_call,
+            drops_call=request.drops_call,
+            inbox_number=request.inbox_number,
+            fence=request.fence,
+            **values,
+        )
+
+    def _write(self, change: Change) -> CommitResult:
+        """Commit. The lease of a holder known to be dead refuses nothing: the change is made under its fence."""
+        try:
+            return self._timed_commit(change)
+        except SessionRunning:
+            row = self.store.session(self.session_id)
+            check_free(row, self.runtime)
+            return self._timed_commit(replace(change, fence=row.fence))
+
+    def _timed_commit(self, change: Change) -> CommitResult:
+        on_commit = self.runtime.on_commit
+        if on_commit is None:
+            return self.store.commit(change)
+        start = perf_counter()
+        result = self.store.commit(change)
+        on_commit(perf_counter() - start)
+        return result
+
+    def _committed(self, plan: Plan, done: CommitResult) -> Committed:
+        """Take the position after a change that was written."""
+        change, written = plan.change, plan.written
+        if written is None:
+            return Committed(done.leaf, fact_number=done.facts, change=change)
+        calls_since = 0
+        if change.move_to is None and (open_calls := written.cursor.open_calls):
+            is_new = open_calls[0].seq >= written.entries[0].seq
+            calls_since = done.facts - 1 - len(change.facts) if is_new else self.position.calls_since
+        self.position = replace(
+            self.position.at(done.leaf), cursor=written.cursor, state=plan.state, calls_since=calls_since
+        )
+        if change.move_to is None:
+            self._note_originals(plan.drafts, written)
+        return Committed(done.leaf, written.payloads, written.entries, done.facts, change=change)
+
+    def _repeat(self, request: Request, done: CommitResult) -> Committed:
+        """Return what was recorded. A handle that had not seen it moves there; one that is beyond it stays."""
+        if request.move_to is not None:
+            self.seek(done.leaf)
+        if not request.drafts or request.move_to is not None:
+            return Committed(done.leaf, fact_number=done.facts, is_repeat=True)
+        ranges = self.store.path(self.session_id, leaf=done.leaf, first=done.leaf.seq + 1).ranges
+        if any(part.branch == self.leaf.branch and self.leaf.seq <= part.last for part in ranges) or (
+            not self.leaf.seq
+        ):
+            self.position = self.position.at(done.leaf)
+        fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
+        first = fact.data.get("first", done.leaf.seq + 1)
+        part = Range(done.leaf.branch, first, done.leaf.seq)
+        entries = [stored.entry for stored in self.store.entries(self.session_id, part)]
+        payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
+        return Committed(done.leaf, payloads, tuple(entries), done.facts, is_repeat=True)
+
+    def _behind_notes(self, request: Request, stale: StaleLeaf) -> Request:
+        """Move a runner behind the notes that others appended after the leaf it expected.
+
+        Only notes can come between, because the runner holds the session. Anything else is raised as stale.
+        """
+        if request.move_to is not None and request.fence is None:
+            self.raise_if_running()  # its runner has written since, which says more
+            raise stale
+        if request.fence is None and not self.follows_notes:
+            raise stale
+        expected = stale.expected
+        snapshot = self.store.path(self.session_id, first=expected.seq + 1)
+        is_ahead = any(
+            part.branch == expected.branch and part.last >= expected.seq for part in snapshot.ranges
+        )
+        notes = [entry.payload for entry in snapshot.entries if isinstance(entry.payload, Note)]
+        if not is_ahead or len(notes) != len(snapshot.entries):
+            raise stale
+        if snapshot.row.leaf != self.leaf:
+            before = self.position
+            self.position = replace(
+                before.at(snapshot.row.leaf),
+                cursor=cursor_after(snapshot.entries, self.cursor_at(expected)),
+                state=None if any(note.state for note in notes) else before.state,
+                calls_since=before.calls_since,
+            )
+        calls = tuple(later_call(call, len(notes)) for call in request.calls)
+        return replace(request, after=None, calls=calls)
 
     def _build_entries(
         self, cursor: Cursor, drafts: Sequence[Draft], at: int, fence: int | None
@@ -395,7 +580,7 @@ class Log:
         try:
             return build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
         except (OpenBatch, OrphanResult):
-            if fence is None:  # it waits for the runner's results, not for the caller's
+            if fence is None:  # the batch waits for the runner's results, not for the caller's
                 check_free(self.store.session(self.session_id), self.runtime)
             raise
 
@@ -421,56 +606,16 @@ class Log:
             return None
         return self.store.find_change(self.session_id, key)
 
-    def _follow_notes(self, stale: StaleLeaf, fence: int | None) -> int:
-        """Move a runner behind the notes that others appended after the leaf it expected; return their number.
-
-        Only notes can come between, because the runner holds the session. Anything else is raised as stale.
-        """
-        if fence is None and not self.follows_notes:
-            raise stale
-        expected = stale.expected
-        snapshot = self.store.path(self.session_id, first=expected.seq + 1)
-        is_ahead = any(
-            part.branch == expected.branch and part.last >= expected.seq for part in snapshot.ranges
-        )
-        notes = [entry.payload for entry in snapshot.entries if isinstance(entry.payload, Note)]
-        if not is_ahead or len(notes) != len(snapshot.entries):
-            raise stale
-        if snapshot.row.leaf != self.leaf:
-            cursor, batch_since = cursor_after(snapshot.entries, self.cursor_at(expected)), self.batch_since
-            state = None if any(note.state for note in notes) else self._state
-            self._set_position(snapshot.row.leaf, cursor, state)
-            self.batch_since = batch_since
-        return len(notes)
-
-    def _write(self, change: Change) -> CommitResult:
-        """Commit. The lease of a holder known to be dead refuses nothing: the change is made under its fence."""
-        try:
-            return self._timed_commit(change)
-        except SessionRunning:
-            row = self.store.session(self.session_id)
-            check_free(row, self.runtime)
-            return self._timed_commit(replace(change, fence=row.fence))
-
-    def _timed_commit(self, change: Change) -> CommitResult:
-        on_commit = self.runtime.on_commit
-        if on_commit is None:
-            return self.store.commit(change)
-        start = perf_counter()
-        result = self.store.commit(change)
-        on_commit(perf_counter() - start)
-        return result
-
     def _answers_inherited(self, leaf: Leaf, turn: int, payloads: Sequence[Payload]) -> bool:
         """Whether the payloads hold this session's first answer to an input that it inherits."""
-        if not turn or (self._inherited is not None and turn > self._inherited):
+        if not turn or (self._inherited_until is not None and turn > self._inherited_until):
             return False
         roles = [payload.role for payload in payloads if isinstance(payload, Message)]
         if next((role for role in roles if role in ("user", "assistant")), "user") == "user":
             return False  # an input opens a turn of its own
         branches = self.store.branches(self.session_id)
         own = {branch.branch: branch for branch in branches if branch.session_id == self.session_id}
-        self._inherited = own[min(own)].parent_seq
+        self._inherited_until = own[min(own)].parent_seq
         path = self.store.path(self.session_id, leaf=leaf, first=turn).entries
         return path[0].branch not in own and not any(
             entry.role == "assistant" and entry.branch in own for entry in path
@@ -487,17 +632,6 @@ class Log:
         workspace = stored_workspace(self.store.detail(self.session_id).workspace)
         return settings if workspace is None else workspace.fill_settings(settings)
 
-    def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
-        done = self._write(change)
-        if done.is_repeat:
-            return self._repeat(done)
-        previous, open_calls = self.batch_since, written.cursor.open_calls
-        self._set_position(done.leaf, written.cursor, state)
-        if open_calls:
-            is_new = open_calls[0].seq >= written.entries[0].seq
-            self.batch_since = done.facts - 1 - len(change.facts) if is_new else previous
-        return AppendResult(done.leaf, written.payloads, written.entries, done.facts, change=change)
-
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]
     ) -> tuple[bytes | None, bytes | UnsetType | None]:
@@ -508,26 +642,13 @@ class Log:
         for payload in payloads:
             patches += state_updates(payload)
         if not patches:
-            return self._state, UNSET if self._is_state_stored else self._state
+            known = self.position
+            return known.state, UNSET if known.is_state_stored else known.state
         state = self.state
         for patch in patches:
             state = merge_state(state, patch)
         encoded = to_json(state, "state")
         return encoded, encoded
-
-    def _repeat(self, done: CommitResult) -> AppendResult:
-        """Return what was recorded. A handle that had not seen it moves there; one that is beyond it stays."""
-        ranges = self.store.path(self.session_id, leaf=done.leaf, first=done.leaf.seq + 1).ranges
-        if any(part.branch == self.leaf.branch and self.leaf.seq <= part.last for part in ranges) or (
-            not self.leaf.seq
-        ):
-            self._set_position(done.leaf, None, None)
-        fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
-        first = fact.data.get("first", done.leaf.seq + 1)
-        part = Range(done.leaf.branch, first, done.leaf.seq)
-        entries = [stored.entry for stored in self.store.entries(self.session_id, part)]
-        payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
-        return AppendResult(done.leaf, payloads, tuple(entries), done.facts, repeated=True)
 
     def partial_text(self) -> str | None:
         """The part of the open turn's answer that was shown before it broke off: a draft, or an entry already."""
@@ -556,55 +677,6 @@ class Log:
             self.store.put_blob(blob, self.runtime.now())
         return self.store.enqueue(self.session_id, written.entries[0].body, self.runtime.now())
 
-    def record(
-        self,
-        kind: str,
-        *,
-        data: Mapping[str, Any] | None = None,
-        row: Mapping[str, Any] | None = None,
-        tags: Mapping[str, str | None] | None = None,
-        calls: Sequence[Call] = (),
-        replaces_call: bool = False,
-        drops_call: str | None = None,
-        only_at_leaf: bool = False,
-        takes: int | None = None,
-        key: str | None = None,
-        fence: int | None = None,
-    ) -> CommitResult:
-        """Record a fact without entries: a title, a status, a failed call. The leaf does not move.
-
-        With `only_at_leaf` it raises StaleLeaf if the session has moved meanwhile. `takes` removes a queued input,
-        `drops_call` the ledger row of a call that was announced and not made.
-        """
-        with self._lock:
-            check(key, data, row)
-            redactor = self.runtime.redactor
-            redactor.check_name(key, "key")
-            check_names(redactor, {"tags": tags})
-            text = {name: redactor.redact_json(value) for name, value in (row or {}).items() if name in TEXT}
-            change = Change(
-                session_id=self.session_id,
-                key=key or new_key(self.runtime),
-                at=self.runtime.now(),
-                kind=kind,
-                data=redactor.redact_json(dict(data or {})),
-                columns={**(row or {}), **text},
-                tags=dict(tags or {}),
-                calls=tuple([storable_call(call, redactor) for call in calls]),
-                replaces_call=replaces_call,
-                drops_call=drops_call,
-                after=self.leaf if calls or only_at_leaf else None,
-                inbox_number=takes,
-                fence=fence,
-            )
-            while True:
-                try:
-                    return self._timed_commit(change)
-                except StaleLeaf as stale:
-                    count = self._follow_notes(stale, fence)
-                    calls = tuple(later_call(call, count) for call in change.calls)
-                    change = replace(change, after=self.leaf, calls=calls)
-
     def appended_entries(self, fact: Fact) -> list[Entry]:
         """The entries that a fact appended; none for other kinds of facts."""
         first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
@@ -614,36 +686,34 @@ class Log:
 
     # -- moving ------------------------------------------------------------------------------------
 
-    def cut(self, requested: int) -> Cut:
+    def place(self, requested: int) -> Place:
         """The nearest position at or before `requested` that does not separate a tool call from its results."""
         if type(requested) is not int or not 0 <= requested <= self.leaf.seq:
             raise InvalidPosition(requested, 0, self.leaf.seq, self.session_id)
-        open_calls = self.cursor_on_path(requested).open_calls
-        return Cut(open_calls[0].seq - 1 if open_calls else requested, requested)
-
-    def cursor_on_path(self, seq: int) -> Cursor:
-        """The cursor after entry `seq` of this path. One read however deep the tree; it brings the ranges too."""
         with self._lock:
-            if seq == 0:
-                return Cursor()
-            if self._last_cursor.seq != seq:
-                count = LOOK_BACK
-                cursor = None
-                while cursor is None:
-                    first = max(1, seq - count + 1)
-                    end = self.leaf.seq
-                    last = end if end - seq <= MAX_COMPARED else seq  # a rewind asks what it leaves behind
-                    snapshot = self.store.path(self.session_id, leaf=self.leaf, first=first, last=last)
-                    entries = [entry for entry in snapshot.entries if entry.seq <= seq]
-                    self._ranges, cursor = snapshot.ranges, cursor_from_tail(entries)
-                    left_behind = snapshot.entries[len(entries) :] if last == end else None
-                    if left_behind is not None and not _have_updates(left_behind):
-                        self._same_state_since = seq
-                    if left_behind is not None and not _narrow_tools(left_behind):
-                        self._same_tools_since = seq
-                    count *= 8
-                self._last_cursor = cursor
-            return self._last_cursor
+            place = self.place_of(requested)
+            open_calls = place.cursor.open_calls
+            if not open_calls:
+                return place
+            at = open_calls[0].seq - 1
+            return replace(self.place_of(at), cut=Cut(at, requested))
+
+    def place_of(self, seq: int) -> Place:
+        """The position of entry `seq` of this path, tool calls open there or not. One read however deep the tree."""
+        if seq == 0:
+            return Place(Cut(0, 0), self.leaf_at(0))
+        count = LOOK_BACK
+        while True:
+            first, end = max(1, seq - count + 1), self.leaf.seq
+            last = end if end - seq <= MAX_COMPARED else seq  # a rewind asks what it leaves behind
+            snapshot = self.store.path(self.session_id, leaf=self.leaf, first=first, last=last)
+            self._know(ranges=snapshot.ranges)
+            entries = [entry for entry in snapshot.entries if entry.seq <= seq]
+            cursor = cursor_from_tail(entries)
+            if cursor is not None:
+                left = left_behind(snapshot.entries[len(entries) :]) if last == end else None
+                return Place(Cut(seq, seq), self.leaf_at(seq), cursor, left)
+            count *= 8
 
     def leaf_at(self, seq: int) -> Leaf:
         """Entry `seq` of this path as a leaf: with the branch that holds it."""
@@ -656,73 +726,31 @@ class Log:
         root = ranges[0].branch if ranges else self.leaf.branch
         return Leaf(root, 0)
 
-    def move(
-        self,
-        to: Leaf,
-        *,
-        drafts: Sequence[Draft] = (),
-        data: Mapping[str, Any] | None = None,
-        row: Mapping[str, Any] | None = None,
-    ) -> Leaf:
-        """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit. Nothing is deleted.
-
-        The session is idle there, unless `row` has another status.
-        """
-        with self._lock:
-            at = self.runtime.now()
-            drafts = [*(Draft(settings) for settings in self._narrowing_undone_at(to)), *drafts]
-            cursor = self._cursor_to_move_to(to)
-            written = build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
-            change = Change(
-                session_id=self.session_id,
-                key=new_key(self.runtime),
-                at=at,
-                kind="moved",
-                data={"from": [self.leaf.branch, self.leaf.seq], **(data or {})},
-                after=self.leaf,
-                move_to=to,
-                entries=written.entries,
-                blobs=written.blobs,
-                facts=written.facts,
-                state=UNSET if not _have_updates(drafts) and self.has_same_state(to) else None,
-                columns={**IDLE, **turn_status(written.facts), **(row or {})},
-            )
-            try:
-                done = self._write(change)
-            except StaleLeaf:
-                self.raise_if_running()  # its runner has written since, which says more
-                raise
-            self._set_position(done.leaf, None if done.is_repeat else written.cursor, None)
-            return done.leaf
-
-    def _cursor_to_move_to(self, to: Leaf) -> Cursor:
-        """The cursor at another position of the tree; a rewind has read it when it looked where it may cut."""
-        if not to.seq:
-            return Cursor()
-        is_known = self._last_cursor.seq == to.seq and self.leaf_at(to.seq) == to
-        return self._last_cursor if is_known else self.cursor_at(to)
-
-    def has_same_state(self, to: Leaf) -> bool:
+    def _has_same_state(self, to: Leaf, place: Place | None = None) -> bool:
         """Whether no entry between this leaf and another one of the tree changes the state; False if there are many.
 
-        Then what is cached of the state holds there too, and need not be folded from the whole path.
+        Then the cached state holds there too, and need not be folded from the whole path.
         """
+        if place is not None and place.left_behind is not None:
+            return not place.left_behind.changes_state
         if self._is_on_path(to):
-            return to.seq >= self._same_state_since
+            return to.seq >= self.leaf.seq
         there = self.store.path(self.session_id, leaf=to, newest=MAX_COMPARED)
         shared = shared_seq(self.ranges(), there.ranges)
-        if shared < self._same_state_since or to.seq - shared > MAX_COMPARED:
+        if shared < self.leaf.seq or to.seq - shared > MAX_COMPARED:
             return False
-        return not _have_updates(entry for entry in there.entries if entry.seq > shared)
+        return not have_updates(entry for entry in there.entries if entry.seq > shared)
 
     def _is_on_path(self, leaf: Leaf) -> bool:
         return any(
             part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in self.ranges()
         )
 
-    def _narrowing_undone_at(self, to: Leaf) -> list[Settings]:
+    def _narrowing_undone_at(self, to: Leaf, place: Place | None) -> list[Settings]:
         """The settings to append there, so that tools which were taken from the session do not come back by a move."""
-        if to.seq >= self._same_tools_since and self._is_on_path(to):
+        if place is not None and place.left_behind is not None and not place.left_behind.narrows_tools:
+            return []
+        if to.seq >= self.leaf.seq and self._is_on_path(to):
             return []
         read = self.store.control_entries
         tools = fold_settings(read(self.session_id, leaf=self.leaf)).tools
@@ -735,27 +763,9 @@ class Log:
 
     def withdraw(self, turn: int, refused: ExtraFact, fence: int) -> int:
         """As the runner of an unanswered turn, move back before its input; return the number of the fact that says why."""
-        with self._lock:
-            change = Change(
-                session_id=self.session_id,
-                key=self.runtime.new_id(""),
-                at=self.runtime.now(),
-                kind="moved",
-                data={"from": [self.leaf.branch, self.leaf.seq]},
-                facts=(refused,),
-                after=self.leaf,
-                move_to=self.leaf_at(turn - 1),
-                state=None,
-                columns={"status": "idle", "error": None},
-                fence=fence,
-            )
-            try:
-                done = self._timed_commit(change)
-            except StaleLeaf as stale:
-                self._follow_notes(stale, fence)
-                return self.withdraw(turn, refused, fence)
-            self._set_position(done.leaf, None, None)
-            return done.facts
+        row = {"status": "idle", "error": None}
+        request = Request(move_to=self.leaf_at(turn - 1), facts=(refused,), row=row, fence=fence)
+        return self.commit(request).fact_number
 
     def raise_if_running(self) -> None:
         row = self.store.session(self.session_id)
@@ -823,42 +833,10 @@ class Log:
 
     def seed_count_on(self, ranges: Sequence[Range]) -> int:
         """How many entries of a path are seeds; fewer than the session has if a rewind went back into them."""
-        if not ranges or not self.seeds:
+        if not ranges or not self.seed_count:
             return 0
         roots = [branch.branch for branch in self.store.branches(self.session_id) if branch.parent is None]
-        return min(self.seeds, ranges[0].last) if ranges[0].branch in roots else 0
-
-    # -- fork -----------------------------------------------------------------------------------
-
-    def fork(
-        self, cut: Cut, row: SessionRow, detail: SessionDetail, settings: Settings | None, parent_facts: int
-    ) -> tuple[SessionRow, Cursor]:
-        """Create a session from a position on this path: one row and one branch, no entry copied."""
-        check_names(self.runtime.redactor, {"conversation_id": row.conversation_id, "tags": row.tags})
-        parent = self.leaf_at(cut.at)
-        cursor = self.cursor_on_path(cut.at)
-        drafts = [Draft(settings)] if settings is not None else []
-        written = build_entries(cursor, drafts, row.started_at, redactor=self.runtime.redactor)
-        new = NewSession(
-            row=replace(row, parent_seq=cut.at, seed_count=min(self.seed_count_on(self.ranges()), cut.at)),
-            key=new_key(self.runtime),
-            detail=detail,
-            seeds=written.entries,
-            fork_point=parent,
-            parent_facts=parent_facts,
-        )
-        created, _ = self.store.create(new)
-        return created, written.cursor
-
-
-def _have_updates(items: Iterable[Entry | Draft]) -> bool:
-    """Whether one of the entries or drafts changes the state."""
-    return any(state_updates(item.payload) for item in items)
-
-
-def _narrow_tools(entries: Iterable[Entry]) -> bool:
-    """Whether one of the entries takes tools from the session."""
-    return any(isinstance(entry.payload, Settings) and entry.payload.tools is not None for entry in entries)
+        return min(self.seed_count, ranges[0].last) if ranges[0].branch in roots else 0
 
 
 class HydratedSession(Struct, frozen=True):

@@ -24,7 +24,7 @@ class Move(Struct, frozen=True):
 
 def rewind_move(log: Log, to: int) -> Move:
     """Return what a rewind to entry `to` leaves behind."""
-    at = log.cut(to).at
+    at = log.place(to).at
     return _move(log, at, log.path(since=at).entries)
 
 

@@ -32,8 +32,8 @@ from oakleaf.core.usage import Totals, total
 from oakleaf.errors import InvalidReplay, NotFound, plural
 from oakleaf.log import fork as forking
 from oakleaf.log import ledger
-from oakleaf.log.changes import Cut
 from oakleaf.log.log import Log
+from oakleaf.log.request import Cut, Place
 from oakleaf.models.base import Model, ModelLike
 from oakleaf.models.names import is_model_name, stored_model
 from oakleaf.models.recorded import RecordedModel
@@ -136,7 +136,8 @@ class Replay:
         _check_live(self.plan.live, self.tools)
         source_before = await asyncio.to_thread(fingerprint, self.source)
         path = (await asyncio.to_thread(self.source.path)).entries
-        cut, until = await asyncio.to_thread(self._find_cut)
+        place, until = await asyncio.to_thread(self._find_place)
+        cut = place.cut
         recording = Recording(path, cut.at, until)
         self._check_options(path[:until], cut.at)
         await asyncio.to_thread(self._check_attachments, path[cut.at : until])
@@ -146,7 +147,7 @@ class Replay:
             prompt_patch=self.plan.prompt_patch,
             options=None if self.plan.options is None else dict(self.plan.options),
         )
-        log = await asyncio.to_thread(self._open_log, cut, overrides)
+        log = await asyncio.to_thread(self._open_log, place, overrides)
         replay_path = IncrementalPath((await asyncio.to_thread(log.path)).entries)
         parts = await asyncio.to_thread(self._build_parts, recording, overrides, replay_path)
         position = ReplayPosition()
@@ -183,22 +184,23 @@ class Replay:
                 "export or promote the session again with --no-redact --blobs",
             )
 
-    def _open_log(self, cut: Cut, overrides: Settings) -> Log:
+    def _open_log(self, place: Place, overrides: Settings) -> Log:
         """Return the log of the replay: a new fork, or the target that an earlier run began."""
         source, target = self.source, self.plan.target
         if target is None:
-            return forking.fork(source, cut, overrides, relation="replay")
+            return forking.fork(source, place, overrides, relation="replay")
         with suppress(NotFound):
             return Log(source.store, source.store.session(target.session_id), source.runtime)
         name, tags = target.session_id, target.tags
-        return forking.fork(source, cut, overrides, relation="replay", session_id=name, tags=tags)
+        return forking.fork(source, place, overrides, relation="replay", session_id=name, tags=tags)
 
-    def _find_cut(self) -> tuple[Cut, int]:
-        """Return the cut, which keeps at least the seeds, and the last entry of the source that is replayed."""
+    def _find_place(self) -> tuple[Place, int]:
+        """Return the place of the cut, which keeps at least the seeds, and the last entry of the source that is replayed."""
         seeds = self._opening_count()
-        until = self.source.cut(self.source.leaf.seq).at
+        until = self.source.place(self.source.leaf.seq).at
         requested = seeds if self.plan.start is None else self.plan.start
-        return Cut(self.source.cut(max(requested, seeds)).at, requested), until
+        place = self.source.place(max(requested, seeds))
+        return replace(place, cut=Cut(place.at, requested)), until
 
     def _opening_count(self) -> int:
         """Return how many entries the session started with: the seeds, and the note with the initial state."""

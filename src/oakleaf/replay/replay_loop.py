@@ -33,8 +33,8 @@ from oakleaf.core.tool_definitions import ToolSet, define_tools, read_tools
 from oakleaf.core.turns import OpenCall
 from oakleaf.core.usage import Call
 from oakleaf.errors import ModelUnavailable, Overloaded
-from oakleaf.log.changes import AppendResult
 from oakleaf.log.log import Log
+from oakleaf.log.request import Committed
 from oakleaf.models.base import Model
 from oakleaf.models.recorded import RecordedModel
 from oakleaf.replay.host_entries import HostEntries
@@ -137,7 +137,7 @@ class ReplayWriter(Writer):
         """Announce no call that is metered: it starts with what is reserved for it."""
         return None if self.parts.meter is not None else super().announce_next_call(drafts)
 
-    async def commit_append(self, append: Append) -> AppendResult:
+    async def commit_append(self, append: Append) -> Committed:
         if not self.parts.uses_recorded_answers:
             return await super().commit_append(append)
         appended = await super().commit_append(replace(append, calls=(), replaces_call=False))

@@ -7,7 +7,7 @@ from msgspec.structs import astuple
 
 from oakleaf.core.turn_comparison import DiffRow, Divergence
 from oakleaf.core.usage import Totals
-from oakleaf.log.changes import Cut
+from oakleaf.log.request import Cut
 from oakleaf.replay.diff import Diff
 from oakleaf.replay.tool_answers import Mode
 

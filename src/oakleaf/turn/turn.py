@@ -28,10 +28,11 @@ from oakleaf.errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from oakleaf.log.changes import AppendResult, check_callers_key
+from oakleaf.log.changes import check_callers_key
 from oakleaf.log.keyed_turn import KeyedTurn, RecordedSteps, find_turn
 from oakleaf.log.lease import Lease
 from oakleaf.log.log import Log
+from oakleaf.log.request import Committed
 from oakleaf.log.turn_start import trigger_columns
 from oakleaf.models.prices import price
 from oakleaf.stores.base import MADE_KEY, SessionRow
@@ -149,7 +150,7 @@ class Turn:
         started = self._append(
             draft, key=self._key, row=row, data=self._started, before=self._changed_settings()
         )
-        if not started.repeated:  # else it was delivered to another process at the same time
+        if not started.is_repeat:  # else it was delivered to another process at the same time
             self._take_lease()
             self._turn = log.cursor.turn
 
@@ -663,7 +664,7 @@ class Turn:
         row: dict[str, Any] | None = None,
         data: dict[str, Any] | None = None,
         before: Sequence[Draft] | None = None,
-    ) -> AppendResult:
+    ) -> Committed:
         """Append, with the settings that come `before` it. If the model is called next and its name is known, the start
         of that call is part of the commit."""
         check_callers_key(key)
@@ -682,7 +683,7 @@ class Turn:
         if closes:
             self._lease.stop()
             self._log.fence = None
-        elif not appended.repeated:
+        elif not appended.is_repeat:
             if before is not None:
                 self._tools = None
             self._append_settings()

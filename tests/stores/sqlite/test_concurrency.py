@@ -167,7 +167,7 @@ class TestProcesses:
             late = other.session(session.session_id)
             first = session.append([user("once")], key="k")
             again = late.append([user("once")], key="k")
-            assert again.repeated
+            assert again.is_repeat
             assert again.leaf == first.leaf
             assert texts(store, session.session_id) == ["once"]
 
@@ -397,9 +397,9 @@ class TestGroupCommit:
         ]
         outcomes = gate.together(works)
         assert [type(outcome).__name__ for outcome in outcomes] == [
-            "AppendResult",
+            "Committed",
             "ZeroDivisionError",
-            "AppendResult",
+            "Committed",
         ]
         assert [row.title for row in gate.store.all_sessions()] == [None] * 3, "what it had done is undone"
         assert list(gate.store.verify()) == []
@@ -470,7 +470,7 @@ class TestGroupCommit:
         handles = [gate.store.session(session.session_id) for _ in range(4)]
         works = [(lambda h=handle, n=n: h.append([user(str(n))])) for n, handle in enumerate(handles)]
         outcomes = gate.together(works)
-        assert [type(outcome).__name__ for outcome in outcomes] == ["AppendResult"] + ["StaleLeaf"] * 3
+        assert [type(outcome).__name__ for outcome in outcomes] == ["Committed"] + ["StaleLeaf"] * 3
         assert texts(gate.store, session.session_id) == ["0"]
         assert session.verify() == []
 

@@ -121,7 +121,7 @@ class TestALostConnection:
         done = session.append([user("the second"), assistant("3")])
         session.append([user("4")])
         assert wire.loss_count == 1
-        assert not done.repeated
+        assert not done.is_repeat
         assert texts(session) == ["1", "the second", "3", "4"]
         facts = store.backend.journal(session.session_id)
         assert [fact.number for fact in facts] == list(range(1, 9))

@@ -180,12 +180,12 @@ def test_what_was_acknowledged_survives_a_failover(primary: Primary) -> None:
             assert not any(write.done() for write in writes)
             standby.start()
             ids = {started.result(30).session_id, forked.result(30).session_id}
-            assert (queued.result(30), appended.result(30).repeated) == (1, False)
+            assert (queued.result(30), appended.result(30).is_repeat) == (1, False)
             server.stop(SIGQUIT)
             standby.promote()
             with oakleaf.open(standby.url(primary.name, APP)) as promoted:
                 assert {row.session_id for row in promoted.sessions().sessions} >= ids
                 assert len(promoted.backend.inbox("ses_survives")) == 1
-                assert promoted.session(other.session_id).append([assistant("2")], key="mail-1").repeated
+                assert promoted.session(other.session_id).append([assistant("2")], key="mail-1").is_repeat
             standby.close()
             server.start()

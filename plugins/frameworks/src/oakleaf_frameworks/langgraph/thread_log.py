@@ -335,7 +335,7 @@ class ThreadLog:
             row=model_column(builder.calls),
             facts=builder.facts,
         )
-        if appended.repeated:  # another writer was faster with the first checkpoint of the run
+        if appended.is_repeat:  # another writer was faster with the first checkpoint of the run
             raise StaleLeaf(self.session.session_id, leaf, appended.leaf)
         if run_id is not None:
             self._runs.add(run_id)

@@ -17,18 +17,18 @@ from msgspec.structs import replace
 from oakleaf.agent.cancellation import is_cancel_requested
 from oakleaf.agent.start_facts import turn_limits
 from oakleaf.agent.writer import Append, Record, Writer
-from oakleaf.core.drafts import CLOSING, Draft, EntryBatch
+from oakleaf.core.drafts import CLOSING, Draft
 from oakleaf.core.entries import Entry, Payload
 from oakleaf.core.messages import Message
 from oakleaf.core.turns import ENDED_BY_TOOL, CallModel, next_action
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call, Totals, total
-from oakleaf.log.changes import AppendResult
 from oakleaf.log.ledger import calls_after
 from oakleaf.log.log import Log
+from oakleaf.log.request import Committed
 from oakleaf.log.runtime import Runtime
 from oakleaf.models.base import Model
-from oakleaf.stores.base import Change, Fact, SessionRow
+from oakleaf.stores.base import Change, CommitResult, Fact, SessionRow
 from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.absurd.task_store import TaskStore
 from oakleaf_postgres.errors import SessionRewound
@@ -96,12 +96,12 @@ class ClaimedLog(Log):
             finally:
                 self._ends = None
 
-    def _commit(self, change: Change, written: EntryBatch, state: bytes | None) -> AppendResult:
+    def _write(self, change: Change) -> CommitResult:
         ends = self._ends
         if ends is not None:  # notes of others may have moved it
             ends = replace(ends, to_message_number=change.entries[-1].seq)
         with self.claim.ending_step(None if ends is None else msgspec.to_builtins(ends)):
-            return super()._commit(change, written, state)
+            return super()._write(change)
 
     def replay(self) -> None:
         """Skip the completed steps: they are in the log, and none of them runs again."""
@@ -164,7 +164,7 @@ class ClaimedWriter(Writer):
         self.log.store.invalidate_journal(self.log.session_id)
         return self.log.store.journal(self.log.session_id)
 
-    async def commit_append(self, append: Append) -> AppendResult:
+    async def commit_append(self, append: Append) -> Committed:
         self._count(append.calls or ())
         is_step_end = self._is_step_end(append.drafts)
         if is_step_end:
@@ -174,7 +174,7 @@ class ClaimedWriter(Writer):
             self._step_calls = {}
         return appended
 
-    def write(self, append: Append) -> AppendResult:
+    def write(self, append: Append) -> Committed:
         if not self._is_step_end(append.drafts):
             return super().write(append)
         is_ended = self.cursor_after(append.drafts).is_ended_by_tool

@@ -1,0 +1,145 @@
+"""A write that is asked of a log, and what became of the write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from oakleaf.core.codec import from_json, to_json
+from oakleaf.core.drafts import Draft, EntryBatch, ExtraFact, NewEntry
+from oakleaf.core.entries import Entry, Payload, Settings
+from oakleaf.core.state import state_updates
+from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import Cursor
+from oakleaf.core.usage import Call
+from oakleaf.stores.base import Change, Fact
+
+
+class LeftBehind(Struct, frozen=True):
+    """How the entries that a rewind leaves behind matter for the place it goes to."""
+
+    changes_state: bool
+    narrows_tools: bool
+
+
+class Cut(Struct, frozen=True):
+    """A requested position and the legal one it was moved to."""
+
+    at: int
+    requested: int
+
+    @property
+    def has_moved(self) -> bool:
+        return self.at != self.requested
+
+
+class Place(Struct, frozen=True):
+    """A cut of a path, with everything that a move or a fork to the cut needs to know."""
+
+    cut: Cut
+    leaf: Leaf
+    """The entry of the cut as a leaf."""
+    cursor: Cursor = Cursor()
+    left_behind: LeftBehind | None = None
+    """None if too many entries come after the cut to have been read."""
+
+    @property
+    def at(self) -> int:
+        return self.cut.at
+
+
+class Request(Struct, frozen=True, kw_only=True):
+    """One atomic write: entries, a move of the leaf, or a fact alone, with everything written beside them."""
+
+    drafts: tuple[Draft, ...] = ()
+    move_to: Leaf | Place | None = None
+    """Where the leaf moves before the drafts are appended."""
+    kind: str = ""
+    """The kind of the fact, if the request neither appends nor moves."""
+    data: Mapping[str, Any] = {}
+    """Data of the turn fact that the drafts cause, of the move, or of the fact alone."""
+    facts: tuple[ExtraFact, ...] = ()
+    starts: tuple[int, ...] = ()
+    """The indexes of the last draft's tool calls that start at once."""
+    calls: tuple[Call, ...] = ()
+    replaces_call: bool = False
+    drops_call: str | None = None
+    """The id of an announced model call that was not made."""
+    row: Mapping[str, Any] = {}
+    tags: Mapping[str, str | None] = {}
+    after: Leaf | None = None
+    """The leaf that the drafts follow; None: the log's."""
+    at_leaf: bool = False
+    """Whether a fact alone is refused as stale if the leaf has moved."""
+    inbox_number: int | None = None
+    """The number of the queued input that the request removes."""
+    key: str | None = None
+    fence: int | None = None
+
+    @property
+    def has_settings(self) -> bool:
+        return any(type(draft.payload) is Settings for draft in self.drafts)
+
+
+class Plan(Struct, frozen=True):
+    """A change to commit, and what the log knows after it."""
+
+    change: Change
+    written: EntryBatch | None = None
+    state: bytes | None = None
+    drafts: tuple[Draft, ...] = ()
+
+
+class Committed(Struct, frozen=True, gc=False):
+    """What a commit wrote, and the leaf after it."""
+
+    leaf: Leaf
+    payloads: tuple[Payload, ...] = ()
+    new_entries: tuple[NewEntry, ...] = ()
+    fact_number: int = 0
+    """The number of the journal's latest fact."""
+    is_repeat: bool = False
+    """True if the key was known: the result is that of the first commit and nothing was written."""
+    change: Change | None = None
+    """The change that was committed; None for a repeat."""
+
+    @property
+    def facts(self) -> list[Fact]:
+        """The facts that the append wrote, as a read of the journal returns them."""
+        if self.change is None:
+            return []
+        place = {"branch": self.leaf.branch, "first": self.new_entries[0].seq, "last": self.leaf.seq}
+        change, first = self.change, self.fact_number - len(self.change.facts)
+        facts = [ExtraFact(change.kind, place | change.data), *change.facts]
+        return [
+            Fact(
+                first + index,
+                fact.kind,
+                None if index else change.key,
+                from_json(to_json(fact.data, "journal data")),
+                change.at,
+            )
+            for index, fact in enumerate(facts)
+        ]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The entries as a read returns them; decoded on access, so that an append does not wait for it."""
+        return [entry.to_entry(self.leaf.branch) for entry in self.new_entries]
+
+
+def left_behind(entries: Sequence[Entry]) -> LeftBehind:
+    """Return how entries matter for the place that a rewind past them goes to."""
+    return LeftBehind(
+        changes_state=have_updates(entries),
+        narrows_tools=any(
+            isinstance(entry.payload, Settings) and entry.payload.tools is not None for entry in entries
+        ),
+    )
+
+
+def have_updates(items: Iterable[Entry | Draft]) -> bool:
+    """Whether one of the entries or drafts changes the state."""
+    return any(state_updates(item.payload) for item in items)
