@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
 import subprocess
@@ -45,6 +46,7 @@ from oakleaf.errors import (
     InvalidPosition,
     InvalidSummary,
     NothingToRedo,
+    OakleafError,
     OpenBatch,
     OrphanResult,
     SessionRunning,
@@ -891,3 +893,15 @@ class TestSeeds:
         fork.append([user("q"), assistant("b")])
         assert [entry.message.text for entry in fork.hydrate().seeds] == ["1", "2"]
         assert fork.verify() == []
+
+    def test_an_input_in_the_place_of_a_seed_is_an_input(self, store: Store) -> None:
+        """Rewound below the seeds, what follows is no seed; or the rewind is refused."""
+        session = store.start(seeds=[system("s"), user("earlier")])
+        with contextlib.suppress(OakleafError):
+            session.rewind(0)
+        session.turn("a real input").__enter__()
+        again = store.session(session.session_id)
+        assert again.log.cursor.turn == again.leaf.seq
+        assert again.verify() == []
+        with again.turn() as turn:
+            turn.answer(assistant("goes on"))

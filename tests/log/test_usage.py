@@ -14,6 +14,7 @@ from oakleaf.store import Store
 from oakleaf.store import Store as Opened
 from oakleaf.stores.memory.store import MemoryStore
 from support.runtime import deterministic_runtime
+from support.store_contents import reopened
 
 
 def answer(session: Session, tokens: int, text: str = "q") -> None:
@@ -204,3 +205,18 @@ class TestCallsOfTheHost:
         with pytest.raises(OakleafError):
             session.record_call({"nonsense": True})
         assert session.usage().calls == 0
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [Usage(1 << 70, 1), Usage(1.5, 1), Usage("1", 1), Usage(float("nan"), 1), Usage(-1, 1)],
+    ids=repr,
+)  # type: ignore[arg-type]
+def test_usage_that_is_no_count_is_unknown(store: Store, usage: Usage) -> None:
+    session = store.start()
+    with session.turn("x") as turn:
+        turn.answer(assistant("y"), usage=usage)
+    again = reopened(store, session)
+    assert [call.usage for call in again.model_calls()] == [Usage(None, 1)]
+    assert again.path()[-1].message == assistant("y")
+    assert again.verify() == []
