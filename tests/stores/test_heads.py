@@ -1,4 +1,4 @@
-"""What a store remembers of a session is only ever a guess: the row decides, whoever changed it meanwhile."""
+"""The session's row decides, whoever changed it meanwhile."""
 
 from __future__ import annotations
 
@@ -10,22 +10,19 @@ import pytest
 import oakleaf
 from oakleaf import Store, errors, user
 from oakleaf.core.drafts import Draft
-from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
-from oakleaf.stores.base import Change
-from oakleaf.stores.sqlite.commit import Heads, SqliteHead
 
 
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[tuple[Store, Store]]:
-    """Two stores on one file, as two processes have them: what one remembers the other does not know of."""
+    """Two stores on one file, as two processes have them."""
     with oakleaf.open(tmp_path / "a.db") as one, oakleaf.open(tmp_path / "a.db") as other:
         yield one, other
 
 
 def start_session(one: Store) -> oakleaf.Session:
     session = one.start()
-    session.append([user("first")])  # from here on its head is remembered
+    session.append([user("first")])
     return session
 
 
@@ -33,7 +30,7 @@ def texts(session: oakleaf.Session) -> list[str]:
     return [entry.message.text for entry in session.path() if entry.message is not None]
 
 
-class TestAWrongMemory:
+class TestTwoWriters:
     def test_a_leaf_moved_by_another_is_stale_and_found_again(self, two: tuple[Store, Store]) -> None:
         session = start_session(two[0])
         two[1].session(session.session_id).append([user("of another")])
@@ -109,30 +106,3 @@ class TestAWrongMemory:
         assert texts(session) == ["first", "instead"]
         assert len(session.branches()) == 2
         assert session.verify() == []
-
-
-class TestHeads:
-    def test_a_change_that_does_not_grow_the_session_is_not_answered_from_memory(self) -> None:
-        heads = Heads("default", None)
-        heads.remember("s", SqliteHead(1, Leaf(1, 4), 7, 2, 0, True))
-        grows = Change(session_id="s", key="k", at=1, after=Leaf(1, 4))
-        assert heads.recall(grows) is not None
-        for other in (
-            Change(session_id="t", key="k", at=1, after=Leaf(1, 4)),
-            Change(session_id="s", key="k", at=1, after=Leaf(1, 3)),
-            Change(session_id="s", key="k", at=1),
-            Change(session_id="s", key="k", at=1, after=Leaf(1, 4), move_to=Leaf(1, 2)),
-        ):
-            assert heads.recall(other) is None
-
-    def test_a_head_that_would_open_a_branch_is_not_kept(self) -> None:
-        heads = Heads("default", None)
-        heads.remember("s", SqliteHead(1, Leaf(1, 4), 7, 2, 0, True))
-        heads.remember("s", SqliteHead(1, Leaf(1, 2), 8, 2, 0, False))
-        assert heads.recall(Change(session_id="s", key="k", at=1, after=Leaf(1, 2))) is None
-
-    def test_it_does_not_grow_without_end(self) -> None:
-        heads = Heads("default", None)
-        for number in range(Heads.MAX_SESSIONS * 3):
-            heads.remember(str(number), SqliteHead(number, Leaf(1, 1), 1, 0, 0, True))
-        assert len(heads._known) <= Heads.MAX_SESSIONS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
@@ -109,6 +109,21 @@ ACTIVITY_STEP = 60_000_000
 """Microseconds between two steps of one run that count as activity."""
 
 
+class WriteGuard(Protocol):
+    """The columns of a session's row that decide whether a change may be written."""
+
+    @property
+    def leaf(self) -> Leaf: ...
+    @property
+    def fence(self) -> int: ...
+    @property
+    def trashed_at(self) -> int | None: ...
+    @property
+    def holder(self) -> str | None: ...
+    @property
+    def lease_until(self) -> int | None: ...
+
+
 class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One atomic change of a live session."""
 
@@ -183,7 +198,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
         if holder is not None and (lease_until or 0) > self.at and self.needs_free_session:
             raise SessionRunning(self.session_id, holder, lease_until)
 
-    def check(self, row: SessionRow, find: Callable[[str], CommitResult | None]) -> CommitResult | None:
+    def check(self, row: WriteGuard, find: Callable[[str], CommitResult | None]) -> CommitResult | None:
         """Return None if it may be written now, or what was recorded before under its key; raise if it may not.
 
         `find` looks a key up in the journal. A store asks in the transaction that writes.

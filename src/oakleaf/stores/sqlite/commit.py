@@ -1,14 +1,13 @@
 """What one change does to the SQLite tables, inside a transaction that the caller opened.
 
-Refuses first, writes afterwards: when an `OakleafError` is raised here nothing was written. The session's row is updated
-before anything is inserted, and only if its leaf and counts are the expected ones; so the state after the last change
-may be cached instead of read, and a stale cache costs time and nothing else.
+Reads the session's row, refuses, and writes afterwards: when an `OakleafError` is raised here nothing was written. The
+transaction holds SQLite's write lock, so the row stays as it was read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import partial
 from typing import Any
 
 import apsw
@@ -20,7 +19,7 @@ from oakleaf.core.codec import to_json
 from oakleaf.core.drafts import Blob, NewEntry
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Totals, difference, total
-from oakleaf.errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
+from oakleaf.errors import InvalidPosition, MissingBlob, NotFound
 from oakleaf.stores.base import (
     MADE_KEY,
     SETTABLE_COLUMNS,
@@ -29,6 +28,7 @@ from oakleaf.stores.base import (
     NewSession,
     SessionRow,
     is_callers_key,
+    repeat_of,
 )
 from oakleaf.stores.sql.rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
 
@@ -55,27 +55,27 @@ CLOSE_UP_CALLS = "update usage set id = id - 1 where id > ? and id <= ?"
 SELECT_STARTED = f"""
 select id, {CALL_COLUMNS} from usage where id > ? and id < ? and call_id = ? order by id desc limit 1
 """
-SELECT_KEY = f"""
-select {FACT_COLUMNS} from journal where id > ? and id < ? and key = ? order by id desc limit 1
+# There is no index on a key that Oakleaf made: it would slow down every append, and only a late writer pays for this scan.
+SELECT_MADE_KEY = f"""
+select {FACT_COLUMNS} from journal where key = ? and id > ? and id < ? order by id desc limit 1
 """
 SELECT_CALLERS_KEY = f"""
-select {", ".join(f"journal.{name}" for name in FACT_COLUMNS.split(", "))}, session.branch, session.seq
-from session left join journal on journal.key = ?4 and substr(journal.key, 1, 1) <> '{MADE_KEY}'
-    and journal.id > session.number << 32 and journal.id < (session.number + 1) << 32
-where session.id = ?1 and session.space = ?2 and (?3 is null or session.owner = ?3)
-order by journal.id desc limit 1
+select {FACT_COLUMNS} from journal where key = ? and substr(key, 1, 1) <> '{MADE_KEY}' and id > ? and id < ?
+order by id desc limit 1
 """
 INSERT_BRANCH = "insert into branch (session_number, parent, parent_seq) values (?, ?, ?)"
-UPDATE_HEAD = "update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?"
-ADD_GROWTH = "".join(f", {name} = {name} + ?" for name in Totals.__struct_fields__)
-# Not by a trigger: to find out that there is nothing to do took one 10,000 instructions, a fiftieth of an append.
-SET_NEEDS_INDEXING = ", needs_indexing = 1"
-WHERE_HEAD = (
-    " where number = ? and branch = ? and seq = ? and facts = ? and calls = ? and fence = coalesce(?, fence)"
-    " and trashed_at is null"
-)
-WHERE_NEEDS_INDEXING = " and needs_indexing"
-WHERE_FREE = " and (holder is null or coalesce(lease_until, 0) <= ?)"
+UPDATE_HEAD = """
+update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?, calls = calls + ?,
+    input_tokens = input_tokens + ?, output_tokens = output_tokens + ?, cache_read_tokens = cache_read_tokens + ?,
+    cache_write_tokens = cache_write_tokens + ?, cost_microcents = cost_microcents + ?,
+    unpriced_calls = unpriced_calls + ?, unknown_calls = unknown_calls + ?
+where number = ?
+"""
+# Each of these writes an index, or is rare: so none is part of the statement that every change runs.
+SET_ACTIVE_AT = "update session set active_at = ? where number = ?"
+SET_NEEDS_INDEXING = "update session set needs_indexing = 1 where number = ?"
+MERGE_TAGS = "update session set tags = json_patch(coalesce(tags, '{}'), ?) where number = ?"
+SET_COLUMN = {name: f"update session set {name} = ? where number = ?" for name in SETTABLE_COLUMNS}
 NOTHING = Totals()
 Executor = apsw.Connection | apsw.Cursor
 Started = tuple[int, Call]
@@ -83,149 +83,78 @@ Started = tuple[int, Call]
 
 
 class SqliteHead(Struct, frozen=True, gc=False):
-    """What a change needs to know of its session."""
+    """The columns of a session's row that decide about a change."""
 
     number: int
     leaf: Leaf
     facts: int
     calls: int
     active_at: int
+    needs_indexing: bool
+    fence: int
+    trashed_at: int | None
+    holder: str | None
+    lease_until: int | None
     is_growing: bool
     """Whether the leaf is the tail of a branch it owns."""
-    needs_indexing: bool = True
-    """Whether the flag is set that it may have text which the search index lacks, as after every change."""
-    lease: tuple[str | None, int | None] = (None, None)
-    """Holder and end, if they were read."""
 
 
-class Heads:
-    """A cache of the sessions of one tenant after their latest changes. Only the writing thread uses it."""
-
-    MAX_SESSIONS = 1_000
-
-    def __init__(self, space: str, owner: str | None) -> None:
-        self.space, self.owner = space, owner
-        self._known: dict[str, SqliteHead] = {}
-
-    def recall(self, change: Change) -> SqliteHead | None:
-        """Return the head if it is cached and the change extends it. A change that may be refused reads instead."""
-        head = self._known.get(change.session_id)
-        may_lack_blobs = any(entry.media for entry in change.entries)
-        is_next = head is not None and change.after == head.leaf and change.move_to is None
-        return head if is_next and not may_lack_blobs else None
-
-    def remember(self, session_id: str, head: SqliteHead | None) -> None:
-        if head is None or not head.is_growing:
-            self._known.pop(session_id, None)
-            return
-        if len(self._known) >= self.MAX_SESSIONS and session_id not in self._known:
-            self._known.clear()
-        self._known[session_id] = head
-
-
-def apply(writer: apsw.Cursor, change: Change, heads: Heads) -> CommitResult:
-    if is_callers_key(change.key):
-        earlier = find_change(writer, heads.space, heads.owner, change.session_id, change.key)
-        if earlier is not None:
-            return earlier
-    head = heads.recall(change)
-    if head is None:
-        head = _read(writer, change, heads)
-        if change.after is not None and change.after != head.leaf:
-            return _find_committed(writer, change, head)
-        change.refuse_if_held(*head.lease)
-        if change.move_to is not None:
-            _check_place(writer, change.move_to, head.leaf)
-    _check_blobs(writer, heads.space, change.entries, change.blobs)
+def apply(writer: apsw.Cursor, change: Change, space: str, owner: str | None) -> CommitResult:
+    head = _read_head(writer, change.session_id, space, owner)
+    earlier = change.check(head, partial(_find_change, writer, head))
+    if earlier is not None:
+        return earlier
+    if change.move_to is not None:
+        _check_place(writer, change.move_to, head.leaf)
+    _check_blobs(writer, space, change.entries, change.blobs)
     started = _started_calls(writer, change, head.number)
-    new_head = _advance(writer, change, head, started)
-    heads.remember(change.session_id, new_head)
-    if new_head is None:  # the cached head was stale: another process has written since
-        return apply(writer, change, heads)
+    leaf = _next_leaf(writer, change, head)
+    facts = head.facts + 1 + len(change.facts)
+    _update_row(writer, change, head, leaf, facts, started)
     if change.blobs:
-        insert_blobs(writer, heads.space, change.blobs, change.at)
-    insert_entries(writer, new_head.leaf.branch, change.entries)
+        insert_blobs(writer, space, change.blobs, change.at)
+    insert_entries(writer, leaf.branch, change.entries)
     if change.calls:
-        _add_calls(writer, change, head, new_head.leaf.branch, started)
+        _add_calls(writer, change, head, leaf.branch, started)
     elif started:
         _drop_call(writer, head, started)
-    _add_facts(writer, change, head, new_head.leaf)
+    _add_facts(writer, change, head, leaf)
     _delete_consumed(writer, change, head.number)
-    return CommitResult(new_head.leaf, new_head.facts)
+    return CommitResult(leaf, facts)
 
 
-def _read(writer: apsw.Cursor, change: Change, heads: Heads) -> SqliteHead:
-    row = writer.execute(SELECT_HEAD, (change.session_id, heads.space, heads.owner)).fetchone()
+def _read_head(reader: Executor, session_id: str, space: str, owner: str | None) -> SqliteHead:
+    row: Any = reader.execute(SELECT_HEAD, (session_id, space, owner)).fetchone()
     if row is None:
-        raise NotFound(change.session_id)
-    number, branch, seq, facts, calls, active_at, needs_indexing, fence, trashed_at, *lease, is_growing = row
-    if trashed_at is not None:
-        raise SessionTrashed(change.session_id)
-    if change.fence is not None and change.fence != fence:
-        raise Fenced(change.session_id, change.fence, fence)
-    return SqliteHead(
-        number,
-        Leaf(branch, seq),
-        facts,
-        calls,
-        active_at,
-        bool(is_growing),
-        bool(needs_indexing),
-        (lease[0], lease[1]),
-    )
+        raise NotFound(session_id)
+    number, branch, seq, *rest = row
+    return SqliteHead(number, Leaf(branch, seq), *rest)
 
 
 def find_change(
     reader: Executor, space: str, owner: str | None, session_id: str, key: str
 ) -> CommitResult | None:
     """Return what was recorded under a caller's key."""
-    row = reader.execute(SELECT_CALLERS_KEY, (session_id, space, owner, key)).fetchone()
-    if row is None:
-        raise NotFound(session_id)
-    return None if row[0] is None else _repeat(row[:-2], Leaf(*row[-2:]))
+    head = _read_head(reader, session_id, space, owner)
+    return _find_change(reader, head, key) if is_callers_key(key) else None
 
 
-def _repeat(row: tuple[Any, ...], present: Leaf) -> CommitResult:
-    data = fact_from(row).data
-    leaf = Leaf(data["branch"], data["last"]) if "last" in data else present
-    return CommitResult(leaf, row[0] & 0xFFFFFFFF, is_repeat=True)
+def _find_change(reader: Executor, head: SqliteHead, key: str) -> CommitResult | None:
+    query = SELECT_CALLERS_KEY if is_callers_key(key) else SELECT_MADE_KEY
+    row: Any = reader.execute(query, (key, head.number << 32, (head.number + 1) << 32)).fetchone()
+    return None if row is None else repeat_of(fact_from(row), head.leaf)
 
 
-def _find_committed(writer: apsw.Cursor, change: Change, head: SqliteHead) -> CommitResult:
-    """Return the result of this change if it moved the leaf itself; else the writer is stale.
-
-    There is no index on a key that Oakleaf made: it would slow down every append, and only a late writer pays for this scan.
-    """
-    assert change.after is not None
-    base = head.number << 32
-    row = writer.execute(SELECT_KEY, (base, base + (1 << 32), change.key)).fetchone()
-    if row is None:
-        change.refuse_if_held(*head.lease)
-        raise StaleLeaf(change.session_id, change.after, head.leaf)
-    return _repeat(row, head.leaf)
-
-
-def _advance(
-    writer: apsw.Cursor, change: Change, head: SqliteHead, started: Mapping[str, Started]
-) -> SqliteHead | None:
-    """Update the session's row; return the new head, or None if the row is not at `head`."""
+def _next_leaf(writer: apsw.Cursor, change: Change, head: SqliteHead) -> Leaf:
+    """Return the leaf after the change; open a branch if its entries need one."""
     leaf = head.leaf if change.move_to is None else change.move_to
-    is_growing = head.is_growing and change.move_to is None
-    if change.entries:
-        # Only for a head that was read, not cached: nothing can refuse the change any more.
-        if not is_growing:
-            writer.execute(INSERT_BRANCH, (head.number, leaf.branch, leaf.seq))
-            leaf = Leaf(writer.connection.last_insert_rowid(), leaf.seq)
-        leaf, is_growing = Leaf(leaf.branch, change.entries[-1].seq), True
-    growth = total(change.calls) if change.calls else NOTHING
-    if started:
-        growth = difference(growth, total([call for _, call in started.values()]))
-    facts = head.facts + 1 + len(change.facts)
-    active_at = change.activity if head.active_at < change.inactive_before else head.active_at
-    _update_row(writer, change, head, leaf, growth, facts, active_at)
-    if not writer.connection.changes():
-        return None
-    return SqliteHead(head.number, leaf, facts, head.calls + growth.calls, active_at, is_growing)
+    if not change.entries:
+        return leaf
+    branch = leaf.branch
+    if change.move_to is not None or not head.is_growing:
+        writer.execute(INSERT_BRANCH, (head.number, leaf.branch, leaf.seq))
+        branch = writer.connection.last_insert_rowid()
+    return Leaf(branch, change.entries[-1].seq)
 
 
 def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -> None:
@@ -354,42 +283,24 @@ def _update_row(
     change: Change,
     head: SqliteHead,
     leaf: Leaf,
-    growth: Totals,
     facts: int,
-    active_at: int,
+    started: Mapping[str, Started],
 ) -> None:
-    columns = change.columns
-    if "tool_names" in columns:
-        columns = {**columns, "tool_names": to_json(columns["tool_names"], "tool_names").decode()}
+    growth = total(change.calls) if change.calls else NOTHING
+    if started:
+        growth = difference(growth, total([call for _, call in started.values()]))
     turns = change.inherited_turns + change.inputs
-    bindings: list[Any] = [facts, change.at, leaf.branch, leaf.seq, turns]
-    if growth is not NOTHING:
-        bindings += astuple(growth)
-    if active_at != head.active_at:  # else the index is not written
-        columns = {**columns, "active_at": active_at}
-    bindings += columns.values()
+    place = (facts, change.at, leaf.branch, leaf.seq, turns)
+    writer.execute(UPDATE_HEAD, (*place, *astuple(growth), head.number))
+    if head.active_at < change.inactive_before:
+        writer.execute(SET_ACTIVE_AT, (change.activity, head.number))
+    if not head.needs_indexing:
+        writer.execute(SET_NEEDS_INDEXING, (head.number,))
+    for name, value in change.columns.items():
+        column = to_json(value, name).decode() if name == "tool_names" else value
+        writer.execute(SET_COLUMN[name], (column, head.number))
     if change.tags:
-        bindings.append(to_json(dict(change.tags), "tags").decode())
-    bindings += (head.number, head.leaf.branch, head.leaf.seq, head.facts, head.calls, change.fence)
-    needs_free = change.needs_free_session
-    if needs_free:
-        bindings.append(change.at)
-    query = _update(growth is not NOTHING, tuple(columns), bool(change.tags), head.needs_indexing, needs_free)
-    writer.execute(query, bindings)
-
-
-@lru_cache(maxsize=256)
-def _update(
-    with_growth: bool, names: tuple[str, ...], with_tags: bool, needs_indexing: bool, needs_free: bool
-) -> str:
-    """Return the statement. A session that was indexed since its head was cached is not at this head."""
-    assert {*SETTABLE_COLUMNS, "active_at"}.issuperset(names), names
-    growth = ADD_GROWTH if with_growth else ""
-    sets = "".join(f", {name} = ?" for name in names)
-    patch = ", tags = json_patch(coalesce(tags, '{}'), ?)" if with_tags else ""
-    flag, where = ("", WHERE_NEEDS_INDEXING) if needs_indexing else (SET_NEEDS_INDEXING, "")
-    free = WHERE_FREE if needs_free else ""
-    return f"{UPDATE_HEAD}{growth}{sets}{patch}{flag}{WHERE_HEAD}{where}{free}"
+        writer.execute(MERGE_TAGS, (to_json(dict(change.tags), "tags").decode(), head.number))
 
 
 SESSION_COLUMNS_SET = (

@@ -47,7 +47,7 @@ from oakleaf.stores.sql.purge import descendants
 from oakleaf.stores.sql.rows import SESSION_COLUMNS, session_from
 from oakleaf.stores.sql.session_query import COMMON_STATUSES, session_conditions, sort_clause
 from oakleaf.stores.sql.session_rows import SESSION_NAMES
-from oakleaf.stores.sqlite.commit import Heads, apply, find_change, insert_blobs, insert_session
+from oakleaf.stores.sqlite.commit import apply, find_change, insert_blobs, insert_session
 from oakleaf.stores.sqlite.connections import SqliteConnections
 from oakleaf.stores.sqlite.encryption import register_key
 from oakleaf.stores.sqlite.file import real_path
@@ -160,7 +160,6 @@ from blob where space = :space and at < :before and number not in (select blob_n
             register_key(self.url, key)
         self.space, self.owner = space, owner
         self._connections = SqliteConnections(self.url, synchronous)
-        self._heads = Heads(space, owner)
         self._life = life_lock(self.url)
         self._index = SqliteSearchIndex(self._connections, space, owner, self.url)
 
@@ -189,7 +188,7 @@ from blob where space = :space and at < :before and number not in (select blob_n
     # -- writing -----------------------------------------------------------------------------------
 
     def commit(self, change: Change) -> CommitResult:
-        return self._connections.write_by_cursor(lambda writer: apply(writer, change, self._heads))
+        return self._connections.write_by_cursor(lambda writer: apply(writer, change, self.space, self.owner))
 
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
         return self._write(partial(self._create, new=new))
