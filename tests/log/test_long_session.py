@@ -177,9 +177,7 @@ class TestWhatIsNotReadDoesNotMatter:
             assert grown.settings() == build_context(session.path()).settings
 
 
-class TestWhatARunHasRead:
-    """It is kept by the handle for its next run."""
-
+class TestContextOfARun:
     @pytest.mark.parametrize("seed", range(8))
     def test_the_model_is_given_the_context_of_the_leaf_whatever_others_did_since(
         self, store: Store, seed: int
@@ -198,29 +196,6 @@ class TestWhatARunHasRead:
                 random.choice(STEPS)(store.session(session.session_id), random)
             session.send_sync("And now?", model=ScriptedModel(answer))
         assert len(contexts) == 12
-
-    def test_it_is_not_read_again(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-        session, model = store.start("a", [system("You help.")]), ScriptedModel(lambda _: "Lost.")
-        read = []
-        for _ in range(30):
-            with monkeypatch.context() as patch:
-                reads = Reads(store.backend, patch)
-                session.send_sync("Where is it?", model=model)
-                read.append(reads.rows["path"])
-        assert session.leaf.seq > 60
-        assert max(read[1:]) < 10
-
-    def test_only_the_handles_that_ran_last_keep_it_and_none_keeps_a_long_one(
-        self, store: Store, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(prompt, "MAX_KEPT", 2)
-        monkeypatch.setattr(prompt, "NEWEST", 10)
-        sessions = [store.start("a") for _ in range(4)]
-        long = fill(store, 20)
-        for session in (long, *sessions):
-            session.send_sync("Where is it?", model=ScriptedModel(["Lost."]))
-        kept = [session.log.last_prompt is not None for session in (long, *sessions)]
-        assert kept == [False, False, False, True, True]
 
 
 def fit_whole(path: list[Entry], budget: Budget) -> Context:

@@ -25,7 +25,7 @@ from oakleaf.core.usage import Call, Price, Usage
 from oakleaf.errors import SessionIsReplay, SessionRunning
 from oakleaf.log.lease import Lease
 from oakleaf.log.log import Log
-from oakleaf.log.prompt import keep, load
+from oakleaf.log.prompt import load
 from oakleaf.log.request import Committed
 from oakleaf.log.threads import free_in_pieces, run_blocking, run_by_size, run_to_end
 from oakleaf.models.base import Model, model_name
@@ -131,10 +131,9 @@ class Writer:
         return reading, history
 
     def forget_path(self) -> None:
-        """Keep what was read of the path for the next run, or free it, once the run has ended."""
+        """Free the path, once the run has ended."""
         history, self.history = self.history, PromptPath()
-        if not keep(self.log, history):
-            free_in_pieces(history.values())
+        free_in_pieces(history.values())
 
     def check(self, row: SessionRow) -> None:
         """Refuse a replay: a recording answered its tools, and they must not run now by accident."""

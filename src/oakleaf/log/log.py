@@ -66,7 +66,6 @@ from oakleaf.stores.base import (
 )
 
 if TYPE_CHECKING:
-    from oakleaf.core.prompt_path import PromptPath
     from oakleaf.log.keyed_turn import RecordedSteps
 
 TEXT = ("title", "error")
@@ -99,8 +98,6 @@ class Log:
         """The steps of a keyed turn whose lines run again on this handle."""
         self.follows_notes = False
         """Whether commits without a fence go behind notes of others: for a framework that runs the session by itself."""
-        self.last_prompt: PromptPath | None = None
-        """What the latest run through this handle read of the path, if it is kept (`prompt.keep`)."""
         self._lock = RLock()
         _LOGS.add(self)
 
@@ -143,10 +140,10 @@ class Log:
             if leaf != self.leaf:
                 self.position = self.position.at(leaf)
 
-    def load(self, *, since: int = 0, newest: int | None = None) -> PathSnapshot:
+    def load(self, *, newest: int | None = None) -> PathSnapshot:
         """Move to the session's current leaf and return row, details and path, or the end of it, in one read."""
         with self._lock:
-            snapshot = self.store.path(self.session_id, first=since + 1, detail=True, newest=newest)
+            snapshot = self.store.path(self.session_id, detail=True, newest=newest)
             self.seek(snapshot.row.leaf)
             cursor = cursor_from_tail(snapshot.entries) or self.position.cursor
             self._know(cursor=cursor, ranges=snapshot.ranges)

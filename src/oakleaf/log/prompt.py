@@ -6,10 +6,7 @@ one of 1,000. The entries found are a path with gaps; `core.context` builds the 
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
-from weakref import ref
 
 from oakleaf.core.context import Context, build_context, first_shown, head_length
 from oakleaf.core.entries import Entry
@@ -25,43 +22,12 @@ HEAD = 8
 """Entries read first for the system prompt; eight times as many at each further try."""
 WINDOW = 64
 """Entries read first for a budget; four times as many in all at each further try."""
-MAX_KEPT = 128
-"""Handles that keep what their latest run read, `NEWEST` entries each at most."""
 
 
 def load(log: Log) -> tuple[PathSnapshot, PromptPath]:
-    """Move to the session's current leaf; return row and details, and those entries. One read if there are few.
-
-    What the latest run through this handle has read is not read again: the history of an entry does not change, and its id is
-    that of its history. So the last of these entries tells whether the session is still on that path.
-    """
-    kept, log.last_prompt = log.last_prompt, None
-    if kept is not None and kept.entries:
-        last = kept.entries[-1]
-        snapshot = log.load(since=last.seq - 1)
-        if snapshot.entries and snapshot.entries[0] == last:
-            kept.extend(snapshot.entries[1:])
-            return snapshot, kept
+    """Move to the session's current leaf; return row and details, and those entries. One read if there are few."""
     snapshot = log.load(newest=NEWEST)
     return snapshot, PromptPath(complete(log, snapshot.row.leaf, snapshot.entries))
-
-
-_kept: OrderedDict[int, ref[Log]] = OrderedDict()
-"""The handles that keep it, by their addresses, the one that ran last at the end."""
-
-
-def keep(log: Log, path: PromptPath) -> bool:
-    """Keep what a run has read for the next one through the same handle; return False if it is too long."""
-    if len(path.entries) > NEWEST:
-        return False
-    _kept.pop(id(log), None)
-    log.last_prompt, _kept[id(log)] = path, ref(log)
-    with suppress(KeyError):  # another thread took the last one too many
-        while len(_kept) > MAX_KEPT:
-            oldest = _kept.popitem(last=False)[1]()
-            if oldest is not None:
-                oldest.last_prompt = None
-    return True
 
 
 def prompt_entries(log: Log, leaf: Leaf) -> list[Entry]:
