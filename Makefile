@@ -81,7 +81,7 @@ $(FRAMEWORKS)/.test: $(BIN)/uv $(PROJECTS) constraints-frameworks.txt
 $(ENCRYPTED)/.test: $(BIN)/uv constraints.txt $(PROJECTS)
 	@$(PYTHON) -m venv $(ENCRYPTED)
 	@$(BIN)/python -m uv pip install --quiet --python $(ENCRYPTED)/bin/python --constraint constraints.txt \
-		apsw-sqlite3mc msgspec click rich "psycopg[binary]" hypothesis pytest pytest-xdist
+		apsw-sqlite3mc msgspec click rich "psycopg[binary]" psycopg-pool hypothesis pytest pytest-xdist
 	@$(BIN)/python -m uv pip install --quiet --python $(ENCRYPTED)/bin/python --no-deps -e . $(PLUGINS:%=-e %)
 	@touch $@
 

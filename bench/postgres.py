@@ -183,13 +183,11 @@ def _append(plan: Plan, database: Database) -> Figure:
         "p50 ms": ms(middle(ours)),
         "bare": ms(middle(bare)),
         "p99 ms": ms(percentile(ours, 0.99)),
-        "× bare": middle(ours) / middle(bare),
+        "× same rows": middle(ours) / middle(same),
         "noise ×": middle(by_kind["control"]) / middle(by_kind["bare"]),
     }
-    ratio = middle(ours) / middle(same)
-    return Figure(
-        "postgres_append", "PostgreSQL: append a step", ratio, "× same rows by hand", at_most(1.1), beside
-    )
+    ratio = middle(ours) / middle(bare)
+    return Figure("postgres_append", "PostgreSQL: append a step", ratio, "× bare", at_most(2.5), beside)
 
 
 def _read(plan: Plan, database: Database, messages: int) -> Iterator[Figure]:

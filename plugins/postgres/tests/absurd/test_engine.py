@@ -50,7 +50,6 @@ from oakleaf_postgres.absurd.task_store import TaskStore
 from oakleaf_postgres.absurd.worker import LeaseRenewer, Worker
 from oakleaf_postgres.errors import EngineNotInstalled, MissingPermission
 from oakleaf_postgres.store.pool import Pool
-from oakleaf_postgres.store.statement import Statement, run_statement
 from oakleaf_postgres.store.store import PostgresStore
 from oakleaf_postgres.store.url import Address
 from oakleaf_server.context import ServerAgent as Driving
@@ -1036,26 +1035,6 @@ class TestClaim:
         session = queue.store.session(log.session_id)
         assert [entry.role for entry in session.path()] == ["user"]
         assert claim.is_lost
-
-    def test_an_interrupt_leaves_no_connection_behind_of_which_nobody_knows_what_it_has_heard(
-        self, claimed: tuple[Claim, ClaimedLog]
-    ) -> None:
-        """Given back, it said for ever that a statement was prepared already, and no step could end."""
-        line, statement = claimed[0].connections, Statement.parse("select 1 + %(n)s::bigint")
-        used = []
-
-        def interrupted() -> None:
-            with line.pinned() as connection:
-                used.append(connection)
-                connection.pgconn.prepare(statement.name, statement.text)
-                raise KeyboardInterrupt  # before it was noted here
-
-        with pytest.raises(KeyboardInterrupt):
-            interrupted()
-        with line.pinned() as another:
-            assert run_statement(another, statement, {"n": 1}) == [[b"2"]]
-        assert used[0].closed
-        assert line.execute("select 3") == [(3,)]
 
     def test_a_straggler_of_a_run_that_is_over_writes_nothing(
         self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -16,7 +17,6 @@ import pytest
 import oakleaf
 from oakleaf import Store, assistant, errors, user
 from oakleaf_postgres.store import connections
-from oakleaf_postgres.store.store import PostgresStore
 from support.postgres import APP, Database, DatabaseHost, PostgresServer
 from support.processes import wait_until
 
@@ -131,17 +131,20 @@ def test_a_change_that_the_server_has_not_ended_is_not_denied(
         with primary.required("absent"):
             done = pool.submit(session.append, [user("1")])
             wait_until(primary.waiting)
-            cut_off(store)
+            cut_off(primary.waiting())
             with pytest.raises(errors.UnknownCommit, match="the server has not ended it yet"):
                 done.result(30)
         wait_until(lambda: store.session(session.session_id).leaf.seq == 1)
 
 
-def cut_off(store: Store) -> None:
-    """Break the connections of a store; the server does not notice."""
-    assert isinstance(store.backend, PostgresStore)
-    sockets = [os.dup(pooled.connection.pgconn.socket) for pooled in store.backend.connections._pool._all]
-    for number in sockets:
+def cut_off(server_processes: set[int]) -> None:
+    """Break the connections of these server processes, which do not notice."""
+    connections = [
+        each for each in gc.get_objects() if isinstance(each, psycopg.Connection) and not each.closed
+    ]
+    for number in [
+        os.dup(each.pgconn.socket) for each in connections if each.info.backend_pid in server_processes
+    ]:
         with socket.socket(fileno=number) as wire:
             wire.shutdown(socket.SHUT_RDWR)
 

@@ -89,12 +89,12 @@ class ConnectionHandle:
                 return _rows(connection, query, values, options)
             except psycopg.Error:
                 if connection.closed:
-                    self.drop_idle()
+                    self.drain()
                 raise
 
-    def drop_idle(self) -> None:
+    def drain(self) -> None:
         """A connection broke: the next one lent is a new one."""
-        self._pool.drop_idle()
+        self._pool.drain()
 
     def cursor(self, **options: Any) -> CursorHandle:
         """The only method of a connection that Absurd calls."""
@@ -286,7 +286,7 @@ class ClaimedConnections(EngineConnections):
         self.log_loss(error)
         with self._claim.lock:
             if not self._claim.is_lost:
-                self._claim.connections.drop_idle()
+                self._claim.connections.drain()
 
     def engine_sql(self) -> EngineSql:
         return self._claim.engine_sql()

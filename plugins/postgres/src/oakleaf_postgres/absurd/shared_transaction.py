@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from oakleaf_postgres.store.connections import MAX_TRIES, ConnectionLost, PostgresConnections, Row
-from oakleaf_postgres.store.statement import Connection, Rows, Statement, Step, run_statement
+from oakleaf_postgres.store.statement import Connection, Rows, Statement, run_statement
 
 R = TypeVar("R")
 
@@ -63,10 +63,7 @@ class EngineConnections(PostgresConnections):
         )
 
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
-        return self.run_pipeline([(statement, values)])
-
-    def run_pipeline(self, steps: Sequence[Step]) -> Rows:
-        return self.transaction(lambda connection: [run_statement(connection, *step) for step in steps][-1])
+        return self.transaction(lambda connection: run_statement(connection, statement, values))
 
     def transaction(self, work: Callable[[Connection], R], tries: int = MAX_TRIES) -> R:
         def extended(connection: Connection) -> R:

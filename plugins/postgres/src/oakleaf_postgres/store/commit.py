@@ -374,7 +374,7 @@ def committed(rows: Rows) -> CommitResult | None:
     """Read the statement's result; None if it wrote nothing."""
     if not rows:
         return None
-    branch, seq, facts = (int(number or 0) for number in rows[0][:3])
+    branch, seq, facts = rows[0][:3]
     return CommitResult(Leaf(branch, seq), facts)
 
 

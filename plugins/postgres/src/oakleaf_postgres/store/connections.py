@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -23,9 +22,7 @@ from psycopg import sql
 from psycopg.errors import (
     DeadlockDetected,
     Diagnostic,
-    DivisionByZero,
     ForeignKeyViolation,
-    InvalidSqlStatementName,
     LockNotAvailable,
     SerializationFailure,
     UndefinedTable,
@@ -33,18 +30,12 @@ from psycopg.errors import (
 )
 from psycopg.pq import PipelineStatus, TransactionStatus
 
-from oakleaf.errors import MigrationNeeded, ServerUnreachable, StoreClosed, StoreError, UnknownCommit
+from oakleaf.errors import MigrationNeeded, ServerUnreachable, StoreError, UnknownCommit
 from oakleaf_postgres.store import schema as postgres_schema
+from oakleaf_postgres.store.pool import Connection as Connection
+from oakleaf_postgres.store.pool import ConnectionLost as ConnectionLost
 from oakleaf_postgres.store.pool import Pool
-from oakleaf_postgres.store.statement import Connection as Connection
-from oakleaf_postgres.store.statement import (
-    Rows,
-    Statement,
-    Step,
-    run_pipeline,
-    run_statement,
-    shares_statements,
-)
+from oakleaf_postgres.store.statement import Rows, Statement, run_statement, shares_statements
 from oakleaf_postgres.store.url import Address, first_line
 
 R = TypeVar("R")
@@ -66,7 +57,7 @@ MAX_TRIES = 10
 OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
 CONFLICTS = (DeadlockDetected, SerializationFailure)
 """How the server ends one of two that write the same rows; the second one if its isolation is not read committed."""
-REPEATABLE = (*CONFLICTS, ForeignKeyViolation, InvalidSqlStatementName)
+REPEATABLE = (*CONFLICTS, ForeignKeyViolation)
 
 # Binds a single statement to a space. PostgreSQL makes this condition a one-time filter, evaluated before anything it
 # filters is read, so the policies find the setting in place: one round trip, without begin and commit (measured 1.3 to
@@ -86,14 +77,6 @@ IDENTITY = f"""select pg_catalog.set_config('oakleaf.space', {{}}, true),
 STANDBY_WAIT = "SyncRepWaitForLSN"
 """Where the server reports that a wait for the synchronous standby was cancelled: the change is committed here, and may be
 lost with this server. The message itself is in the server's language."""
-
-
-class ConnectionLost(Exception):
-    """The connection broke, or the wait for the standby: what was running may have been committed for good, or not."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(reason)
 
 
 @contextlib.contextmanager
@@ -136,20 +119,13 @@ NO_ENGINE_SQL = EngineSql()
 
 class PostgresConnections:
     def __init__(self, address: Address, space: str) -> None:
-        self.url, self._is_closed = address.safe_url, False
-        self._identity = _identity(space)
-        connection = address.connect()  # no retries: opening a store fails at once
-        try:
-            with postgres_schema.plain_errors(address, connection):
-                if address.is_prepared and shares_statements(connection):
-                    address, connection.prepare_threshold = replace(address, is_prepared=False), None
-                postgres_schema.check_schema(connection, self.url)
-        except BaseException:  # also Ctrl-C: the pool does not have it yet, so nobody else would close it
-            connection.close()
-            raise
-        self.address = address
-        self._open()
-        self._pool.add(connection)
+        self.url, self._identity = address.safe_url, _identity(space)
+        # Without the pool, which retries: opening a store fails at once, and says why.
+        with address.connect() as connection, postgres_schema.plain_errors(address, connection):
+            if address.is_prepared and shares_statements(connection):
+                address, connection.prepare_threshold = replace(address, is_prepared=False), None
+            postgres_schema.check_schema(connection, self.url)
+        self.address, self._pool = address, Pool(address)
 
     def for_space(self, space: str) -> PostgresConnections:
         """Return the same pool for another tenant; an engine serves thousands of them with few connections."""
@@ -157,22 +133,11 @@ class PostgresConnections:
         other._identity = _identity(space)
         return other
 
-    def _open(self) -> None:
-        self._pid = os.getpid()
-        self._pool = Pool(self.address)
-
     def close(self) -> None:
-        if not self._is_closed and self._pid == os.getpid():
-            self._is_closed = True
-            self._pool.close()
+        self._pool.close()
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Connection]:
-        if self._is_closed:
-            raise StoreClosed(self.url)
-        if self._pid != os.getpid():
-            _INHERITED.append(self._pool)  # the parent process's: must not be used, closed or collected here
-            self._open()
         with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection, noticing_loss(connection):
             yield connection
 
@@ -189,16 +154,6 @@ class PostgresConnections:
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
         """Run a statement of the hot path; raises ConnectionLost if the connection breaks."""
         return self._run(lambda connection: run_statement(connection, statement, values))
-
-    def run_pipeline(self, steps: Sequence[Step]) -> Rows:
-        """Run several as one transaction in one round trip; return the last one's rows.
-
-        Each sees what was committed when it began, so one that waits for a lock can come before one that must see
-        what the lock's holder wrote.
-        """
-        if len(steps) == 1:
-            return self.run_statement(*steps[0])
-        return self._run(lambda connection: run_pipeline(connection, steps))
 
     def _run(
         self,
@@ -241,11 +196,11 @@ class PostgresConnections:
         return time.monotonic() + SERVER_TIMEOUT_SECONDS
 
     def recover(self, error: ConnectionLost, deadline: float) -> None:
-        """Drop the idle connections, which may have broken, too; raises UnknownCommit after the deadline."""
+        """Drop the other connections, which may have broken, too; raises UnknownCommit after the deadline."""
         if time.monotonic() > deadline:
             raise UnknownCommit(self.url, error.reason) from None
         self.log_loss(error)
-        self._pool.drop_idle()
+        self._pool.drain()
         time.sleep(RECOVERY_SECONDS)
 
     def log_loss(self, error: ConnectionLost) -> None:
@@ -337,9 +292,6 @@ class PostgresConnections:
         connection.commit()
 
 
-_INHERITED: list[Any] = []
-
-
 def _identity(space: str) -> str:
     return sql.SQL(IDENTITY).format(sql.Literal(space)).as_string(None)
 
@@ -357,8 +309,6 @@ def store_error(url: str, error: psycopg.Error) -> StoreError:
                 f"{url}: another client held a lock for more than {SERVER_TIMEOUT_SECONDS:.0f} s; "
                 "nothing was written, try again"
             )
-        case DivisionByZero():  # by how many rows were locked
-            return StoreError(f"{url}: oakleaf.lock lacks rows that migrate made; run: oakleaf migrate")
         case UndefinedTable():
             return MigrationNeeded(url, 0, postgres_schema.VERSION)
     role = urlsplit(url).username or "of this login"

@@ -23,18 +23,13 @@ from oakleaf_postgres.store.commit import (
 )
 from oakleaf_postgres.store.connections import SET_LOCK_TIMEOUT, SET_SPACE, PostgresConnections
 from oakleaf_postgres.store.rows import ENTRY_NAMES, ENTRY_TYPES, named_row, named_rows
-from oakleaf_postgres.store.statement import Connection, Rows, Statement, Step, run_statement
+from oakleaf_postgres.store.statement import Connection, Rows, Statement, run_statement
 
 # A purge reads every branch of a space to see what is still needed, and no fork may come between. So purges take
 # this lock alone, and forks share it. Two names may hash to one row: then one waits for the other without need.
 LOCK = "select 1 from oakleaf.lock where number = 1024 + (hashtextextended(%s, 0) & 1023) for update"
-# A fork takes it with a statement of its own: one that waited for a lock has a snapshot from before it waited. In a
-# pipeline nobody reads its rows before the next statement runs, so a missing row must fail (division by zero).
-SHARE_LOCK = Statement.parse(f"""
-select 1 / pg_catalog.count(*) from (
-    select 1 from oakleaf.lock
-    where {SET_LOCK_TIMEOUT} and number = 1024 + (pg_catalog.hashtextextended(%(space)s, 0) & 1023::bigint) for share) as held
-""")
+# A fork takes it with a statement of its own: one that waited for a lock has a snapshot from before it waited.
+SHARE_LOCK = "select 1 from oakleaf.lock where number = 1024 + (hashtextextended(%s, 0) & 1023) for share"
 # Always taken before one of those, from other rows: no deadlock.
 LOCK_CONVERSATION = "select 1 from oakleaf.lock where number = hashtextextended(%s, 1) & 1023 for update"
 SELECT_FIRST_KEY = """
@@ -108,43 +103,35 @@ def lock_row(writer: Connection, query: Any, name: str) -> None:
 
 
 def insert_session(connections: PostgresConnections, new: NewSession, space: str) -> SessionRow | None:
-    """Insert it, in one round trip if it has no blobs and few seeds. None: the id is taken in this space."""
-    if new.blobs or len(new.seeds) > MAX_ROWS or any(seed.media for seed in new.seeds):
-        return connections.transaction(lambda writer: insert_session_within(writer, new, space))
-    steps = _steps(new)
-    rows = connections.run_pipeline(steps)
-    if not rows and new.fork_point is not None and not connections.query(POSITION_EXISTS, steps[-1][1]):
-        raise InvalidPosition(str(new.fork_point), 0, new.fork_point.seq)
-    return _created_row(new, rows)
+    """Insert it, in one round trip if it is no fork and has no blobs and few seeds. None: the id is taken in this space."""
+    is_small = len(new.seeds) <= MAX_ROWS and not new.blobs and not any(seed.media for seed in new.seeds)
+    if new.fork_point is None and is_small:
+        return _created_row(new, connections.run_statement(_statement_for(new), values_of(new)))
+    return connections.transaction(lambda writer: insert_session_within(writer, new, space))
 
 
 def insert_session_within(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
     """The same in the transaction that is open, whatever it brings."""
     check_blobs(writer, space, new.seeds, new.blobs)
     insert_blobs(writer, space, new.blobs, new.row.started_at, new.seeds)
-    steps = _steps(new)
-    rows = [run_statement(writer, *step) for step in steps][-1]
-    if (
-        not rows
-        and new.fork_point is not None
-        and not writer.execute(POSITION_EXISTS, steps[-1][1]).fetchone()
-    ):
+    values = values_of(new)
+    if new.fork_point is not None:
+        lock_row(writer, SHARE_LOCK, space)
+    row = _created_row(new, run_statement(writer, _statement_for(new), values))
+    if row is None and new.fork_point is not None and not writer.execute(POSITION_EXISTS, values).fetchone():
         raise InvalidPosition(str(new.fork_point), 0, new.fork_point.seq)
-    row = _created_row(new, rows)
     if row is not None:
         tie_blobs(writer, row.leaf.branch, new.seeds, space)
     return row
 
 
-def _steps(new: NewSession) -> list[Step]:
-    values = values_of(new)
+def _statement_for(new: NewSession) -> Statement:
     tool_calls = len(tool_call_rows(new.seeds))
-    step = (statement(len(new.seeds), tool_calls, is_fork=new.fork_point is not None), values)
-    return [step] if new.fork_point is None else [(SHARE_LOCK, values), step]
+    return statement(len(new.seeds), tool_calls, is_fork=new.fork_point is not None)
 
 
 def _created_row(new: NewSession, rows: Rows) -> SessionRow | None:
     if not rows:
         return None
     seq = new.seeds[-1].seq if new.seeds else new.fork_point.seq if new.fork_point else 0
-    return replace(new.row, leaf=Leaf(int(rows[0][0] or 0), seq), facts=1)
+    return replace(new.row, leaf=Leaf(rows[0][0], seq), facts=1)

@@ -1,170 +1,157 @@
-"""A bounded pool of connections that lends the one used last.
+"""The connections of one process to one address: a pool of psycopg, and another one after an interrupt.
 
-Its server process has the plans and pages at hand; two used alternately cool each other's down. The pool has no thread
-and prints nothing: a caller that finds none idle opens one and, while the server is away, retries until its timeout.
-Does not know what is run on a connection.
-
-Safe against an interrupt between any two steps. So it waits on a `SimpleQueue`, whose steps are atomic (a `Condition`
-interrupted at the wrong moment stays locked for ever), and counts the open connections by weak references, so one that
-an interrupt made unreachable is not counted for ever.
+psycopg's pool opens connections in threads of its own, lends them in turn and closes old and idle ones. An interrupt
+(Ctrl-C, an exception of a signal handler) between two of its steps would cost it a connection, or leave one of its locks
+held, for ever. So an interrupted pool is closed by a thread of its own, and the next caller opens another one. Does not
+know what is run on a connection.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterator
-from queue import Empty, SimpleQueue
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
-from weakref import WeakSet
+from weakref import finalize
 
 import psycopg
-from msgspec import Struct
-from psycopg.pq import TransactionStatus
+from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
-from oakleaf.errors import OakleafError, ServerUnreachable, StoreClosed, StoreError
+from oakleaf.errors import OakleafError, StoreClosed, StoreError
 from oakleaf_postgres.store.url import Address
 
-IDLE_SECONDS = 600.0
-LIFETIME_SECONDS = 3_600.0
-"""A server process grows with every plan it caches, and behind a host name that moved it is the wrong one."""
-RETRY_SECONDS = 0.1
-RECHECK_SECONDS = 1.0
-"""A waiter looks again after this time without a signal: the one that was signalled may have been interrupted."""
+RETRY_SECONDS = 0.5
+"""How often a caller asks for a connection, and the pool looks whether a server that was away is back."""
 MAX_PREPARED = 400
 """Prepared statements per connection; a change has dozens of shapes."""
-IDLE = int(TransactionStatus.IDLE)
+
+Connection = psycopg.Connection[Any]
 
 
-class PooledConnection(Struct, eq=False, weakref=True):
-    """The right to one connection, and the connection once it is open."""
+class ConnectionLost(Exception):
+    """The connection broke, or the wait for the standby: what was running may have been committed for good, or not."""
 
-    connection: Any = None
-    opened_at: float = 0.0
-    idle_since: float = 0.0
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
 
-    def set_connection(self, connection: psycopg.Connection) -> None:
-        connection.prepared_max = MAX_PREPARED
-        self.connection, self.opened_at = connection, time.monotonic()
+
+NO_INTERRUPT = (psycopg.Error, OakleafError, ConnectionLost, GeneratorExit)
+"""What the code between lending and returning raises by itself."""
 
 
 class Pool:
     def __init__(self, address: Address) -> None:
-        self._address = address
-        self._idle: list[PooledConnection] = []
-        self._all: WeakSet[PooledConnection] = WeakSet()
-        self._signals: SimpleQueue[None] = SimpleQueue()
-        """Holds an item after a connection was returned or closed; a waiter that succeeds signals the next one."""
-        self._is_closed = False
-        self._lock = Lock()
+        self._address, self._is_closed, self._lock = address, False, Lock()
+        self._pools: list[ConnectionPool[Connection]] = []
+        """The pool in use, if one is open."""
+        self._process = os.getpid()
+        # At exit, too: later the threads of a pool cannot end any more, and it would wait for them in vain.
+        finalize(self, _close, self._pools, self._process)
 
     @contextlib.contextmanager
-    def connection(self, timeout: float) -> Iterator[psycopg.Connection]:
-        """Lend a connection for the block."""
-        pooled = self._acquire(timeout)
-        try:
-            yield pooled.connection
-        except psycopg.errors.ReadOnlySqlTransaction:
-            # After a failover the server may be a standby: a new connection finds the primary.
-            pooled.connection.close()
-            self.drop_idle()
-            raise
-        except (psycopg.Error, OakleafError):
-            raise
-        except BaseException:
-            # An interrupt, or an exception of a signal handler: what the server has received and prepared is unknown.
-            pooled.connection.close()
-            raise
-        finally:
-            self._release(pooled)
-
-    def _acquire(self, timeout: float) -> PooledConnection:
+    def connection(self, timeout: float) -> Iterator[Connection]:
+        """Lend a connection for the block. A transaction that is still open at its end is rolled back."""
         deadline = time.monotonic() + timeout
-        while (pooled := self._reserve()) is None:
-            with contextlib.suppress(Empty):
-                self._signals.get(timeout=max(0.0, min(RECHECK_SECONDS, deadline - time.monotonic())))
+        while True:
+            pool = self._open()
+            try:
+                connection = self._wait(pool)
+                if connection is not None:
+                    try:
+                        yield connection
+                    finally:
+                        pool.putconn(connection)
+                    return
+            except psycopg.errors.ReadOnlySqlTransaction:
+                # After a failover the server may be a standby: a new connection finds the primary.
+                pool.drain()
+                raise
+            except NO_INTERRUPT:
+                raise
+            except BaseException:
+                self._abandon(pool)
+                raise
             if time.monotonic() > deadline:
-                raise StoreError(
-                    f"{self._address.safe_url}: all {self._address.connections} connections of this process were in "
-                    f"use for {timeout:.0f} s; run fewer things at once, or allow more with ?connections=N"
-                )
-        self._signal()
-        if pooled.connection is None:
-            self._open(pooled, deadline)
-        return pooled
+                raise self._timeout_error(timeout)
 
-    def _reserve(self) -> PooledConnection | None:
-        """Return an idle connection, or the right to open one; None if there is neither."""
+    def _wait(self, pool: ConnectionPool[Connection]) -> Connection | None:
+        """Return a connection; None if there was none for a while, or the pool was closed meanwhile."""
+        with contextlib.suppress(PoolTimeout, PoolClosed):
+            return pool.getconn(RETRY_SECONDS)
+        return None
+
+    def _timeout_error(self, timeout: float) -> StoreError:
+        self._address.connect().close()  # raises ServerUnreachable if that was the reason
+        return StoreError(
+            f"{self._address.safe_url}: all {self._address.connections} connections of this process were in "
+            f"use for {timeout:.0f} s; run fewer things at once, or allow more with ?connections=N"
+        )
+
+    def _open(self) -> ConnectionPool[Connection]:
+        if self._process != os.getpid():
+            self._leave_to_parent()
         with self._lock:
             if self._is_closed:
-                self._signal()  # the next waiter learns it, too
                 raise StoreClosed(self._address.safe_url)
-            if self._idle:
-                return self._idle.pop()
-            if len(self._all) >= self._address.connections:
-                return None
-            pooled = PooledConnection()
-            self._all.add(pooled)
-            return pooled
+            if not self._pools:
+                self._pools.append(self._new_pool())
+            return self._pools[0]
 
-    def _signal(self) -> None:
-        if self._signals.empty():
-            self._signals.put(None)
-
-    def _open(self, pooled: PooledConnection, deadline: float) -> None:
+    def _new_pool(self) -> ConnectionPool[Connection]:
+        pool = ConnectionPool(
+            self._address.url,
+            kwargs=self._address.connect_options,
+            min_size=0,
+            max_size=self._address.connections,
+            configure=_configure,
+            reconnect_timeout=RETRY_SECONDS,
+            open=False,
+        )
         try:
-            while True:
-                try:
-                    pooled.set_connection(self._address.connect())
-                    return
-                except ServerUnreachable:
-                    if time.monotonic() > deadline or self._is_closed:
-                        raise
-                    time.sleep(RETRY_SECONDS)
-        except BaseException:  # also Ctrl-C: a place of the pool that is not given back is lost for good
-            self._forget(pooled)
+            pool.open()
+        except BaseException:
+            _close_beside(pool)
             raise
+        return pool
 
-    def add(self, connection: psycopg.Connection) -> None:
-        """Take over a connection that was opened elsewhere."""
-        pooled = PooledConnection()
-        pooled.set_connection(connection)
-        with self._lock:
-            self._all.add(pooled)
-        self._release(pooled)
+    def _leave_to_parent(self) -> None:
+        """This process was forked: the pool must not be used, closed or collected here."""
+        _INHERITED.append(self._pools)
+        self._pools, self._process, self._lock = [], os.getpid(), Lock()
+        finalize(self, _close, self._pools, self._process)
 
-    def _release(self, pooled: PooledConnection) -> None:
-        """Return it, or close it if it broke, has an open transaction or is old."""
-        now = pooled.idle_since = time.monotonic()
-        is_usable = pooled.connection.pgconn.transaction_status == IDLE
+    def _abandon(self, pool: ConnectionPool[Connection]) -> None:
+        """Let the next caller open another pool. Connections that are lent are closed when they return."""
         with self._lock:
-            if is_usable and now - pooled.opened_at <= LIFETIME_SECONDS and not self._is_closed:
-                self._idle.append(pooled)
-                if now - self._idle[0].idle_since <= IDLE_SECONDS:
-                    self._signal()
-                    return
-                pooled = self._idle.pop(0)  # one at a time: a caller does not wait for many to close
-        self._close([pooled])
+            if pool in self._pools:
+                self._pools.clear()
+        _close_beside(pool)
 
-    def drop_idle(self) -> None:
-        """Close the idle ones: if one broke the others may have too, and opening them again takes milliseconds."""
-        with self._lock:
-            dropped, self._idle = self._idle, []
-        self._close(dropped)
+    def drain(self) -> None:
+        """Replace all connections: if one broke the others may have too, and opening them again takes milliseconds."""
+        self._open().drain()
 
     def close(self) -> None:
-        """Close the idle ones now and the lent ones when they return."""
+        """Close the idle connections now and the lent ones when they return."""
         self._is_closed = True
-        self.drop_idle()
-        self._signal()
+        _close(self._pools, self._process)
 
-    def _close(self, dropped: list[PooledConnection]) -> None:
-        for pooled in dropped:
-            pooled.connection.close()
-            self._forget(pooled)
 
-    def _forget(self, pooled: PooledConnection) -> None:
-        with self._lock:
-            self._all.discard(pooled)
-        self._signal()
+_INHERITED: list[Any] = []
+
+
+def _configure(connection: Connection) -> None:
+    connection.prepared_max = MAX_PREPARED
+
+
+def _close(pools: list[ConnectionPool[Connection]], process: int) -> None:
+    while pools and process == os.getpid():
+        pools.pop().close()
+
+
+def _close_beside(pool: ConnectionPool[Connection]) -> None:
+    """Close it in a thread, which may wait for ever for a lock that the interrupted one held."""
+    Thread(target=pool.close, daemon=True).start()

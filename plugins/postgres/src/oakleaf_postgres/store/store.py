@@ -107,7 +107,7 @@ from oakleaf_postgres.store.purge import (
 from oakleaf_postgres.store.rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS
 from oakleaf_postgres.store.search import PostgresSearch
 from oakleaf_postgres.store.search_index import PostgresSearchIndex
-from oakleaf_postgres.store.statement import Connection, Statement, run_statement
+from oakleaf_postgres.store.statement import Connection, Statement
 from oakleaf_postgres.store.transfer import (
     MINE,
     SELECT_BRANCHES,
@@ -817,7 +817,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         lease = _lease_statement(update, engine.condition)
         values |= {"id": session_id, "space": self.space, "owner": self.owner, **engine.values}
         rows = self._connections.retry(lambda: self._connections.run_with_engine_sql(lease, values))
-        return int(rows[0][0] or 0) if rows else None
+        return rows[0][0] if rows else None
 
     def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
         def work(writer: Connection) -> None:
@@ -929,7 +929,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         results: list[ImportResult] = []
 
         def work(writer: Connection) -> ImportResult:
-            run_statement(writer, SHARE_LOCK, {"space": self.space})
+            lock_row(writer, SHARE_LOCK, self.space)
             results.append(PostgresImporter(self._exporter(writer)).import_all(exports, at))
             return results[0]
 
@@ -944,7 +944,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         """Whether these sessions are there, and on the synchronous standby, too."""
 
         def work(writer: Connection) -> bool:
-            run_statement(writer, SHARE_LOCK, {"space": self.space})
+            lock_row(writer, SHARE_LOCK, self.space)
             return all(self._has(writer, session_id) for session_id in session_ids)
 
         return self._connections.write(work)
