@@ -92,7 +92,7 @@ $(QUICK)/.test: $(BIN)/uv $(PROJECTS)
 
 # The library alone: no plugin, no extra. So what needs one is left out by its folder or by its marker.
 quick: $(QUICK)/.test ## the library's own tests, in an environment without any plugin or extra
-	@$(QUICK)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not extra" tests/*.py $(addprefix tests/,core wire log agent replay bundle stores) tests/models/test_scripted.py
+	@$(QUICK)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not extra" tests/*.py $(addprefix tests/,core wire log agent models replay bundle stores)
 
 deletion: $(BIN)/uv ## remove each plugin in turn; the rest installs and works
 	@$(BIN)/python tests/support/deletion.py

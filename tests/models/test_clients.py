@@ -54,7 +54,7 @@ from support.fake_providers import (
 from support.paths import ROOT
 from support.random_logs import PNG
 
-pytestmark = pytest.mark.extra
+pytestmark = [pytest.mark.extra, pytest.mark.usefixtures("clean_environment")]
 
 T = TypeVar("T")
 KEY = "sk-very-secret-0123456789"
@@ -70,7 +70,6 @@ TOOLS = (ToolSpec("weather", "Looks out of the window.", SCHEMA), ToolSpec("f", 
 SIGNATURE = re.compile(r"SIG-([a-z-]+)-(\d+);")
 SEALED = re.compile(r"U0lHL[A-Za-z0-9+/_-]*={0,2}")  # the same in base64, as Gemini has it
 
-pytestmark = pytest.mark.usefixtures("clean_environment")
 providers = pytest.mark.parametrize("provider", PROVIDERS)
 
 
@@ -382,7 +381,7 @@ class TestFault:
     def test_a_call_can_be_cancelled(self, provider):
         async def cancel() -> None:
             call = asyncio.create_task(listen(client(provider, server), request_of()))
-            while not server.requests:
+            while not server.requests and not call.done():
                 await asyncio.sleep(0.001)
             call.cancel()
             await call

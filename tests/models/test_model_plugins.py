@@ -17,8 +17,6 @@ from oakleaf.models.scripted import ScriptedModel
 from oakleaf.providers.anthropic import AnthropicModel
 from support.foreign_plugins import Site
 
-pytestmark = pytest.mark.extra
-
 ECHO = """
     import os
 
@@ -84,6 +82,7 @@ def install(site: Site, name: str, source: str) -> None:
 
 
 class TestOfAStranger:
+    @pytest.mark.extra
     def test_its_models_answer_at_the_command_line(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
         arguments = ("--store", str(site.folder / "s.db"), "run", "--model", "echo:large", "Hi.")
         refused = site.run(*arguments)

@@ -63,7 +63,6 @@ def sent(server: FakeProviders) -> str:
 
 
 @pytest.mark.attack
-@pytest.mark.extra
 class TestStored:
     @providers
     def test_a_foreign_address_is_refused_before_anything_is_sent(self, provider: str) -> None:
@@ -78,6 +77,7 @@ class TestStored:
             for word in (foreign(server, provider), "ses_x", "--model", "OAKLEAF_SERVERS=", "was not asked")
         )
 
+    @pytest.mark.extra
     @providers
     def test_a_loopback_address_gets_no_key(self, provider: str) -> None:
         with FakeProviders() as server:
@@ -85,6 +85,7 @@ class TestStored:
             assert len(server.requests) == 1
             assert KEY not in sent(server)
 
+    @pytest.mark.extra
     @providers
     def test_a_listed_address_gets_its_own_key_only(
         self, provider: str, monkeypatch: pytest.MonkeyPatch
@@ -98,6 +99,7 @@ class TestStored:
             assert len(server.requests) == 2
             assert (KEY in sent(server), sent(server).count(OWN_KEY)) == (False, 2)
 
+    @pytest.mark.extra
     @providers
     def test_a_listed_address_without_a_key_gets_none(
         self, provider: str, monkeypatch: pytest.MonkeyPatch
@@ -135,8 +137,8 @@ class TestStored:
             stored_model(f"scripted:{path}", "ses_x")
 
 
-@pytest.mark.extra
 class TestStoredAndConfigured:
+    @pytest.mark.extra
     @providers
     def test_a_name_without_an_address_is_the_vendors(
         self, provider: str, monkeypatch: pytest.MonkeyPatch
@@ -148,6 +150,7 @@ class TestStoredAndConfigured:
             ask(stored_model(f"{provider}:m@{server.url_for(provider)}", "ses_x"))
             assert sent(server).count(KEY) >= 2
 
+    @pytest.mark.extra
     @providers
     def test_an_address_of_the_operator_gets_the_key_of_the_environment(self, provider: str) -> None:
         with FakeProviders() as server:
@@ -161,12 +164,14 @@ class TestStoredAndConfigured:
         ):
             stored_model("openai-chat:m@http://gpu:8000/v1", "ses_x")
 
+    @pytest.mark.extra
     def test_a_missing_key_of_a_listed_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("OAKLEAF_SERVERS", "http://gpu:8000/v1=GPU_KEY")
         assert "GPU_KEY" not in os.environ
         with pytest.raises(ModelUnavailable, match="set GPU_KEY in the environment"):
             ask(stored_model("openai-chat:m@http://gpu:8000/v1", "ses_x"))
 
+    @pytest.mark.extra
     def test_a_refused_key_of_a_listed_address_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with FakeProviders(ErrorReply(401)) as server:
             address = server.url_for("openai-chat")

@@ -29,8 +29,7 @@ def look(n: int) -> str:
     return f"saw {n}"
 
 
-@pytest.mark.parametrize("kind", ["yaml", "json"])
-@pytest.mark.extra
+@pytest.mark.parametrize("kind", [pytest.param("yaml", marks=pytest.mark.extra), "json"])
 def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
     store: Store, tmp_path: Path, kind: str
 ) -> None:
