@@ -12,19 +12,16 @@ from hypothesis import strategies as st
 
 from oakleaf import Compaction, Note, Settings, ToolCall, assistant, tool_result, user
 from oakleaf.core.codec import (
-    MAX_DEPTH,
     chain_id,
     check_text,
     decode,
     encode,
     from_json,
-    plain_copy,
     round_trip,
     to_json,
 )
 from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Payload, Unknown, kind_of
-from oakleaf.core.messages import Message
 from oakleaf.core.turns import Cursor
 from oakleaf.errors import InvalidMessage, InvalidText, NotJson, NotText
 
@@ -128,32 +125,19 @@ def test_what_json_cannot_hold_is_refused(value: object) -> None:
             round_trip(payload, encode(payload))
 
 
-@given(payloads)
-def test_a_message_that_is_not_decoded_is_what_its_bytes_decode_to(payload: Payload) -> None:
-    plain = plain_copy(payload, encode(payload)) if isinstance(payload, Message) else None
-    if plain is not None:  # repr tells 1 from True and a list from a tuple
-        assert repr(plain) == repr(decode("message", encode(payload)))
-
-
 def nested(depth: int) -> Any:
     return [nested(depth - 1)] if depth else 1
 
 
 @pytest.mark.parametrize(
     "call",
-    [ToolCall("c", "t", {"value": value}) for value in ((1, 2), {1: 2}, float("nan"), nested(MAX_DEPTH))]
-    + [
-        ToolCall("c", "t", "{}"),  # type: ignore[arg-type]
-        ToolCall("c", "t", malformed="{"),
-        ToolCall("c", "t", placeholders=[]),  # type: ignore[arg-type]
-        ToolCall(1, "t"),  # type: ignore[arg-type]
-        ToolCall("c", None),  # type: ignore[arg-type]
-    ],
+    [ToolCall("c", "t", "{}"), ToolCall(1, "t"), ToolCall("c", None)],  # type: ignore[arg-type]
     ids=str,
 )
-def test_a_call_of_other_types_is_decoded(call: ToolCall) -> None:
+def test_a_call_of_other_types_is_refused(call: ToolCall) -> None:
     message = assistant("a", call)
-    assert plain_copy(message, encode(message)) is None
+    with pytest.raises(InvalidMessage):
+        round_trip(message, encode(message))
 
 
 def test_what_is_done_to_the_arguments_later_does_not_change_what_was_appended() -> None:

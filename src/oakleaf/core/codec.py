@@ -9,21 +9,12 @@ from __future__ import annotations
 
 import math
 from hashlib import sha256
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import msgspec
 
 from oakleaf.core.entries import KINDS, Evidence, Payload, Unknown, kind_of
-from oakleaf.core.messages import (
-    PARTS_BY_ROLE,
-    Message,
-    Outcome,
-    Part,
-    Text,
-    ToolCall,
-    ToolResult,
-    check_message,
-)
+from oakleaf.core.messages import Message, check_message
 from oakleaf.errors import InvalidArgument, InvalidMessage, InvalidText, InvalidValue, NotJson, NotText
 
 ID_BYTES = 20
@@ -33,6 +24,7 @@ MAX_DEPTH = 200  # msgspec and PostgreSQL allow more, other readers of a bundle 
 _encode = msgspec.json.Encoder().encode
 _decoders = {kind: msgspec.json.Decoder(type_) for kind, type_ in KINDS.items()}
 decode_message = msgspec.json.Decoder(Message).decode
+_decode_json = msgspec.json.Decoder().decode
 _evidence = msgspec.json.Decoder(Evidence)
 _KIND_OF_TYPE: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
 
@@ -65,72 +57,6 @@ def round_trip(payload: Payload, body: bytes) -> Payload:
     if isinstance(decoded, Message):
         check_message(decoded)
     return decoded
-
-
-_OUTCOMES: frozenset[str] = frozenset(get_args(Outcome))
-_decode_json = msgspec.json.Decoder().decode
-
-
-def plain_copy(message: Message, body: bytes) -> Message | None:
-    """Return the message as `body`, its bytes, decodes, if it has correctly typed text, text results and tool calls only;
-    else None.
-
-    Most messages, and all long ones, do; they need be neither decoded nor checked again. Arguments are copied: what their
-    caller does with them later does not change the log's.
-    """
-    role, parts = message.role, message.parts
-    if message.details is not None or message.timestamp is not None or message.is_new is not False:
-        return None
-    if type(parts) is not tuple or role not in PARTS_BY_ROLE or (role == "tool" and not parts):
-        return None
-    has_calls = False
-    for part in parts:
-        if type(part) is Text and role != "tool":
-            if type(part.text) is not str:
-                return None
-        elif type(part) is ToolResult and role == "tool":
-            if not _is_plain_result(part):
-                return None
-        elif type(part) is ToolCall and role == "assistant":
-            has_calls = True
-        else:
-            return None
-    if not has_calls:
-        return message
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH:
-        return None
-    copies: list[Part] = []
-    for part in parts:
-        copy = _copy_call(part) if type(part) is ToolCall else part
-        if copy is None:
-            return None
-        copies.append(copy)
-    return Message(role, tuple(copies))
-
-
-def _copy_call(call: ToolCall) -> ToolCall | None:
-    """Return the call with a copy of its arguments; None if JSON changes one of them, or its other fields are not plain."""
-    arguments = call.arguments
-    if call.malformed is not None or call.placeholders != () or type(arguments) is not dict:
-        return None
-    copy = _decode_json(_encode(arguments))
-    if type(call.id) is not str or type(call.name) is not str or copy != arguments:
-        return None
-    return ToolCall(call.id, call.name, copy)
-
-
-def _is_plain_result(result: ToolResult) -> bool:
-    if result.details is not None or type(result.content) is not tuple:
-        return False
-    for piece in result.content:
-        if type(piece) is not Text or type(piece.text) is not str:
-            return False
-    return (
-        type(result.call_id) is str
-        and type(result.error) is bool
-        and type(result.ends_turn) is bool
-        and result.outcome in _OUTCOMES
-    )
 
 
 def _check_depth(value: object, field: str, depth: int = 0) -> None:

@@ -19,7 +19,6 @@ from oakleaf.core.codec import (
     decode_evidence,
     encode,
     encode_evidence,
-    plain_copy,
     round_trip,
 )
 from oakleaf.core.entries import PARTIAL, Entry, Evidence, Note, Payload, Settings, is_internal, kind_of
@@ -204,10 +203,6 @@ def _canonical(draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None) 
         evidence = move_evidence(evidence, original, payload)
         runs = letter_runs(body)
     may_refer = has_long_word and has_run(runs)  # what is redacted makes no word longer
-    if not may_refer and not draft.blobs and isinstance(payload, Message):
-        plain = plain_copy(payload, body)
-        if plain is not None:  # as most are: nothing to extract, decode or refer to
-            return _Canonical(plain, body, evidence)
     own = tuple(blob.hash for blob in draft.blobs)
     blobs |= {blob.hash: blob for blob in draft.blobs}
     if isinstance(payload, Settings):
