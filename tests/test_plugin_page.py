@@ -14,7 +14,7 @@ import pytest
 
 from oakleaf import Store, user
 from oakleaf.errors import StoreDamaged, StoreError
-from oakleaf.ext import StoreOptions
+from oakleaf.stores.opening import StoreOptions
 from oakleaf.testing.stores import StoreConformance
 from support.runtime import deterministic_runtime
 

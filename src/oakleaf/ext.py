@@ -1,6 +1,6 @@
 """What a plugin does with sessions beyond the public face: the names that its author may rely on.
 
-Values and contracts are public where they stand: `oakleaf.core`, `oakleaf.wire`, `oakleaf.stores.base`, `oakleaf.ingest`.
+Values and contracts are public where they stand: `oakleaf.core`, `oakleaf.wire`, `oakleaf.stores`, `oakleaf.ingest`.
 Here are the names for doing. They load when first used.
 """
 
@@ -38,7 +38,6 @@ _HOMES = {
     "oakleaf.bundle.exporters": ["Exporter", "find_exporter", "formats"],
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
-    "oakleaf.core.pages": ["Page"],
     "oakleaf.log.threads": ["AsyncBridge", "run_blocking", "run_by_size"],
     "oakleaf.log.moves": ["Move"],
     "oakleaf.log.runtime": ["environment_secrets"],
@@ -69,24 +68,8 @@ _HOMES = {
         "stuck_sessions",
         "without_redaction",
     ],
-    "oakleaf.stores.address": ["check_store_url", "display_url", "store_scheme"],
-    "oakleaf.stores.counts": ["CountColumn", "DailyUsage", "StorageSize", "UsageColumn"],
-    "oakleaf.stores.opening": ["Migration", "MigrationResult", "StoreOptions", "plan_migration"],
-    "oakleaf.stores.search": ["IndexProgress"],
     "oakleaf.stores.sqlite.encryption": ["register_key"],
     "oakleaf.stores.sqlite.health": ["file_health"],
-    "oakleaf.stores.tasks": [
-        "DEFAULT_QUEUE",
-        "EnqueuedTask",
-        "QueueStatus",
-        "Task",
-        "TaskQueue",
-        "TaskState",
-        "TaskWorker",
-        "has_workers",
-        "queue_statuses",
-        "task_queue",
-    ],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
@@ -126,7 +109,6 @@ if TYPE_CHECKING:
     from oakleaf.bundle.exporters import formats as formats
     from oakleaf.bundle.read import check_bundle as check_bundle
     from oakleaf.bundle.write import atomic_file as atomic_file
-    from oakleaf.core.pages import Page as Page
     from oakleaf.log.moves import Move as Move
     from oakleaf.log.runtime import environment_secrets as environment_secrets
     from oakleaf.log.storage import SessionStorage as SessionStorage
@@ -167,27 +149,5 @@ if TYPE_CHECKING:
     from oakleaf.store import store_of as store_of
     from oakleaf.store import stuck_sessions as stuck_sessions
     from oakleaf.store import without_redaction as without_redaction
-    from oakleaf.stores.address import check_store_url as check_store_url
-    from oakleaf.stores.address import display_url as display_url
-    from oakleaf.stores.address import store_scheme as store_scheme
-    from oakleaf.stores.counts import CountColumn as CountColumn
-    from oakleaf.stores.counts import DailyUsage as DailyUsage
-    from oakleaf.stores.counts import StorageSize as StorageSize
-    from oakleaf.stores.counts import UsageColumn as UsageColumn
-    from oakleaf.stores.opening import Migration as Migration
-    from oakleaf.stores.opening import MigrationResult as MigrationResult
-    from oakleaf.stores.opening import StoreOptions as StoreOptions
-    from oakleaf.stores.opening import plan_migration as plan_migration
-    from oakleaf.stores.search import IndexProgress as IndexProgress
     from oakleaf.stores.sqlite.encryption import register_key as register_key
     from oakleaf.stores.sqlite.health import file_health as file_health
-    from oakleaf.stores.tasks import DEFAULT_QUEUE as DEFAULT_QUEUE
-    from oakleaf.stores.tasks import EnqueuedTask as EnqueuedTask
-    from oakleaf.stores.tasks import QueueStatus as QueueStatus
-    from oakleaf.stores.tasks import Task as Task
-    from oakleaf.stores.tasks import TaskQueue as TaskQueue
-    from oakleaf.stores.tasks import TaskState as TaskState
-    from oakleaf.stores.tasks import TaskWorker as TaskWorker
-    from oakleaf.stores.tasks import has_workers as has_workers
-    from oakleaf.stores.tasks import queue_statuses as queue_statuses
-    from oakleaf.stores.tasks import task_queue as task_queue

@@ -12,8 +12,9 @@ import pytest
 import oakleaf
 from oakleaf import plugins
 from oakleaf.errors import InvalidArgument, PluginBroken, PluginMissing, StoreError, StoreLacks
-from oakleaf.ext import display_url, plan_migration
+from oakleaf.stores.address import display_url
 from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.stores.opening import plan_migration
 from support.foreign_plugins import Site
 from support.terminal import CommandResult, environment
 
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.extra
 
 TOY = """
     from oakleaf.errors import StoreError
-    from oakleaf.ext import Migration, MigrationResult
+    from oakleaf.stores.opening import Migration, MigrationResult
     from oakleaf.stores.base import Finding
     from oakleaf.stores.memory.store import MemoryStore
 

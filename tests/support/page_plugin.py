@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from oakleaf import Store
 from oakleaf.errors import NotFound
-from oakleaf.ext import Page
+from oakleaf.core.pages import Page
 
 
 class Beds(Struct):

@@ -240,7 +240,7 @@ def get_value(key: str) -> Any:
 def without_secrets(key: str, value: Any) -> Any:
     """Return a value as it may be printed: a store's URL without its password, and nothing in the form of a key."""
     from oakleaf.core.redact import Redactor  # late: most commands print no configuration
-    from oakleaf.ext import check_store_url, display_url
+    from oakleaf.stores.address import check_store_url, display_url
 
     if key == "store" and isinstance(value, str):
         try:

@@ -13,8 +13,8 @@ from oakleaf.cli.rendering.output import echo, notify, print_json
 from oakleaf.cli.run_source import Source, reject_naming_options, resolve_runnable
 from oakleaf.cli.store_option import StoreLocation
 from oakleaf.errors import PostgresRequired, SessionRunning
-from oakleaf.ext import DEFAULT_QUEUE, has_workers
 from oakleaf.session import Session
+from oakleaf.stores.tasks import DEFAULT_QUEUE, has_workers
 
 ENGINES = "local, absurd or absurd:QUEUE"
 WORKER_OPTIONS = (

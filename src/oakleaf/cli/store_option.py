@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.ext import check_store_url, display_url, store_scheme
+from oakleaf.stores.address import check_store_url, display_url, store_scheme
 
 if TYPE_CHECKING:
     from oakleaf import BundleImportResult

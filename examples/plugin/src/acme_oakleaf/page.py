@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from oakleaf import Store
-from oakleaf.ext import Page
+from oakleaf.core.pages import Page
 
 
 class Wall(Struct):

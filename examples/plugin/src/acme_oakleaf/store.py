@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import DecodeError, Raw, json
 
 from oakleaf.errors import StoreDamaged, StoreError
-from oakleaf.ext import StoreOptions
+from oakleaf.stores.opening import StoreOptions
 from oakleaf.stores.plain import PlainStore, Tables
 
 

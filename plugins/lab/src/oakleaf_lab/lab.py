@@ -24,8 +24,6 @@ from oakleaf import Store, Tool
 from oakleaf.core.usage import Usage, to_microcents
 from oakleaf.errors import InvalidArgument, NotFound
 from oakleaf.ext import (
-    DEFAULT_QUEUE,
-    TaskQueue,
     available_models,
     blocking,
     check_available,
@@ -35,11 +33,11 @@ from oakleaf.ext import (
     read_store,
     resolve_models,
     stored_model,
-    task_queue,
     tools_by_name,
 )
 from oakleaf.models.base import Model, ModelLike, model_name
 from oakleaf.stores.base import SessionRow
+from oakleaf.stores.tasks import DEFAULT_QUEUE, TaskQueue, task_queue
 from oakleaf_lab.budget import CostBudget
 from oakleaf_lab.cell import CellSetup
 from oakleaf_lab.cell_work import CellWork

@@ -14,10 +14,9 @@ from msgspec import Meta, Struct
 
 import oakleaf_lab
 from oakleaf import Store, plugins
-from oakleaf.core.pages import PageFiles
+from oakleaf.core.pages import Page, PageFiles
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidArgument, NotFound, PluginBroken
-from oakleaf.ext import Page
 from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.record import RUN_PREFIX, run_summary
 from oakleaf_lab.report_page import report_summary, session_summaries

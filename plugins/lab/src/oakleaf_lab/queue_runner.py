@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from oakleaf.ext import TaskQueue, TaskState, read_store, task_queue
+from oakleaf.ext import read_store
+from oakleaf.stores.tasks import TaskQueue, TaskState, task_queue
 from oakleaf_lab.cell_work import CellWork
 from oakleaf_lab.control import JudgeSpec, RunControl, Start
 from oakleaf_lab.experiment import Cell

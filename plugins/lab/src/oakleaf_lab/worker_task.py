@@ -18,8 +18,9 @@ from msgspec import Struct
 from oakleaf import Tool
 from oakleaf.core.typed_json import converter
 from oakleaf.errors import ModelUnavailable, NotFound
-from oakleaf.ext import Task, TaskWorker, available_models, is_model_name
+from oakleaf.ext import available_models, is_model_name
 from oakleaf.models.base import ModelLike, model_name
+from oakleaf.stores.tasks import Task, TaskWorker
 from oakleaf_lab.budget import CostBudget, RunStopping
 from oakleaf_lab.cell import CellSetup, ModelUnreachable
 from oakleaf_lab.cell_work import CellWork

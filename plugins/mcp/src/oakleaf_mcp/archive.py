@@ -23,8 +23,9 @@ from oakleaf.core.time_text import parse_time
 from oakleaf.core.tree import parse_seq
 from oakleaf.core.usage import Totals, add, format_cost
 from oakleaf.errors import IndexBehind, InvalidArgument, NotFound, plural, shorten
-from oakleaf.ext import UsageColumn, read, read_store
+from oakleaf.ext import read, read_store
 from oakleaf.stores.base import SessionRow, Status
+from oakleaf.stores.counts import UsageColumn
 
 MAX_BYTES = 24_000
 """The maximum bytes of one answer: about six thousand tokens."""

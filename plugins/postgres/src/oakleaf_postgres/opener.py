@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oakleaf.errors import StoreError
-from oakleaf.ext import Migration, MigrationResult, StoreOptions
+from oakleaf.stores.opening import Migration, MigrationResult, StoreOptions
 from oakleaf_postgres.errors import needs_absurd
 from oakleaf_postgres.store.schema import migrate
 from oakleaf_postgres.store.store import PostgresStore

@@ -35,11 +35,11 @@ from oakleaf.core.drafts import ExtraFact
 from oakleaf.core.fit import measure
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import calls_on_path
-from oakleaf.ext import task_queue
 from oakleaf.log.runtime import real_runtime
 from oakleaf.log.workspace import Workspace
 from oakleaf.models.base import Request
 from oakleaf.models.prices import Rates
+from oakleaf.stores.tasks import task_queue
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd import worker as absurd_worker

@@ -10,7 +10,7 @@ import pytest
 
 import oakleaf
 from oakleaf import ScriptedModel, errors
-from oakleaf.ext import DEFAULT_QUEUE
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.health import queue_statuses

@@ -15,7 +15,7 @@ import pytest
 import oakleaf
 from oakleaf import ScriptedModel, plugins
 from oakleaf.errors import PostgresRequired
-from oakleaf.ext import task_queue
+from oakleaf.stores.tasks import task_queue
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.errors import EngineMissing, EngineNotInstalled
 from support import paths

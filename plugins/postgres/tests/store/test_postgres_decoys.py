@@ -11,8 +11,8 @@ import pytest
 
 import oakleaf
 from oakleaf import ScriptedModel, ToolCall, Usage, assistant, user
-from oakleaf.ext import task_queue
 from oakleaf.stores.base import SessionQuery
+from oakleaf.stores.tasks import task_queue
 from oakleaf_postgres.absurd.claim import AbsurdClient, Claim, ConnectionHandle
 from oakleaf_postgres.absurd.deaths import TaskDeaths
 from oakleaf_postgres.absurd.engine import Agent

@@ -22,8 +22,9 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from oakleaf import BundleExportResult, Session
+from oakleaf.core.pages import Page
 from oakleaf.errors import PageTooLarge
-from oakleaf.ext import Exporter, Page
+from oakleaf.ext import Exporter
 from oakleaf_server.es_modules import join_modules
 from oakleaf_server.offline_requests import requests
 

@@ -21,8 +21,8 @@ from litestar.params import FromPath, QueryParameter
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from oakleaf import plugins
+from oakleaf.core.pages import Page
 from oakleaf.errors import OakleafError
-from oakleaf.ext import Page
 from oakleaf_server import openapi, schemas
 from oakleaf_server.context import ApiRequest, context_and_caller
 from oakleaf_server.es_modules import join_page

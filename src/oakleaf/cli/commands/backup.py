@@ -20,7 +20,9 @@ from oakleaf.cli.rendering.output import (
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.errors import PostgresRequired
-from oakleaf.ext import DEFAULT_QUEUE, plan_migration, read_store
+from oakleaf.ext import read_store
+from oakleaf.stores.opening import plan_migration
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 
 
 @click.command()

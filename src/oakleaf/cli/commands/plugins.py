@@ -57,7 +57,8 @@ def _check(provider: Provider) -> OakleafError | None:
 
 def _shapes() -> dict[str, tuple[Callable[[Any], bool], str]]:
     """Return for each group what a plugin of it is, as a test and in words; "" is a part of another command."""
-    from oakleaf.ext import Exporter, Page
+    from oakleaf.core.pages import Page
+    from oakleaf.ext import Exporter
     from oakleaf.ingest.importers import Importer
     from oakleaf.models.base import ModelPlugin
 

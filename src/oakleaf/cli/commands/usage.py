@@ -16,8 +16,9 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.tree import parse_seq
 from oakleaf.core.usage import Totals, add, format_cost
-from oakleaf.ext import SessionStorage, UsageColumn, read, read_store
+from oakleaf.ext import SessionStorage, read, read_store
 from oakleaf.session import Session, UsageView
+from oakleaf.stores.counts import UsageColumn
 
 _GROUPS = ("day", "model", "agent", "session", "purpose", "bucket")
 

@@ -23,13 +23,14 @@ from oakleaf.core.messages import Message, user
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import MAX_COUNT
 from oakleaf.errors import InputsQueued, InvalidOperation, SessionRunning, TurnOpen
-from oakleaf.ext import EnqueuedTask, ToolLike, ToolSource, plugin_tools, resolve_models, split_tools
+from oakleaf.ext import ToolLike, ToolSource, plugin_tools, resolve_models, split_tools
 from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
 from oakleaf.log.turn_start import trigger_columns
 from oakleaf.models.base import Model, ModelLike
 from oakleaf.stores.base import SessionRow
+from oakleaf.stores.tasks import EnqueuedTask
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.queue import queue_tables

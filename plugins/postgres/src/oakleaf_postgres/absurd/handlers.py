@@ -1,6 +1,6 @@
 """Tasks that are no turn of a session: a plugin runs each, found in the group `oakleaf.tasks` by the task's name.
 
-Hands a claimed task to its handler as `oakleaf.ext.Task`. Does not know what a handler does.
+Hands a claimed task to its handler as `oakleaf.stores.tasks.Task`. Does not know what a handler does.
 """
 
 from __future__ import annotations

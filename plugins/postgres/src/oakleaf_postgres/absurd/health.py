@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from oakleaf.ext import QueueStatus
 from oakleaf.stores.base import Finding
+from oakleaf.stores.tasks import QueueStatus
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.store.connections import Connection
 

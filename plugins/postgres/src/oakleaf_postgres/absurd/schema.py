@@ -19,7 +19,7 @@ from oakleaf.errors import (
     MigrationNeeded,
     NewerFormat,
 )
-from oakleaf.ext import DEFAULT_QUEUE
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf_postgres.absurd import registry
 from oakleaf_postgres.absurd.shared_transaction import fetch_row
 from oakleaf_postgres.errors import EngineNotInstalled, MissingPermission

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from oakleaf.core.messages import Message
 from oakleaf.core.turns import OpenCall
-from oakleaf.ext import EnqueuedTask, QueueStatus, TaskQueue
+from oakleaf.stores.tasks import EnqueuedTask, QueueStatus, TaskQueue
 from oakleaf_postgres.absurd import health, signals
 from oakleaf_postgres.errors import needs_absurd
 

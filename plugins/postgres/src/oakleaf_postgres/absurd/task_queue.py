@@ -10,7 +10,7 @@ from typing import Any
 
 from absurd_sdk import Absurd
 
-from oakleaf.ext import TaskState
+from oakleaf.stores.tasks import TaskState
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.store.connections import Connection, PostgresConnections

@@ -48,10 +48,11 @@ from oakleaf.errors import (
     TaskTrashed,
     TurnFailed,
 )
-from oakleaf.ext import DEFAULT_QUEUE, environment_secrets
+from oakleaf.ext import environment_secrets
 from oakleaf.log.lease import check_free
 from oakleaf.log.runtime import Runtime, real_runtime
 from oakleaf.models.base import Model
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.claim import (

@@ -23,7 +23,8 @@ from oakleaf.cli.terminal import (
 from oakleaf.core.redact import Redactor
 from oakleaf.core.time_text import parse_duration
 from oakleaf.errors import PostgresRequired, plural
-from oakleaf.ext import DEFAULT_QUEUE, environment_secrets
+from oakleaf.ext import environment_secrets
+from oakleaf.stores.tasks import DEFAULT_QUEUE
 
 if TYPE_CHECKING:
     from oakleaf_postgres.absurd.engine import Agent

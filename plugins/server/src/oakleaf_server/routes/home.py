@@ -10,9 +10,10 @@ from msgspec import structs
 
 from oakleaf import Store
 from oakleaf.core.usage import Totals, add
-from oakleaf.ext import queue_statuses, read, read_store
+from oakleaf.ext import read, read_store
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery, SessionRow
+from oakleaf.stores.tasks import queue_statuses
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, in_thread
 from oakleaf_server.json_views import to_json
 from oakleaf_server.pending_calls import pending_approvals

@@ -13,7 +13,8 @@ from litestar import get
 from litestar.params import FromQuery, QueryParameter
 
 from oakleaf.errors import OakleafError
-from oakleaf.ext import IndexProgress, read_store
+from oakleaf.ext import read_store
+from oakleaf.stores.search import IndexProgress
 from oakleaf_server.context import ApiRequest, context_and_caller
 from oakleaf_server.json_views import to_json
 from oakleaf_server.schemas import IndexingStatus, SearchResults

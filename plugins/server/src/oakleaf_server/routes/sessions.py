@@ -16,9 +16,10 @@ from oakleaf.core.messages import system
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.turns import CallModel, Rest, RunTools
 from oakleaf.errors import InvalidArgument
-from oakleaf.ext import CountColumn, StoreReader, read, read_store, split_tools, store_of
+from oakleaf.ext import StoreReader, read, read_store, split_tools, store_of
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow
+from oakleaf.stores.counts import CountColumn
 from oakleaf.wire import PROVIDERS
 from oakleaf_server.active_runs import responder
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread

@@ -14,9 +14,10 @@ from msgspec.structs import astuple
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.usage import Totals, add, total, totals_by
 from oakleaf.errors import NotFound
-from oakleaf.ext import DailyUsage, StorageSize, read, read_store
+from oakleaf.ext import read, read_store
 from oakleaf.session import UsageView
 from oakleaf.stores.base import SessionQuery, SessionRow
+from oakleaf.stores.counts import DailyUsage, StorageSize
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
 from oakleaf_server.json_views import to_json
 from oakleaf_server.schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
