@@ -52,7 +52,7 @@ from oakleaf.log import labels, ledger, prompt
 from oakleaf.log.binding import bind, check_bound
 from oakleaf.log.changes import check_callers_key
 from oakleaf.log.fork import fork
-from oakleaf.log.lease import check_free, interrupt, is_held
+from oakleaf.log.lease import Hold, interrupt, require_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
 from oakleaf.log.request import Committed, Cut
 from oakleaf.log.turn_start import turn_about
@@ -188,7 +188,7 @@ class Session:
             try:
                 return self.append(note)
             except StaleLeaf:
-                if not is_held(self.refresh(), self.log.runtime):
+                if not Hold(self.refresh(), self.log.runtime).is_held:
                     raise
 
     def set(
@@ -266,7 +266,7 @@ class Session:
         """Mark the session as ended. It still accepts the next input."""
         now = self.log.runtime.now()
         if self.log.fence is None:
-            check_free(self.row, self.log.runtime)
+            require_free(self.row, self.log.runtime)
         check_text(error, "error")
         row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
         self.log.record("ended", data={"status": status, "error": error}, row=row, fence=self.log.fence)

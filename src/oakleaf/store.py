@@ -29,7 +29,7 @@ from oakleaf.errors import (
     WrongSpace,
 )
 from oakleaf.log.fork import fork
-from oakleaf.log.lease import check_free
+from oakleaf.log.lease import require_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
 from oakleaf.log.new_session import SessionOptions, new_session
 from oakleaf.log.runtime import Runtime, environment_secrets, real_runtime
@@ -442,7 +442,7 @@ class Store:
     def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
         """Raise SessionRunning if one of the sessions is running."""
         for row in rows:
-            check_free(row, self.runtime)
+            require_free(row, self.runtime)
 
     def verify(
         self,

@@ -40,7 +40,7 @@ from oakleaf.log.changes import check_callers_key
 from oakleaf.log.imports import has_foreign_detail
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.labels import labels
-from oakleaf.log.lease import is_held
+from oakleaf.log.lease import Hold, require_free
 from oakleaf.log.log import Log
 from oakleaf.log.moves import Move, redo_move, rewind_move
 from oakleaf.log.runtime import Runtime
@@ -288,11 +288,13 @@ class SessionReader:
 
     def is_held(self) -> bool:
         """Whether a run has the session's lease."""
-        return is_held(self._log.store.session(self.session_id), self._log.runtime)
+        return Hold(self._log.store.session(self.session_id), self._log.runtime).is_held
 
     def check_free(self) -> SessionRow:
         """Raise SessionRunning if a run has the session's lease; return the row."""
-        return self._log.raise_if_leased()
+        row = self._log.store.session(self.session_id)
+        require_free(row, self._log.runtime)
+        return row
 
     def inbox(self, limit: int | None = None) -> list[QueuedInput]:
         """Read the queued inputs, oldest first."""
@@ -419,7 +421,7 @@ class StoreReader:
 
     def is_held(self, row: SessionRow) -> bool:
         """Whether a run has the lease of the session of this row."""
-        return is_held(row, self._runtime)
+        return Hold(row, self._runtime).is_held
 
     def headings(self, rows: Sequence[SessionRow]) -> dict[str, str]:
         """Return what to call each session in one line."""

@@ -26,7 +26,7 @@ from oakleaf.core.entries import Effects, Entry, check_effects
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import total
 from oakleaf.errors import InvalidOperation, SessionRunning
-from oakleaf.log.lease import is_held
+from oakleaf.log.lease import Hold
 from oakleaf.log.log import Log
 from oakleaf.log.request import Committed
 from oakleaf.log.threads import run_blocking
@@ -326,7 +326,7 @@ def cancel_turn(log: Log) -> None:
     """
     while True:
         row = log.refresh()
-        if is_held(row, log.runtime):
+        if Hold(row, log.runtime).is_held:
             log.record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
             return None
         loop = build_loop(Writer(log, None), RunSetup([], {}, Limits()))

@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from oakleaf.errors import plural, short_holder
-from oakleaf.log.lease import interrupt, is_gone, is_stuck
+from oakleaf.log.lease import Hold, interrupt
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
 from oakleaf.stores.base import Finding, SessionQuery, SessionRow, StoreBackend
@@ -49,12 +49,13 @@ def _running_sessions(
     for row in store.all_sessions(SessionQuery(status="running")):
         progress()
         holder = short_holder(row.holder or "")
-        if is_stuck(row, runtime):
+        hold = Hold(row, runtime)
+        if hold.is_stuck:
             stuck += 1
             if stuck <= MOST_NAMED:
                 message = f"{row.session_id} is marked running, but its runner {holder} is gone"
                 yield Finding("problem", message, _resume_hint(row))
-        elif row.holder is not None and row.lease_until is None and is_gone(row.holder, runtime) is None:
+        elif row.holder is not None and row.lease_until is None and hold.is_gone is None:
             minutes = (runtime.now() - row.updated_at) // 60_000_000
             yield Finding(
                 "warning",
@@ -127,7 +128,7 @@ def _failed_sessions(store: StoreBackend, runtime: Runtime, count: int) -> Itera
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
     """Return the sessions whose runners are gone, without those that a worker takes over."""
     rows = store.all_sessions(SessionQuery(status="running"))
-    return [row for row in rows if is_stuck(row, runtime) and not _is_run_by_task(row)]
+    return [row for row in rows if Hold(row, runtime).is_stuck and not _is_run_by_task(row)]
 
 
 def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:

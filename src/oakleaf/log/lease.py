@@ -47,7 +47,7 @@ class Lease:
 
     def take(self, row: SessionRow) -> None:
         """Take the lease, given the row as last read. `SessionRunning` if another has it and is not known to be gone."""
-        abandoned = row.fence if row.holder is not None and is_gone(row.holder, self._runtime) else None
+        abandoned = row.fence if Hold(row, self._runtime).is_gone else None
         self._announce()
         now = self._runtime.now()
         self._renewal = _clocks()  # before the write: it may wait for other writers
@@ -59,7 +59,7 @@ class Lease:
 
         `SessionRunning` as for `take`.
         """
-        check_free(row, self._runtime)
+        require_free(row, self._runtime)
         self._announce()
         self._renewal = _clocks()
         self.fence = row.fence + 1
@@ -103,31 +103,41 @@ class Lease:
             on_tick()
 
 
-def is_gone(holder: str, runtime: Runtime) -> bool | None:
-    """Whether the run that holds a lease has ended; None if that cannot be known from this process."""
-    process, _, _ = holder.rpartition("#")
-    answer = runtime.is_gone(process)
-    return holder not in _alive if not answer and process == runtime.holder() else answer
+class Hold(NamedTuple):
+    """Who runs a session, as the session's row says and as far as this process can know."""
+
+    row: SessionRow
+    runtime: Runtime
+
+    @property
+    def is_gone(self) -> bool | None:
+        """Whether the run that has the lease has ended; None if this process cannot know."""
+        holder = self.row.holder
+        if holder is None:
+            return False
+        process, _, _ = holder.rpartition("#")
+        answer = self.runtime.is_gone(process)
+        return holder not in _alive if not answer and process == self.runtime.holder() else answer
+
+    @property
+    def is_held(self) -> bool:
+        """Whether a run has the lease: the lease has not expired, and the holder is not known to be gone."""
+        is_expired = (self.row.lease_until or 0) <= self.runtime.now()
+        return self.row.holder is not None and not is_expired and not self.is_gone
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the session is marked running although the runner is dead or the lease has expired."""
+        row = self.row
+        if row.status != "running" or row.holder is None:
+            return False
+        is_expired = row.lease_until is not None and row.lease_until <= self.runtime.now()
+        return is_expired or bool(self.is_gone)
 
 
-def is_held(row: SessionRow, runtime: Runtime) -> bool:
-    """Whether a run has the lease: it has not expired, and its holder is not known to be gone."""
-    if row.holder is None or (row.lease_until or 0) <= runtime.now():
-        return False
-    return not is_gone(row.holder, runtime)
-
-
-def is_stuck(row: SessionRow, runtime: Runtime) -> bool:
-    """Whether it is marked running although its runner is dead or its lease has expired."""
-    if row.status != "running" or row.holder is None:
-        return False
-    is_expired = row.lease_until is not None and row.lease_until <= runtime.now()
-    return is_expired or bool(is_gone(row.holder, runtime))
-
-
-def check_free(row: SessionRow, runtime: Runtime) -> None:
+def require_free(row: SessionRow, runtime: Runtime) -> None:
     """Raise `SessionRunning` if a run has the lease."""
-    if is_held(row, runtime):
+    if Hold(row, runtime).is_held:
         raise SessionRunning(row.session_id, row.holder, row.lease_until)
 
 

@@ -48,7 +48,7 @@ from oakleaf.log.changes import (
     turn_status,
     with_data,
 )
-from oakleaf.log.lease import check_free
+from oakleaf.log.lease import require_free
 from oakleaf.log.new_session import check_names
 from oakleaf.log.original_calls import restore_call
 from oakleaf.log.position import Position
@@ -496,7 +496,7 @@ class Log:
             return self._timed_commit(change)
         except SessionRunning:
             row = self.store.session(self.session_id)
-            check_free(row, self.runtime)
+            require_free(row, self.runtime)
             return self._timed_commit(replace(change, fence=row.fence))
 
     def _timed_commit(self, change: Change) -> CommitResult:
@@ -548,7 +548,9 @@ class Log:
         Only notes can come between, because the runner holds the session. Anything else is raised as stale.
         """
         if request.move_to is not None and request.fence is None:
-            self.raise_if_running()  # its runner has written since, which says more
+            row = self.store.session(self.session_id)
+            if row.status == "running":
+                require_free(row, self.runtime)  # its runner has written since, which says more
             raise stale
         if request.fence is None and not self.follows_notes:
             raise stale
@@ -578,7 +580,7 @@ class Log:
             return build_entries(cursor, drafts, at, redactor=self.runtime.redactor)
         except (OpenBatch, OrphanResult):
             if fence is None:  # the batch waits for the runner's results, not for the caller's
-                check_free(self.store.session(self.session_id), self.runtime)
+                require_free(self.store.session(self.session_id), self.runtime)
             raise
 
     def _note_originals(self, drafts: Sequence[Draft], written: EntryBatch) -> None:
@@ -763,17 +765,6 @@ class Log:
         row = {"status": "idle", "error": None}
         request = Request(move_to=self.leaf_at(turn - 1), facts=(refused,), row=row, fence=fence)
         return self.commit(request).fact_number
-
-    def raise_if_running(self) -> None:
-        row = self.store.session(self.session_id)
-        if row.status == "running":
-            check_free(row, self.runtime)
-
-    def raise_if_leased(self) -> SessionRow:
-        """Raise SessionRunning if a run holds the session's lease; return the row."""
-        row = self.store.session(self.session_id)
-        check_free(row, self.runtime)
-        return row
 
     def checkout(self, leaf: Leaf) -> Leaf:
         """Move to a position in this session's tree, or to the nearest legal one before it."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from oakleaf.core.tree_text import describe_message, one_line
-from oakleaf.log.lease import is_stuck
+from oakleaf.log.lease import Hold
 from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
 from oakleaf.stores.counts import CountColumn, count_by
 from oakleaf.stores.search import SearchHit
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def current_row(row: SessionRow, runtime: Runtime) -> SessionRow:
     """Return the row with its current status."""
-    return replace(row, status="interrupted") if is_stuck(row, runtime) else row
+    return replace(row, status="interrupted") if Hold(row, runtime).is_stuck else row
 
 
 def session_page(store: StoreBackend, query: SessionQuery, runtime: Runtime) -> SessionPage:
@@ -71,7 +71,7 @@ def count_sessions(
     running = store.sessions(
         replace(query, status="running", order="active", before=None, limit=counts["running"])
     )
-    stuck = sum(is_stuck(row, runtime) for row in running.sessions)
+    stuck = sum(Hold(row, runtime).is_stuck for row in running.sessions)
     now = {"running": counts["running"] - stuck, "interrupted": counts.get("interrupted", 0) + stuck}
     return {status: min(count, MAX_COUNT) for status, count in (counts | now).items() if count}
 

@@ -193,15 +193,12 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
                 return True
         return self.move_to is not None
 
-    def refuse_if_held(self, holder: str | None, lease_until: int | None) -> None:
-        """Raise SessionRunning if the session, held as this says, refuses the change."""
-        if holder is not None and (lease_until or 0) > self.at and self.needs_free_session:
-            raise SessionRunning(self.session_id, holder, lease_until)
-
     def check(self, row: WriteGuard, find: Callable[[str], CommitResult | None]) -> CommitResult | None:
-        """Return None if it may be written now, or what was recorded before under its key; raise if it may not.
+        """Return None if the change may be written now, or what was recorded before under its key; raise if it may not.
 
-        `find` looks a key up in the journal. A store asks in the transaction that writes.
+        The one order of refusals, for every store, asked in the transaction that writes: a known key of a caller, the
+        trash, the fence, a key that Oakleaf made and that moved the leaf, the lease, the leaf. `find` looks a key up in
+        the journal.
         """
         if is_callers_key(self.key) and (earlier := find(self.key)) is not None:
             return earlier
@@ -209,14 +206,15 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
             raise SessionTrashed(self.session_id)
         if self.fence is not None and self.fence != row.fence:
             raise Fenced(self.session_id, self.fence, row.fence)
-        if self.after is None or self.after == row.leaf:
-            self.refuse_if_held(row.holder, row.lease_until)
-            return None
-        earlier = find(self.key)
-        if earlier is None:
-            self.refuse_if_held(row.holder, row.lease_until)
+        is_stale = self.after is not None and self.after != row.leaf
+        if is_stale and (earlier := find(self.key)) is not None:
+            return earlier
+        is_held = row.holder is not None and (row.lease_until or 0) > self.at
+        if is_held and self.needs_free_session:
+            raise SessionRunning(self.session_id, row.holder, row.lease_until)
+        if self.after is not None and is_stale:
             raise StaleLeaf(self.session_id, self.after, row.leaf)
-        return earlier
+        return None
 
     def journal(self, row: SessionRow, leaf: Leaf) -> list[Fact]:
         """Return the facts it adds to the session's journal, its own first; `leaf` is where it leads."""

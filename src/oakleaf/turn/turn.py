@@ -30,7 +30,7 @@ from oakleaf.errors import (
 )
 from oakleaf.log.changes import check_callers_key
 from oakleaf.log.keyed_turn import KeyedTurn, RecordedSteps, find_turn
-from oakleaf.log.lease import Lease
+from oakleaf.log.lease import Lease, require_free
 from oakleaf.log.log import Log
 from oakleaf.log.request import Committed
 from oakleaf.log.turn_start import trigger_columns
@@ -117,7 +117,7 @@ class Turn:
                 else:
                     self._continue()
             except (StaleLeaf, Fenced) as error:  # another process has run the session since it was read
-                self._log.raise_if_leased()
+                require_free(self._log.store.session(self._log.session_id), self._log.runtime)
                 if isinstance(error, StaleLeaf) and recorded is None and draft is not None:
                     raise
         return self

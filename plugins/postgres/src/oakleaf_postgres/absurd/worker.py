@@ -49,7 +49,7 @@ from oakleaf.errors import (
     TurnFailed,
 )
 from oakleaf.ext import environment_secrets
-from oakleaf.log.lease import check_free
+from oakleaf.log.lease import require_free
 from oakleaf.log.runtime import Runtime, real_runtime
 from oakleaf.models.base import Model
 from oakleaf.stores.tasks import DEFAULT_QUEUE
@@ -541,7 +541,7 @@ class TaskRun:
         """Fail a turn for which this worker has no agent. If it was ended elsewhere meanwhile, return the task's result."""
         if not self._has_work(log):
             return self._result(log)
-        check_free(log.refresh(), self._runtime)
+        require_free(log.refresh(), self._runtime)
         unknown = UnknownAgent(self._params.agent, list(self._worker.agents))
         self._record_failure(log, unknown)
         raise unknown
@@ -556,7 +556,7 @@ class TaskRun:
     def give_up(self, deaths: Deaths) -> None:
         """End the turn as failed and raise PoisonTask: the processes that ran its step died."""
         row = self._store.session(self._params.session)
-        check_free(row, self._runtime)
+        require_free(row, self._runtime)
         log = ClaimedLog(self._store, row, self._runtime, self._claim)
         poison = PoisonTask(
             row.session_id, self._claim.task_id, self._worker.queue, deaths.total, deaths.last

@@ -12,7 +12,7 @@ much). If it wrote nothing, or needs more than the statement can say (blobs, a b
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct
@@ -23,7 +23,7 @@ from oakleaf.core.codec import to_json
 from oakleaf.core.drafts import Blob, NewEntry
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Totals, total
-from oakleaf.errors import Fenced, InvalidPosition, MissingBlob, NotFound, SessionTrashed, StaleLeaf
+from oakleaf.errors import InvalidPosition, MissingBlob, NotFound
 from oakleaf.stores.base import MADE_KEY, SETTABLE_COLUMNS, Change, CommitResult, is_callers_key
 from oakleaf.stores.sql.rows import call_row, entry_row
 from oakleaf.stores.sql.session_rows import json_text
@@ -127,8 +127,8 @@ class PostgresHead(Struct, frozen=True):
     owner: str | None
     can_extend: bool
     """Its leaf is the last entry of a branch of its own."""
-    lease: tuple[str | None, int | None]
-    """Holder and end."""
+    holder: str | None
+    lease_until: int | None
 
 
 def fits_statement(change: Change) -> bool:
@@ -385,28 +385,18 @@ def lock_head(writer: Connection, session_id: str, owner: str | None) -> Postgre
     row = writer.execute(SELECT_HEAD, {"id": session_id, "owner": owner}).fetchone()
     if row is None:
         raise NotFound(session_id)
-    number, branch, seq, facts, calls, fence, trashed_at, row_owner, *lease, is_own, tail = row
+    number, branch, seq, facts, calls, fence, trashed_at, row_owner, holder, until, is_own, tail = row
     can_extend = bool(is_own) and (tail is None or tail == seq)
     leaf = Leaf(branch, seq)
-    return PostgresHead(
-        number, leaf, facts, calls, fence, trashed_at, row_owner, can_extend, (lease[0], lease[1])
-    )
+    return PostgresHead(number, leaf, facts, calls, fence, trashed_at, row_owner, can_extend, holder, until)
 
 
 def commit_locked(writer: Connection, change: Change, space: str, owner: str | None) -> CommitResult:
     """Write any change in the transaction that is open, or raise why it is refused."""
     head = lock_head(writer, change.session_id, owner)
-    if is_callers_key(change.key):
-        fact = writer.execute(SELECT_CALLERS_KEY, (head.number, change.key)).fetchone()
-        if fact is not None:
-            return repeat_of(fact, head.leaf)
-    if head.trashed_at is not None:
-        raise SessionTrashed(change.session_id)
-    if change.fence is not None and change.fence != head.fence:
-        raise Fenced(change.session_id, change.fence, head.fence)
-    if change.after is not None and change.after != head.leaf:
-        return _earlier_result(writer, change, head)
-    change.refuse_if_held(*head.lease)
+    earlier = change.check(head, partial(_find_change, writer, head))
+    if earlier is not None:
+        return earlier
     check_blobs(writer, space, change.entries, change.blobs)
     insert_blobs(writer, space, change.blobs, change.at, change.entries)
     parent = head.leaf if change.move_to is None else change.move_to
@@ -421,17 +411,14 @@ def commit_locked(writer: Connection, change: Change, space: str, owner: str | N
     return done
 
 
-def _earlier_result(writer: Connection, change: Change, head: PostgresHead) -> CommitResult:
-    """The leaf has moved: either this very change moved it, or the writer is stale.
+def _find_change(writer: Connection, head: PostgresHead, key: str) -> CommitResult | None:
+    """Return what was recorded under a key.
 
     There is no index on a key that Oakleaf made: it would cost every append, and only a late writer pays for this scan.
     """
-    assert change.after is not None
-    fact = writer.execute(SELECT_KEY, (head.number, change.key)).fetchone()
-    if fact is None or fact[3] is None:
-        change.refuse_if_held(*head.lease)
-        raise StaleLeaf(change.session_id, change.after, head.leaf)
-    return repeat_of(fact, head.leaf)
+    query = SELECT_CALLERS_KEY if is_callers_key(key) else SELECT_KEY
+    fact = writer.execute(query, (head.number, key)).fetchone()
+    return None if fact is None else repeat_of(fact, head.leaf)
 
 
 def repeat_of(fact: Sequence[Any], present: Leaf) -> CommitResult:
