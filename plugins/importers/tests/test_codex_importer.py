@@ -121,7 +121,7 @@ class TestARollout:
     ) -> None:
         write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE)
         session, _ = import_one(store, "codex", tmp_path)
-        assert store.session(session.session_id).log.seeds == 3
+        assert session.row.seed_count == 3
         assert session.request("openai")["instructions"].startswith("You write code.")
         assert [entry.turn for entry in entries_of(session)] == [0, 0, 0, 4, 4, 4, 4, 4, 4]
 
