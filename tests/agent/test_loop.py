@@ -39,7 +39,7 @@ from oakleaf import (
 )
 from oakleaf.agent.compaction_plan import Sizes
 from oakleaf.agent.loop import build_loop
-from oakleaf.agent.tasks import RunSetup
+from oakleaf.agent.policy import local_run
 from oakleaf.agent.writer import Writer
 from oakleaf.core.context import Item
 from oakleaf.core.drafts import Draft, ExtraFact
@@ -1183,7 +1183,8 @@ class TestStreaming:
         session = oakleaf.Store(store.backend, runtime).start("support")
         model = ScriptedModel(["word " * 400])
 
-        loop = build_loop(CountingWriter(session.log, model), RunSetup([model], {}, NOW))
+        policy = local_run([model], {}, NOW)
+        loop = build_loop(CountingWriter(session.log, policy), policy)
         asyncio.run(loop.run("q"))
         assert len(saved) == 2000 // 400
 

@@ -336,7 +336,7 @@ class LimitChecker:
         self.limits = limits
         self._writer, self._parent = writer, parent
 
-    def narrow(self, session_limits: Mapping[str, Any]) -> None:
+    def narrow(self, session_limits: Mapping[str, Any] | None) -> None:
         self.limits = narrow(self.limits, session_limits)
 
     async def check_turn(self, turns: int, next_call: NextCall) -> LimitHit | None:

@@ -8,7 +8,6 @@ model caller gets answers, the tool runner runs tool calls; limits and compactio
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from oakleaf.agent.call_status import CallStatus, read_call_status
@@ -17,8 +16,9 @@ from oakleaf.agent.events import Emit, Event, StopRun, answer_data, ignore
 from oakleaf.agent.import_plan import accept_import, require_accepted
 from oakleaf.agent.limits import LimitChecker, LimitHit, NextCall
 from oakleaf.agent.model_call import ModelCaller
+from oakleaf.agent.policy import RunPolicy
 from oakleaf.agent.start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
-from oakleaf.agent.tasks import RunSetup, TaskRunner
+from oakleaf.agent.tasks import TaskRunner
 from oakleaf.agent.tool_batch import ToolRunner
 from oakleaf.agent.tools.tool import error_text
 from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
@@ -57,16 +57,12 @@ class Loop:
         tool_runner: ToolRunner,
         limits: LimitChecker,
         compactor: Compactor,
-        *,
-        takes_inbox: bool = True,
-        accepts_imported: bool = False,
-        about: Mapping[str, Any] | None = None,
+        policy: RunPolicy,
     ) -> None:
         self.writer, self.log = writer, writer.log
         self.model_caller, self.tool_runner = model_caller, tool_runner
         self.limits, self.compactor = limits, compactor
-        self._takes_inbox, self._accepts_imported = takes_inbox, accepts_imported
-        self._about: Mapping[str, Any] = about or {}
+        self._goes_on, self._about = policy.goes_on, policy.recorded.about
         self._is_first_turn = False
         self._is_driving = self._is_cancel_requested = self._is_stopping = False
         self.first_number = 0
@@ -92,8 +88,8 @@ class Loop:
             self.writer.check(row)
             original_content, content = content, content if recorded is None else None
             self.model_caller.check_options()
-            for session_limits in self.writer.session_limits():
-                self.limits.narrow(session_limits)
+            if self.model_caller.answers.recording is None:  # it has the effects of the session's limits
+                self.limits.narrow(self.writer.settings().limits)
             for warning in await self.tool_runner.connect():
                 emit(warning)
             if content is None:
@@ -142,11 +138,11 @@ class Loop:
     async def _run(self, content: Message | None, row: SessionRow, key: str | None) -> None:
         try:
             self._is_first_turn = not row.turns
-            if content is not None and self._takes_inbox and self.writer.queued:
+            if content is not None and self._goes_on.takes_inbox and self.writer.queued:
                 await self._run_after_queued(content, key)
             else:
                 await self._turn(content, row, key=key)
-            if self._takes_inbox:
+            if self._goes_on.takes_inbox:
                 await self._run_inbox()
         except asyncio.CancelledError:
             await run_uncancelled(self._cancel_turn())
@@ -162,6 +158,8 @@ class Loop:
 
     async def _require_tools(self) -> None:
         """Refuse to resume calls whose tools only another process has: a result that says so would spoil them."""
+        if not self._goes_on.needs_tools:
+            return
         status = await self.tool_runner.call_status()
         missing = status.needing_tool(self.log.cursor.open_calls, self.tool_runner.tools)
         if missing:
@@ -172,9 +170,10 @@ class Loop:
         if not row.imported_facts:
             return
         tools, run_blocking = self.tool_runner.allowed(), self.writer.run_blocking
-        if self._accepts_imported:
+        if self._goes_on.accepts_imported:
             await run_blocking(accept_import, self.log)
-        await run_blocking(require_accepted, self.log, tools, calls=is_resumed, inputs=self._takes_inbox)
+        takes_inbox = self._goes_on.takes_inbox
+        await run_blocking(require_accepted, self.log, tools, calls=is_resumed, inputs=takes_inbox)
 
     def _watch_cancel_requests(self, row: SessionRow) -> None:
         """Cancel the open turn, and not the task that iterates over it, when a person requests it from elsewhere."""
@@ -382,7 +381,7 @@ class Loop:
                     compacted = await self.compactor.fit(model, caller)
                     if compacted is not None:
                         self._emit(compacted)
-                    await caller.call(model, self._emit)
+                    await caller.ask(model, self._emit)
                     return True
                 except Overloaded as overloaded:
                     error = overloaded
@@ -491,10 +490,13 @@ class Loop:
         await self.writer.record(Record("turn_ended", data, row | ended))
 
     async def _cancel_turn(self) -> None:
-        """Close every open call and the turn, so that the session stays valid and takes the next input."""
+        """Close every open call and the turn, so that the session stays valid and takes the next input. Or leave the turn
+        as a crash does, if the policy says so."""
         if not self.log.cursor.turn or self.writer.is_lost:
             return
         await self.writer.drop_announced_call()
+        if self._goes_on.cancel == "leave":
+            return
         status = await self.writer.run_blocking(read_call_status, self.log)
         await self.tool_runner.tasks.cancel(status.tasks)
         results = [
@@ -513,19 +515,10 @@ def _refusal_event(limit: LimitHit, journal_number: int | None = None) -> Event:
     return Event("session:turn_completed", data, journal_number)
 
 
-def build_loop(writer: Writer, setup: RunSetup, parent: LimitChecker | None = None) -> Loop:
-    """Build a loop with the usual collaborators; `parent` checks the limits of the session that runs this one as a task."""
-    checker = LimitChecker(writer, setup.limits, parent)
-    tasks = TaskRunner(writer, setup.models, checker, build_loop, setup.effects)
-    tool_runner = ToolRunner(writer, setup.tools, tasks, setup.sources, setup.effects)
-    caller = ModelCaller(writer, setup.models, tool_runner, checker, setup.options)
-    compactor = Compactor(writer, checker)
-    return Loop(
-        writer,
-        caller,
-        tool_runner,
-        checker,
-        compactor,
-        accepts_imported=setup.accepts_imported,
-        about=setup.about,
-    )
+def build_loop(writer: Writer, policy: RunPolicy, parent: LimitChecker | None = None) -> Loop:
+    """Build a loop with its collaborators; `parent` checks the limits of the session that runs this one as a task."""
+    checker = LimitChecker(writer, policy.limits, parent)
+    tasks = TaskRunner(writer, policy.answers.models, checker, build_loop, policy.tools.effects)
+    tool_runner = ToolRunner(writer, policy.tools, tasks)
+    caller = ModelCaller(writer, policy.answers, tool_runner, checker)
+    return Loop(writer, caller, tool_runner, checker, Compactor(writer, checker), policy)

@@ -7,13 +7,15 @@ when to stop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from msgspec.structs import replace
 
+from oakleaf.agent.call_meter import Reservation, reservation_data
 from oakleaf.agent.events import Emit, Event, answer_data
 from oakleaf.agent.limits import LimitChecker
+from oakleaf.agent.policy import Answers
 from oakleaf.agent.prompt_window import trim
 from oakleaf.agent.tool_batch import ToolRunner
 from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
@@ -49,22 +51,27 @@ class ModelCaller:
     def __init__(
         self,
         writer: Writer,
-        models: Sequence[Model],
+        answers: Answers,
         tool_runner: ToolRunner,
         limits: LimitChecker,
-        options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.writer, self.log, self.models = writer, writer.log, models
+        self.writer, self.log = writer, writer.log
+        self.answers, self.models, self._options = answers, answers.models, answers.options
         self.tool_runner, self.limits = tool_runner, limits
-        self._options = options
         self._buffer: StreamBuffer | None = None
         self._trimmed: tuple[Context, Context] | None = None
         """A context and the part of it that the limit on messages leaves."""
         self._failed_usage: Usage | None = None  # of a call that was paid for and gave no usable answer
 
     async def prepare(self) -> Event | None:
-        """Called before each model call of a turn; an event ends the turn instead of the call."""
-        return None
+        """Called before each model call of a turn. The event of a turn that ends where its recording has no answer."""
+        await self.writer.append_host_entries()
+        recording = self.answers.recording
+        if recording is None or recording.has_answer(self.log.cursor.step):
+            return None
+        status = {"status": "interrupted"}
+        await self.writer.record(Record("turn_ended", status, status))
+        return Event("session:turn_completed", {"stop_reason": "unanswered"}, self.writer.journal_number)
 
     def context(self) -> Context:
         """Return the context of the next call."""
@@ -108,18 +115,23 @@ class ModelCaller:
 
     def check_options(self) -> None:
         """Raise before anything is written: `InvalidOption` if a model of the chain lacks one of the options,
-        `SecretInName` if one of this run contains a secret."""
+        `SecretInName` if one of this run contains a secret. No provider is sent those of a recording."""
+        if self.answers.recording is not None:
+            return
         self.log.runtime.redactor.check_options(self._options)
         for model in self.models:
             check_options(model.provider, self.all_options())
 
     def changed_settings(self) -> list[Draft]:
         """Return the settings that the next call has and the path does not tell, to be appended before the call."""
+        if self.answers.recording is not None:
+            return []
         settings = self.writer.settings()
+        effects = self.tool_runner.box.effects
         new = Settings(
             options=contexts.changed_options(settings.options, self._options),
             endpoints=_changed_endpoints(self.models[0], settings) if self.models else None,
-            effects=None if self.tool_runner.effects == settings.effects else self.tool_runner.effects,
+            effects=None if effects == settings.effects else effects,
         )
         tools = self.tool_runner.tool_set()
         if tools is None or tools.definitions == settings.tool_definitions:
@@ -131,13 +143,42 @@ class ModelCaller:
         """The part of the answer in flight that was shown."""
         return "" if self._buffer is None else self._buffer.text
 
-    async def call(self, model: Model, emit: Emit) -> None:
+    async def ask(self, model: Model, emit: Emit) -> None:
+        """Append the answer of the recording, or call the model; a meter allows the call first."""
+        recording, meter = self.answers.recording, self.answers.meter
+        if recording is not None:
+            await self.append_answer(model, recording.answer())
+            return
+        if meter is None:
+            await self._call(model, emit)
+            return
+        reserved = await meter.reserve(model, self.request())
+        cost: int | None = None
+        try:
+            await self._call(model, emit, reserved)
+            cost = self._latest_cost()
+        except (Overloaded, ModelUnavailable):  # refused, so it was not charged
+            cost = 0
+            raise
+        finally:
+            await meter.settle(reserved, cost)
+
+    def _latest_cost(self) -> int | None:
+        call = next(reversed(self.writer.model_calls.values()))
+        return None if call.price is None else call.price.microcents
+
+    async def _call(self, model: Model, emit: Emit, reserved: Reservation | None = None) -> None:
         """Make one call and append its answer. However it ends, the text that was shown is kept."""
         endpoints = _changed_endpoints(model, self.writer.settings())
         if endpoints is not None:  # the next model of the chain
             await self.writer.append(Draft(Settings(endpoints=endpoints)), calls=[])
-        if self.writer.call_id is None:  # after a resume or a failure: no earlier commit announced it
-            await self.writer.record(Record("call_started", calls=[self.writer.announce_call(model)]))
+        if (
+            self.writer.call_id is None
+        ):  # after a resume or a failure, or metered: no earlier commit announced it
+            call = self.writer.announce_call(model)
+            # What the call may cost is durable before it is made: after a crash nothing else tells.
+            about = None if reserved is None else reservation_data(call, reserved)
+            await self.writer.record(Record("call_started", about, calls=[call]))
         self._buffer = buffer = StreamBuffer(self.log.runtime.redactor)
         try:
             event = await self._finish(model, await self._stream(model, buffer, emit))
@@ -208,10 +249,14 @@ class ModelCaller:
             # What the server turned out to demand comes before the answer: that is how it was asked for it.
             endpoints = _changed_endpoints(model, self.writer.settings(), answer.endpoint)
             before = [] if endpoints is None else [Draft(Settings(endpoints=endpoints))]
-        price = await self.writer.price(model, answer.usage, answer.units)
-        call = self.writer.ledger_row(model, answer.usage, price, is_answered=True, settings=len(before))
+        calls = []
+        if self.answers.recording is None:
+            price = await self.writer.price(model, answer.usage, answer.units)
+            calls = [
+                self.writer.ledger_row(model, answer.usage, price, is_answered=True, settings=len(before))
+            ]
         drafts, leaf = (*before, draft), self.writer.leaf
-        append = Append(drafts, leaf, [call], replaces_call=True, starts=starts)
+        append = Append(drafts, leaf, calls, replaces_call=bool(calls), starts=starts)
         appended = await self.writer.commit_append(append)
         seq = appended.leaf.seq
         self.writer.own_answers.add(seq)
@@ -220,6 +265,9 @@ class ModelCaller:
         return appended
 
     async def record_failure(self, model: Model, error: ModelError) -> None:
+        """Record a call that gave no answer. A recording that has none was not called."""
+        if self.answers.recording is not None:
+            return
         usage = self._failed_usage or error.usage
         price = await self.writer.price(model, usage, None)
         call = self.writer.ledger_row(model, usage, price, is_answered=False)
@@ -230,7 +278,9 @@ class ModelCaller:
         await self.writer.record(Record("call_failed", data, calls=[call], replaces_call=True))
 
     async def _save(self, buffer: StreamBuffer) -> None:
-        await self.writer.run_blocking(self.writer.save_draft, buffer.mark_saved(self.log.runtime.now()))
+        text = buffer.mark_saved(self.log.runtime.now())
+        if self.writer.recorded.drafts:
+            await self.writer.run_blocking(self.writer.save_draft, text)
 
 
 def refusal_data(call_id: str, error: ModelError) -> dict[str, str]:

@@ -19,7 +19,7 @@ from oakleaf.agent.cancellation import CANCEL_REQUESTED
 from oakleaf.agent.events import Emit, Event, RunResult, StopRun, fact_event, run_result
 from oakleaf.agent.limits import Limits
 from oakleaf.agent.loop import Loop, build_loop
-from oakleaf.agent.tasks import RunSetup
+from oakleaf.agent.policy import local_run
 from oakleaf.agent.tools.sources import ToolLike, for_one_turn, split_tools
 from oakleaf.agent.writer import Writer
 from oakleaf.core.entries import Effects, Entry, check_effects
@@ -309,13 +309,19 @@ def start_run(
     models = resolve_models(model)
     for one in models:
         check_options(one.provider, options)
-    writer = Writer(log, models[0], is_one_shot=one_shot)
     by_name, sources = split_tools(tools)
     sources = for_one_turn(sources) if one_shot else sources
-    setup = RunSetup(
-        models, by_name, limits or Limits(), options, sources, accept_imported, about or {}, effects
+    policy = local_run(
+        models,
+        by_name,
+        limits or Limits(),
+        options=options,
+        sources=sources,
+        effects=effects,
+        accepts_imported=accept_imported,
+        about=about,
     )
-    return Run(build_loop(writer, setup), content, key, previous)
+    return Run(build_loop(Writer(log, policy, is_one_shot=one_shot), policy), content, key, previous)
 
 
 def cancel_turn(log: Log) -> None:
@@ -329,7 +335,8 @@ def cancel_turn(log: Log) -> None:
         if Hold(row, log.runtime).is_held:
             log.record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
             return None
-        loop = build_loop(Writer(log, None), RunSetup([], {}, Limits()))
+        policy = local_run([], {}, Limits())
+        loop = build_loop(Writer(log, policy), policy)
         try:
             with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this one
                 return thread.submit(asyncio.run, loop.close()).result()

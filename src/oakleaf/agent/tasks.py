@@ -7,18 +7,17 @@ twice. A child that waits for a person leaves its tool through `TaskNeedsApprova
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
-
-from msgspec import Struct
+from typing import TYPE_CHECKING
 
 from oakleaf.agent.call_status import pending_approvals
 from oakleaf.agent.events import Emit, Event, ignore
-from oakleaf.agent.limits import LimitChecker, Limits
+from oakleaf.agent.limits import LimitChecker
+from oakleaf.agent.policy import RunPolicy, local_run
 from oakleaf.agent.task_line import MAX_TASK_DEPTH, ancestors, is_task_of
-from oakleaf.agent.tools.sources import ToolSource, for_one_turn, split_tools
-from oakleaf.agent.tools.tool import TaskNeedsApproval, TaskOptions, Tool
+from oakleaf.agent.tools.sources import for_one_turn, split_tools
+from oakleaf.agent.tools.tool import TaskNeedsApproval, TaskOptions
 from oakleaf.agent.writer import Writer
 from oakleaf.core.context import merge_options
 from oakleaf.core.drafts import Draft, build_entries
@@ -35,25 +34,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.loop import Loop
 
 
-class RunSetup(Struct, frozen=True):
-    """What a run works with: the chain of models, the tools, the limits."""
-
-    models: Sequence[Model]
-    tools: Mapping[str, Tool]
-    limits: Limits
-    options: Mapping[str, Any] | None = None
-    """Options of the model's calls, which hold from here on."""
-    sources: Sequence[ToolSource] = ()
-    """Their tools are added when the loop runs."""
-    accepts_imported: bool = False
-    """Whether what an import left open may run."""
-    about: Mapping[str, Any] = {}
-    """What the caller says of the turn: its trigger and its policy."""
-    effects: Effects | None = None
-    """What becomes of an unsafe call that a path which was left has made, from here on. None: as the path says."""
-
-
-BuildLoop = Callable[[Writer, RunSetup, LimitChecker | None], "Loop"]
+BuildLoop = Callable[[Writer, RunPolicy, LimitChecker | None], "Loop"]
 """How the loop of a child is built: `loop.build_loop`, passed in because loops run tasks and tasks run loops."""
 
 
@@ -88,7 +69,9 @@ class TaskRunner:
         if task.models is None and is_new:
             options = merge_options(self._writer.settings().options, options)
         models, limits = task.models or self._models, task.limits or self._limits.limits
-        setup = RunSetup(models, tools, limits, options, for_one_turn(sources), effects=self._effects)
+        policy = local_run(
+            models, tools, limits, options=options, sources=for_one_turn(sources), effects=self._effects
+        )
 
         def note(event: Event) -> None:
             nonlocal error
@@ -98,7 +81,7 @@ class TaskRunner:
                 self.warnings.append(event)
 
         while is_new or log.cursor.turn:
-            await self._child(log, setup).run(text if is_new else None, emit=note)
+            await self._child(log, policy).run(text if is_new else None, emit=note)
             if not log.cursor.open_calls:
                 break
             approvals = await run_blocking(pending_approvals, log)
@@ -113,13 +96,12 @@ class TaskRunner:
             try:
                 log = await self._writer.run_blocking(_open_task, self._writer.log, child)
                 if log is not None:
-                    await self._child(log, RunSetup(self._models, {}, self._limits.limits)).close()
+                    await self._child(log, local_run(self._models, {}, self._limits.limits)).close()
             except (NotFound, SessionTrashed, SessionRunning):
                 pass  # deleted, or another process drives it on its own
 
-    def _child(self, log: Log, setup: RunSetup) -> Loop:
-        writer = Writer(log, setup.models[0] if setup.models else None)
-        return self._build_loop(writer, setup, self._limits)
+    def _child(self, log: Log, policy: RunPolicy) -> Loop:
+        return self._build_loop(Writer(log, policy), policy, self._limits)
 
 
 def _final_answer(log: Log, error: str) -> str:

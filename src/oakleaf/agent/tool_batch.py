@@ -17,8 +17,9 @@ from oakleaf.agent.call_status import CallPosition, CallStatus, read_call_status
 from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, has_left_paths, reused_result
 from oakleaf.agent.events import Emit, Event, ignore
 from oakleaf.agent.import_plan import require_accepted
+from oakleaf.agent.policy import ToolBox
 from oakleaf.agent.tasks import TaskRunner, task_id
-from oakleaf.agent.tools.sources import Connections, ToolSource
+from oakleaf.agent.tools.sources import Connections
 from oakleaf.agent.tools.tool import (
     EarlierCall,
     Happened,
@@ -76,17 +77,13 @@ class ToolRunner:
     def __init__(
         self,
         writer: Writer,
-        tools: Mapping[str, Tool],
+        box: ToolBox,
         tasks: TaskRunner,
-        sources: Sequence[ToolSource] = (),
-        effects: Effects | None = None,
     ) -> None:
-        self.writer, self.log = writer, writer.log
-        self.effects = effects
-        """What this run says about unsafe calls that a path which was left has made; None: as the path says."""
-        self.tools, self.tasks = tools, tasks
+        self.writer, self.log, self.box, self.tasks = writer, writer.log, box, tasks
+        self.tools = box.tools
+        """All tools of the run, those of its sources included once they are connected."""
         self._emit: Emit = ignore
-        self._sources = sources
         self.connections: Connections | None = None
         """Those to the sources, once there are some. Closing them leaves them to the next run of the session, or ends them
         with all processes that they started."""
@@ -98,9 +95,9 @@ class ToolRunner:
 
     async def connect(self) -> list[Event]:
         """Connect to the sources and add their tools; return warnings about those that had ended since the last run."""
-        if not self._sources:
+        if not self.box.sources:
             return []
-        self.connections = Connections(self._sources, self.log.runtime.redactor, _session_key(self.log))
+        self.connections = Connections(self.box.sources, self.log.runtime.redactor, _session_key(self.log))
         self.tools = await self.connections.open(self.tools)
         about = {"code": "mcp_server_restarted", "session_id": self.log.session_id}
         return [Event("session:warning", about | {"message": why}) for why in self.connections.restarts]
@@ -109,23 +106,19 @@ class ToolRunner:
         """Return the tools in force at this leaf: those of the run that the session names and its settings allow."""
         names = self.writer.allowed_tools()
         if names is None:
-            return self.tools
-        return {name: self.tools[name] for name in names if name in self.tools}
+            return self.box.in_force(self.tools)
+        return self.box.in_force({name: self.tools[name] for name in names if name in self.tools})
 
     def tool_set(self) -> ToolSet | None:
         """Return the definitions of the tools in force; None if there are no tools, and there were none before."""
-        specs = [tool.spec for tool in self.allowed().values()]
-        repeatable = self.repeatable_tools()
-        if not specs and self.writer.settings().tool_definitions is None:
+        settings = self.writer.settings()
+        specs, repeatable = self.box.shown(self.allowed(), settings)
+        if not specs and settings.tool_definitions is None:
             return None
         if self._tool_set is None or (specs, repeatable) != self._tool_set[0]:
             definitions = define_tools(specs, self.log.runtime.redactor, repeatable)
             self._tool_set = (specs, repeatable), definitions
         return self._tool_set[1]
-
-    def repeatable_tools(self) -> set[str]:
-        """Return the names of the tools that declare that they may run again."""
-        return {name for name, tool in self.tools.items() if tool.effect != "unsafe"}
 
     async def call_status(self) -> CallStatus:
         """Return the status of the open calls, read from the journal unless this run knows it."""
@@ -192,6 +185,8 @@ class ToolRunner:
 
     async def has_left_paths(self) -> bool:
         """Whether unsafe calls may have been left behind on other paths; read once in a run."""
+        if not self.box.looks_back:
+            return False
         if self._has_left_paths is None:
             self._has_left_paths = await self.writer.run_blocking(has_left_paths, self.log)
         return self._has_left_paths
@@ -218,7 +213,7 @@ class ToolRunner:
         return await self.writer.run_blocking(find)
 
     def _effects_in_force(self) -> Effects:
-        return self.effects or effects_in_force(self.log)
+        return self.box.effects or effects_in_force(self.log)
 
     async def _reuse_results(
         self, open_calls: Sequence[OpenCall], earlier: Mapping[CallPosition, EarlierCall], emit: Emit
@@ -297,7 +292,7 @@ class ToolRunner:
             return call, tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
         if tool is None:
             return call, error_result(call.call, NO_TOOL)
-        if (refusal := tool.refusal(call.call)) is not None:
+        if (refusal := self.box.refusal(tool, call.call)) is not None:
             return call, refusal
         if (call.seq, call.index) in status.denied and not was_started:
             return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
@@ -332,15 +327,11 @@ class ToolRunner:
 
     def _read_input(self, call: OpenCall) -> CallInput:
         key = self.log.idempotency_key(call.seq, call.index)
-        return CallInput(self._original(call), key, self.log.state)
-
-    def _original(self, call: OpenCall) -> ToolCall | None:
-        """Return the call with the arguments to run it with; None if they are not known any more."""
-        return self.log.original_call(call)
+        return CallInput(self.box.original(self.log, call), key, self.log.state)
 
     async def _run(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
         try:
-            return await tool.run(context)
+            return await self.box.run(tool, context)
         except TaskNeedsApproval:
             approvals = context.pending_approvals
         if tool.effect != "unsafe" or tool.verify is not None:

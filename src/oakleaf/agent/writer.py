@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
+from oakleaf.agent.policy import RunPolicy
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.core.entries import PARTIAL, Entry, Settings
 from oakleaf.core.messages import Message
@@ -77,11 +78,18 @@ class Writer:
     """One run's access to the log of its session."""
 
     def __init__(
-        self, log: Log, first_model: Model | None, *, is_one_shot: bool = False, bucket: str = "live"
+        self,
+        log: Log,
+        policy: RunPolicy,
+        *,
+        is_one_shot: bool = False,
+        history: PromptPath | None = None,
     ) -> None:
-        self.log = log
-        self.history = PromptPath()
+        """`history` is the path of the session that outlives this run."""
+        self.log, self.recorded = log, policy.recorded
+        self.history = PromptPath() if history is None else history
         """The entries that the context of the next call depends on."""
+        self._keeps_history = history is not None
         self.leaf = log.leaf
         """The leaf of this run. The log may be ahead of it, if the host added a note through the same handle."""
         self.detail: SessionDetail | None = None
@@ -107,7 +115,7 @@ class Writer:
         """Whether a model was asked for that answer."""
         self.model_calls: dict[str, Call] = {}
         """The ledger rows that this run wrote, by call id."""
-        self._first_model, self._bucket = first_model, bucket
+        self._first_model = policy.answers.models[0] if policy.answers.models else None
         self.lease = Lease(log)
         self._has_lease = False
 
@@ -118,6 +126,8 @@ class Writer:
 
     async def load(self) -> SessionRow:
         """Read row, details and what the model sees of the path at the session's current leaf."""
+        if self._keeps_history:
+            return await self.run_blocking(self._follow)
         reading, self.history = await run_by_size(self.log.leaf.seq, self._load)
         self.detail, self.queued = reading.detail, reading.queued
         self.leaf, self.session_tools = reading.row.leaf, reading.row.tool_names
@@ -130,14 +140,24 @@ class Writer:
         _ = self.log.cursor  # which may have to be read
         return reading, history
 
+    def _follow(self) -> SessionRow:
+        """Read row and details; read the path again only if another process wrote since the run before."""
+        self.leaf = self.log.refresh().leaf
+        row, self.detail = self.log.store.session_with_detail(self.log.session_id)
+        if self.history.entry_id != self.log.cursor.entry_id:
+            self.history.start(self.log.path().entries)
+        return row
+
     def forget_path(self) -> None:
-        """Free the path, once the run has ended."""
+        """Free the path, once the run has ended, unless it outlives the run."""
+        if self._keeps_history:
+            return
         history, self.history = self.history, PromptPath()
         free_in_pieces(history.values())
 
     def check(self, row: SessionRow) -> None:
         """Refuse a replay: a recording answered its tools, and they must not run now by accident."""
-        if row.relation == "replay":
+        if row.relation == "replay" and self.recorded.bucket != "replay":
             raise SessionIsReplay(row.session_id)
 
     @property
@@ -155,11 +175,6 @@ class Writer:
         if not self.session_tools:
             return names
         return tuple(name for name in self.session_tools if names is None or name in names)
-
-    def session_limits(self) -> list[Mapping[str, Any]]:
-        """Return the limits that narrow those of the run: the session's own."""
-        limits = self.settings().limits
-        return [] if limits is None else [limits]
 
     # -- the lease ---------------------------------------------------------------------------------
 
@@ -240,7 +255,16 @@ class Writer:
         if self.is_one_shot and self._completes_turn(append.drafts):
             completed = {"status": "completed", "completed_at": self.log.runtime.now()}
             append = replace(append, row={**(append.row or {}), **completed})
-        return await run_to_end(self._append, append)
+        appended = await run_to_end(self._append, append)
+        if self.log.cursor.open_calls:
+            await self.append_host_entries()
+        return appended
+
+    async def append_host_entries(self) -> None:
+        """Append the entries of the host that are due."""
+        due = self.recorded.host_entries and self.recorded.host_entries(self.log.cursor)
+        if due:
+            await self.commit_append(Append(due.drafts, self.leaf, key=due.key))
 
     def _append(self, append: Append) -> Committed:
         """Commit, then move the run's leaf along with the log: a turn is closed from that leaf."""
@@ -332,6 +356,8 @@ class Writer:
         last = drafts[-1].payload
         if not isinstance(last, Message) or last.role not in ("user", "tool") or self._first_model is None:
             return None
+        if not self.recorded.announces:
+            return None
         ends_turn = self.log.cursor.ends_turn or any(result.ends_turn for result in last.results)
         if len(self.log.cursor.open_calls) > len(last.results) or ends_turn:
             return None
@@ -383,7 +409,7 @@ class Writer:
             model=model.model,
             price=price,
             failed=not is_answered,
-            bucket=self._bucket,
+            bucket=self.recorded.bucket,
         )
 
     def compaction_call(self, model: Model) -> Call:

@@ -23,7 +23,11 @@ class PromptPath:
     """A path, without messages that a summary replaced, that grows at its end."""
 
     def __init__(self, entries: list[Entry] | None = None) -> None:
-        self.entries: list[Entry] = [] if entries is None else entries
+        self.start([] if entries is None else entries)
+
+    def start(self, entries: list[Entry]) -> None:
+        """Start over with another path."""
+        self.entries = entries
         """In the order of their seqs. Others may extend it too, but take nothing out of it."""
         self._settings, self._folded = Settings(), 0
         self._items: list[Item] = []
@@ -37,6 +41,11 @@ class PromptPath:
     @property
     def last_seq(self) -> int:
         return self.entries[-1].seq if self.entries else 0
+
+    @property
+    def entry_id(self) -> bytes:
+        """The id of the last entry: equal ids are equal histories."""
+        return self.entries[-1].entry_id if self.entries else b""
 
     def extend(self, entries: Iterable[Entry]) -> None:
         self.entries.extend(entries)

@@ -7,36 +7,30 @@ from __future__ import annotations
 
 from collections import Counter
 
-from oakleaf.core.context import fold_settings
-from oakleaf.core.entries import Entry, Settings
+from oakleaf.core.entries import Entry
+from oakleaf.core.prompt_path import PromptPath
 from oakleaf.core.turns import OpenCall
 from oakleaf.models.recorded import History
 from oakleaf.replay.recording import canonical
 
 
 class IncrementalPath:
-    """A path with its settings, its history key and the numbers of equal calls."""
+    """A path with its history key and the numbers of equal calls. The writer of each turn extends the path."""
 
     def __init__(self, path: list[Entry]) -> None:
-        self.start(path)
+        self.prompt = PromptPath(path)
+        self._start()
 
-    def start(self, path: list[Entry]) -> None:
-        """Start over with this path. The writer that appends to the log extends it."""
-        self.path = path
-        self._folded = 0
-        self._settings = Settings()
+    def _start(self) -> None:
+        self._entries = self.prompt.entries
+        self._followed = 0
         self._history = History()
         self._occurrences: dict[tuple[int, int], int] = {}
         self._counts: Counter[bytes] = Counter()
 
     @property
-    def entry_id(self) -> bytes:
-        """The id of the last entry: equal ids are equal histories."""
-        return self.path[-1].entry_id if self.path else b""
-
-    def settings(self) -> Settings:
-        self._catch_up()
-        return self._settings
+    def entries(self) -> list[Entry]:
+        return self.prompt.entries
 
     def history(self) -> History:
         self._catch_up()
@@ -48,9 +42,10 @@ class IncrementalPath:
         return self._occurrences[call.seq, call.index]
 
     def _catch_up(self) -> None:
-        new = self.path[self._folded :]
-        self._folded = len(self.path)
-        self._settings = fold_settings(new, self._settings)
+        if self._entries is not self.prompt.entries:  # the path was read again
+            self._start()
+        new = self._entries[self._followed :]
+        self._followed = len(self._entries)
         for entry in new:
             self._history.follow(entry)
             self._count_calls(entry)

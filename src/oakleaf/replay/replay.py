@@ -41,9 +41,9 @@ from oakleaf.replay.compared_path import PathSide
 from oakleaf.replay.diff import compare
 from oakleaf.replay.host_entries import HostEntries
 from oakleaf.replay.incremental_path import IncrementalPath
+from oakleaf.replay.policy import ReplayedTurn, ReplayParts
 from oakleaf.replay.position import ReplayPosition, host_key, read_position
 from oakleaf.replay.recording import RecordedTurn, Recording
-from oakleaf.replay.replay_loop import ReplayParts, replay_loop
 from oakleaf.replay.report import ReplayReport
 from oakleaf.replay.tool_answers import Mode, OnMiss, ToolAnswers, visible_tools
 from oakleaf.wire.options import check_options
@@ -152,7 +152,7 @@ class Replay:
         parts = await asyncio.to_thread(self._build_parts, recording, overrides, replay_path)
         position = ReplayPosition()
         if self.plan.target is not None:
-            position = await asyncio.to_thread(read_position, log, replay_path.path, cut.at)
+            position = await asyncio.to_thread(read_position, log, replay_path.entries, cut.at)
         if not position.is_ended:
             turns = await self._replay_turns(log, parts, position)
             await asyncio.to_thread(self._record_end, log)
@@ -213,7 +213,10 @@ class Replay:
         return seeds if after.payload.state is None else seeds + 1
 
     def _build_parts(self, recording: Recording, overrides: Settings, path: IncrementalPath) -> ReplayParts:
-        models: list[Model] = self.models or [RecordedModel(recording.path[: recording.until])]
+        models, recorded_model = self.models, None
+        if not models:
+            recorded_model = RecordedModel(recording.path[: recording.until])
+            models = [recorded_model]
         answers = ToolAnswers(
             self.mode, self.tools, frozenset(self.plan.live), self.plan.on_miss, self.plan.effects
         )
@@ -231,6 +234,7 @@ class Replay:
             answers=answers,
             host_entries=host_entries,
             models=models,
+            recorded_model=recorded_model,
             limits=limits,
             path=path,
             is_resumable=self.plan.target is not None,
@@ -288,17 +292,17 @@ class Replay:
     async def _append_host_entries(
         self, log: Log, parts: ReplayParts, entries: Sequence[Entry], position: ReplayPosition
     ) -> None:
-        path = parts.path.path
+        prompt = parts.path.prompt
         entries = [entry for entry in entries if entry.seq > position.host_seq]
-        drafts = parts.host_entries.drafts(entries, path)
+        drafts = parts.host_entries.drafts(entries, prompt.entries)
         if drafts:
             key = host_key(entries) if parts.is_resumable else None
-            path.extend((await asyncio.to_thread(log.append, drafts, key=key)).entries)
+            prompt.extend((await asyncio.to_thread(log.append, drafts, key=key)).entries)
 
     async def _replay_turn(
         self, log: Log, parts: ReplayParts, turn: RecordedTurn, position: ReplayPosition
     ) -> None:
-        loop, writer = replay_loop(log, parts, turn, position.host_seq)
+        replayed = ReplayedTurn(log, parts, turn, position.host_seq)
         content = None if turn.input is None else turn.input.message
         error: dict[str, str] | None = None
 
@@ -307,8 +311,8 @@ class Replay:
             if event.type == "session:turn_completed":
                 error = event.data.get("error", error)
 
-        await loop.run(content, emit=note)
-        await self._append_host_entries(log, parts, writer.remaining_host_entries, position)
+        await replayed.loop().run(content, emit=note)
+        await self._append_host_entries(log, parts, replayed.remaining_host_entries, position)
         if error is not None:
             self.stop_reason, self.error_code = error["message"], error["code"]
         else:

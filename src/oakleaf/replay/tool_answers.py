@@ -7,7 +7,7 @@ says so, and counts as a miss. Knows tools and the recording; does not know mode
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from msgspec import Struct
@@ -33,19 +33,6 @@ _TYPES = {
     dict: "object",
     type(None): "null",
 }
-
-
-class ReplayedTool(Tool, frozen=True, kw_only=True):
-    """A tool in a replay: the same to the model, but its calls are answered by the recording."""
-
-    answer: Callable[[ToolContext], Awaitable[Message]]
-
-    def refusal(self, call: ToolCall) -> Message | None:
-        """None: a malformed call has its recorded result like any other."""
-        return None
-
-    async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
-        return await self.answer(context)
 
 
 class NoArguments(Struct):
@@ -154,12 +141,11 @@ def visible_tools(
     return list({**by_name, **others, **tools}.values())
 
 
-def replayed_tool(
-    tool: Tool, answer: Callable[[ToolContext], Awaitable[Message]], *, is_live: bool = False
-) -> ReplayedTool:
-    """Return the tool without approval and effect: `ToolAnswers` decides about each call."""
-    effect = tool.effect if is_live else "read"
-    return ReplayedTool(tool.spec, tool.function, tool.arguments, tool.context_name, effect, answer=answer)
+def without_effect(tool: Tool, *, is_live: bool = False) -> Tool:
+    """Return the tool without approval, and without its effect unless it is live: `ToolAnswers` decides about each call."""
+    return Tool(
+        tool.spec, tool.function, tool.arguments, tool.context_name, tool.effect if is_live else "read"
+    )
 
 
 def recorded_tool(name: str, calls: Iterable[ToolCall] = ()) -> Tool:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf.agent.cancellation import is_cancel_requested
-from oakleaf.agent.start_facts import turn_limits
+from oakleaf.agent.policy import RunPolicy
 from oakleaf.agent.writer import Append, Record, Writer
 from oakleaf.core.drafts import CLOSING, Draft
 from oakleaf.core.entries import Entry, Payload
@@ -27,7 +27,6 @@ from oakleaf.log.ledger import calls_after
 from oakleaf.log.log import Log
 from oakleaf.log.request import Committed
 from oakleaf.log.runtime import Runtime
-from oakleaf.models.base import Model
 from oakleaf.stores.base import Change, CommitResult, Fact, SessionRow
 from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.absurd.task_store import TaskStore
@@ -123,13 +122,12 @@ class ClaimedWriter(Writer):
 
     log: ClaimedLog
 
-    def __init__(self, log: ClaimedLog, first_model: Model, is_stopping: Callable[[], bool]) -> None:
-        super().__init__(log, first_model)
+    def __init__(self, log: ClaimedLog, policy: RunPolicy, is_stopping: Callable[[], bool]) -> None:
+        super().__init__(log, policy)
         self.has_stopped = False
         """Whether the run stopped at the end of a step because its worker stops."""
-        self._model, self._is_stopping = first_model, is_stopping
+        self._model, self._is_stopping = policy.answers.models[0], is_stopping
         self._step_calls: dict[str, Call] = {}
-        self._turn_limits = turn_limits(log) if log.cursor.turn else None
         self._has_called = False
 
     @property
@@ -148,10 +146,6 @@ class ClaimedWriter(Writer):
             self._step_calls = await self.run_blocking(self.log.calls_of_turn)
             self._has_called = bool(self._step_calls)
         return row
-
-    def session_limits(self) -> list[Mapping[str, Any]]:
-        """Return the session's own, and those that the open turn was sent with."""
-        return [*super().session_limits(), *([] if self._turn_limits is None else [self._turn_limits])]
 
     def on_cancel_request(self, facts: int, cancel: Callable[[], object]) -> None:
         """Nothing: the worker polls for all of its tasks at once."""

@@ -29,8 +29,10 @@ from oakleaf import Event, Tool
 from oakleaf.agent.call_status import read_call_status
 from oakleaf.agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
 from oakleaf.agent.events import StopRun
+from oakleaf.agent.limits import narrow
 from oakleaf.agent.loop import Loop, build_loop
-from oakleaf.agent.tasks import RunSetup
+from oakleaf.agent.policy import RunPolicy, local_run
+from oakleaf.agent.start_facts import turn_limits
 from oakleaf.agent.tools.tool import error_text
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Settings, check_effects
@@ -580,9 +582,9 @@ class TaskRun:
         )
 
     def _run_turn(self, log: ClaimedLog, agent: LoadedAgent) -> ClaimedWriter:
-        writer = ClaimedWriter(log, agent.models[0], self._worker.stopping.is_set)
-        setup = self._setup(log, agent)
-        loop = build_loop(writer, setup)
+        policy = self._policy(log, agent)
+        writer = ClaimedWriter(log, policy, self._worker.stopping.is_set)
+        loop = build_loop(writer, policy)
         running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop)
         try:
             running.result()
@@ -591,14 +593,22 @@ class TaskRun:
             raise
         return writer
 
-    def _setup(self, log: ClaimedLog, loaded: LoadedAgent) -> RunSetup:
-        """Return what the agent runs with: of its options and effects those that the session does not have."""
+    def _policy(self, log: ClaimedLog, loaded: LoadedAgent) -> RunPolicy:
+        """Return the policy of the agent's run: of its options and effects those that the session does not have."""
         agent, own = loaded.agent, Settings()
         if agent.options or agent.effects:
             own = fold_settings(self._store.control_entries(log.session_id, leaf=log.leaf))
         options = {name: value for name, value in agent.options.items() if name not in (own.options or {})}
         effects = agent.effects if own.effects is None else None
-        return RunSetup(loaded.models, loaded.tools, agent.limits, options, agent.sources(), effects=effects)
+        limits = narrow(agent.limits, turn_limits(log) if log.cursor.turn else None)
+        return local_run(
+            loaded.models,
+            loaded.tools,
+            limits,
+            options=options,
+            sources=agent.sources(),
+            effects=effects,
+        )
 
     async def _run_cancellable(self, loop: Loop, writer: ClaimedWriter) -> None:
         """Cancel the loop when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""

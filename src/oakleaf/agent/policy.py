@@ -1,0 +1,190 @@
+"""The policy of a run as one frozen value: who answers, who runs tools, what is recorded, what makes it go on.
+
+`local_run` builds the policy of a run that calls models and runs tools of its own. Other engines build policies of their
+own from the same parts. Knows no writer, no loop and no recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+from oakleaf.agent.call_meter import CallMeter
+from oakleaf.agent.limits import Limits
+from oakleaf.agent.tools.sources import ToolSource
+from oakleaf.agent.tools.tool import Tool, ToolContext
+from oakleaf.core.drafts import Draft
+from oakleaf.core.entries import Effects, Settings
+from oakleaf.core.messages import Message, ToolCall
+from oakleaf.core.tool_definitions import ToolSpec
+from oakleaf.core.turns import Cursor, OpenCall
+from oakleaf.log.log import Log
+from oakleaf.models.base import Model
+from oakleaf.wire import Answer
+
+
+class RecordedAnswers(Protocol):
+    """Answers from a recording, in place of model calls."""
+
+    def has_answer(self, step: int) -> bool:
+        """Whether the recording of the turn has an answer at this step; without an answer the turn ends there."""
+        ...
+
+    def answer(self) -> Answer:
+        """Return the answer to the history at the leaf; raise `ModelError` if the recording has none."""
+        ...
+
+
+class Answers(Struct, frozen=True, kw_only=True):
+    """Who answers the model calls of a run: a chain of models, or a recording."""
+
+    models: Sequence[Model]
+    options: Mapping[str, Any] | None = None
+    """Options of the model's calls, which hold from here on."""
+    recording: RecordedAnswers | None = None
+    """Answers instead of the models. Options, settings and costs are then part of the recording."""
+    meter: CallMeter | None = None
+    """Allows each call before it is made."""
+
+
+class ToolBox(Protocol):
+    """Who runs the tools of a run."""
+
+    @property
+    def tools(self) -> Mapping[str, Tool]: ...
+
+    @property
+    def sources(self) -> Sequence[ToolSource]:
+        """Sources whose tools are added when the loop runs."""
+        ...
+
+    @property
+    def effects(self) -> Effects | None:
+        """The fate of an unsafe call that a path which was left has made, from here on; None: as the path says."""
+        ...
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether an unsafe call is looked for on paths that were left before it runs."""
+        ...
+
+    def in_force(self, allowed: Mapping[str, Tool]) -> Mapping[str, Tool]:
+        """Return the tools that calls may use at the leaf, given those that the session allows."""
+        ...
+
+    def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], set[str]]:
+        """Return the definitions that a model sees of the tools in force, and the names of those that may run again."""
+        ...
+
+    def original(self, log: Log, call: OpenCall) -> ToolCall | None:
+        """Return the call with the arguments to run it with; None if the arguments are not known any more."""
+        ...
+
+    def refusal(self, tool: Tool, call: ToolCall) -> Message | None:
+        """Return the result of a call that must not run; None: it may run."""
+        ...
+
+    async def run(self, tool: Tool, context: ToolContext) -> Message:
+        """Return the result of a call."""
+        ...
+
+
+class OwnTools(Struct, frozen=True):
+    """Tools that run in this process, and those of connected sources."""
+
+    tools: Mapping[str, Tool]
+    sources: Sequence[ToolSource] = ()
+    effects: Effects | None = None
+
+    @property
+    def looks_back(self) -> bool:
+        return True
+
+    def in_force(self, allowed: Mapping[str, Tool]) -> Mapping[str, Tool]:
+        return allowed
+
+    def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], set[str]]:
+        return [tool.spec for tool in tools.values()], repeatable_names(tools.values())
+
+    def original(self, log: Log, call: OpenCall) -> ToolCall | None:
+        return log.original_call(call)
+
+    def refusal(self, tool: Tool, call: ToolCall) -> Message | None:
+        return tool.refusal(call)
+
+    async def run(self, tool: Tool, context: ToolContext) -> Message:
+        return await tool.run(context)
+
+
+class HostDrafts(Struct, frozen=True):
+    """Entries of the host that are due within a turn."""
+
+    drafts: tuple[Draft, ...]
+    key: str | None = None
+
+
+class Recorded(Struct, frozen=True, kw_only=True):
+    """What a run records beside its answers and results."""
+
+    about: Mapping[str, Any] = {}
+    """What the caller says of the turn: its trigger and its policy."""
+    bucket: str = "live"
+    """The bucket of the ledger that model calls are charged to."""
+    announces: bool = True
+    """Whether a commit that a model call follows announces the call in the ledger."""
+    drafts: bool = True
+    """Whether the text of an answer in flight is saved."""
+    host_entries: Callable[[Cursor], HostDrafts | None] | None = None
+    """Returns the entries of the host that are due: asked before each model call, and after each commit while calls are
+    open, so that the entries follow the stored result."""
+
+
+class GoesOn(Struct, frozen=True, kw_only=True):
+    """What makes a run go on, and what ends it."""
+
+    takes_inbox: bool = True
+    """Whether queued inputs are run."""
+    accepts_imported: bool = False
+    """Whether what an import left open may run."""
+    needs_tools: bool = True
+    """Whether a turn is resumed only if the run has the tools of its open calls."""
+    cancel: Literal["close", "leave"] = "close"
+    """What a cancellation does with the open turn: close it, or leave it as a crash does."""
+
+
+class RunPolicy(Struct, frozen=True, kw_only=True):
+    """How a run is driven."""
+
+    answers: Answers
+    tools: ToolBox
+    limits: Limits
+    recorded: Recorded = Recorded()
+    goes_on: GoesOn = GoesOn()
+
+
+def local_run(
+    models: Sequence[Model],
+    tools: Mapping[str, Tool],
+    limits: Limits,
+    *,
+    options: Mapping[str, Any] | None = None,
+    sources: Sequence[ToolSource] = (),
+    effects: Effects | None = None,
+    accepts_imported: bool = False,
+    about: Mapping[str, Any] | None = None,
+) -> RunPolicy:
+    """Return the policy of a run that calls models and runs tools of its own."""
+    return RunPolicy(
+        answers=Answers(models=models, options=options),
+        tools=OwnTools(tools, sources, effects),
+        limits=limits,
+        recorded=Recorded(about=about or {}),
+        goes_on=GoesOn(accepts_imported=accepts_imported),
+    )
+
+
+def repeatable_names(tools: Iterable[Tool]) -> set[str]:
+    """Return the names of the tools that declare that they may run again."""
+    return {tool.name for tool in tools if tool.effect != "unsafe"}
