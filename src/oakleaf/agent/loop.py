@@ -17,7 +17,14 @@ from oakleaf.agent.import_plan import accept_import, require_accepted
 from oakleaf.agent.limits import LimitChecker, LimitHit, NextCall
 from oakleaf.agent.model_call import ModelCaller
 from oakleaf.agent.policy import RunPolicy
-from oakleaf.agent.start_facts import FIRST_FACT, is_one_shot_turn, runner_data, session_data, turn_start_data
+from oakleaf.agent.start_facts import (
+    FIRST_FACT,
+    is_one_shot_turn,
+    runner_data,
+    session_data,
+    turn_limits,
+    turn_start_data,
+)
 from oakleaf.agent.tasks import TaskRunner
 from oakleaf.agent.tool_batch import ToolRunner
 from oakleaf.agent.tools.tool import error_text
@@ -90,6 +97,8 @@ class Loop:
             self.model_caller.check_options()
             if self.model_caller.answers.recording is None:  # it has the effects of the session's limits
                 self.limits.narrow(self.writer.settings().limits)
+            if self._goes_on.checks_turn and self.log.cursor.turn:
+                self.limits.narrow(await self.writer.run_blocking(turn_limits, self.log))
             for warning in await self.tool_runner.connect():
                 emit(warning)
             if content is None:

@@ -148,6 +148,8 @@ class GoesOn(Struct, frozen=True, kw_only=True):
     """Whether queued inputs are run."""
     accepts_imported: bool = False
     """Whether what an import left open may run."""
+    checks_turn: bool = False
+    """Whether the sender of the open turn did not know the limits of this run: then the limits of both hold."""
     needs_tools: bool = True
     """Whether a turn is resumed only if the run has the tools of its open calls."""
     cancel: Literal["close", "leave"] = "close"
@@ -173,6 +175,7 @@ def local_run(
     sources: Sequence[ToolSource] = (),
     effects: Effects | None = None,
     accepts_imported: bool = False,
+    checks_turn: bool = False,
     about: Mapping[str, Any] | None = None,
 ) -> RunPolicy:
     """Return the policy of a run that calls models and runs tools of its own."""
@@ -181,7 +184,7 @@ def local_run(
         tools=OwnTools(tools, sources, effects),
         limits=limits,
         recorded=Recorded(about=about or {}),
-        goes_on=GoesOn(accepts_imported=accepts_imported),
+        goes_on=GoesOn(accepts_imported=accepts_imported, checks_turn=checks_turn),
     )
 
 

@@ -29,10 +29,8 @@ from oakleaf import Event, Tool
 from oakleaf.agent.call_status import read_call_status
 from oakleaf.agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
 from oakleaf.agent.events import StopRun
-from oakleaf.agent.limits import narrow
 from oakleaf.agent.loop import Loop, build_loop
 from oakleaf.agent.policy import RunPolicy, local_run
-from oakleaf.agent.start_facts import turn_limits
 from oakleaf.agent.tools.tool import error_text
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Settings, check_effects
@@ -600,14 +598,14 @@ class TaskRun:
             own = fold_settings(self._store.control_entries(log.session_id, leaf=log.leaf))
         options = {name: value for name, value in agent.options.items() if name not in (own.options or {})}
         effects = agent.effects if own.effects is None else None
-        limits = narrow(agent.limits, turn_limits(log) if log.cursor.turn else None)
         return local_run(
             loaded.models,
             loaded.tools,
-            limits,
+            agent.limits,
             options=options,
             sources=agent.sources(),
             effects=effects,
+            checks_turn=True,
         )
 
     async def _run_cancellable(self, loop: Loop, writer: ClaimedWriter) -> None:
