@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from oakleaf import wire
 from oakleaf.core.context import fold_settings
-from oakleaf.core.drafts import Draft
-from oakleaf.core.entries import INTERRUPTED
+from oakleaf.core.drafts import Blob, Draft
+from oakleaf.core.entries import PARTIAL
 from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
 from oakleaf.core.tool_definitions import ToolSet
 from oakleaf.core.tree import Leaf
@@ -30,12 +30,13 @@ from oakleaf.errors import (
 )
 from oakleaf.log.changes import check_callers_key
 from oakleaf.log.keyed_turn import KeyedTurn, RecordedSteps, find_turn
-from oakleaf.log.lease import Lease, require_free
+from oakleaf.log.lease import require_free
 from oakleaf.log.log import Log
 from oakleaf.log.request import Committed
 from oakleaf.log.turn_start import trigger_columns
 from oakleaf.models.prices import price
 from oakleaf.stores.base import MADE_KEY, SessionRow
+from oakleaf.turn.runner import ModelName, Runner
 from oakleaf.wire import Answer
 
 if TYPE_CHECKING:
@@ -84,16 +85,12 @@ class Turn:
         self._log = log
         self._content = content
         self._key = key
-        self._model = model
         self._started = started
         self._tools = tools
         """The definitions of the tools, until they are on the path."""
-        self._call_id: str | None = None
         self._turn = 0
-        self._fence = 0
-        self._own_answers: set[int] = set()
-        """The seqs of the answers appended here: no earlier process started their tool calls."""
-        self._own_starts: set[tuple[int, int]] = set()
+        self._allowed: tuple[int, tuple[str, ...] | None] = (0, None)
+        """The tools that the session allows, as they were at the latest answer."""
         self._leaves_paths: bool | None = None
         self._recorded: RecordedSteps | None = None
         """What an earlier run of this keyed turn recorded."""
@@ -101,21 +98,21 @@ class Turn:
         """Whether that run ended the turn: nothing is written for it any more."""
         self._caps: Limits | None = None
         """The limits that were set on the session; the defaults of `send` do not hold here."""
-        self._lease = Lease(log)
+        self._runner = Runner(log, None if model is None else _model_name(model))
         self._async_turn: AsyncTurn
 
     def __enter__(self) -> Self:
         draft = None if self._content is None else _input(self._content)
         while not self.is_entered:
+            row = self._runner.look()
             recorded = find_turn(self._log, self._key, None if draft is None else _message(draft))
-            self._call_id = None
             try:
                 if recorded is not None:
                     self._repeat(recorded)
                 elif draft is not None:
-                    self._start(draft)
+                    self._start(draft, row)
                 else:
-                    self._continue()
+                    self._continue(row)
             except (StaleLeaf, Fenced) as error:  # another process has run the session since it was read
                 require_free(self._log.store.session(self._log.session_id), self._log.runtime)
                 if isinstance(error, StaleLeaf) and recorded is None and draft is not None:
@@ -137,27 +134,26 @@ class Turn:
         finally:
             del self._async_turn  # it refers to this turn
 
-    def _start(self, draft: Draft) -> None:
-        """Append the input. The commit takes the lease; a later runner raises the fence, so that this one, if it comes
-        late, writes nothing."""
-        log = self._log
-        if log.cursor.turn:
-            log.keep_partial()  # what was shown of the answer to the input before this one
-        before = log.store.session(log.session_id)
-        self._refuse_past_caps(before)
-        self._fence = before.fence
-        row = self._running_row(before)
-        started = self._append(
-            draft, key=self._key, row=row, data=self._started, before=self._changed_settings()
-        )
+    def _start(self, draft: Draft, row: SessionRow) -> None:
+        """Append the input, behind what was shown of an answer to the input before."""
+        from oakleaf.agent.start_facts import turn_start_data
+
+        log, runner = self._log, self._runner
+        self._refuse_past_caps(row)
+        shown = log.partial_text() if log.cursor.turn else None
+        before = [] if shown is None else [Draft(assistant(shown), finish=PARTIAL)]
+        about = {**turn_start_data(row, runner.detail), **self._started}
+        drafts = [*before, *self._changed_settings(), draft]
+        started = runner.open(drafts, about, trigger_columns(self._started), self._key)
         if not started.is_repeat:  # else it was delivered to another process at the same time
-            self._take_lease()
+            self._tools = None
+            log.fence = runner.lease.fence
             self._turn = log.cursor.turn
 
-    def _continue(self) -> None:
+    def _continue(self, row: SessionRow) -> None:
         """Continue the open turn of the session, wherever this handle was."""
         log = self._log
-        log.refresh()
+        log.seek(row.leaf)
         if self._key is not None or not log.cursor.turn:
             under = "" if self._key is None else f" under key {self._key!r}"
             raise InvalidOperation(
@@ -170,17 +166,12 @@ class Turn:
         """Take the lease, if the open turn is still where this handle is."""
         from oakleaf.agent.limits import session_caps
 
-        log = self._log
-        before = log.store.session(log.session_id)
-        self._caps = session_caps(log)
-        row = self._running_row(before)
-        data = {"turn": log.cursor.turn}
-        log.record("turn_resumed", data=data, row=row, only_at_leaf=True, fence=before.fence)
-        self._take_lease()
-        draft = log.store.draft(log.session_id)
-        if draft is not None:  # our loop's answer broke off; this one asks again
-            log.append([Draft(assistant(draft), finish=INTERRUPTED)])
-        self._append_settings()
+        self._caps = session_caps(self._log)
+        settings = [] if self._log.cursor.open_calls else self._changed_settings()
+        self._runner.resume({}, settings)
+        self._log.fence = self._runner.lease.fence
+        if not self._log.cursor.open_calls:
+            self._tools = None
 
     def _refuse_past_caps(self, row: SessionRow) -> None:
         """Raise `TurnLimit` if the session's own limits allow no other turn. The refusal is recorded, the input is not."""
@@ -199,18 +190,9 @@ class Turn:
         if self._caps is None or log.cursor.open_calls or not log.cursor.turn:
             return
         if hit := check_own_caps(log, self._caps, rounds=log.cursor.step):
-            if self._call_id is not None:
-                dropped = {"call_id": self._call_id}
-                log.record("call_dropped", data=dropped, drops_call=self._call_id, fence=self._fence)
-            closing = Draft(assistant(f"(stopped: {hit})"), finish="error")
-            self._append(closing, key=None, data={"error": str(hit)})
+            self._runner.close([Draft(assistant(f"(stopped: {hit})"), finish="error")], str(hit))
+            self._note_end()
             raise hit.to_error(log.session_id)
-
-    def _take_lease(self) -> None:
-        """Hold the lease that the last commit took."""
-        self._fence = self._lease.fence
-        self._lease.keep()
-        self._log.fence = self._fence
 
     def _changed_settings(self) -> list[Draft]:
         """Return the settings to append before the next model call: the definitions of the tools, if they are new."""
@@ -219,18 +201,6 @@ class Turn:
         if tools is None or tools.definitions == fold_settings(path).tool_definitions:
             return []
         return [tools.draft()]
-
-    def _append_settings(self) -> None:
-        """Append them once no tool call is open."""
-        if self._tools is not None and not self._log.cursor.open_calls:
-            if drafts := self._changed_settings():
-                self._log.append(drafts, fence=self._fence)
-            self._tools = None
-
-    def _running_row(self, before: SessionRow) -> dict[str, Any]:
-        model = {} if self._model is None else {"model": self._model}
-        row = {"status": "running", "completed_at": None, "error": None, **model}
-        return row | trigger_columns(self._started) | self._lease.columns(before)
 
     def _repeat(self, recorded: KeyedTurn) -> None:
         """Continue the recorded turn if it is open; else write nothing. The handle goes back to its input."""
@@ -247,7 +217,7 @@ class Turn:
         try:
             self._end(kind, error)
         finally:
-            self._lease.stop()  # after its end is stored: until then the turn is this one's
+            self._runner.lease.stop()  # after its end is stored: until then the turn is this one's
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         """Record how the turn was left, if it has not ended."""
@@ -261,17 +231,9 @@ class Turn:
         message = (
             None if error is None else f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
         )
-        row = {
-            "status": status,
-            "error": message and message.replace("\0", ""),
-            "holder": None,
-            "lease_until": None,
-        }
-        data = {"turn": self._log.cursor.turn, "status": status, "error": message}
         with suppress(Fenced):  # another runner has driven the session meanwhile; its status stands
             # Left without an error: the call was not made. After an error it may have been, and stays counted.
-            dropped = self._call_id if kind is None else None
-            self._log.record("turn_ended", data=data, row=row, drops_call=dropped, fence=self._fence)
+            self._runner.leave(status, message, is_call_made=kind is not None)
 
     @property
     def log(self) -> Log:
@@ -367,14 +329,12 @@ class Turn:
         usage = read.usage if usage is None else usage
         read = replace(read, usage=usage, provider=provider or read.provider, model=model or read.model)
         draft = Draft(read.message, read.model, read.finish, read.evidence)
-        seq = self._log.leaf.seq
+        runner = self._runner
         # A reply that names its model was paid for, though its server may report no tokens: they are unknown, not 0.
-        is_call = usage is not None or self._call_id is not None or read.model is not None
-        calls = [self._ledger(read, seq)] if is_call else []
-        replaces = self._call_id is not None
-        appended = self._append(draft, key=key, calls=calls, replaces_call=replaces)
-        self._call_id = None  # only now: if the answer is refused, the call is still to be recorded
-        self._own_answers.add(appended.leaf.seq)
+        is_call = usage is not None or runner.call_id is not None or read.model is not None
+        call = self._ledger(read, is_answered=True) if is_call else None
+        appended = runner.answer(draft, call, key=self._key_of(draft, key))
+        self._note_end()
         self._recorded = self._log.recorded_steps = None
         message = appended.payloads[0]
         assert isinstance(message, Message)
@@ -401,12 +361,7 @@ class Turn:
             return
         self._catch_up()
         answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
-        call = replace(self._ledger(answer, self._log.leaf.seq), answer_seq=None, failed=True)
-        replaces = self._call_id is not None
-        self._log.record(
-            "call_failed", data={"why": why}, calls=[call], replaces_call=replaces, fence=self._fence
-        )
-        self._call_id = None
+        self._runner.fail(self._ledger(answer, is_answered=False), {"why": why})
 
     def result(
         self,
@@ -431,7 +386,7 @@ class Turn:
         message = tool_result(
             call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
         )
-        self._append(Draft(message), key=key)
+        self._append_result(Draft(message), key)
         self._stop_at_caps()
         return message
 
@@ -485,7 +440,7 @@ class Turn:
                 "model call it again"
             )
         self._refuse_repeat(open_call)
-        self._record_start(open_call)
+        self._runner.start(open_call)
 
     def _refuse_repeat(self, call: OpenCall) -> None:
         """Raise unless the call may run: the same call on a path that was left needs a decision first."""
@@ -516,25 +471,28 @@ class Turn:
         if was_started and tool.effect == "unsafe":
             outcome = await tool.check_outcome(context, in_thread=in_thread)
             if isinstance(outcome, Happened):
-                return await run_blocking(self._store_result, call, tool.result(context, outcome.value))
+                happened = tool.result(context, outcome.value)
+                return await run_blocking(self._store_result, call, happened, context.blobs)
             if not isinstance(outcome, NeverHappened):
                 unknown = tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
                 return await run_blocking(self._store_result, call, unknown)
         result = await tool.run(context, in_thread=in_thread)
-        return await run_blocking(self._store_result, call, result)
+        return await run_blocking(self._store_result, call, result, context.blobs)
 
     def _begin(
         self, tool_call: ToolCall | OpenCall, tool: Tool
     ) -> Message | tuple[OpenCall, ToolContext, bool]:
         """Record the start of a call; return its result if it must not run, else what it runs with, and whether it had
         been started before."""
-        from oakleaf.agent.tool_batch import DENIED, hidden_result
-        from oakleaf.agent.tools.tool import ToolContext
+        from oakleaf.agent.tool_batch import DENIED, NO_TOOL, hidden_result
+        from oakleaf.agent.tools.tool import ToolContext, error_result
 
         recorded = self._recorded_result(_call_id(tool_call))
         if recorded is not None:
             return recorded
         call = self._open_call(tool_call)
+        if not self._is_allowed(call):
+            return self._store_result(call, error_result(call.call, NO_TOOL))
         if (refusal := tool.refusal(call.call)) is not None:
             return self._store_result(call, refusal)
         decision = self._decide(call, needs_approval=tool.approval, is_unsafe=tool.effect == "unsafe")
@@ -550,8 +508,17 @@ class Turn:
         key = self._log.idempotency_key(call.seq, call.index)
         context = ToolContext(key, self._log.session_id, call.call, self._log.state)
         if not was_started:
-            self._record_start(call)
+            self._runner.start(call)
         return call, context, was_started
+
+    def _is_allowed(self, call: OpenCall) -> bool:
+        """Whether the session still has the tool. No settings can be appended while a call of the answer is open."""
+        if self._allowed[0] != call.seq:
+            row, names = self._runner.row, self._log.settings().tools
+            own = () if row is None else row.tool_names
+            allowed = tuple(name for name in own if names is None or name in names) if own else names
+            self._allowed = call.seq, allowed
+        return self._allowed[1] is None or call.call.name in self._allowed[1]
 
     def _open_call(self, call: ToolCall | OpenCall) -> OpenCall:
         self._catch_up()
@@ -563,13 +530,12 @@ class Turn:
 
     def _was_started(self, call: OpenCall) -> bool:
         """Whether its start was recorded. The journal is read only for an answer of an earlier process."""
-        if (call.seq, call.index) in self._own_starts:
-            return True
-        return call.seq not in self._own_answers and (call.seq, call.index) in self._call_status().started
+        is_started = self._runner.was_started_here(call)
+        return (call.seq, call.index) in self._call_status().started if is_started is None else is_started
 
     def _require_accepted(self, call: OpenCall, tool: Tool | None) -> None:
         """Raise `ImportNotAccepted` if an import left the call open and it has an effect; without a tool it may have one."""
-        if call.seq in self._own_answers:
+        if call.seq in self._runner.answers:
             return
         tools = None if tool is None else {call.call.name: tool}
         if self._call_status().needing_acceptance([call], tools):
@@ -582,11 +548,6 @@ class Turn:
 
         return read_call_status(self._log)
 
-    def _record_start(self, call: OpenCall) -> None:
-        data = {"seq": call.seq, "indexes": [call.index]}
-        self._log.record("calls_started", data=data, fence=self._fence)
-        self._own_starts.add((call.seq, call.index))
-
     def _decide(self, call: OpenCall, *, needs_approval: bool, is_unsafe: bool) -> bool | Message:
         """Whether the call may run, False if a person denied it; or the result that it had on another path.
 
@@ -596,7 +557,7 @@ class Turn:
         from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, reused_result
 
         position = call.seq, call.index
-        if position in self._own_starts or not (needs_approval or (is_unsafe and self._has_left_paths())):
+        if position in self._runner.starts or not (needs_approval or (is_unsafe and self._has_left_paths())):
             return True
         status = self._call_status()
         if position in status.decided:
@@ -610,10 +571,8 @@ class Turn:
             return result
         if not needs_approval and (earlier is None or effects == "repeat"):
             return True
-        data: dict[str, Any] = {"seq": call.seq, "index": call.index}
-        if earlier is not None and effects != "repeat":
-            data["earlier"] = earlier.reference
-        self._log.record("approval_requested", data=data, only_at_leaf=True, fence=self._fence)
+        reference = earlier.reference if earlier is not None and effects != "repeat" else None
+        self._runner.request_approval(call, reference)
         raise ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
 
     def _has_left_paths(self) -> bool:
@@ -624,80 +583,42 @@ class Turn:
             self._leaves_paths = has_left_paths(self._log)
         return self._leaves_paths
 
-    def _store_result(self, call: OpenCall, message: Message) -> Message:
+    def _store_result(self, call: OpenCall, message: Message, blobs: Sequence[Blob] = ()) -> Message:
         """Append a result; one that cannot be stored becomes an error result, for the effect has happened."""
         from oakleaf.agent.tools.tool import error_result
 
         try:
-            appended = self._append(Draft(message), key=None)
+            appended = self._append_result(Draft(message, blobs=tuple(blobs)))
         except (Fenced, StaleLeaf, SessionTrashed):
             raise
         except OakleafError as error:
             why = f"{call.call.name} returned a value that cannot be stored: {error}"
-            appended = self._append(Draft(error_result(call.call, why)), key=None)
+            appended = self._append_result(Draft(error_result(call.call, why)))
         stored = appended.payloads[0]
         assert isinstance(stored, Message)
         self._stop_at_caps()
         return stored
 
-    def _ledger(self, read: Answer, after: int) -> Call:
-        usage = read.usage or Usage()
-        return Call(
-            call_id=self._call_id or self._log.runtime.new_id(""),
-            branch=0,
-            after_seq=after,
-            answer_seq=after + 1,
-            at=self._log.runtime.now(),
-            usage=usage,
-            provider=read.provider,
-            model=read.model,
-            price=price(usage, read.provider, read.model, read.units),
-        )
+    def _ledger(self, read: Answer, *, is_answered: bool) -> Call:
+        cost = price(read.usage or Usage(), read.provider, read.model, read.units)
+        return self._runner.ledger_row(read.provider, read.model, read.usage, cost, is_answered=is_answered)
 
-    def _append(
-        self,
-        draft: Draft,
-        *,
-        key: str | None,
-        calls: Sequence[Call] = (),
-        replaces_call: bool = False,
-        row: dict[str, Any] | None = None,
-        data: dict[str, Any] | None = None,
-        before: Sequence[Draft] | None = None,
-    ) -> Committed:
-        """Append, with the settings that come `before` it. If the model is called next and its name is known, the start
-        of that call is part of the commit."""
-        check_callers_key(key)
-        settings = before or ()
-        start = self._start_call(draft, len(settings)) if self._model is not None and not calls else None
-        closes = self._closes(draft)
-        appended = self._log.append(
-            [*settings, draft],
-            key=key or self._step_key(draft),
-            calls=calls if start is None else [start],
-            replaces_call=replaces_call,
-            row={"holder": None, "lease_until": None} if closes else row,
-            data=data,
-            fence=self._fence,
-        )
-        if closes:
-            self._lease.stop()
-            self._log.fence = None
-        elif not appended.is_repeat:
-            if before is not None:
-                self._tools = None
-            self._append_settings()
+    def _append_result(self, draft: Draft, key: str | None = None) -> Committed:
+        """Append a result; and, with the last one of the batch, settings that waited."""
+        settings = [] if len(self._log.cursor.open_calls) > 1 else self._changed_settings()
+        appended = self._runner.store_result(draft, settings, key=self._key_of(draft, key))
+        if not self._log.cursor.open_calls:
+            self._tools = None
+        self._note_end()
         return appended
 
-    def _closes(self, draft: Draft) -> bool:
-        """Whether the turn ends with this entry, and with it this process's lease."""
-        message, cursor = draft.payload, self._log.cursor
-        if not isinstance(message, Message) or message.role == "user":
-            return False
-        if message.role == "assistant":
-            return not message.calls
-        ends = cursor.ends_turn or any(result.ends_turn for result in message.results)
-        return ends and len(cursor.open_calls) == len(message.results)
+    def _note_end(self) -> None:
+        if not self._runner.is_holding:
+            self._log.fence = None
+
+    def _key_of(self, draft: Draft, key: str | None) -> str | None:
+        check_callers_key(key)
+        return key or self._step_key(draft)
 
     def _step_key(self, draft: Draft) -> str | None:
         """Return the key of a step of a keyed turn: its place in the turn, or the place of the call it answers."""
@@ -710,19 +631,6 @@ class Turn:
                 place = f"{open_call.seq - self._turn}.{open_call.index}"
                 break
         return f"{MADE_KEY}{self._key}/{place}"
-
-    def _start_call(self, draft: Draft, before: int) -> Call | None:
-        message = draft.payload
-        assert isinstance(message, Message)
-        assert self._model is not None
-        open_calls = len(self._log.cursor.open_calls) - len(message.results)
-        ends_turn = self._log.cursor.ends_turn or any(result.ends_turn for result in message.results)
-        if message.role == "assistant" or open_calls > 0 or ends_turn:
-            return None
-        self._call_id = self._log.runtime.new_id("")
-        provider, _, model = self._model.rpartition(":")
-        after, now = self._log.leaf.seq + before + 1, self._log.runtime.now()
-        return Call(self._call_id, 0, after, None, now, provider=provider or None, model=model)
 
 
 async def _directly(work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -746,6 +654,11 @@ def _input(content: str | Message | dict[str, Any]) -> Draft:
 def _message(draft: Draft) -> Message:
     assert isinstance(draft.payload, Message)
     return draft.payload
+
+
+def _model_name(name: str) -> ModelName:
+    provider, _, model = name.rpartition(":")
+    return ModelName(provider or None, model, name)
 
 
 def _call_id(call: ToolCall | OpenCall) -> str:
