@@ -186,6 +186,8 @@ class Loop:
 
     def _watch_cancel_requests(self, row: SessionRow) -> None:
         """Cancel the open turn, and not the task that iterates over it, when a person requests it from elsewhere."""
+        if not self._goes_on.watches_cancel:
+            return
         events, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
 
@@ -231,6 +233,7 @@ class Loop:
         inputs_run = 0
         while (
             not self._is_stopping
+            and not self.writer.has_stopped
             and inputs_run != count
             and (not self.log.cursor.turn or (count is not None and not inputs_run))
         ):
@@ -331,6 +334,8 @@ class Loop:
             status = await self.tool_runner.call_status()
             match next_action(writer.path, status.started):
                 case CallModel():
+                    if self.writer.has_stopped:
+                        raise StopRun
                     if self._is_stopping:
                         await self._interrupt()
                     if not await self._model_step():

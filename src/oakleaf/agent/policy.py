@@ -136,6 +136,8 @@ class Recorded(Struct, frozen=True, kw_only=True):
     """Whether a commit that a model call follows announces the call in the ledger."""
     drafts: bool = True
     """Whether the text of an answer in flight is saved."""
+    queue: str | None = None
+    """The queue of the task that runs the turn, which a decision must wake if the turn waits for a person."""
     host_entries: Callable[[Cursor], HostDrafts | None] | None = None
     """Returns the entries of the host that are due: asked before each model call, and after each commit while calls are
     open, so that the entries follow the stored result."""
@@ -144,12 +146,16 @@ class Recorded(Struct, frozen=True, kw_only=True):
 class GoesOn(Struct, frozen=True, kw_only=True):
     """What makes a run go on, and what ends it."""
 
+    may_call: Callable[[], bool] | None = None
+    """Asked by the commit that ends a step. If false, the run ends there, and another process goes on with the turn."""
     takes_inbox: bool = True
     """Whether queued inputs are run."""
     accepts_imported: bool = False
     """Whether what an import left open may run."""
     checks_turn: bool = False
     """Whether the sender of the open turn did not know the limits of this run: then the limits of both hold."""
+    watches_cancel: bool = True
+    """Whether the run looks for requests to cancel its turn; the worker of a task does so for all of its tasks."""
     needs_tools: bool = True
     """Whether a turn is resumed only if the run has the tools of its open calls."""
     cancel: Literal["close", "leave"] = "close"

@@ -21,7 +21,7 @@ from oakleaf.core.entries import PARTIAL, Entry, Settings
 from oakleaf.core.messages import Message
 from oakleaf.core.prompt_path import PromptPath
 from oakleaf.core.tree import Leaf
-from oakleaf.core.turns import Cursor, advance
+from oakleaf.core.turns import CallModel, Cursor, advance, next_action
 from oakleaf.core.usage import Call, Price, Usage
 from oakleaf.errors import SessionIsReplay, SessionRunning
 from oakleaf.log.lease import Lease
@@ -86,7 +86,7 @@ class Writer:
         history: PromptPath | None = None,
     ) -> None:
         """`history` is the path of the session that outlives this run."""
-        self.log, self.recorded = log, policy.recorded
+        self.log, self.recorded, self._goes_on = log, policy.recorded, policy.goes_on
         self.history = PromptPath() if history is None else history
         """The entries that the context of the next call depends on."""
         self._keeps_history = history is not None
@@ -101,6 +101,8 @@ class Writer:
         """How many inputs were queued when the session was loaded."""
         self.journal_number = 0
         """The number of the latest fact that this run wrote."""
+        self.has_stopped = False
+        """Whether the run may call no model any more: the policy said so at the end of a step."""
         self.is_one_shot = is_one_shot
         """Whether the answer of the turn completes the session instead of leaving it idle."""
         self.own_answers: set[int] = set()
@@ -249,6 +251,8 @@ class Writer:
 
     async def commit_append(self, append: Append) -> Committed:
         """Append in one commit, with more than drafts and calls."""
+        if self._goes_on.may_call is not None and self.ends_step(append.drafts):
+            self.has_stopped = not self._goes_on.may_call()
         if append.calls is None:
             call = self.announce_next_call(append.drafts)
             append = replace(append, calls=() if call is None else (call,))
@@ -307,8 +311,11 @@ class Writer:
         await self.load()
 
     async def record_resumed(self, data: Mapping[str, Any]) -> None:
-        """Record that this run resumes the open turn."""
-        await self.record(Record("turn_resumed", data, self.running_row(), only_at_leaf=True))
+        """Record that this run resumes the open turn, and announce the model call that comes next."""
+        model, is_next = self._first_model, isinstance(next_action(self.path), CallModel)
+        announces = model is not None and is_next and self.recorded.announces
+        calls = [self.announce_call(model)] if announces and model is not None else []
+        await self.record(Record("turn_resumed", data, self.running_row(), calls, only_at_leaf=True))
 
     def running_row(self) -> dict[str, Any]:
         """Return the columns of a session whose turn this run starts or resumes; the model is the latest turn's."""
@@ -318,7 +325,8 @@ class Writer:
 
     async def record_waiting(self) -> None:
         """Record that the open turn waits for a person."""
-        await self.record(Record("waiting", row={"status": "waiting"}))
+        queue = None if self.recorded.queue is None else {"queue": self.recorded.queue}
+        await self.record(Record("waiting", queue, {"status": "waiting"}))
 
     async def is_cancel_requested(self) -> bool:
         """Whether a person cancelled the open turn before this run took it."""
@@ -343,6 +351,14 @@ class Writer:
         cursor = self.cursor_after(drafts)
         return (not cursor.turn or cursor.is_ended_by_tool) and drafts[-1].finish not in UNFINISHED
 
+    def ends_step(self, drafts: Sequence[Draft]) -> bool:
+        """Whether no call is open behind these, which an answer or results end."""
+        last = drafts[-1].payload
+        if not isinstance(last, Message) or last.role not in ("assistant", "tool"):
+            return False
+        results = sum(len(draft.payload.results) for draft in drafts if isinstance(draft.payload, Message))
+        return not last.calls and len(self.log.cursor.open_calls) == results
+
     def cursor_after(self, drafts: Sequence[Draft]) -> Cursor:
         cursor = self.log.cursor
         for draft in drafts:
@@ -356,7 +372,7 @@ class Writer:
         last = drafts[-1].payload
         if not isinstance(last, Message) or last.role not in ("user", "tool") or self._first_model is None:
             return None
-        if not self.recorded.announces:
+        if not self.recorded.announces or self.has_stopped:
             return None
         ends_turn = self.log.cursor.ends_turn or any(result.ends_turn for result in last.results)
         if len(self.log.cursor.open_calls) > len(last.results) or ends_turn:
