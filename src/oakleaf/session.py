@@ -891,9 +891,6 @@ class Session:
         self.refresh()
         if not self.log.cursor.turn:
             return False
-        engine = self.log.store.engine
-        if engine is not None and engine.request_cancel(self.log):
-            return True
         from oakleaf.agent.run import cancel_turn
 
         cancel_turn(self.log)
@@ -1077,12 +1074,6 @@ def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> No
 
     data = {"seq": call.seq, "index": call.index}
     decision = {"session": log.session_id, **data, "decision": kind}
-    engine = log.store.engine
-    if engine is not None:
-        engine.record_decision(log, call, kind)
-        for parent in ancestors(log):
-            engine.record_task_decision(parent, decision)
-        return
     log.record(kind, data=data, only_at_leaf=True)
     for parent in ancestors(log):
         parent.record("task_decided", data=decision)

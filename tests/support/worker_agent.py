@@ -15,9 +15,11 @@ from oakleaf import Limits, ScriptedModel, Slow, ToolCall, assistant
 from oakleaf.errors import ContextOverflow
 from oakleaf.models.base import Request
 from oakleaf_postgres.absurd import worker as absurd_worker
-from oakleaf_postgres.absurd.claim import Claim, ClaimedConnections
+from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.worker import Worker
+from oakleaf_postgres.store.connections import PostgresConnections
+from oakleaf_postgres.store.guard import SqlGuard
 from support import crash_agent
 
 INPUTS = ["do it", "and now at length"]
@@ -67,30 +69,36 @@ def script(kill_points: FileKillPoints) -> Any:
 def add_kill_points(kill_points: FileKillPoints) -> None:
     """Add kill points around every statement under a claim, and around and within every transaction under one."""
 
-    class GuardedConnections(ClaimedConnections):
-        def run_with_engine_sql(self, statement: Any, values: Any) -> Any:
+    class KillableConnections(PostgresConnections):
+        def run_statement(self, statement: Any, values: Any) -> Any:
             name = "checkpoint" if b"checkpoint" in statement.text else "statement"
             kill_points.point(f"before {name}")
-            done = super().run_with_engine_sql(statement, values)
+            done = super().run_statement(statement, values)
             kill_points.point(f"after {name}")
             return done
 
-        def before_write(self, connection: Any) -> None:
-            super().before_write(connection)
-            kill_points.point("within transaction")
-
         def transaction(self, work: Any, tries: int = 10) -> Any:
+            def within(connection: Any) -> Any:
+                kill_points.point("within transaction")
+                return work(connection)
+
             kill_points.point("before transaction")
-            done = super().transaction(work, tries)
+            done = super().transaction(within, tries)
             kill_points.point("after transaction")
             return done
+
+    def guarded(connections: PostgresConnections, guard: SqlGuard) -> PostgresConnections:
+        other = plain(connections, guard)
+        other.__class__ = KillableConnections
+        return other
 
     class GuardedClaim(Claim):
         def reschedule(self, seconds: float) -> None:
             kill_points.point("before putting off")
             super().reschedule(seconds)
 
-    absurd_worker.ClaimedConnections = GuardedConnections  # type: ignore[misc]
+    plain = PostgresConnections.guarded
+    PostgresConnections.guarded = guarded  # type: ignore[method-assign]
     absurd_worker.Claim = GuardedClaim  # type: ignore[misc]
 
 

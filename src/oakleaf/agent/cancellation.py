@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from oakleaf.log.log import Log
-from oakleaf.stores.base import Fact
+from oakleaf.stores.base import Fact, SessionRow
 
 CANCEL_REQUESTED = "cancel_requested"
 
@@ -23,6 +23,21 @@ def is_cancel_requested(facts: Iterable[Fact], turn: int) -> bool:
         if fact.kind == CANCEL_REQUESTED and fact.data.get("turn") == turn:
             return True
         if fact.kind in ("enqueued", "turn_started"):
+            return False
+    return False
+
+
+def is_run_by_task(log: Log, row: SessionRow) -> bool:
+    """Whether a worker's task runs the open turn, or will: it was enqueued since it started, or it waits as one.
+
+    Tasks are not imported with their session.
+    """
+    if (row.holder or "").startswith("absurd:"):
+        return True
+    for fact in log.facts_backwards(row.imported_facts):
+        if fact.kind == "enqueued" or (fact.kind == "waiting" and "queue" in fact.data):
+            return True
+        if fact.kind in ("turn_started", "turn_ended"):
             return False
     return False
 

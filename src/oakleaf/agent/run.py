@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from oakleaf.agent.cancellation import CANCEL_REQUESTED
+from oakleaf.agent.cancellation import CANCEL_REQUESTED, is_run_by_task
 from oakleaf.agent.events import Emit, Event, RunResult, StopRun, fact_event, run_result
 from oakleaf.agent.limits import Limits
 from oakleaf.agent.loop import Loop, build_loop
@@ -327,12 +327,13 @@ def start_run(
 def cancel_turn(log: Log) -> None:
     """Cancel the session's open turn, wherever it runs.
 
-    A runner that holds the session finds the request in the journal and aborts what it does. If none does, because it
-    died or the turn waits for a person, the turn is closed here.
+    A runner that holds the session finds the request in the journal and aborts what it does, and so does a worker that
+    has the turn's task or takes it later. If there is neither, because the runner died or the turn waits for a person, the
+    turn is closed here.
     """
     while True:
         row = log.refresh()
-        if Hold(row, log.runtime).is_held:
+        if Hold(row, log.runtime).is_held or is_run_by_task(log, row):
             log.record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
             return None
         policy = local_run([], {}, Limits())

@@ -16,7 +16,7 @@ from msgspec.structs import asdict, replace
 
 from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
 from oakleaf.agent.policy import RunPolicy
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft, ExtraFact, NewEntry
 from oakleaf.core.entries import PARTIAL, Entry, Settings
 from oakleaf.core.messages import Message
 from oakleaf.core.prompt_path import PromptPath
@@ -31,7 +31,7 @@ from oakleaf.log.request import Committed
 from oakleaf.log.threads import free_in_pieces, run_blocking, run_by_size, run_to_end
 from oakleaf.models.base import Model, model_name
 from oakleaf.models.prices import needs_table, price_of
-from oakleaf.stores.base import PathSnapshot, QueuedInput, SessionDetail, SessionRow
+from oakleaf.stores.base import Effect, PathSnapshot, QueuedInput, SessionDetail, SessionRow
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +57,7 @@ class Append(Struct, frozen=True):
     takes: int | None = None
     """The number of the input that it removes from the inbox."""
     key: str | None = None
+    effect: Callable[[Sequence[NewEntry]], Effect] | None = None
 
 
 class Record(Struct, frozen=True):

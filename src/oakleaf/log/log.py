@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from threading import RLock
 from time import perf_counter
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from oakleaf.core.codec import check_text, from_json, to_json
 from oakleaf.core.context import fold_settings
-from oakleaf.core.drafts import Draft, EntryBatch, ExtraFact, build_entries
+from oakleaf.core.drafts import Draft, EntryBatch, ExtraFact, NewEntry, build_entries
 from oakleaf.core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
 from oakleaf.core.media import digest
 from oakleaf.core.messages import Message, ToolCall, assistant, to_user_message
@@ -37,6 +37,7 @@ from oakleaf.errors import (
     OrphanResult,
     SessionRunning,
     StaleLeaf,
+    StoreLacks,
 )
 from oakleaf.log.changes import (
     check,
@@ -58,6 +59,7 @@ from oakleaf.log.workspace import has_slot, stored_workspace
 from oakleaf.stores.base import (
     Change,
     CommitResult,
+    Effect,
     Fact,
     PathSnapshot,
     SessionRow,
@@ -313,6 +315,7 @@ class Log:
         starts: Sequence[int] = (),
         takes: int | None = None,
         fence: int | None = None,
+        effect: Callable[[Sequence[NewEntry]], Effect] | None = None,
     ) -> Committed:
         """Append all drafts after the leaf, or none."""
         if not drafts:
@@ -334,6 +337,7 @@ class Log:
                 starts=tuple(starts),
                 inbox_number=takes,
                 fence=self.fence if fence is None else fence,
+                effect=effect,
             )
         )
 
@@ -487,8 +491,16 @@ class Log:
             drops_call=request.drops_call,
             inbox_number=request.inbox_number,
             fence=request.fence,
+            effect=None
+            if request.effect is None
+            else self._effect(request.effect(values.get("entries", ()))),
             **values,
         )
+
+    def _effect(self, effect: Effect) -> Effect:
+        if not isinstance(effect, self.store.effects):
+            raise StoreLacks(self.store.url, "write what an engine adds to a change")
+        return effect
 
     def _write(self, change: Change) -> CommitResult:
         """Commit. The lease of a holder known to be dead refuses nothing: the change is made under its fence."""
@@ -669,12 +681,16 @@ class Log:
         return text
 
     def enqueue(self, message: Message) -> int:
-        """Store an input until the session's runner takes it; its attachments first, as blobs."""
+        """Store an input until the session's runner takes it."""
+        return self.store.enqueue(self.session_id, self.queued_body(message), self.runtime.now())
+
+    def queued_body(self, message: Message) -> bytes:
+        """Return an input as a queue stores it; store its attachments as blobs."""
         draft = Draft(to_user_message(message))
         written = build_entries(Cursor(), [draft], self.runtime.now(), redactor=self.runtime.redactor)
-        for blob in written.blobs:  # a crash before the next line leaves a blob that is collected
+        for blob in written.blobs:  # a crash before the input is queued leaves a blob that is collected
             self.store.put_blob(blob, self.runtime.now())
-        return self.store.enqueue(self.session_id, written.entries[0].body, self.runtime.now())
+        return written.entries[0].body
 
     def appended_entries(self, fact: Fact) -> list[Entry]:
         """The entries that a fact appended; none for other kinds of facts."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from oakleaf.core.state import state_updates
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
 from oakleaf.core.usage import Call
-from oakleaf.stores.base import Change, Fact
+from oakleaf.stores.base import Change, Effect, Fact
 
 
 class LeftBehind(Struct, frozen=True):
@@ -77,6 +77,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The number of the queued input that the request removes."""
     key: str | None = None
     fence: int | None = None
+    effect: Callable[[Sequence[NewEntry]], Effect] | None = None
+    """The effect of the change, made from the entries as the commit writes them: notes of others may come before."""
 
     @property
     def has_settings(self) -> bool:

@@ -79,6 +79,7 @@ from oakleaf.stores.values import (
     CallPlace,
     Change,
     CommitResult,
+    Effect,
     Fact,
     Finding,
     ListedSession,
@@ -111,6 +112,7 @@ __all__ = [
     "CallPlace",
     "Change",
     "CommitResult",
+    "Effect",
     "Fact",
     "Finding",
     "ImportResult",
@@ -153,6 +155,8 @@ class StoreBackend(ABC):
     space: str
     owner: str | None
     url: str
+    effects: tuple[type[Effect], ...] = ()
+    """The effects that a change may have."""
 
     # -- required: writing ---------------------------------------------------------------------------
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from oakleaf.agent.tools.tool import Tool
     from oakleaf.core.entries import Effects
     from oakleaf.core.messages import Message
-    from oakleaf.core.turns import OpenCall
     from oakleaf.log.log import Log
     from oakleaf.models.base import Model
     from oakleaf.store import Store
@@ -92,7 +91,10 @@ class QueueStatus(Struct, frozen=True):
 
 
 class Engine(Protocol):
-    """Workers beside a store: they run the turns of its sessions, and other tasks. `StoreBackend.engine` has it."""
+    """Workers beside a store: they run the turns of its sessions, and other tasks. `StoreBackend.engine` has it.
+
+    A commit that records a decision or a request to cancel wakes the task that waits for one.
+    """
 
     def send(
         self,
@@ -112,15 +114,6 @@ class Engine(Protocol):
 
     def enqueue(self, log: Log, message: Message, *, queue: str, agent: str | None) -> EnqueuedTask:
         """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
-
-    def record_decision(self, log: Log, call: OpenCall, kind: str) -> None:
-        """Record a user's decision on a call, and wake the task that waits for it in the same transaction."""
-
-    def record_task_decision(self, log: Log, data: dict[str, Any]) -> None:
-        """Record in a session that a call of one of its tasks was decided, and wake the task that waits for it."""
-
-    def request_cancel(self, log: Log) -> bool:
-        """Ask the worker that has the open turn's task, or will have it, to cancel the turn; return False without a task."""
 
     def tasks(self, queue: str) -> TaskQueue:
         """Return a queue for other tasks; raise EngineNotInstalled if there is none of that name."""

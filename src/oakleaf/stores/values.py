@@ -124,6 +124,10 @@ class WriteGuard(Protocol):
     def lease_until(self) -> int | None: ...
 
 
+class Effect(Struct, frozen=True):
+    """More that one kind of store writes in the transaction of a change; `StoreBackend.effects` names those it knows."""
+
+
 class Change(Struct, frozen=True, kw_only=True, gc=False):
     """One atomic change of a live session."""
 
@@ -154,6 +158,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     inbox_number: int | None = None
     """The number of the queued input that it appends, or refuses, and removes from the inbox."""
     fence: int | None = None
+    effect: Effect | None = None
 
     @property
     def activity(self) -> int:

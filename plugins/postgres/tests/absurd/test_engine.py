@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ from oakleaf import (
     user,
 )
 from oakleaf.agent.call_status import is_awaited_by_worker
-from oakleaf.core.drafts import ExtraFact
+from oakleaf.core.drafts import Draft
 from oakleaf.core.fit import measure
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import calls_on_path
+from oakleaf.log.log import Log
 from oakleaf.log.runtime import real_runtime
 from oakleaf.log.workspace import Workspace
 from oakleaf.models.base import Request
@@ -43,10 +45,9 @@ from oakleaf.stores.tasks import task_queue
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd import worker as absurd_worker
-from oakleaf_postgres.absurd.claim import AbsurdClient, Claim, ClaimedConnections, ConnectionHandle
+from oakleaf_postgres.absurd.claim import CLAIM, AbsurdClient, Claim, ConnectionHandle
 from oakleaf_postgres.absurd.engine import TASK, Agent
-from oakleaf_postgres.absurd.step import Checkpoint, ClaimedLog, checkpoint
-from oakleaf_postgres.absurd.task_store import TaskStore
+from oakleaf_postgres.absurd.step import Checkpoint, check_steps, checkpoint, step_end
 from oakleaf_postgres.absurd.worker import LeaseRenewer, Worker
 from oakleaf_postgres.errors import EngineNotInstalled, MissingPermission
 from oakleaf_postgres.store.pool import Pool
@@ -1001,86 +1002,109 @@ class TestCancel:
 
 class TestClaim:
     @pytest.fixture
-    def claimed(self, queue: AbsurdQueue) -> Iterator[tuple[Claim, ClaimedLog]]:
+    def claimed(self, queue: AbsurdQueue) -> Iterator[tuple[Claim, Log]]:
         """A task in the hands of this test, its lease one second."""
         session, store = queue.send("hello"), queue.store
-        pool, errors_raised = Pool(Address.parse(queue.database.url)), []
-        line = ConnectionHandle(pool)
-        client = AbsurdClient(line, queue.name)
+        pool, contexts = Pool(Address.parse(queue.database.url)), []
+        handle = ConnectionHandle(pool)
+        client = AbsurdClient(handle, queue.name)
 
         def keep(params: Any, context: Any) -> None:
             from absurd_sdk import SuspendTask
 
-            errors_raised.append(context)
+            contexts.append(context)
             raise SuspendTask
 
         client.register_task(TASK)(keep)
         client.work_batch(claim_timeout=1)
-        claim = Claim(errors_raised[0], client.claimed[0], line, queue.name, 1)
+        claim = Claim(contexts[0], client.claimed[0], handle, queue.name, 1)
         assert isinstance(store.backend, PostgresStore)
-        task_store = TaskStore(store.backend, lambda base: ClaimedConnections(base, claim))
-        yield claim, ClaimedLog(task_store, task_store.session(session.session_id), store.runtime, claim)
+        guarded = store.backend.guarded(claim.guard())
+        yield claim, Log(guarded, guarded.session(session.session_id), store.runtime)
         pool.close()
 
-    def test_who_lost_it_writes_nothing(self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue) -> None:
+    def test_who_lost_it_writes_nothing(self, claimed: tuple[Claim, Log], queue: AbsurdQueue) -> None:
         claim, log = claimed
         log.record("noted")
         time.sleep(1.1)
-        for _ in range(2):  # the first claim call sweeps
+        # The first claim call sweeps; the task that the second one gets is another worker's.
+        for _ in range(2):
             queue.database.run(f"select absurd.claim_task('{queue.name}', 'other', 30, 1)")
+        before = queue.database.run(COUNT_ROWS)
         with pytest.raises(errors.ClaimLost, match="the worker that has it now continues"):
             log.append([oakleaf_draft("late")])
-        with pytest.raises(errors.ClaimLost):
-            log.store.lease(log.session_id, "me", 2**50, 1)
+        assert claim.is_lost
+        claim.is_lost = False  # each of these asks the server by itself
+        for write in writes_of(log):
+            with pytest.raises(errors.ClaimLost):
+                write()
+            claim.is_lost = False
+        assert queue.database.run(COUNT_ROWS) == before
         session = queue.store.session(log.session_id)
         assert [entry.role for entry in session.path()] == ["user"]
-        assert claim.is_lost
 
     def test_a_straggler_of_a_run_that_is_over_writes_nothing(
-        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
+        self, claimed: tuple[Claim, Log], queue: AbsurdQueue
     ) -> None:
         """A tool that was stopped, or a child: the claim may still be there, and nobody answers for it."""
         claim, log = claimed
+        before = queue.database.run(COUNT_ROWS)
         claim.end()
-        with pytest.raises(errors.ClaimLost):
-            log.append([oakleaf_draft("late")])
-        assert queue.store.session(log.session_id).leaf.seq == 1
+        for write in (lambda: log.append([oakleaf_draft("late")]), *writes_of(log)):
+            with pytest.raises(errors.ClaimLost):
+                write()
+        assert queue.database.run(COUNT_ROWS) == before
 
     def test_a_step_whose_transaction_fails_leaves_neither_entries_nor_checkpoint(
-        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
+        self, claimed: tuple[Claim, Log], queue: AbsurdQueue
     ) -> None:
-        _, log = claimed
-        log.replay()
-        ends = checkpoint(log.path().entries, [oakleaf_draft("one")], ())
+        claim, log = claimed
+        check_steps(log, claim)
         queue.database.run(
             f"alter table absurd.c_{queue.name} add constraint none check (checkpoint_name = '') not valid"
         )
-        with pytest.raises(errors.StoreError), log.step_end(ends):
-            log.append([oakleaf_draft("one")])
+        with pytest.raises(errors.StoreError):
+            end_step(log, claim)
         queue.database.run(f"alter table absurd.c_{queue.name} drop constraint none")
         assert log.store.session(log.session_id).leaf.seq == 1
-        with log.step_end(ends):
-            log.append([oakleaf_draft("one")])
+        end_step(log, claim)
         assert [state["to_message_number"] for state in queue.checkpoints()] == [2]
 
-    def test_a_broken_line_is_opened_again_and_the_step_keeps_its_number(
-        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
+    def test_a_step_on_a_connection_that_broke_is_written_on_another(
+        self, claimed: tuple[Claim, Log], queue: AbsurdQueue
     ) -> None:
         claim, log = claimed
-        log.replay()
-        with claim.connections.pinned() as connection:
-            pid = connection.info.backend_pid
-        queue.database.run(f"select pg_terminate_backend({pid})")
-        with log.step_end(checkpoint(log.path().entries, [oakleaf_draft("one")], ())):
-            log.append([oakleaf_draft("one")])
-        with claim.connections.pinned() as connection:
-            assert connection.info.backend_pid != pid
+        log.record("noted")
+        cut_connections(queue.database)
+        end_step(log, claim)
         query = f"select checkpoint_name from absurd.c_{queue.name}"
-        assert queue.database.run(query) == [("agent-loop",)]
+        assert queue.database.run(query) == [("agent-loop/2",)]
         assert log.leaf.seq == 2
 
+    @pytest.mark.parametrize("lost", ["answer", "request"])
+    def test_a_step_whose_answer_was_lost_is_there_once(
+        self, claimed: tuple[Claim, Log], queue: AbsurdQueue, lost: str
+    ) -> None:
+        if queue.database.host.server is None:
+            pytest.skip("wants a server of our own")
+        claim, log = claimed
+        wire = PostgresProxy(queue.database.host.server.folder)
+        with oakleaf.open(wire.url(queue.database.name, APP)) as store:
+            assert isinstance(store.backend, PostgresStore)
+            guarded = store.backend.guarded(claim.guard())
+            log = Log(guarded, guarded.session(log.session_id), store.runtime)
+            for seq in (2, 3, 4):
+                if seq == 3:
+                    (wire.lose_answer if lost == "answer" else wire.lose_request)(b"agent-loop/3")
+                end_step(log, claim)
+        wire.close()
+        assert wire.loss_count == 1
+        assert [state["to_message_number"] for state in queue.checkpoints()] == [2, 3, 4]
+        assert queue.store.session(log.session_id).leaf.seq == 4
+        assert list(queue.store.verify()) == []
+
     def test_a_server_process_killed_among_the_rows_of_a_large_change_is_no_error_of_it(
-        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
+        self, claimed: tuple[Claim, Log], queue: AbsurdQueue
     ) -> None:
         _, log = claimed
         queue.database.run("""
@@ -1101,7 +1125,7 @@ class TestClaim:
         assert list(queue.store.verify()) == []
 
     def test_a_write_beside_another_is_there_once_whatever_isolation_is_the_default(
-        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
+        self, claimed: tuple[Claim, Log], queue: AbsurdQueue
     ) -> None:
         _, log = claimed
         queue.database.run(f"alter role {APP} set default_transaction_isolation = 'repeatable read'")
@@ -1118,52 +1142,50 @@ class TestClaim:
             queue.database.run(f"alter role {APP} reset default_transaction_isolation")
         assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
 
-    def test_a_server_that_forgot_its_statements_is_told_them_again(
-        self, claimed: tuple[Claim, ClaimedLog]
-    ) -> None:
-        claim, log = claimed
+    def test_a_server_that_forgot_its_statements_is_told_them_again(self, claimed: tuple[Claim, Log]) -> None:
+        _, log = claimed
         log.record("noted")
-        claim.connections.execute("deallocate all")
+        assert isinstance(log.store, PostgresStore)
+        with log.store.connections._connection() as connection:
+            connection.execute("deallocate all")
         log.record("noted")
         assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
 
-    def test_what_a_task_knows_of_a_journal_is_what_the_journal_says(
-        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
-    ) -> None:
-        """Its own facts are not read again; those that others put between are."""
-        _, log = claimed
-        other = queue.store.session(log.session_id)
-
-        def is_known() -> bool:
-            return log.store.journal(log.session_id) == other.journal()
-
-        assert is_known()
-        log.record("noted", data={"places": (1, 2), "name": "ü"})
-        log.append([oakleaf_draft("one")], facts=[ExtraFact("calls_started", {"seq": 2, "indexes": [0]})])
-        assert is_known()
-        other.title("Another's word")
-        assert len(log.store.journal(log.session_id)) == len(other.journal()) - 1, (
-            "as of its own latest commit"
-        )
-        log.record("noted")
-        assert is_known()
-        assert log.store.journal(log.session_id, 2, 3) == other.journal(2, 3)
-
     def test_a_stale_writer_leaves_no_checkpoint(
-        self, claimed: tuple[Claim, ClaimedLog], queue: AbsurdQueue
+        self, claimed: tuple[Claim, Log], queue: AbsurdQueue
     ) -> None:
-        _, log = claimed
-        log.replay()
+        claim, log = claimed
         queue.store.session(log.session_id).append([assistant("me first")])
-        ends = checkpoint(log.path().entries, [oakleaf_draft("one")], ())
-        with pytest.raises(errors.StaleLeaf), log.step_end(ends):
-            log.append([oakleaf_draft("one")])
+        with pytest.raises(errors.StaleLeaf):
+            end_step(log, claim)
         assert queue.checkpoints() == []
 
 
-def oakleaf_draft(text: str) -> Any:
-    from oakleaf.core.drafts import Draft
+COUNT_ROWS = "select " + ", ".join(
+    f"(select count(*) from oakleaf.{table})" for table in ("session", "entry", "journal", "blob", "inbox")
+)
 
+
+def writes_of(log: Log) -> list[Callable[[], object]]:
+    """Writes of a task besides those of its turn: of its children, its tools and its runner."""
+    store = oakleaf.Store(log.store, log.runtime)
+    return [
+        lambda: store.start("child"),
+        lambda: store.session(log.session_id).fork(1),
+        lambda: store.put_blob(b"of a tool", "text/plain"),
+        lambda: log.store.lease(log.session_id, "me", 2**50, 1),
+        lambda: log.enqueue(user("and this")),
+        lambda: log.append([Draft(user("with a picture")), *[oakleaf_draft("part")] * 30]),
+    ]
+
+
+def end_step(log: Log, claim: Claim) -> None:
+    """Append an answer as the end of a step."""
+    ends = checkpoint(log.path().entries, [oakleaf_draft("one")], ())
+    log.append([oakleaf_draft("one")], effect=partial(step_end, claim, ends))
+
+
+def oakleaf_draft(text: str) -> Draft:
     return Draft(assistant(text))
 
 
@@ -1547,14 +1569,10 @@ class TestLongQueue:
             )
             if is_analyzed:
                 queue.database.run(f"analyze absurd.r_{queue.name}; analyze absurd.t_{queue.name}")
-            pool = Pool(Address.parse(queue.database.url))
-            handle = ConnectionHandle(pool)
-            client = AbsurdClient(handle, queue.name)
-            with handle.pinned() as connection, connection.transaction():
-                assert len(client.claim_tasks(1, 300)) == 1
+            with psycopg.connect(queue.database.url) as connection:
+                assert len(connection.execute(CLAIM, (queue.name, "worker", 300, 1)).fetchall()) == 1
                 [row] = connection.execute(query, ([f"r_{queue.name}", f"t_{queue.name}"],)).fetchall()
                 reads.append(row[0])
-            pool.close()
         print(f"rows read by a claim: {reads}")
         assert reads[1] <= 40
 

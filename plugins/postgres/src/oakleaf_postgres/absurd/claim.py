@@ -1,49 +1,34 @@
-"""A task's claim, and the transactions that require it.
+"""A task's claim, and the guard that requires it.
 
-Only the worker that has a task's claim writes for it: each transaction first locks the run and renews its lease, then
-writes, and the one that ends a step writes the checkpoint, too. So a worker that was paused past its lease, or cut
-off, learns that its claim is lost before it has written anything. Almost every transaction is one statement and one
-round trip. Does not know what a step is, nor what is written.
+Only the worker that has a task's claim writes for it: each transaction first extends the claim, which locks its run, and
+then writes. So a worker that was paused past its lease, or cut off, learns that its claim is lost before it has written
+anything. Almost every transaction is one statement and one round trip. Does not know what a step is, nor what is written.
 """
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from threading import RLock, local
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-import msgspec
 import psycopg
-from absurd_sdk import Absurd, CancelledTask, ClaimedTask, FailedTask, StepHandle, TaskContext
+from absurd_sdk import Absurd, ClaimedTask, TaskContext
 from psycopg.errors import RaiseException
 from psycopg.rows import dict_row
 
-from oakleaf.errors import ClaimLost, UnknownCommit
-from oakleaf_postgres.absurd.queue import queue_tables
-from oakleaf_postgres.absurd.shared_transaction import EngineConnections
+from oakleaf.errors import ClaimLost, OakleafError
 from oakleaf_postgres.absurd.task_log import TaskLog
-from oakleaf_postgres.store.connections import (
-    SERVER_TIMEOUT_SECONDS,
-    SET_LOCK_TIMEOUT,
-    ConnectionLost,
-    EngineSql,
-    PostgresConnections,
-    noticing_loss,
-)
-from oakleaf_postgres.store.pool import Pool
-from oakleaf_postgres.store.statement import Connection, Rows, Statement, run_statement
+from oakleaf_postgres.store.connections import SERVER_TIMEOUT_SECONDS
+from oakleaf_postgres.store.guard import SqlEffect, SqlGuard
+from oakleaf_postgres.store.pool import Connection, Pool
 
 Values = Sequence[Any] | Mapping[str, Any]
 STEP = "agent-loop"
-"""The name of a step: the n-th one is `agent-loop#n` among the task's checkpoints."""
+"""The name of a task's checkpoints, before the number of the last message of each."""
 CANCELLED, FAILED = "AB001", "AB002"
-# The lock and the check of `extend_claim`, without its two statements that are planned anew each time and without
-# renewing the lease, which `LeaseRenewer` does. Taking the claim away changes this row, so the claim holds until the
-# commit. If it is lost nothing is written, and `lock_run` raises why.
-LOCK_RUN = f"""
-    {SET_LOCK_TIMEOUT} and (select 1 from absurd.{{runs}} where run_id = %(run_id)s::uuid and state = 'running' for no key update) is not null"""
+# Taking the claim away changes the run that `extend_claim` locks, so the claim holds until the commit. A worker that was
+# paused within a transaction would keep its run locked, and no other worker could take the task over.
+HOLD_CLAIM = """(select pg_catalog.set_config('idle_in_transaction_session_timeout', %(claim_seconds)s || 's', true)) is not null
+    and (select absurd.extend_claim(%(claim_queue)s, %(claim_run)s::uuid, %(claim_seconds)s::integer)) is not null"""
 # With plans that follow the index on what waits, in the order of its time. By default PostgreSQL goes by statistics from when hardly
 # any task waited, and reads and sorts them all: with 100,000 waiting tasks a claim took 600 ms. For this transaction only.
 # Nor does it wait for the disk: whatever the task writes later is after it in the write-ahead log, so a claim that a crash
@@ -57,54 +42,34 @@ select claimed.* from (
     case when planner.options is not null then %s end, %s, %s, %s) as claimed
 """
 WRITE_CHECKPOINT = """absurd.set_task_checkpoint_state(
-    %(queue)s, %(task_id)s::uuid, %(step_name)s, %(checkpoint)s::jsonb, %(run_id)s::uuid, null)"""
+    %(claim_queue)s, %(claim_task)s::uuid, %(claim_step)s, %(claim_checkpoint)s::jsonb, %(claim_run)s::uuid)"""
+SELECT_CHECKPOINTS = """
+select state from absurd.get_task_checkpoint_states(%s, %s, %s) where pg_catalog.starts_with(checkpoint_name, %s)
+"""
 
 
 class ConnectionHandle:
-    """A task's access to the server: it has a connection while it runs a query, and none while it waits for a model
-    or a tool. So hundreds of waiting tasks need few connections.
+    """The server as the Absurd client of a task sees it: a connection for each query, and none while the task waits for a
+    model or a tool. So hundreds of waiting tasks need few connections.
     """
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._thread = local()
-
-    @contextlib.contextmanager
-    def pinned(self) -> Iterator[Connection]:
-        """Lend one connection for the block, even if it breaks: a transaction must not continue on another."""
-        with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection:
-            try:
-                self._thread.connection = connection
-                yield connection
-            finally:
-                self._thread.connection = None
 
     def execute(self, query: Any, values: Values = (), **options: Any) -> list[Any]:
-        """Run it in the transaction that is open in this thread, or in one of its own."""
-        connection: Connection | None = getattr(self._thread, "connection", None)
-        if connection is not None:
-            return _rows(connection, query, values, options)
-        with self.pinned() as connection:
+        """Run a query. Its rows are binary: a time as text has the DateStyle of the role, and only one can be read."""
+        with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection:
             try:
-                return _rows(connection, query, values, options)
+                cursor = connection.cursor(**options).execute(query, values, binary=True)
+                return cursor.fetchall() if cursor.description else []
             except psycopg.Error:
-                if connection.closed:
-                    self.drain()
+                if connection.closed:  # the others may have broken, too
+                    self._pool.drain()
                 raise
-
-    def drain(self) -> None:
-        """A connection broke: the next one lent is a new one."""
-        self._pool.drain()
 
     def cursor(self, **options: Any) -> CursorHandle:
         """The only method of a connection that Absurd calls."""
         return CursorHandle(self, options)
-
-
-def _rows(connection: Connection, query: Any, values: Values, options: dict[str, Any]) -> list[Any]:
-    """Run a query. Its rows are binary: a time as text has the DateStyle of the role, and only one of them can be read."""
-    cursor = connection.cursor(**options).execute(query, values, binary=True)
-    return cursor.fetchall() if cursor.description else []
 
 
 class CursorHandle:
@@ -167,29 +132,32 @@ class Claim:
     """The right of one run of a task to write, until it is lost."""
 
     def __init__(
-        self, context: TaskContext, task: ClaimedTask, handle: ConnectionHandle, queue: str, lease: int
+        self, context: TaskContext, task: ClaimedTask, connections: ConnectionHandle, queue: str, lease: int
     ) -> None:
-        self.context, self.connections, self.queue, self.lease = context, handle, queue, lease
+        self.context, self.queue, self.lease = context, queue, lease
         self.task_id, self.run_id = str(task["task_id"]), str(task["run_id"])
         self.attempt = int(task["attempt"])
-        self.lock = RLock()
         self.is_lost = self.is_cancelled = False
         self.run: CancellableRun | None = None
         """What runs under this claim, once it can be cancelled."""
+        self._connections = connections
         self._stop: Callable[[], object] | None = None
-        self._checkpoint: dict[str, Any] | None = None
-        self._steps = 0
-        self._lock_run_sql = LOCK_RUN.format(**queue_tables(queue))
 
-    def lock_run(self) -> None:
-        """Lock the run and renew its lease in the open transaction; raises ClaimLost if another worker has it."""
-        if not self.is_lost:
-            try:
-                self.context.heartbeat()
-                return
-            except (CancelledTask, FailedTask, RaiseException):
-                self.lose()
-        raise ClaimLost(self.queue, self.task_id)
+    def guard(self) -> SqlGuard:
+        """Return the condition that lets only the holder of this claim write."""
+        values = {"claim_queue": self.queue, "claim_run": self.run_id, "claim_seconds": str(self.lease)}
+        return SqlGuard(HOLD_CLAIM, values, self.check, self._refusal)
+
+    def check(self) -> None:
+        """Raise ClaimLost if the claim is known to be lost."""
+        if self.is_lost:
+            raise ClaimLost(self.queue, self.task_id)
+
+    def _refusal(self, error: psycopg.Error) -> OakleafError | None:
+        if not is_claim_lost(error):
+            return None
+        self.lose()
+        return ClaimLost(self.queue, self.task_id)
 
     def on_loss(self, stop: Callable[[], object]) -> None:
         """Call `stop` when the claim is lost, or when the run is cancelled, which may still write."""
@@ -211,100 +179,25 @@ class Claim:
 
     def end(self) -> None:
         """The run is over: refuse what a stopped tool or child would still write."""
-        with self.lock:
-            self.is_lost = True
+        self.is_lost = True
 
-    def completed_steps(self) -> Iterator[Any]:
-        """Yield the checkpoints of the completed steps, in order."""
-        while (handle := self.context.begin_step(STEP)).done:
-            self._steps += 1
-            yield handle.state
+    def completed_steps(self) -> list[Any]:
+        """Return the checkpoints of the completed steps."""
+        values = (self.queue, self.task_id, self.run_id, STEP)
+        return [state for (state,) in self._connections.execute(SELECT_CHECKPOINTS, values)]
 
-    @contextlib.contextmanager
-    def ending_step(self, checkpoint: dict[str, Any] | None) -> Iterator[None]:
-        """Write the checkpoint in the transaction that the block commits.
-
-        Other writers of the task wait: the checkpoint must not commit with anything else. A transaction that is tried
-        again ends the same step.
-        """
-        with self.lock:
-            self._checkpoint = checkpoint
-            try:
-                yield
-            finally:
-                self._checkpoint = None
-            self._steps += checkpoint is not None
-
-    def write_checkpoint(self) -> None:
-        if self._checkpoint is not None:
-            self.context.complete_step(StepHandle(STEP, self._step_name(), done=False), self._checkpoint)
-
-    def engine_sql(self) -> EngineSql:
-        """Return `lock_run` and `write_checkpoint` as parts of the statement between them."""
-        if self._checkpoint is None:
-            return EngineSql(self._lock_run_sql, values={"run_id": self.run_id})
+    def step_end(self, last_number: int, state: str) -> SqlEffect:
+        """Return the effect of a commit that ends a step: the checkpoint, as JSON, under the number of the last message."""
         values = {
-            "run_id": self.run_id,
-            "queue": self.queue,
-            "task_id": self.task_id,
-            "step_name": self._step_name(),
-            "checkpoint": msgspec.json.encode(self._checkpoint).decode(),
+            "claim_queue": self.queue,
+            "claim_run": self.run_id,
+            "claim_task": self.task_id,
+            "claim_step": f"{STEP}/{last_number}",
+            "claim_checkpoint": state,
         }
-        return EngineSql(self._lock_run_sql, WRITE_CHECKPOINT, values)
-
-    def _step_name(self) -> str:
-        """Return the name of the next checkpoint. Asking Absurd for it would be one more round trip."""
-        return STEP if self._steps == 0 else f"{STEP}#{self._steps + 1}"
+        return SqlEffect(WRITE_CHECKPOINT, values)
 
     def reschedule(self, seconds: float) -> None:
         """Return the claim: after so many seconds any worker may take the task."""
         query = "select absurd.schedule_run(%s, %s, absurd.current_time() + pg_catalog.make_interval(secs => %s::float8))"
-        self.connections.execute(query, (self.queue, self.run_id, str(seconds)))
-
-
-class ClaimedConnections(EngineConnections):
-    """Connections of a task: every write uses its connection handle and requires its claim."""
-
-    def __init__(self, base: PostgresConnections, claim: Claim) -> None:
-        super().__init__(base)
-        self._claim = claim
-        # A worker paused within a transaction would keep its run locked, and no other worker could take it over.
-        self._identity = f"set local idle_in_transaction_session_timeout = '{claim.lease}s'; {base._identity}"
-
-    @contextlib.contextmanager
-    def _connection(self) -> Iterator[Connection]:
-        claim = self._claim
-        with claim.lock:
-            if claim.is_lost:
-                raise ClaimLost(claim.queue, claim.task_id)
-            with claim.connections.pinned() as connection, noticing_loss(connection):
-                yield connection
-
-    def recover(self, error: ConnectionLost, deadline: float) -> None:
-        if time.monotonic() > deadline:
-            raise UnknownCommit(self.url, error.reason) from None
-        self.log_loss(error)
-        with self._claim.lock:
-            if not self._claim.is_lost:
-                self._claim.connections.drain()
-
-    def engine_sql(self) -> EngineSql:
-        return self._claim.engine_sql()
-
-    def run_with_engine_sql(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
-        def run(connection: Connection) -> Rows:
-            try:
-                return run_statement(connection, statement, values)
-            except psycopg.Error as error:
-                if not is_claim_lost(error):
-                    raise
-            self._claim.lose()
-            raise ClaimLost(self._claim.queue, self._claim.task_id)
-
-        return self._run(run)
-
-    def before_write(self, connection: Connection) -> None:
-        self._claim.lock_run()
-
-    def after_write(self, connection: Connection) -> None:
-        self._claim.write_checkpoint()
+        self._connections.execute(query, (self.queue, self.run_id, str(seconds)))

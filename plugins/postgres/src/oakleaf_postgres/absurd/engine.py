@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-from absurd_sdk import Absurd
 from msgspec import Struct
 
 from oakleaf import Limits, Session, Tool, Workspace
@@ -27,6 +26,7 @@ from oakleaf.ext import ToolLike, ToolSource, plugin_tools, resolve_models, spli
 from oakleaf.log.changes import new_key
 from oakleaf.log.keyed_turn import KeyedTurn, find_turn
 from oakleaf.log.log import Log
+from oakleaf.log.request import Request
 from oakleaf.log.turn_start import trigger_columns
 from oakleaf.models.base import Model, ModelLike
 from oakleaf.stores.base import SessionRow
@@ -34,8 +34,7 @@ from oakleaf.stores.tasks import EnqueuedTask
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.queue import queue_tables
-from oakleaf_postgres.absurd.shared_transaction import EngineConnections
-from oakleaf_postgres.store.connections import Connection, PostgresConnections
+from oakleaf_postgres.store.guard import SqlEffect
 
 if TYPE_CHECKING:
     from oakleaf_postgres.store.store import PostgresStore
@@ -44,6 +43,12 @@ TASK = "oakleaf-run"
 ATTEMPTS = 20
 """How often a task is claimed before it fails for good: workers may die, providers may be away for a while."""
 RETRY: Any = {"kind": "exponential", "base_seconds": 0.5, "factor": 2.0, "max_seconds": 120.0}
+
+
+# `spawn_task` returns a row; the idempotency key lets a change that is written again spawn no second task.
+SPAWN = """(select task_id from absurd.spawn_task(
+    %(spawn_queue)s, %(spawn_task)s, %(spawn_params)s::jsonb, %(spawn_options)s::jsonb))"""
+SELECT_TASK = "select task_id, state from absurd.{tasks} where idempotency_key = %s"
 
 
 class Agent(Struct, frozen=True):
@@ -92,40 +97,35 @@ class TaskParams(Struct, frozen=True):
 to_task_params = converter(TaskParams)
 
 
-def spawn_turn(connection: Connection, queue: str, params: TaskParams, key: str) -> str:
-    """Spawn the task of a turn in the open transaction, once for each key; return its id."""
-    task = Absurd(connection, queue).spawn(
-        TASK,
-        msgspec.to_builtins(params),
-        max_attempts=ATTEMPTS,
-        retry_strategy=RETRY,
-        queue=queue,
-        idempotency_key=f"{params.session}/{key}",
-    )
-    return str(task["task_id"])
+class TurnTask:
+    """The task of one turn: spawned in the transaction that writes its input, once for each key."""
 
+    def __init__(self, queue: str, params: TaskParams, key: str) -> None:
+        self.queue, self._params, self.key = queue, params, f"{params.session}/{key}"
 
-class SpawningConnections(EngineConnections):
-    """Spawn the task in the transaction that writes its input: both are committed, or neither."""
+    def spawned(self) -> SqlEffect:
+        """Return the effect that spawns the task."""
+        options = {"max_attempts": ATTEMPTS, "retry_strategy": RETRY, "idempotency_key": self.key}
+        values = {
+            "spawn_queue": self.queue,
+            "spawn_task": TASK,
+            "spawn_params": msgspec.json.encode(self._params).decode(),
+            "spawn_options": msgspec.json.encode(options).decode(),
+        }
+        return SqlEffect(SPAWN, values)
 
-    def __init__(self, base: PostgresConnections, queue: str, params: TaskParams, key: str) -> None:
-        super().__init__(base)
-        self._queue, self._params, self._key = queue, params, key
-        self._task_id = ""
+    def enqueued(self, store: PostgresStore, seq: int) -> EnqueuedTask:
+        """Return the task as its sender sees it."""
+        return EnqueuedTask(self._params.session, self.queue, self._find(store)[0], seq)
 
-    def after_write(self, connection: Connection) -> None:
-        self._task_id = spawn_turn(connection, self._queue, self._params, self._key)
+    def is_pending(self, store: PostgresStore) -> bool:
+        """Return whether the task was spawned and still runs, or will."""
+        return self._find(store)[1] not in ("", "failed", "cancelled")
 
-    def find_task(self) -> bool:
-        """Read the task that was spawned under this key before; return whether it still runs or will."""
-        table = queue_tables(self._queue)["tasks"]
-        query = f"select task_id, state from absurd.{table} where idempotency_key = %s"
-        rows = self.query(query, (f"{self._params.session}/{self._key}",))
-        self._task_id = str(rows[0][0]) if rows else ""
-        return bool(rows) and rows[0][1] not in ("failed", "cancelled")
-
-    def enqueued_task(self, seq: int) -> EnqueuedTask:
-        return EnqueuedTask(self._params.session, self._queue, self._task_id, seq)
+    def _find(self, store: PostgresStore) -> tuple[str, str]:
+        """Return the id and the state of the task; "" and "" if none was spawned under the key."""
+        rows = store.connections.query(SELECT_TASK.format(**queue_tables(self.queue)), (self.key,))
+        return (str(rows[0][0]), str(rows[0][1])) if rows else ("", "")
 
 
 def send(
@@ -165,9 +165,18 @@ def send(
             message = user(content) if isinstance(content, str) else content
             return enqueue(log, message, queue=queue, agent=agent)
     key = key or new_key(log.runtime)
-    task_log, spawning = _spawning_log(log, row, queue, agent, key)
+    store, task = _task(log, row, queue, agent, key)
+    spawned = task.spawned()
     if content is None:
-        task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True, key=key)
+        log.commit(
+            Request(
+                kind="enqueued",
+                data={"queue": queue},
+                at_leaf=True,
+                key=key,
+                effect=lambda entries: spawned,
+            )
+        )
     else:
         drafts = [Draft(user(content) if isinstance(content, str) else content)]
         row_changes = trigger_columns(about or {})
@@ -178,32 +187,36 @@ def send(
         if (in_force := merge_options(settings.options, options)) is not None:
             about["options"] = in_force
         about |= {} if limits is None else {"limits": limit_data(limits)}
-        enqueued = [ExtraFact("enqueued", {"queue": queue})]
-        task_log.append(drafts, key=key, data=about, row=row_changes, facts=enqueued)
-    return spawning.enqueued_task(log.refresh().leaf.seq)
+        log.commit(
+            Request(
+                drafts=tuple(drafts),
+                key=key,
+                data=about,
+                row=row_changes,
+                facts=(ExtraFact("enqueued", {"queue": queue}),),
+                effect=lambda entries: spawned,
+            )
+        )
+    return task.enqueued(store, log.leaf.seq)
 
 
 def enqueue(log: Log, message: Message, *, queue: str, agent: str | None) -> EnqueuedTask:
     """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
     row = log.refresh()
-    task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))
-    task_log.enqueue(message)
-    return spawning.enqueued_task(row.leaf.seq)
+    store, task = _task(log, row, queue, agent, new_key(log.runtime))
+    store.enqueue(row.session_id, log.queued_body(message), log.runtime.now(), task.spawned())
+    return task.enqueued(store, row.leaf.seq)
 
 
-def _spawning_log(
+def _task(
     log: Log, row: SessionRow, queue: str, agent: str | None, key: str
-) -> tuple[Log, SpawningConnections]:
+) -> tuple[PostgresStore, TurnTask]:
+    """Return the store of a log, and a task for the session in a queue; raise EngineNotInstalled without the queue."""
     store = cast("PostgresStore", log.store)
-    params = TaskParams(row.session_id, row.space, agent or row.agent)
-    created: list[SpawningConnections] = []
-
-    def wrap(base: PostgresConnections) -> PostgresConnections:
-        base.read_snapshot(lambda connection: absurd_schema.check_queue(connection, base.url, queue))
-        created.append(SpawningConnections(base, queue, params, key))
-        return created[0]
-
-    return Log(store.with_connections(wrap), row, log.runtime, log.cursor), created[0]
+    store.connections.read_snapshot(
+        lambda connection: absurd_schema.check_queue(connection, store.url, queue)
+    )
+    return store, TurnTask(queue, TaskParams(row.session_id, row.space, agent or row.agent), key)
 
 
 def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> None:
@@ -223,11 +236,14 @@ def _recorded_task(log: Log, recorded: KeyedTurn, key: str, queue: str, agent: s
             break
         if fact.kind == "appended":
             break
-    _, spawning = _spawning_log(log, row, queue, agent, key)
-    if not spawning.find_task() and recorded.is_open:
-        task_log, spawning = _spawning_log(log, row, queue, agent, new_key(log.runtime))
-        task_log.record("enqueued", data={"queue": queue}, only_at_leaf=True)
-    return spawning.enqueued_task(recorded.turn)
+    store, task = _task(log, row, queue, agent, key)
+    if not task.is_pending(store) and recorded.is_open:
+        log.refresh()
+        store, task = _task(log, row, queue, agent, new_key(log.runtime))
+        spawned = task.spawned()
+        enqueued = {"queue": queue}
+        log.commit(Request(kind="enqueued", data=enqueued, at_leaf=True, effect=lambda entries: spawned))
+    return task.enqueued(store, recorded.turn)
 
 
 def _check_can_send(log: Log, content: str | Message | None) -> None:

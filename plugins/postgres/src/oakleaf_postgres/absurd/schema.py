@@ -21,7 +21,6 @@ from oakleaf.errors import (
 )
 from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf_postgres.absurd import registry
-from oakleaf_postgres.absurd.shared_transaction import fetch_row
 from oakleaf_postgres.errors import EngineNotInstalled, MissingPermission
 from oakleaf_postgres.store.connections import store_error
 from oakleaf_postgres.store.rights import Roles, close_tables
@@ -33,6 +32,7 @@ from oakleaf_postgres.store.schema import (
     safe_transaction,
 )
 from oakleaf_postgres.store.schema import VERSION as SCHEMA_VERSION
+from oakleaf_postgres.store.statement import fetch_row
 from oakleaf_postgres.store.url import Address
 
 MAX_QUEUE_BYTES = 57

@@ -7,30 +7,30 @@ figures are a function of the log and the ledger, so they are the same when two 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.cancellation import is_cancel_requested
 from oakleaf.agent.policy import RunPolicy
 from oakleaf.agent.writer import Append, Record, Writer
-from oakleaf.core.drafts import CLOSING, Draft
+from oakleaf.core.drafts import CLOSING, Draft, NewEntry
 from oakleaf.core.entries import Entry, Payload
 from oakleaf.core.messages import Message
 from oakleaf.core.turns import ENDED_BY_TOOL, CallModel, next_action
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call, Totals, total
+from oakleaf.errors import ClaimLost
 from oakleaf.log.ledger import calls_after
 from oakleaf.log.log import Log
 from oakleaf.log.request import Committed
-from oakleaf.log.runtime import Runtime
-from oakleaf.stores.base import Change, CommitResult, Fact, SessionRow
+from oakleaf.stores.base import SessionRow
 from oakleaf_postgres.absurd.claim import Claim
-from oakleaf_postgres.absurd.task_store import TaskStore
 from oakleaf_postgres.errors import SessionRewound
+from oakleaf_postgres.store.guard import SqlEffect
 
 NOT_RUN = ("denied", "interrupted")
 
@@ -66,6 +66,12 @@ def checkpoint(path: Sequence[Entry], drafts: Sequence[Draft], calls: Iterable[C
     return Checkpoint(to, finish, total(call for call in calls if start <= call.after_seq < to), executed)
 
 
+def step_end(claim: Claim, ends: Checkpoint, entries: Sequence[NewEntry]) -> SqlEffect:
+    """Return the effect of the commit that ends a step; notes of others may have moved the step's end."""
+    last = entries[-1].seq
+    return claim.step_end(last, msgspec.json.encode(replace(ends, to_message_number=last)).decode())
+
+
 def _backwards(path: Sequence[Entry], drafts: Sequence[Draft]) -> Iterator[tuple[int, Payload, str | None]]:
     seq = (path[-1].seq if path else 0) + len(drafts)
     for draft in reversed(drafts):
@@ -75,55 +81,28 @@ def _backwards(path: Sequence[Entry], drafts: Sequence[Draft]) -> Iterator[tuple
         yield entry.seq, entry.payload, entry.finish
 
 
-class ClaimedLog(Log):
-    """A log whose every commit requires a claim; the one that ends a step writes its checkpoint."""
+def check_steps(log: Log, claim: Claim) -> None:
+    """Raise SessionRewound unless the log holds the completed steps of the task: none of them runs again."""
+    for state in claim.completed_steps():
+        ended = _to_checkpoint(state).to_message_number
+        if ended > log.leaf.seq:
+            raise SessionRewound(log.session_id, ended, log.leaf.seq)
 
-    store: TaskStore
 
-    def __init__(self, store: TaskStore, row: SessionRow, runtime: Runtime, claim: Claim) -> None:
-        super().__init__(store, row, runtime)
-        self.claim = claim
-        self._ends: Checkpoint | None = None
-
-    @contextmanager
-    def step_end(self, ends: Checkpoint) -> Iterator[None]:
-        """The commit made within ends a step with this checkpoint."""
-        with self._lock:
-            self._ends = ends
-            try:
-                yield
-            finally:
-                self._ends = None
-
-    def _write(self, change: Change) -> CommitResult:
-        ends = self._ends
-        if ends is not None:  # notes of others may have moved it
-            ends = replace(ends, to_message_number=change.entries[-1].seq)
-        with self.claim.ending_step(None if ends is None else msgspec.to_builtins(ends)):
-            return super()._write(change)
-
-    def replay(self) -> None:
-        """Skip the completed steps: they are in the log, and none of them runs again."""
-        for state in self.claim.completed_steps():
-            ended = _to_checkpoint(state).to_message_number
-            if ended > self.leaf.seq:
-                raise SessionRewound(self.session_id, ended, self.leaf.seq)
-
-    def calls_of_turn(self) -> dict[str, Call]:
-        """Return the model calls of the open turn, whichever workers made them."""
-        branches = self.store.branches(self.session_id)
-        own = {branch.branch for branch in branches if branch.session_id == self.session_id}
-        calls = calls_after(self, self.cursor.turn - 1)
-        return {call.call_id: call for call in calls if call.branch in own}
+def calls_of_turn(log: Log) -> dict[str, Call]:
+    """Return the model calls of the open turn, whichever workers made them."""
+    branches = log.store.branches(log.session_id)
+    own = {branch.branch for branch in branches if branch.session_id == log.session_id}
+    calls = calls_after(log, log.cursor.turn - 1)
+    return {call.call_id: call for call in calls if call.branch in own}
 
 
 class ClaimedWriter(Writer):
     """The writer of a worker: ends each step with a checkpoint, and may stop behind one for another worker."""
 
-    log: ClaimedLog
-
-    def __init__(self, log: ClaimedLog, policy: RunPolicy, is_stopping: Callable[[], bool]) -> None:
+    def __init__(self, log: Log, claim: Claim, policy: RunPolicy, is_stopping: Callable[[], bool]) -> None:
         super().__init__(log, policy)
+        self._claim = claim
         self.has_stopped = False
         """Whether the run stopped at the end of a step because its worker stops."""
         self._model, self._is_stopping = policy.answers.models[0], is_stopping
@@ -137,26 +116,23 @@ class ClaimedWriter(Writer):
 
     @property
     def is_lost(self) -> bool:
-        return self.log.claim.is_lost or super().is_lost
+        return self._claim.is_lost or super().is_lost
 
     async def acquire(self, row: SessionRow) -> SessionRow:
         """Count the calls of the open turn only now: until the lease is taken another worker may add to them."""
         row = await super().acquire(row)
         if self.log.cursor.turn:
-            self._step_calls = await self.run_blocking(self.log.calls_of_turn)
+            self._step_calls = await self.run_blocking(calls_of_turn, self.log)
             self._has_called = bool(self._step_calls)
         return row
 
+    def _release(self) -> None:
+        """After a lost claim there is nothing to release, and ClaimLost was raised already."""
+        with suppress(ClaimLost):
+            super()._release()
+
     def on_cancel_request(self, facts: int, cancel: Callable[[], object]) -> None:
         """Nothing: the worker polls for all of its tasks at once."""
-
-    async def is_cancel_requested(self) -> bool:
-        facts = await self.run_blocking(self._read_journal)
-        return is_cancel_requested(reversed(facts), self.log.cursor.turn)
-
-    def _read_journal(self) -> list[Fact]:
-        self.log.store.invalidate_journal(self.log.session_id)
-        return self.log.store.journal(self.log.session_id)
 
     async def commit_append(self, append: Append) -> Committed:
         self._count(append.calls or ())
@@ -173,8 +149,8 @@ class ClaimedWriter(Writer):
             return super().write(append)
         is_ended = self.cursor_after(append.drafts).is_ended_by_tool
         drafts = (*append.drafts, CLOSING) if is_ended else append.drafts
-        with self.log.step_end(checkpoint(self.path, drafts, self._step_calls.values())):
-            return super().write(append)
+        ends = checkpoint(self.path, drafts, self._step_calls.values())
+        return super().write(replace(append, effect=partial(step_end, self._claim, ends)))
 
     async def record(self, record: Record) -> None:
         self._count(record.calls)
@@ -192,7 +168,7 @@ class ClaimedWriter(Writer):
 
     async def record_waiting(self) -> None:
         """With the queue of the task, which the person's decision must wake."""
-        queue = {"queue": self.log.claim.queue}
+        queue = {"queue": self._claim.queue}
         await self.record(Record("waiting", queue, {"status": "waiting"}))
 
     def _count(self, calls: Iterable[Call]) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from oakleaf.core.messages import Message
-from oakleaf.core.turns import OpenCall
 from oakleaf.stores.tasks import EnqueuedTask, QueueStatus, TaskQueue
-from oakleaf_postgres.absurd import health, signals
+from oakleaf_postgres.absurd import health
 from oakleaf_postgres.errors import needs_absurd
 
 if TYPE_CHECKING:
@@ -33,15 +32,6 @@ class AbsurdEngine:
         with needs_absurd():
             from oakleaf_postgres.absurd.engine import enqueue
         return enqueue(log, message, queue=queue, agent=agent)
-
-    def record_decision(self, log: Log, call: OpenCall, kind: str) -> None:
-        signals.record_decision(log, call, kind)
-
-    def record_task_decision(self, log: Log, data: dict[str, Any]) -> None:
-        signals.record_task_decision(log, data)
-
-    def request_cancel(self, log: Log) -> bool:
-        return signals.request_cancel(log)
 
     def tasks(self, queue: str) -> TaskQueue:
         with needs_absurd():

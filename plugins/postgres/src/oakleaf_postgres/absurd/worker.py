@@ -50,6 +50,7 @@ from oakleaf.errors import (
 )
 from oakleaf.ext import environment_secrets
 from oakleaf.log.lease import require_free
+from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime, real_runtime
 from oakleaf.models.base import Model
 from oakleaf.stores.tasks import DEFAULT_QUEUE
@@ -59,7 +60,6 @@ from oakleaf_postgres.absurd.claim import (
     AbsurdClient,
     CancellableRun,
     Claim,
-    ClaimedConnections,
     ConnectionHandle,
     is_claim_lost,
 )
@@ -70,13 +70,12 @@ from oakleaf_postgres.absurd.handlers import HandlerWorker, plugin_handlers, run
 from oakleaf_postgres.absurd.own_process import BEGUN, ENDED, OwnProcess, ParentPipe
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.registry import Registration
-from oakleaf_postgres.absurd.shared_transaction import fetch_row
 from oakleaf_postgres.absurd.signals import SIGNALS, signal_event
-from oakleaf_postgres.absurd.step import ClaimedLog, ClaimedWriter
-from oakleaf_postgres.absurd.task_store import TaskStore
+from oakleaf_postgres.absurd.step import ClaimedWriter, check_steps
 from oakleaf_postgres.errors import PoisonTask, UnknownAgent
 from oakleaf_postgres.store.connections import Connection
 from oakleaf_postgres.store.pool import Pool
+from oakleaf_postgres.store.statement import fetch_row
 from oakleaf_postgres.store.store import PostgresStore
 
 POLL_SECONDS = 0.25
@@ -241,13 +240,11 @@ class Worker:
 
     def store(self, space: str) -> PostgresStore:
         """Return the tenant's store; all of them share one pool."""
-        store = self._store.with_connections(lambda connections: connections.for_space(space))
-        store.space = space
-        return store
+        return self._store.for_space(space)
 
-    def claimed_store(self, space: str, claim: Claim) -> TaskStore:
+    def claimed_store(self, space: str, claim: Claim) -> PostgresStore:
         """Return the tenant's store for one task: each write requires its claim."""
-        return TaskStore(self.store(space), lambda connections: ClaimedConnections(connections, claim))
+        return self.store(space).guarded(claim.guard())
 
     def claimed_runtime(self, claim: Claim) -> Runtime:
         """Return the runtime of one task. An earlier run of it must have lost its claim, so its hold on a session is void,
@@ -509,8 +506,8 @@ class TaskRun:
             row = self._store.session(self._params.session)
             if row.trashed_at is not None:
                 raise SessionTrashed(row.session_id)
-            log = ClaimedLog(self._store, row, self._runtime, self._claim)
-            log.replay()
+            log = Log(self._store, row, self._runtime)
+            check_steps(log, self._claim)
             agent = self._load_agent(log)
             if agent is None:
                 return self._refuse(log)
@@ -533,11 +530,11 @@ class TaskRun:
         except NotFound as error:
             return {"stop_reason": "gone", "why": str(error)}
 
-    def _load_agent(self, log: ClaimedLog) -> LoadedAgent | None:
+    def _load_agent(self, log: Log) -> LoadedAgent | None:
         agent = self._worker.agents.get(self._params.agent or "")
         return None if agent is None else replace(agent, tools=agent.agent.tools_for(log))
 
-    def _refuse(self, log: ClaimedLog) -> dict[str, Any]:
+    def _refuse(self, log: Log) -> dict[str, Any]:
         """Fail a turn for which this worker has no agent. If it was ended elsewhere meanwhile, return the task's result."""
         if not self._has_work(log):
             return self._result(log)
@@ -546,7 +543,7 @@ class TaskRun:
         self._record_failure(log, unknown)
         raise unknown
 
-    def _record_failure(self, log: ClaimedLog, error: OakleafError) -> None:
+    def _record_failure(self, log: Log, error: OakleafError) -> None:
         """Mark the turn as failed, once: nobody watches a worker that cannot start it, and it is tried again and again."""
         row = log.refresh()
         if (row.status, row.error) != ("failed", str(error)):
@@ -557,7 +554,7 @@ class TaskRun:
         """End the turn as failed and raise PoisonTask: the processes that ran its step died."""
         row = self._store.session(self._params.session)
         require_free(row, self._runtime)
-        log = ClaimedLog(self._store, row, self._runtime, self._claim)
+        log = Log(self._store, row, self._runtime)
         poison = PoisonTask(
             row.session_id, self._claim.task_id, self._worker.queue, deaths.total, deaths.last
         )
@@ -579,9 +576,9 @@ class TaskRun:
             reversed(facts), self._log.cursor.turn
         )
 
-    def _run_turn(self, log: ClaimedLog, agent: LoadedAgent) -> ClaimedWriter:
+    def _run_turn(self, log: Log, agent: LoadedAgent) -> ClaimedWriter:
         policy = self._policy(log, agent)
-        writer = ClaimedWriter(log, policy, self._worker.stopping.is_set)
+        writer = ClaimedWriter(log, self._claim, policy, self._worker.stopping.is_set)
         loop = build_loop(writer, policy)
         running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop)
         try:
@@ -591,7 +588,7 @@ class TaskRun:
             raise
         return writer
 
-    def _policy(self, log: ClaimedLog, loaded: LoadedAgent) -> RunPolicy:
+    def _policy(self, log: Log, loaded: LoadedAgent) -> RunPolicy:
         """Return the policy of the agent's run: of its options and effects those that the session does not have."""
         agent, own = loaded.agent, Settings()
         if agent.options or agent.effects:
@@ -616,7 +613,7 @@ class TaskRun:
             if not self._claim.is_cancelled:
                 raise
 
-    def _is_waiting(self, log: ClaimedLog, tools: dict[str, Tool]) -> bool:
+    def _is_waiting(self, log: Log, tools: dict[str, Tool]) -> bool:
         """Return whether the turn waits for a user; if so the task sleeps until the next signal.
 
         The signals are counted before the waiting calls are read: one that comes in between wakes the task.
@@ -631,10 +628,10 @@ class TaskRun:
         self._claim.context.await_event(signal_event(log.session_id, signals + 1))
         return True
 
-    def _has_work(self, log: ClaimedLog) -> bool:
+    def _has_work(self, log: Log) -> bool:
         return bool(log.cursor.turn or self._store.inbox(log.session_id, 1))
 
-    def _result(self, log: ClaimedLog) -> dict[str, Any]:
+    def _result(self, log: Log) -> dict[str, Any]:
         row = log.refresh()
         if log.cursor.turn:
             raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did")

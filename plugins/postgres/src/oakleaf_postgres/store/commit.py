@@ -24,10 +24,11 @@ from oakleaf.core.drafts import Blob, NewEntry
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Totals, total
 from oakleaf.errors import InvalidPosition, MissingBlob, NotFound
-from oakleaf.stores.base import MADE_KEY, SETTABLE_COLUMNS, Change, CommitResult, is_callers_key
+from oakleaf.stores.base import MADE_KEY, SETTABLE_COLUMNS, Change, CommitResult, Effect, is_callers_key
 from oakleaf.stores.sql.rows import call_row, entry_row
 from oakleaf.stores.sql.session_rows import json_text
 from oakleaf_postgres.store.connections import SET_LOCK_TIMEOUT, SET_SPACE
+from oakleaf_postgres.store.guard import SqlEffect
 from oakleaf_postgres.store.rows import (
     CALL_NAMES,
     CALL_TYPES,
@@ -144,6 +145,11 @@ def _is_large(change: Change) -> bool:
     return len(change.entries) + len(change.facts) + len(change.calls) > MAX_ROWS
 
 
+def expression_of(effect: Effect | None) -> str:
+    """Return the SQL of an effect."""
+    return effect.expression if isinstance(effect, SqlEffect) else ""
+
+
 def shape_of(change: Change, owner: str | None, branch: BranchMode) -> Shape:
     """Return the shape; `branch` counts only if the change has entries."""
     is_large, has_entries, moves = _is_large(change), bool(change.entries), change.move_to is not None
@@ -191,6 +197,8 @@ def values_of(
         "input": change.inbox_number,
         "state": state.decode() if isinstance(state, bytes) else None,
     }
+    if isinstance(change.effect, SqlEffect):
+        values.update(change.effect.values)
     if after is not None:
         values["after_branch"], values["after_seq"] = after.branch, after.seq
     if to is not None:
@@ -291,7 +299,7 @@ STATE = f"""state as (
 
 @lru_cache(maxsize=1024)
 def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
-    """Build the statement, with the parts of `EngineSql` if there are any."""
+    """Build the statement, with the condition of a guard and the expression of an effect if there are any."""
     parts = [STARTED] * shape.has_started_call + [_head(shape, condition)]
     parts += [BRANCH] * (shape.branch == "open")
     if shape.entries:
@@ -402,7 +410,7 @@ def commit_locked(writer: Connection, change: Change, space: str, owner: str | N
     parent = head.leaf if change.move_to is None else change.move_to
     shape = shape_of(change, owner, "extend" if head.can_extend else "open")
     values = values_of(change, shape, space, owner, parent)
-    done = committed(run_statement(writer, statement(shape), values))
+    done = committed(run_statement(writer, statement(shape, effect=expression_of(change.effect)), values))
     if done is None:  # the lock is held and every other condition was checked
         raise InvalidPosition(str(change.move_to), 0, head.leaf.seq)
     if _is_large(change):

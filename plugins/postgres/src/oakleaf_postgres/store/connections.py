@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import psycopg
-from msgspec import Struct
 from msgspec.structs import replace
 from psycopg import sql
 from psycopg.errors import (
@@ -32,6 +31,7 @@ from psycopg.pq import PipelineStatus, TransactionStatus
 
 from oakleaf.errors import MigrationNeeded, ServerUnreachable, StoreError, UnknownCommit
 from oakleaf_postgres.store import schema as postgres_schema
+from oakleaf_postgres.store.guard import SqlGuard
 from oakleaf_postgres.store.pool import Connection as Connection
 from oakleaf_postgres.store.pool import ConnectionLost as ConnectionLost
 from oakleaf_postgres.store.pool import Pool
@@ -104,20 +104,10 @@ def noticing_loss(connection: Connection) -> Iterator[None]:
         raise ConnectionLost(unreplicated[0])
 
 
-class EngineSql(Struct, frozen=True):
-    """What an engine adds to the statement of a change: SQL with %(name)s for each value."""
-
-    condition: str = ""
-    """Evaluated before the session is read; raising refuses the change."""
-    effect: str = ""
-    """An expression, evaluated once if the change was written."""
-    values: Mapping[str, Any] = {}
-
-
-NO_ENGINE_SQL = EngineSql()
-
-
 class PostgresConnections:
+    guard: SqlGuard | None = None
+    """The condition of every write."""
+
     def __init__(self, address: Address, space: str) -> None:
         self.url, self._identity = address.safe_url, _identity(space)
         # Without the pool, which retries: opening a store fails at once, and says why.
@@ -131,6 +121,12 @@ class PostgresConnections:
         """Return the same pool for another tenant; an engine serves thousands of them with few connections."""
         other = copy(self)
         other._identity = _identity(space)
+        return other
+
+    def guarded(self, guard: SqlGuard) -> PostgresConnections:
+        """Return the same pool for writes that need a condition; reads need none."""
+        other = copy(self)
+        other.guard = guard
         return other
 
     def close(self) -> None:
@@ -152,7 +148,8 @@ class PostgresConnections:
         return self._run(lambda connection: connection.execute(query, bindings, binary=True).fetchall())
 
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
-        """Run a statement of the hot path; raises ConnectionLost if the connection breaks."""
+        """Run a write of the hot path, which holds the guard's condition; raises ConnectionLost if the connection breaks."""
+        self._check_guard()
         return self._run(lambda connection: run_statement(connection, statement, values))
 
     def _run(
@@ -169,16 +166,16 @@ class PostgresConnections:
             except UniqueViolation:
                 raise
             except psycopg.Error as error:
+                refusal = None if self.guard is None else self.guard.refusal(error)
+                if refusal is not None:
+                    raise refusal from None
                 if not isinstance(error, repeatable) or attempt == tries:
                     raise store_error(self.url, error) from error
         raise AssertionError  # the last attempt returned or raised
 
-    def engine_sql(self) -> EngineSql:
-        """Return what must be part of the statement that is passed to `run_with_engine_sql`."""
-        return NO_ENGINE_SQL
-
-    def run_with_engine_sql(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
-        return self.run_statement(statement, values)
+    def _check_guard(self) -> None:
+        if self.guard is not None:
+            self.guard.check()
 
     def retry(self, work: Callable[[], R]) -> R:
         """Run what may run twice until it succeeds or the server has been away for too long."""
@@ -228,7 +225,15 @@ class PostgresConnections:
 
         Runs again if another writer made what it had read out of date. The caller handles UniqueViolation.
         """
-        return self._run(self._within(READ_COMMITTED, work), REPEATABLE, tries)
+        self._check_guard()
+        guard = self.guard
+
+        def guarded(connection: Connection) -> R:
+            if guard is not None:
+                connection.execute(f"select {guard.condition}", guard.values)
+            return work(connection)
+
+        return self._run(self._within(READ_COMMITTED, guarded), REPEATABLE, tries)
 
     def _within(self, begin: str, work: Callable[[Connection], R]) -> Callable[[Connection], R]:
         def run(connection: Connection) -> R:

@@ -105,7 +105,7 @@ def lock_row(writer: Connection, query: Any, name: str) -> None:
 def insert_session(connections: PostgresConnections, new: NewSession, space: str) -> SessionRow | None:
     """Insert it, in one round trip if it is no fork and has no blobs and few seeds. None: the id is taken in this space."""
     is_small = len(new.seeds) <= MAX_ROWS and not new.blobs and not any(seed.media for seed in new.seeds)
-    if new.fork_point is None and is_small:
+    if new.fork_point is None and is_small and connections.guard is None:
         return _created_row(new, connections.run_statement(_statement_for(new), values_of(new)))
     return connections.transaction(lambda writer: insert_session_within(writer, new, space))
 

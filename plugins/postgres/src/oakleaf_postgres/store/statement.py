@@ -7,7 +7,7 @@ psycopg's ordinary cursor parses a text of more than 4,096 characters or 50 valu
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from secrets import token_hex
 from typing import Any
 
@@ -48,18 +48,24 @@ def shares_statements(connection: Connection) -> bool:
     There one client's name may be another's statement. A pooler has a process number of its own, and one that supports
     prepared statements gives them names of its own.
     """
-    if _fetch_one(connection, "select pg_catalog.pg_backend_pid()") == (connection.info.backend_pid,):
+    if fetch_row(connection, "select pg_catalog.pg_backend_pid()", prepare=False) == (
+        connection.info.backend_pid,
+    ):
         return False
     name = f"oakleaf_{token_hex(16)}"
     with connection.transaction():
         connection.pgconn.prepare(name.encode(), b"select 1")
         query = f"select pg_catalog.count(*) from pg_prepared_statements where name = '{name}'"
-        is_shared = _fetch_one(connection, query) == (1,)
+        is_shared = fetch_row(connection, query, prepare=False) == (1,)
         if is_shared:
             connection.execute(f"deallocate {name}", prepare=False)
     return is_shared
 
 
-def _fetch_one(connection: Connection, query: str) -> tuple[Any, ...] | None:
-    row: tuple[Any, ...] | None = connection.execute(query, prepare=False).fetchone()
+def fetch_row(
+    connection: Connection, query: str, values: Sequence[Any] = (), *, prepare: bool | None = None
+) -> tuple[Any, ...]:
+    """Return the row of a query that always has one."""
+    row: tuple[Any, ...] | None = connection.execute(query, values, prepare=prepare).fetchone()
+    assert row is not None
     return row

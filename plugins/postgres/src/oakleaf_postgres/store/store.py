@@ -8,7 +8,7 @@ creates the schema, under another role than the one that works here.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from copy import copy
 from functools import lru_cache, partial
@@ -67,10 +67,12 @@ from oakleaf.stores.sql.purge import descendants
 from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_from, stored_from
 from oakleaf.stores.sql.session_query import session_conditions
 from oakleaf.stores.sql.session_rows import detail_from
+from oakleaf_postgres.absurd.signals import SIGNALS, wake_task
 from oakleaf_postgres.store.commit import (
     IS_CALLERS_KEY,
     commit_locked,
     committed,
+    expression_of,
     find_committed,
     fits_statement,
     insert_blobs,
@@ -96,6 +98,7 @@ from oakleaf_postgres.store.create import (
     insert_session_within,
     lock_row,
 )
+from oakleaf_postgres.store.guard import SqlEffect, SqlGuard
 from oakleaf_postgres.store.purge import (
     NOT_QUEUED,
     SELECT_CHILDREN,
@@ -413,6 +416,8 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
   and not exists (select 1 from oakleaf.blob_use where blob_number = blob.number) and {NOT_QUEUED}
 """
 
+    effects = (SqlEffect,)
+
     def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
         address = Address.parse(url)
         self.url, self.space, self.owner = address.safe_url, space, owner
@@ -428,10 +433,16 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         """For an engine that runs statements of its own in this store's space."""
         return self._connections
 
-    def with_connections(self, wrap: Callable[[PostgresConnections], PostgresConnections]) -> PostgresStore:
-        """Return this store with an engine's connections: what they do in a transaction commits with its changes."""
+    def for_space(self, space: str) -> PostgresStore:
+        """Return the store of another tenant, on the same connections."""
         other = copy(self)
-        other._connections = wrap(self._connections)
+        other.space, other._connections = space, self._connections.for_space(space)
+        return other
+
+    def guarded(self, guard: SqlGuard) -> PostgresStore:
+        """Return a view of this store that writes nothing without a condition: no change, no session, no blob."""
+        other = copy(self)
+        other._connections = self._connections.guarded(guard)
         return other
 
     def _query(self, query: str, **values: Any) -> list[Any]:
@@ -625,19 +636,15 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     def _confirm(self, session_id: str) -> None:
         """Wait until all that can be read of a session is durable, on the synchronous standby, too: see `write`."""
 
-        def work(writer: Connection) -> None:  # no result: an engine has nothing to add
-            lock_head(writer, session_id, self.owner)
-
-        self._connections.write(work)
+        self._connections.write(lambda writer: lock_head(writer, session_id, self.owner))
 
     def _commit(self, change: Change) -> CommitResult:
         branch = None if change.after is None else (change.session_id, change.after.branch)
         is_known = branch in self._extendable
-        done = self._run_statement(change, is_known=is_known) if fits_statement(change) else None
+        fits = fits_statement(change) and change.kind not in SIGNALS
+        done = self._run_statement(change, is_known=is_known) if fits else None
         if done is None:
-            done = self._connections.transaction(
-                lambda writer: commit_locked(writer, change, self.space, self.owner)
-            )
+            done = self._connections.transaction(partial(self._commit_locked, change))
         if change.move_to is not None:
             self._extendable.discard((change.session_id, done.leaf.branch))
         elif change.entries and not is_known:
@@ -646,21 +653,30 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             self._extendable.add((change.session_id, done.leaf.branch))
         return done
 
+    def _commit_locked(self, change: Change, writer: Connection) -> CommitResult:
+        done = commit_locked(writer, change, self.space, self.owner)
+        if change.kind in SIGNALS and not done.is_repeat:
+            wake_task(writer, change.session_id)
+        return done
+
     def _run_statement(self, change: Change, *, is_known: bool) -> CommitResult | None:
         """Write the change as one statement; None if that wrote nothing, whatever the reason."""
-        engine = self._connections.engine_sql()
+        condition, guard_values = self._guard()
         shape = shape_of(change, self.owner, "extend" if is_known else "check")
-        values = values_of(change, shape, self.space, self.owner, change.move_to)
-        values.update(engine.values)
+        values = values_of(change, shape, self.space, self.owner, change.move_to) | guard_values
         try:
-            rows = self._connections.run_with_engine_sql(
-                statement(shape, engine.condition, engine.effect), values
+            rows = self._connections.run_statement(
+                statement(shape, condition, expression_of(change.effect)), values
             )
         except UniqueViolation:
             if shape.branch != "extend":
                 raise
             return None  # the leaf was moved back by another process: its branch has entries after it
         return committed(rows)
+
+    def _guard(self) -> tuple[str, dict[str, Any]]:
+        guard = self._connections.guard
+        return ("", {}) if guard is None else (guard.condition, dict(guard.values))
 
     def _settle(self, change: Change, error: ConnectionLost) -> CommitResult:
         """Find out what became of a change whose answer was lost.
@@ -813,10 +829,10 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     def _update_lease(self, update: str, session_id: str, **values: Any) -> int | None:
         """Change the lease with one statement, which may safely run twice. None: nothing was changed."""
-        engine = self._connections.engine_sql()
-        lease = _lease_statement(update, engine.condition)
-        values |= {"id": session_id, "space": self.space, "owner": self.owner, **engine.values}
-        rows = self._connections.retry(lambda: self._connections.run_with_engine_sql(lease, values))
+        condition, guard_values = self._guard()
+        lease = _lease_statement(update, condition)
+        values |= {"id": session_id, "space": self.space, "owner": self.owner, **guard_values}
+        rows = self._connections.retry(lambda: self._connections.run_statement(lease, values))
         return rows[0][0] if rows else None
 
     def save_draft(self, session_id: str, leaf: Leaf, text: str, fence: int, at: int) -> None:
@@ -833,7 +849,8 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         rows = self._joined_rows(SELECT_DRAFT, session_id)
         return rows[0][0].decode() if rows else None
 
-    def enqueue(self, session_id: str, body: bytes, at: int) -> int:
+    def enqueue(self, session_id: str, body: bytes, at: int, effect: SqlEffect | None = None) -> int:
+        """Queue an input, with an effect in the same transaction."""
         key, facts = secrets.token_hex(16), 0
 
         def work(writer: Connection) -> int:
@@ -845,6 +862,8 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             values = (head.number, self.space, head.owner, key, body, at, head.number)
             row = writer.execute(ENQUEUE, values).fetchone()
             assert row is not None
+            if effect is not None:
+                writer.execute(f"select {effect.expression}", effect.values)
             return int(row[0])
 
         def was_committed(writer: Connection, _: int) -> bool:

@@ -1,0 +1,34 @@
+"""What an engine adds to a store's transactions: a condition of every write, and an effect of one change.
+
+Does not know any engine, and needs none installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psycopg
+from msgspec import Struct
+
+from oakleaf.errors import OakleafError
+from oakleaf.stores.base import Effect
+
+
+class SqlGuard(Struct, frozen=True):
+    """A condition without which a view of a store writes nothing."""
+
+    condition: str
+    """SQL with %(name)s for each value, evaluated before a write reads any row. Raises to refuse the write."""
+    values: Mapping[str, Any]
+    check: Callable[[], None]
+    """Raise if the condition is known to fail: no statement is sent."""
+    refusal: Callable[[psycopg.Error], OakleafError | None]
+    """Return the meaning of an error that the condition raised; None for other errors."""
+
+
+class SqlEffect(Effect, frozen=True):
+    """An expression, evaluated once, in the statement that writes the change."""
+
+    expression: str
+    values: Mapping[str, Any]
