@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -311,13 +312,13 @@ class TestCrossings:
 
 def count_crossings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     crossings: list[object] = []
-    submit = threads._threads.submit
+    submit = threads._short.submit
 
-    def count(work: threads.Work) -> None:
-        crossings.append(work)
-        submit(work)
+    def count(call: Callable[[], Any]) -> Future[Any]:
+        crossings.append(call)
+        return submit(call)
 
-    monkeypatch.setattr(threads._threads, "submit", count)
+    monkeypatch.setattr(threads._short, "submit", count)
     return crossings
 
 
@@ -331,12 +332,12 @@ class TestTools:
 
     def test_as_many_block_side_by_side_as_sessions_call_and_none_on_a_thread_of_the_loop(self) -> None:
         """The loop resolves the names of servers on its threads: a model call must not wait for other sessions' tools."""
-        count, may_end, blocked = 40, threading.Event(), list[str]()
+        count, may_end, blocked = 40, threading.Event(), list[threading.Thread]()
 
         @oakleaf.tool(effect="read")
         def block() -> None:
             """Wait."""
-            blocked.append(threading.current_thread().name)
+            blocked.append(threading.current_thread())
             may_end.wait(30)
 
         async def send(session: Session) -> None:

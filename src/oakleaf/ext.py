@@ -38,7 +38,7 @@ _HOMES = {
     "oakleaf.bundle.exporters": ["Exporter", "find_exporter", "formats"],
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
-    "oakleaf.log.threads": ["AsyncBridge", "run_blocking", "run_by_size"],
+    "oakleaf.log.threads": ["run_blocking", "run_by_size", "run_to_end"],
     "oakleaf.log.moves": ["Move"],
     "oakleaf.log.runtime": ["environment_secrets"],
     "oakleaf.log.storage": ["SessionStorage"],
@@ -112,9 +112,9 @@ if TYPE_CHECKING:
     from oakleaf.log.moves import Move as Move
     from oakleaf.log.runtime import environment_secrets as environment_secrets
     from oakleaf.log.storage import SessionStorage as SessionStorage
-    from oakleaf.log.threads import AsyncBridge as AsyncBridge
     from oakleaf.log.threads import run_blocking as run_blocking
     from oakleaf.log.threads import run_by_size as run_by_size
+    from oakleaf.log.threads import run_to_end as run_to_end
     from oakleaf.log.workspace import ScopeTier as ScopeTier
     from oakleaf.log.workspace import Selection as Selection
     from oakleaf.models.availability import available_models as available_models

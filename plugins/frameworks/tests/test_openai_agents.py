@@ -480,6 +480,17 @@ class TestASession:
         assert (await session.oakleaf_session()).leaf.seq == 5
         assert await session.get_items() == ORDINARY
 
+    def test_writes_in_the_order_of_the_calls_in_any_event_loop(self, store: Store) -> None:
+        session = OakleafSession("user-42", store)
+        items = [{"role": "user", "content": f"{n}"} for n in range(40)]
+
+        async def add(some: list[Any]) -> None:
+            await asyncio.gather(*(session.add_items([item]) for item in some))
+
+        asyncio.run(add(items[:20]))
+        asyncio.run(add(items[20:]))
+        assert asyncio.run(session.get_items()) == items
+
 
 class Compacts:
     """OpenAI's client as far as a compaction needs it."""

@@ -33,7 +33,7 @@ from oakleaf.core.state import State, fold_state, merge_state
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import IdTaken, NotFound, SessionTrashed, StaleLeaf
-from oakleaf.ext import AsyncBridge, read, read_store, session_of
+from oakleaf.ext import read, read_store, run_to_end, session_of
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import PathSnapshot, SessionRow
@@ -85,7 +85,6 @@ class OakleafSessionService(BaseSessionService):
         self.store = require_store(store, "OakleafSessionService", redact=redact)
         self._shared = SharedStates(self.store)
         self._handles: HandleCache[SessionName] = HandleCache()
-        self._bridge = AsyncBridge()
 
     # -- ADK's interface ---------------------------------------------------------------------------
 
@@ -100,38 +99,38 @@ class OakleafSessionService(BaseSessionService):
         """Create a session, durable on return; `AlreadyExistsError` if the id is in use."""
         name = app_name, user_id, (session_id or "").strip() or platform_uuid.new_uuid()
         initial = to_jsonable_python(state or {}, serialize_unknown=True)
-        return await self._bridge.run(self._create, name, initial)
+        return await run_to_end(self._create, name, initial)
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> AdkSession | None:
         """Return the session with its events, or the latest of them; None if it does not exist."""
-        return await self._bridge.run(self._load, (app_name, user_id, session_id.strip()), config)
+        return await run_to_end(self._load, (app_name, user_id, session_id.strip()), config)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
         """Return the sessions of an app, or of one user, without events; the most recently active one last."""
-        return ListSessionsResponse(sessions=await self._bridge.run(self._list, app_name, user_id))
+        return ListSessionsResponse(sessions=await run_to_end(self._list, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
         """Move the session to the trash; `store.restore` brings it back."""
-        await self._bridge.run(self._delete, (app_name, user_id, session_id.strip()))
+        await run_to_end(self._delete, (app_name, user_id, session_id.strip()))
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
         """Return the state that a user's sessions share, without the prefix."""
-        return await self._bridge.run(self._shared.read, (app_name, user_id))
+        return await run_to_end(self._shared.read, (app_name, user_id))
 
     async def append_event(self, session: AdkSession, event: Event) -> Event:
         """Append an event, durable on return, and add it to `session.events`. A partial event is ignored."""
         if event.partial:
             return event
-        return await self._bridge.run(self._append, session, event)
+        return await run_to_end(self._append, session, event)
 
     # -- beyond ADK's interface --------------------------------------------------------------------
 
     async def oakleaf_session(self, session: AdkSession) -> Session:
         """Return the Oakleaf session, to inspect, fork or export; `SessionNotFoundError` if it was deleted."""
         name = session.app_name, session.user_id, session.id
-        return await self._bridge.run(lambda: self.store.session(self._handle(name).session.session_id))
+        return await run_to_end(lambda: self.store.session(self._handle(name).session.session_id))
 
     # -- finding a session -------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ from msgspec import Struct
 
 from oakleaf.core.codec import check_text
 from oakleaf.errors import InvalidArgument, NotFound, SessionTrashed
-from oakleaf.ext import UNKNOWN_OUTCOME, AsyncBridge, read_store
+from oakleaf.ext import UNKNOWN_OUTCOME, read_store, run_to_end
 from oakleaf.store import Store
 from oakleaf_frameworks.langgraph.checkpoints import CheckpointRecord, NewCheckpoint
 from oakleaf_frameworks.langgraph.messages import ValueCodec
@@ -112,7 +112,6 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
         super().__init__(serde=serde)
         self.store, self.messages = require_store(store, "OakleafSaver", redact=redact), messages
         self._threads = Threads(self.store, agent)
-        self._bridge = AsyncBridge()
 
     # -- reading -----------------------------------------------------------------------------------
 
@@ -257,22 +256,22 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
         self, request: ToolCallRequest, execute: Callable[[ToolCallRequest], Awaitable[ToolResponse]]
     ) -> ToolResponse:
         """Run a tool call at most once: `ToolNode(tools, awrap_tool_call=saver.arun_once)`."""
-        call = await self._bridge.run(self._tool_call, request)
+        call = await run_to_end(self._tool_call, request)
         if call is None:
             return await execute(request)
         for _ in _until_durable():
-            if await self._bridge.run(self._is_durable, request):
+            if await run_to_end(self._is_durable, request):
                 break
             await asyncio.sleep(POLL_SECONDS)  # not on a thread: the checkpoint may be waiting for one
-        response = await self._bridge.run(call.begin)
+        response = await run_to_end(call.begin)
         if response is not None:
             return response
         try:
             response = await execute(request)
         except Exception:
-            await self._bridge.run(call.end, "raised")
+            await run_to_end(call.end, "raised")
             raise
-        await self._bridge.run(call.end, "done", response)
+        await run_to_end(call.end, "done", response)
         return response
 
     def _is_durable(self, request: ToolCallRequest) -> bool:
@@ -365,7 +364,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
     # -- asynchronous methods ----------------------------------------------------------------------
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        return await self._bridge.run(self.get_tuple, config)
+        return await run_to_end(self.get_tuple, config)
 
     async def alist(
         self,
@@ -376,13 +375,13 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         checkpoints = self.list(config, filter=filter, before=before, limit=limit)
-        while (checkpoint := await self._bridge.run(next, checkpoints, None)) is not None:
+        while (checkpoint := await run_to_end(next, checkpoints, None)) is not None:
             yield checkpoint
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._bridge.run(self.get_delta_channel_history, config=config, channels=channels)
+        return await run_to_end(self.get_delta_channel_history, config=config, channels=channels)
 
     async def aput(
         self,
@@ -391,24 +390,24 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        return await self._bridge.run(self.put, config, checkpoint, metadata, new_versions)
+        return await run_to_end(self.put, config, checkpoint, metadata, new_versions)
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        await self._bridge.run(self.put_writes, config, writes, task_id, task_path)
+        await run_to_end(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
-        await self._bridge.run(self.delete_thread, thread_id)
+        await run_to_end(self.delete_thread, thread_id)
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        await self._bridge.run(self.delete_for_runs, run_ids)
+        await run_to_end(self.delete_for_runs, run_ids)
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        await self._bridge.run(self.prune, thread_ids, strategy=strategy)
+        await run_to_end(self.prune, thread_ids, strategy=strategy)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        await self._bridge.run(self.copy_thread, source_thread_id, target_thread_id)
+        await run_to_end(self.copy_thread, source_thread_id, target_thread_id)
 
     # -- configs -----------------------------------------------------------------------------------
 

@@ -1,15 +1,17 @@
 """Oakleaf as the session of OpenAI's Agents SDK: `Runner.run(agent, "Hi", session=OakleafSession("user-42", store))`.
 
 Knows the SDK's session protocol and its hooks. Does not know how an item becomes an entry (`items`). All work of one
-session runs call after call on the adapters' threads: the event loop never waits for the store, and tools that block the
+session runs call after call on the log's threads: the event loop never waits for the store, and tools that block the
 SDK's threads do not delay entries.
 """
 
 from __future__ import annotations
 
+from asyncio import AbstractEventLoop, Lock, get_running_loop
 from collections.abc import Callable, Container, Mapping, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from agents import (
     Agent,
@@ -35,7 +37,7 @@ from oakleaf.core.messages import Message
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
-from oakleaf.ext import AsyncBridge, read
+from oakleaf.ext import read, run_to_end
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf_frameworks.openai_agents.items import Item, ItemDraftBuilder, is_ahead, path_items
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from agents.memory.session import _CompactionSnapshot
     from agents.result import RunResultBase
 
+R = TypeVar("R")
 CallUsage = tuple[Usage, str | None, str | None]
 """The usage of a model call, its provider and its model."""
 
@@ -75,47 +78,47 @@ class OakleafSession:
         self.session_settings = coerce_session_settings(settings)
         self._source = require_store(store, "OakleafSession", or_session=True, redact=redact)
         self._agent, self._title, self._tags = agent, title or session_id, dict(tags or {})
-        self._bridge = AsyncBridge(in_order=True)
+        self._locks: WeakKeyDictionary[AbstractEventLoop, Lock] = WeakKeyDictionary()
         self._ahead = WrittenAhead()
 
     async def oakleaf_session(self) -> Session:
         """Return the Oakleaf session, to fork, redo, compact or export. This object uses the same handle."""
-        return await self._bridge.run(lambda: self._session)
+        return await self._run(lambda: self._session)
 
     # -- the SDK's protocol ------------------------------------------------------------------------
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
         """Return the latest `limit` items (default: the settings' limit, else all), oldest first, as they were added."""
         limit = resolve_session_limit(limit, self.session_settings)
-        return cast(list[TResponseInputItem], await self._bridge.run(self._read, limit))
+        return cast(list[TResponseInputItem], await self._run(self._read, limit))
 
     async def add_items(self, items: list[TResponseInputItem]) -> None:
         """Add all items, durable on return, or none."""
-        await self._bridge.run(self._add, list(items))
+        await self._run(self._add, list(items))
 
     async def pop_item(self) -> TResponseInputItem | None:
         """Remove and return the latest item: the leaf moves, nothing is deleted."""
-        return cast(TResponseInputItem | None, await self._bridge.run(self._pop))
+        return cast(TResponseInputItem | None, await self._run(self._pop))
 
     async def clear_session(self) -> None:
         """Move the leaf to the start. Everything stays in the tree, and `redo` brings it back."""
-        await self._bridge.run(self._clear)
+        await self._run(self._clear)
 
     # -- beyond the protocol -----------------------------------------------------------------------
 
     async def close_batch(self, text: str = UNKNOWN_RESULT) -> int:
         """Give the calls that a killed run left open this result, before the next run; return how many."""
-        return await self._bridge.run(self._close_batch, text)
+        return await self._run(self._close_batch, text)
 
     async def store_run_usage(self, result: RunResultBase) -> None:
         """Record the usage of a run's model calls: once per run, for runs without `OakleafHooks`."""
         usages = [_usage(response) for response in result.raw_responses]
         model = model_of(result.last_agent)
-        await self._bridge.run(self._record_usage, [(usage, *model) for usage in usages])
+        await self._run(self._record_usage, [(usage, *model) for usage in usages])
 
     async def write_setup(self, tools: Sequence[ToolSpec], prompt: str) -> None:
         """Record the tools and the instructions that the model receives next."""
-        await self._bridge.run(lambda: record_setup(self._session, tools, prompt))
+        await self._run(lambda: record_setup(self._session, tools, prompt))
 
     async def write_answer(self, agent: Agent[Any], response: ModelResponse) -> None:
         """Write a model's answer when it arrives: calls are durable before they run. An answer without calls waits for
@@ -123,15 +126,15 @@ class OakleafSession:
         items = [cast(Item, item) for item in response.to_input_items()]
         needing_approval = {tool.name for tool in agent.tools if getattr(tool, "needs_approval", False)}
         usage = (_usage(response), *model_of(agent))
-        await self._bridge.run(self._write_answer, items, usage, needing_approval)
+        await self._run(self._write_answer, items, usage, needing_approval)
 
     async def write_tool_start(self, call_id: str) -> None:
         """Record that a call which waited for approval starts: from here on it may have run."""
-        await self._bridge.run(self._write_tool_start, call_id)
+        await self._run(self._write_tool_start, call_id)
 
     async def write_tool_result(self, item: Item) -> None:
         """Write a tool's result when it arrives."""
-        await self._bridge.run(self._write_tool_result, item)
+        await self._run(self._write_tool_result, item)
 
     # -- the SDK's private hooks for compaction ------------------------------------------------------
 
@@ -141,20 +144,25 @@ class OakleafSession:
         """Return the latest items, with a function that replaces the last of them in one commit if no one else wrote."""
         from agents.memory.session import _CompactionSnapshot
 
-        suffix = await self._bridge.run(self._suffix, limit)
+        suffix = await self._run(self._suffix, limit)
         if suffix is None:
             return None
 
         async def replace_suffix(start: int, output: list[TResponseInputItem]) -> bool:
-            return await self._bridge.run(self._replace_suffix, suffix, start, output, prune_prefix)
+            return await self._run(self._replace_suffix, suffix, start, output, prune_prefix)
 
         items = cast(list[TResponseInputItem], [item for _, item in suffix.items])
         return _CompactionSnapshot(items, suffix.is_complete, replace_suffix)
 
     async def _atomic_replace_items(self, items: list[TResponseInputItem]) -> bool:
         """Replace all items in one commit. The old ones stay in the tree."""
-        await self._bridge.run(self._replace_all, items)
+        await self._run(self._replace_all, items)
         return True
+
+    async def _run(self, function: Callable[..., R], *args: Any) -> R:
+        """Run the function to its end on a thread, after the calls before: the SDK runs hooks of a session side by side."""
+        async with self._locks.setdefault(get_running_loop(), Lock()):
+            return await run_to_end(function, *args)
 
     # -- on the thread -----------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import StaleLeaf
-from oakleaf.ext import UNKNOWN_OUTCOME, AsyncBridge, fork_at, read, read_store, session_of
+from oakleaf.ext import UNKNOWN_OUTCOME, fork_at, read, read_store, run_to_end, session_of
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionQuery, SessionRow
@@ -96,17 +96,16 @@ class OakleafConversationStore(ConversationStore):
     ) -> None:
         store = require_store(store, "OakleafConversationStore", redact=redact)
         self._conversations = Conversations(store, agent, tags)
-        self._bridge = AsyncBridge()
 
     # -- the framework's contract ------------------------------------------------------------------
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        return await self._bridge.run(self._conversations.record, conversation_id)
+        return await run_to_end(self._conversations.record, conversation_id)
 
     async def read_records(
         self, *, scope: str | None = None, limit: int | None = None
     ) -> Sequence[ConversationRecord]:
-        return await self._bridge.run(self._conversations.records, scope, limit)
+        return await run_to_end(self._conversations.records, scope, limit)
 
     async def write_record(
         self,
@@ -115,33 +114,33 @@ class OakleafConversationStore(ConversationStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
-        await self._bridge.run(self._conversations.write, record, list(new_entries), expected_revision)
+        await run_to_end(self._conversations.write, record, list(new_entries), expected_revision)
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
-        await self._bridge.run(self._conversations.delete, conversation_id, expected_revision)
+        await run_to_end(self._conversations.delete, conversation_id, expected_revision)
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
         return (await self.read_history(entry_id, limit=1))[0]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
-        return [] if head_id is None else await self._bridge.run(self._conversations.history, head_id, limit)
+        return [] if head_id is None else await run_to_end(self._conversations.history, head_id, limit)
 
     async def oakleaf_session(self, conversation_id: str) -> Session | None:
         """Return the Oakleaf session of a conversation, to show, search, compact or export."""
-        return await self._bridge.run(self._conversations.find, conversation_id)
+        return await run_to_end(self._conversations.find, conversation_id)
 
     async def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
         """Record the tools that the model receives next."""
-        await self._bridge.run(self._conversations.write_tools, conversation_id, tools)
+        await run_to_end(self._conversations.write_tools, conversation_id, tools)
 
     async def write_tool_start(self, conversation_id: str, call_id: str) -> bool:
         """Record that a call starts, before it runs; return False if its start was recorded before."""
-        return await self._bridge.run(self._conversations.write_start, conversation_id, call_id)
+        return await run_to_end(self._conversations.write_start, conversation_id, call_id)
 
     async def write_tool_result(self, conversation_id: str, part: ToolReturnPart[Any]) -> None:
         """Write a tool's result when it arrives; the rest of its request is saved later."""
         dumped = ModelMessagesTypeAdapter.dump_python([ModelRequest([part])], mode="json")
-        await self._bridge.run(self._conversations.write_result, conversation_id, dumped[0]["parts"][0])
+        await run_to_end(self._conversations.write_result, conversation_id, dumped[0]["parts"][0])
 
 
 class OakleafSteps(AbstractCapability[Any]):
