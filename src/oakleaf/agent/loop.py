@@ -8,6 +8,7 @@ model caller gets answers, the tool runner runs tool calls; limits and compactio
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import Any, NoReturn
 
 from oakleaf.agent.call_status import CallStatus, read_call_status
@@ -268,7 +269,7 @@ class Loop:
             await self._cancel_turn()
             self._emit(self._completed("cancelled"))
             return
-        elif not self.writer.is_turn_checked and (limit := await self._check_turn(row.turns - 1, None)):
+        elif self._is_unchecked and (limit := await self._check_turn(row.turns - 1, None)):
             # Its sender did not know the limits of this run.
             await self.writer.withdraw_turn({"error": limit.data})
             self._emit(_refusal_event(limit, self.writer.journal_number))
@@ -276,6 +277,11 @@ class Loop:
         else:
             await self._resume_turn()
         await self._steps()
+
+    @property
+    def _is_unchecked(self) -> bool:
+        """Whether nobody compared the open turn with the limits of this run: no model was called for it yet."""
+        return self._goes_on.checks_turn and not self.writer.earlier_calls
 
     async def _check_turn(self, turns: int, message: Message | None) -> LimitHit | None:
         """Return the limit that forbids a turn with this input, after so many turns; not one that only warns."""
@@ -506,8 +512,11 @@ class Loop:
     async def _cancel_turn(self) -> None:
         """Close every open call and the turn, so that the session stays valid and takes the next input. Or leave the turn
         as a crash does, if the policy says so."""
-        if not self.log.cursor.turn or self.writer.is_lost:
-            return
+        if self.log.cursor.turn:
+            with suppress(Fenced):  # another process owns the turn now
+                await self._close_turn()
+
+    async def _close_turn(self) -> None:
         await self.writer.drop_announced_call()
         if self._goes_on.cancel == "leave":
             return

@@ -6,7 +6,7 @@ own from the same parts. Knows no writer, no loop and no recording.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -15,13 +15,15 @@ from oakleaf.agent.call_meter import CallMeter
 from oakleaf.agent.limits import Limits
 from oakleaf.agent.tools.sources import ToolSource
 from oakleaf.agent.tools.tool import Tool, ToolContext
-from oakleaf.core.drafts import Draft
-from oakleaf.core.entries import Effects, Settings
+from oakleaf.core.drafts import Draft, NewEntry
+from oakleaf.core.entries import Effects, Entry, Settings
 from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.turns import Cursor, OpenCall
+from oakleaf.core.usage import Call
 from oakleaf.log.log import Log
 from oakleaf.models.base import Model
+from oakleaf.stores.base import Effect
 from oakleaf.wire import Answer
 
 
@@ -143,6 +145,12 @@ class Recorded(Struct, frozen=True, kw_only=True):
     open, so that the entries follow the stored result."""
 
 
+EffectOfEntries = Callable[[Sequence[NewEntry]], Effect]
+"""Returns the effect of a commit, given the entries as they are written: notes of others may come before."""
+StepEnd = Callable[[Sequence[Entry], Sequence[Draft], Collection[Call]], EffectOfEntries]
+"""Returns the effect of the commit that ends a step, given the path, the drafts, and the model calls of the turn."""
+
+
 class GoesOn(Struct, frozen=True, kw_only=True):
     """What makes a run go on, and what ends it."""
 
@@ -168,6 +176,8 @@ class RunPolicy(Struct, frozen=True, kw_only=True):
     answers: Answers
     tools: ToolBox
     limits: Limits
+    step_end: StepEnd | None = None
+    """What is written when a step ends: a model call and the results of its tools."""
     recorded: Recorded = Recorded()
     goes_on: GoesOn = GoesOn()
 
@@ -181,7 +191,6 @@ def local_run(
     sources: Sequence[ToolSource] = (),
     effects: Effects | None = None,
     accepts_imported: bool = False,
-    checks_turn: bool = False,
     about: Mapping[str, Any] | None = None,
 ) -> RunPolicy:
     """Return the policy of a run that calls models and runs tools of its own."""
@@ -190,7 +199,7 @@ def local_run(
         tools=OwnTools(tools, sources, effects),
         limits=limits,
         recorded=Recorded(about=about or {}),
-        goes_on=GoesOn(accepts_imported=accepts_imported, checks_turn=checks_turn),
+        goes_on=GoesOn(accepts_imported=accepts_imported),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,15 +17,16 @@ from msgspec.structs import asdict, replace
 
 from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
 from oakleaf.agent.policy import RunPolicy
-from oakleaf.core.drafts import Draft, ExtraFact, NewEntry
+from oakleaf.core.drafts import CLOSING, Draft, ExtraFact, NewEntry
 from oakleaf.core.entries import PARTIAL, Entry, Settings
 from oakleaf.core.messages import Message
 from oakleaf.core.prompt_path import PromptPath
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import CallModel, Cursor, advance, next_action
 from oakleaf.core.usage import Call, Price, Usage
-from oakleaf.errors import SessionIsReplay, SessionRunning
+from oakleaf.errors import ClaimLost, SessionIsReplay, SessionRunning
 from oakleaf.log.lease import Lease
+from oakleaf.log.ledger import calls_of_open_turn
 from oakleaf.log.log import Log
 from oakleaf.log.prompt import load
 from oakleaf.log.request import Committed
@@ -118,6 +120,9 @@ class Writer:
         """Whether a model was asked for that answer."""
         self.model_calls: dict[str, Call] = {}
         """The ledger rows that this run wrote, by call id."""
+        self.earlier_calls: dict[str, Call] = {}
+        """The ledger rows of the open turn that earlier processes wrote, if the policy ends steps."""
+        self._step_end = policy.step_end
         self._first_model = policy.answers.models[0] if policy.answers.models else None
         self.lease = Lease(log)
         self._has_lease = False
@@ -181,16 +186,6 @@ class Writer:
 
     # -- the lease ---------------------------------------------------------------------------------
 
-    @property
-    def is_turn_checked(self) -> bool:
-        """Whether the sender of the open turn checked the limits, or it was started in spite of them."""
-        return True
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether another process owns the session's open turn now, so that nothing may be written for it."""
-        return self.lease.is_lost
-
     async def acquire(self, row: SessionRow) -> SessionRow:
         """Take the lease, given the row as last read; return the present row."""
         try:
@@ -198,6 +193,11 @@ class Writer:
             # Another runner finished between the first read and the lease; one through the same handle moved its log too.
             if row.leaf != self.leaf:
                 row = await self.load()
+            if (
+                self._step_end is not None and self.log.cursor.turn
+            ):  # until now another process may have added to them
+                calls = await self.run_blocking(calls_of_open_turn, self.log)
+                self.earlier_calls = _by_id(calls)
             return row
         except BaseException:  # also a cancellation: nobody else gives the lease back
             await self.release()
@@ -215,7 +215,8 @@ class Writer:
 
     def _release(self) -> None:
         self._has_lease = False
-        self.lease.release()
+        with suppress(ClaimLost):  # there is nothing to release
+            self.lease.release()
 
     async def next_input(self, *, releases: bool) -> QueuedInput | None:
         """Return the input that was queued first. If there is none and the run ends with that, give the lease back.
@@ -274,7 +275,7 @@ class Writer:
     def _append(self, append: Append) -> Committed:
         """Commit, then move the run's leaf along with the log: a turn is closed from that leaf."""
         appended = self.write(append)
-        self.model_calls |= {call.call_id: call for call in append.calls or ()}
+        self.model_calls |= _by_id(append.calls or ())
         entries = appended.entries
         self._extend_path(entries, appended.leaf)
         if self.on_append is not None:
@@ -291,7 +292,12 @@ class Writer:
         self.leaf = leaf
 
     def write(self, append: Append) -> Committed:
-        """Write one append to the log; called on a thread of the writer."""
+        """Write one append to the log, and what ends a step with it; called on a thread of the writer."""
+        if self._step_end is not None and self.ends_step(append.drafts):
+            is_ended = self.cursor_after(append.drafts).is_ended_by_tool
+            drafts = (*append.drafts, CLOSING) if is_ended else append.drafts
+            calls = self.earlier_calls | self.model_calls | _by_id(append.calls or ())
+            append = replace(append, effect=self._step_end(self.path, drafts, calls.values()))
         return self.log.append(**asdict(append), fence=self.lease.fence)
 
     async def record(self, record: Record) -> None:
@@ -301,7 +307,7 @@ class Writer:
     def _record(self, record: Record) -> None:
         # Before it holds the lease it may say that it refuses an input.
         committed = self.log.record(**asdict(record), fence=self.lease.fence or None)
-        self.model_calls |= {call.call_id: call for call in record.calls}
+        self.model_calls |= _by_id(record.calls)
         self.journal_number = committed.fact_number
 
     async def withdraw_turn(self, data: Mapping[str, Any]) -> None:
@@ -433,6 +439,10 @@ class Writer:
         """Return the start of a call for a summary, which is not the turn's own."""
         call = self.ledger_row(model, is_answered=False)
         return replace(call, call_id=self.log.runtime.new_id(""), purpose="compaction", failed=False)
+
+
+def _by_id(calls: Sequence[Call]) -> dict[str, Call]:
+    return {call.call_id: call for call in calls}
 
 
 async def run_uncancelled(work: Coroutine[Any, Any, R]) -> R:

@@ -51,6 +51,13 @@ def calls_after(log: Log, seq: int) -> list[Call]:
     ]
 
 
+def calls_of_open_turn(log: Log) -> list[Call]:
+    """Ledger rows of the open turn that are the session's own, and not those of the session it was forked from."""
+    branches = log.store.branches(log.session_id)
+    own = {branch.branch for branch in branches if branch.session_id == log.session_id}
+    return [call for call in calls_after(log, log.cursor.turn - 1) if call.branch in own]
+
+
 def latest_answer_call(log: Log, last: int) -> Call | None:
     """The call behind the newest answer of the path up to entry `last`."""
     for part in reversed(log.ranges()):

@@ -25,13 +25,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 from psycopg.rows import dict_row
 
-from oakleaf import Event, Tool
+from oakleaf import Tool
 from oakleaf.agent.call_status import read_call_status
 from oakleaf.agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
 from oakleaf.agent.events import StopRun
 from oakleaf.agent.loop import Loop, build_loop
-from oakleaf.agent.policy import RunPolicy, local_run
+from oakleaf.agent.policy import Answers, OwnTools, RunPolicy
 from oakleaf.agent.tools.tool import error_text
+from oakleaf.agent.writer import Writer
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Settings, check_effects
 from oakleaf.core.redact import Redactor
@@ -71,7 +72,7 @@ from oakleaf_postgres.absurd.own_process import BEGUN, ENDED, OwnProcess, Parent
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.registry import Registration
 from oakleaf_postgres.absurd.signals import SIGNALS, signal_event
-from oakleaf_postgres.absurd.step import ClaimedWriter, check_steps
+from oakleaf_postgres.absurd.step import check_steps, claimed_run
 from oakleaf_postgres.errors import PoisonTask, UnknownAgent
 from oakleaf_postgres.store.connections import Connection
 from oakleaf_postgres.store.pool import Pool
@@ -514,11 +515,11 @@ class TaskRun:
             self._log, self.facts_read = log, row.facts
             self._claim.run = self
             while True:
-                writer = self._run_turn(log, agent)
+                has_stopped = self._run_turn(log, agent)
                 if self._claim.is_cancelled and log.cursor.turn:
                     self._claim.is_cancelled = False
                     continue  # cancelled before it had a turn to close; now it checks first
-                if writer.has_stopped and self._has_work(log):
+                if has_stopped and self._has_work(log):
                     self._claim.reschedule(0)
                     raise SuspendTask
                 if not self._is_waiting(log, agent.tools):
@@ -576,17 +577,17 @@ class TaskRun:
             reversed(facts), self._log.cursor.turn
         )
 
-    def _run_turn(self, log: Log, agent: LoadedAgent) -> ClaimedWriter:
+    def _run_turn(self, log: Log, agent: LoadedAgent) -> bool:
+        """Run the open turn and what is queued behind it; return whether the run stopped for another worker."""
         policy = self._policy(log, agent)
-        writer = ClaimedWriter(log, self._claim, policy, self._worker.stopping.is_set)
-        loop = build_loop(writer, policy)
-        running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop, writer), self._worker.loop)
+        loop = build_loop(Writer(log, policy), policy)
+        running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop), self._worker.loop)
         try:
             running.result()
         except (InvalidOption, ImportNotAccepted) as error:  # a person has to do something first
             self._record_failure(log, error)
             raise
-        return writer
+        return loop.writer.has_stopped
 
     def _policy(self, log: Log, loaded: LoadedAgent) -> RunPolicy:
         """Return the policy of the agent's run: of its options and effects those that the session does not have."""
@@ -595,20 +596,18 @@ class TaskRun:
             own = fold_settings(self._store.control_entries(log.session_id, leaf=log.leaf))
         options = {name: value for name, value in agent.options.items() if name not in (own.options or {})}
         effects = agent.effects if own.effects is None else None
-        return local_run(
-            loaded.models,
-            loaded.tools,
+        return claimed_run(
+            self._claim,
+            Answers(models=loaded.models, options=options),
+            OwnTools(loaded.tools, agent.sources(), effects),
             agent.limits,
-            options=options,
-            sources=agent.sources(),
-            effects=effects,
-            checks_turn=True,
+            self._worker.stopping.is_set,
         )
 
-    async def _run_cancellable(self, loop: Loop, writer: ClaimedWriter) -> None:
+    async def _run_cancellable(self, loop: Loop) -> None:
         """Cancel the loop when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""
         try:
-            await run_claimed(self._claim, _run_until_stopped(loop, writer))
+            await run_claimed(self._claim, _run_until_stopped(loop))
         except asyncio.CancelledError:
             if not self._claim.is_cancelled:
                 raise
@@ -657,11 +656,7 @@ async def _join(threads: Iterable[Thread], seconds: float) -> None:
         await asyncio.sleep(POLL_SECONDS / 10)
 
 
-async def _run_until_stopped(loop: Loop, writer: ClaimedWriter) -> None:
-    def stop(_: Event) -> None:
-        if writer.has_stopped:
-            raise StopRun
-
+async def _run_until_stopped(loop: Loop) -> None:
     # The task keeps sleeping after TaskTrashed; once the child is restored, a signal wakes it.
     with contextlib.suppress(TaskTrashed, StopRun):
-        await loop.run(None, emit=stop)
+        await loop.run(None)
