@@ -13,11 +13,11 @@ import threading
 import tomllib
 import tracemalloc
 import weakref
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing, suppress
 from itertools import pairwise
 from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 import pytest
@@ -25,11 +25,9 @@ import pytest
 import oakleaf
 from oakleaf import wire
 from oakleaf.core.codec import encode
-from oakleaf.core.context import Context, Item, with_endpoint
+from oakleaf.core.context import with_endpoint
 from oakleaf.core.drafts import Draft
-from oakleaf.core.entries import Settings
 from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall, user
-from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
 from oakleaf.ext import read
@@ -51,13 +49,12 @@ from support.fake_providers import (
     Reply,
     Stall,
 )
+from support.model_calls import KEY, SCHEMA, TOOLS, client, listen, request_of, run
 from support.paths import ROOT
 from support.random_logs import PNG
 
 pytestmark = [pytest.mark.extra, pytest.mark.usefixtures("clean_environment")]
 
-T = TypeVar("T")
-KEY = "sk-very-secret-0123456789"
 PROVIDERS = list(wire.PROVIDERS)
 VARIABLES = {
     "anthropic": ("ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL", "anthropic", "anthropic"),
@@ -65,8 +62,6 @@ VARIABLES = {
     "openai": ("OPENAI_API_KEY", "OPENAI_BASE_URL", "openai", "openai"),
     "gemini": ("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL", "gemini", "google.genai"),
 }
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
-TOOLS = (ToolSpec("weather", "Looks out of the window.", SCHEMA), ToolSpec("f", "Does.", SCHEMA))
 SIGNATURE = re.compile(r"SIG-([a-z-]+)-(\d+);")
 SEALED = re.compile(r"U0lHL[A-Za-z0-9+/_-]*={0,2}")  # the same in base64, as Gemini has it
 
@@ -90,41 +85,6 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     left = set(threading.enumerate()) - before
     assert [thread for thread in left if not thread.name.startswith(("oakleaf-log", "oakleaf-lease"))] == []
-
-
-def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run to the end of the loop; what the loop itself complains about is a failure."""
-    complaints: list[dict[str, Any]] = []
-    with asyncio.Runner() as runner:
-        runner.get_loop().set_exception_handler(lambda _, complaint: complaints.append(complaint))
-        try:
-            result = runner.run(work)
-        finally:
-            runner.close()
-            assert complaints == []
-    return result
-
-
-def client(provider: str, server: FakeProviders, key: str = KEY) -> Model:
-    model = model_by_name(f"{provider}:some-model@{server.url_for(provider)}")
-    return type(model)("some-model", base_url=server.url_for(provider), key=key)
-
-
-def request_of(*messages: Message, tools: tuple[ToolSpec, ...] = TOOLS, **options: Any) -> Request:
-    items = tuple(Item(message, seq, 1) for seq, message in enumerate(messages or (user("hi"),), 1))
-    tool_set = define_tools(tools)
-    settings = Settings(options=options or None, tool_definitions=tool_set.definitions if tools else None)
-    return Request(Context(("Be brief.",), items, settings), {tool_set.blob.hash: tool_set.blob.data}.get)
-
-
-async def listen(model: Model, request: Request) -> tuple[list[Delta], Answer]:
-    deltas: list[Delta] = []
-    answers: list[Answer] = []
-    async for piece in model.stream(request):
-        assert answers == []
-        (deltas if isinstance(piece, Delta) else answers).append(piece)
-    [answer] = answers
-    return deltas, answer
 
 
 def ask(

@@ -11,6 +11,7 @@ import base64
 import contextlib
 import gzip
 import json
+import re
 import socket
 import struct
 import threading
@@ -94,6 +95,8 @@ class ReceivedRequest(Struct, frozen=True):
     body: dict[str, Any]
     headers: dict[str, str]
     problems: list[str]
+    raw: bytes
+    path: str
 
 
 class FakeProviders:
@@ -175,9 +178,12 @@ class _Handler(BaseHTTPRequestHandler):
         provider = _provider(self.path)
         data = self.rfile.read(int(self.headers["content-length"]))
         body = json.loads(gzip.decompress(data) if self.headers["content-encoding"] == "gzip" else data)
+        body = _camel_case(body) if provider == "gemini" else body
         is_whole = not (body.get("conversation") or body.get("previous_response_id"))
         problems = wire.find_provider(provider).violations(body, ready=True) if is_whole else []
-        loopback.requests.append(ReceivedRequest(provider, body, dict(self.headers), problems))
+        loopback.requests.append(
+            ReceivedRequest(provider, body, dict(self.headers), problems, data, self.path)
+        )
         reply = loopback.replies.pop(0) if loopback.replies else Completion("ok")
         if problems:
             reply = ErrorReply(400, problems[0])
@@ -262,6 +268,22 @@ def _provider(path: str) -> str:
     if path.endswith("/chat/completions"):
         return "openai-chat"
     return "openai" if path.endswith("/responses") else "gemini"
+
+
+def _camel_case(value: Any) -> Any:
+    """Return a request with the names of Gemini's documentation. Its API knows each name in snake case too."""
+    if isinstance(value, list):
+        return [_camel_case(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    names = {re.sub("_([a-z])", lambda match: match[1].upper(), name): name for name in value}
+    return {
+        name: value[was] if name in _DATA_OF_GEMINI else _camel_case(value[was])
+        for name, was in names.items()
+    }
+
+
+_DATA_OF_GEMINI = ("args", "response", "parametersJsonSchema", "responseJsonSchema")
 
 
 def _error(provider: str, reply: ErrorReply) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from oakleaf.core.json_repair import INVALID_JSON, decode_repaired
 from oakleaf.models.base import Delta, Request, StreamReply
-from oakleaf.providers.base import VendorClient, VendorPlugin
+from oakleaf.providers.base import VendorClient, VendorPlugin, closing_reply
 from oakleaf.providers.connections import HttpExchange, VendorConnection
 from oakleaf.providers.replies import RecordedReply, text_or_none
 from oakleaf.wire.parsing import to_dict
@@ -33,8 +33,8 @@ class AnthropicModel(VendorClient):
         message: dict[str, Any] = {}
         async with HttpExchange(connection) as exchange:
             create = exchange.client(connection.sdk.AsyncAnthropic).messages.create
-            fields = await self._request(request, exchange, {"model": self.model, "stream": True})
-            async with await create(**self._arguments(fields)) as events:
+            arguments = await self._arguments(create, request, stream=True)
+            async with closing_reply(await create(**arguments)) as events:
                 yield Delta()
                 async for event in events:
                     yield _add_event(message, to_dict(event))

@@ -10,13 +10,13 @@ import json
 import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import signature
 from typing import Any, ClassVar
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -35,7 +35,7 @@ from oakleaf.errors import (
 from oakleaf.ext import find_server, run_blocking, run_by_size
 from oakleaf.install import install_line
 from oakleaf.models.base import Delta, Model, ModelPlugin, Request
-from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.providers.connections import VendorConnection
 from oakleaf.providers.overflow import OVERFLOW, read_overflow
 from oakleaf.wire import Answer, find_provider
 from oakleaf.wire.base import Request as History
@@ -45,6 +45,8 @@ MAX_RAW_LENGTH = 4_000
 NO_KEY = "none"
 """Passed to the SDKs, which need some key, if a custom server needs none."""
 
+_OUTSIDE_THE_BODY = {"extra_headers", "extra_query", "extra_body", "timeout"}
+"""Parameters of the SDKs' methods that are no fields of a request."""
 _NEVER_FITS = re.compile(r"request too large|must be reduced", re.IGNORECASE)
 """A rate limit that no waiting helps against: this one request is larger than it allows for a minute."""
 _TEXT_KEYS = (
@@ -273,21 +275,14 @@ class VendorClient(ABC):
         """
         return Endpoint()
 
-    async def _request(self, request: Request, exchange: HttpExchange, fields: Mapping[str, Any]) -> History:
-        """Return the vendor's request with these fields, and give the exchange its bytes. Made on a thread, because
-        other sessions share the event loop; long ones one after the other."""
-        size = len(request.context.items)
-        history, exchange.body = await run_by_size(size, self._encode, request, fields)
-        return history
-
-    def _encode(self, request: Request, fields: Mapping[str, Any]) -> tuple[History, bytes]:
-        history = {**fields, **self._project(request)}
-        return history, msgspec.json.encode(history)
-
-    def _arguments(self, fields: History) -> dict[str, Any]:
-        """Return what an SDK needs to know of a request; the rest is in the body alone."""
-        needed: dict[str, Any] = {find_provider(self.provider).history: []}
-        return needed | {name: fields[name] for name in ("model", "stream", "max_tokens") if name in fields}
+    async def _arguments(self, method: Callable[..., Any], request: Request, **how: Any) -> dict[str, Any]:
+        """Return the arguments for the SDK's method: the request, and how to answer it. Fields without a parameter go into
+        `extra_body`. Made on a thread, because other sessions share the event loop."""
+        history = await run_by_size(len(request.context.items), self._project, request)
+        fields = {"model": self.model, **how, **history}
+        known = signature(method).parameters.keys() - _OUTSIDE_THE_BODY
+        extra = {name: fields.pop(name) for name in list(fields) if name not in known}
+        return {**fields, "extra_body": extra} if extra else fields
 
     def _project(self, request: Request) -> History:
         """Return the request as it is sent, but for the model and how to stream."""
@@ -324,6 +319,17 @@ class VendorPlugin(ModelPlugin):
     def problem(self, model: Model) -> ModelUnavailable | None:
         """A model of the host's own may have the same name; nothing is known about it."""
         return model.problem() if isinstance(model, VendorClient) else None
+
+
+@asynccontextmanager
+async def closing_reply(reply: Any) -> AsyncGenerator[Any, None]:
+    """Close what the SDK's method returned, as far as it is something to close: a wrapper may return anything."""
+    try:
+        yield reply
+    finally:
+        close = getattr(reply, "aclose", None) or getattr(reply, "close", None)
+        if close is not None:
+            await close()
 
 
 def _is_installed(package: str) -> bool:

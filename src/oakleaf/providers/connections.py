@@ -69,7 +69,6 @@ class HttpClient:
             verify=connection.tls,
             timeout=TIMEOUT_SECONDS,
             limits=connection.http.Limits(keepalive_expiry=KEPT_SECONDS),
-            event_hooks={"request": [_prepare_request], "response": [_note_response]},
         )
         self.calls = 0
         """How many calls use it now."""
@@ -169,18 +168,12 @@ _loop_clients: dict[asyncio.AbstractEventLoop, LoopClients] = {}
 
 
 class HttpExchange:
-    """What one call sends and receives by an HTTP client that it shares with others; use it around the call.
-
-    The SDKs walk and encode a request on the event loop: one of 10,000 messages takes 0.1 s (Anthropic) to 5 s (OpenAI's
-    Responses), during which no other session of the process does anything. So an SDK is given a request without its
-    messages, and `body`, made on a thread, replaces what it wrote just before it is sent.
-    """
+    """The requests and responses of one call by an HTTP client that several calls share; use it around the call."""
 
     http: HttpClient
 
     def __init__(self, connection: VendorConnection) -> None:
         self._connection = connection
-        self.body = b""
         self._responses: list[Any] = []
         self._is_new_connection = False
         self._sent_at = 0.0
@@ -203,7 +196,6 @@ class HttpExchange:
         finally:
             self.http.remove_call()
             # Cancelled timers of the call keep its context, and so this object, for as long as they would have run.
-            self.body = b""
             self._responses.clear()
 
     def client(self, client_class: Callable[..., Any]) -> Any:
@@ -211,30 +203,26 @@ class HttpExchange:
         key, base_url = self._connection.key, self._connection.base_url
         return client_class(api_key=key, base_url=base_url, max_retries=0, http_client=self.http.client)
 
-    def prepare(self, request: Any) -> None:
+    async def send(
+        self, send: Callable[..., Awaitable[Any]], request: Any, options: Mapping[str, Any]
+    ) -> Any:
+        """Send a request. One that meets a connection which its server has closed is sent once more, on a new one."""
         self._is_new_connection = False
         request.extensions["trace"] = self.note_progress
         if not self._connection.takes_environment:
             _remove_added_headers(request, self._connection.key)
-        if request.method != "POST":  # of a redirect to another page, which must not have the history
-            return
-        request.stream = self._connection.http.ByteStream(self.body)
-        request.headers["content-length"] = str(len(self.body))
-
-    async def send(
-        self, send: Callable[..., Awaitable[Any]], request: Any, options: Mapping[str, Any]
-    ) -> Any:
-        """Send a request; once more, on a new connection, if it was sent on one that the server had closed by then."""
         try:
-            return await send(request, **options)
+            response = await send(request, **options)
         except self._connection.http.TransportError as error:
             if self._has_resent or not self._was_closed_before(error):
                 raise
-        self._has_resent = True
-        self.http.remove_call()
-        self.http = self._clients.add(self._connection)
-        self.http.add_call()
-        return await self.http.client.send(request, **options)
+            self._has_resent = True
+            self.http.remove_call()
+            self.http = self._clients.add(self._connection)
+            self.http.add_call()
+            return await self.http.client.send(request, **options)
+        self._responses.append(response)
+        return response
 
     def _was_closed_before(self, error: Exception) -> bool:
         """Whether the connection was kept from another call and ended before the head of a response, as soon as it does
@@ -252,9 +240,6 @@ class HttpExchange:
             self._is_new_connection = True
         elif event == "http11.receive_response_headers.started":
             self._sent_at = asyncio.get_running_loop().time()
-
-    def note_response(self, response: Any) -> None:
-        self._responses.append(response)
 
 
 _exchange: ContextVar[HttpExchange | None] = ContextVar("oakleaf_http_exchange", default=None)
@@ -275,16 +260,6 @@ def _present_exchange() -> HttpExchange:
     exchange = _exchange.get()
     assert exchange is not None
     return exchange
-
-
-async def _prepare_request(request: Any) -> None:
-    """A hook of the HTTP clients, called with each request."""
-    _present_exchange().prepare(request)
-
-
-async def _note_response(response: Any) -> None:
-    """A hook of the HTTP clients, called with each response."""
-    _present_exchange().note_response(response)
 
 
 @lru_cache

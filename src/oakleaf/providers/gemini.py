@@ -7,19 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator
-from contextlib import aclosing, closing
+from contextlib import closing
 from typing import Any
 
+import msgspec
+
+from oakleaf.ext import run_by_size
 from oakleaf.models.base import Delta, Request, StreamReply
-from oakleaf.providers.base import VendorClient, VendorPlugin
+from oakleaf.providers.base import VendorClient, VendorPlugin, closing_reply
 from oakleaf.providers.connections import TIMEOUT_SECONDS, HttpExchange, VendorConnection
 from oakleaf.providers.replies import RecordedReply
 from oakleaf.wire.parsing import to_dict
 
-_PLACEHOLDER = "-"
-"""The SDK requires contents; the body of the request has its own, and is not what the SDK writes: from arguments it would
-write some names in snake case."""
-_CONFIG = {"automatic_function_calling": {"disable": True}}
+_NO_CALLING = {"automatic_function_calling": {"disable": True}}
 _SOURCES = ("grounding_metadata", "url_context_metadata", "citation_metadata")
 
 
@@ -37,21 +37,60 @@ class GeminiModel(VendorClient):
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         builder = GeminiReplyBuilder()
         async with HttpExchange(connection) as exchange:
-            await self._request(request, exchange, {})
+            size = len(request.context.items)
+            arguments = await run_by_size(size, self._typed, connection.sdk.types, request)
             client = connection.sdk.Client(
                 vertexai=False,
                 api_key=connection.key,
                 http_options=_http_options(connection, exchange.http.client),
             )
             with closing(client):
-                chunks = await client.aio.models.generate_content_stream(
-                    model=self.model, contents=_PLACEHOLDER, config=_CONFIG
-                )
-                async with aclosing(chunks):
+                stream = client.aio.models.generate_content_stream
+                async with closing_reply(await stream(model=self.model, **arguments)) as chunks:
                     async for chunk in chunks:
                         yield builder.add(to_dict(chunk))
         if builder.has_begun:
             yield builder.reply()
+
+    def _typed(self, types: Any, request: Request) -> dict[str, Any]:
+        """Return the request in the SDK's types. A field that these cannot hold, as of a newer API, goes into `extra_body`."""
+        fields = self._project(request)
+        contents, generation = fields.pop("contents"), fields.pop("generationConfig", {})
+        messages = [_Typed(types.Content, content) for content in contents]
+        config = _Typed(types.GenerateContentConfig, {**fields, **generation, **_NO_CALLING}, depth=1)
+        unread = {place[0] for place in config.unread}
+        extra = {name: value for name, value in fields.items() if name in unread}
+        if unread_generation := {name: value for name, value in generation.items() if name in unread}:
+            extra["generationConfig"] = unread_generation
+        if any(message.unread for message in messages):
+            extra["contents"] = contents
+        if extra:
+            config.value.http_options = types.HttpOptions(extra_body=extra)
+        return {"contents": [message.value for message in messages], "config": config.value}
+
+
+class _Typed:
+    """JSON as a type of the SDK, and the places in it that the type cannot hold."""
+
+    def __init__(self, kind: Any, data: dict[str, Any], depth: int | None = None) -> None:
+        """`depth` says how exactly such places are told; the exact ones are None."""
+        self.unread: set[tuple[Any, ...]] = set()
+        text = msgspec.json.encode(data)
+        try:
+            self.value = kind.model_validate_json(text)
+        except ValueError as error:  # pydantic's
+            self.unread = {fault["loc"][:depth] for fault in error.errors()}  # type: ignore[attr-defined]
+            self.value = kind.model_validate_json(msgspec.json.encode(_without(data, self.unread)))
+
+
+def _without(data: dict[str, Any], places: set[tuple[Any, ...]]) -> dict[str, Any]:
+    copy = msgspec.json.decode(msgspec.json.encode(data))
+    for *path, last in sorted(places, reverse=True):
+        holder = copy
+        for step in path:
+            holder = holder[step]
+        del holder[last]
+    return copy  # type: ignore[no-any-return]
 
 
 def _http_options(connection: VendorConnection, http: Any) -> dict[str, Any]:

@@ -19,7 +19,15 @@ from oakleaf.core.context import endpoint_of
 from oakleaf.core.entries import Endpoint, Settings
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, UnrecognizedReply
 from oakleaf.models.base import Delta, Request, StreamReply
-from oakleaf.providers.base import StreamFailure, VendorClient, VendorPlugin, body_text, is_page, read_fault
+from oakleaf.providers.base import (
+    StreamFailure,
+    VendorClient,
+    VendorPlugin,
+    body_text,
+    closing_reply,
+    is_page,
+    read_fault,
+)
 from oakleaf.providers.connections import HttpExchange, VendorConnection
 from oakleaf.providers.replies import error_text
 from oakleaf.providers.sse import DONE, EventReader, ServerEvent
@@ -58,23 +66,17 @@ class OpenAIChatModel(VendorClient):
         streams = self._streams
         async with HttpExchange(connection) as exchange:
             client = exchange.client(connection.sdk.AsyncOpenAI)
-            create = client.chat.completions.with_streaming_response.create
+            create = client.chat.completions.create
             while True:
                 builder = ReplyBuilder()
+                arguments = await self._arguments(create, request, **self._streaming(streams))
                 try:
-                    fields = await self._request(request, exchange, self._streaming(streams))
-                    async with create(**self._arguments(fields)) as response:
+                    async with closing_reply(await create(**arguments)) as reply:
                         yield Delta()
-                        reader = EventReader()
-                        async for data in response.iter_bytes():
-                            for event in reader.feed(data):
-                                yield builder.add_event(event)
-                        for event in reader.close():
-                            yield builder.add_event(event)
-                        self._refuse_page(reader.body, connection)
-                        yield builder.close(reader.body)
+                        async for delta in self._read(reply, builder, connection):
+                            yield delta
                 except connection.sdk.APIStatusError as error:
-                    if not self._adapt(error, fields, request):
+                    if not self._adapt(error, arguments, request):
                         raise
                     streams = self._streams
                     continue
@@ -85,10 +87,9 @@ class OpenAIChatModel(VendorClient):
         yield builder.reply()
 
     def _streaming(self, streams: bool) -> dict[str, Any]:
-        fields: dict[str, Any] = {"model": self.model, "stream": streams}
         if streams and self._accepts_stream_options:
-            fields["stream_options"] = {"include_usage": True}
-        return fields
+            return {"stream": True, "stream_options": {"include_usage": True}}
+        return {"stream": streams}
 
     def endpoint_for(self, settings: Settings) -> Endpoint:
         host, endpoint, learned = self._host(), endpoint_of(settings, self.provider), self._learned
@@ -148,10 +149,26 @@ class OpenAIChatModel(VendorClient):
         host = urlsplit(self._url() or "").netloc.rpartition("@")[2]
         return None if host in ("", HOST) else host
 
-    def _refuse_page(self, body: str, connection: VendorConnection) -> None:
-        if is_page(body):
-            reason = f"it sent a web page instead of an answer: {body_text(body)}"
+    async def _read(
+        self, reply: Any, builder: ReplyBuilder, connection: VendorConnection
+    ) -> AsyncGenerator[Delta, None]:
+        """Read a stream, or what the SDK made of a body that is none."""
+        if type(reply) is not connection.sdk.AsyncStream and hasattr(reply, "__aiter__"):
+            # Of a wrapper around the SDK, such as a tracer, which wants to see each piece.
+            async for piece in reply:
+                yield builder.add_chunk(to_dict(piece))
+            yield builder.close("")
+            return
+        reader = EventReader()
+        async for data in _bytes(reply):
+            for event in reader.feed(data):
+                yield builder.add_event(event)
+        for event in reader.close():
+            yield builder.add_event(event)
+        if is_page(reader.body):
+            reason = f"it sent a web page instead of an answer: {body_text(reader.body)}"
             raise ModelUnavailable(self._name, reason, self._url_hint(connection.base_url))
+        yield builder.close(reader.body)
 
     def _check_window(self, builder: ReplyBuilder) -> None:
         """Raise ContextOverflow for the ways in which servers answer with nothing if the history fills the window."""
@@ -162,6 +179,14 @@ class OpenAIChatModel(VendorClient):
             raise ContextOverflow(self._name, reason)
         if not builder.has_content and builder.finish in _WINDOW_ENDS and not builder.output_tokens:
             raise ContextOverflow(self._name, f"it stopped before the first word ({builder.finish})")
+
+
+async def _bytes(reply: Any) -> AsyncGenerator[bytes, None]:
+    if hasattr(reply, "response"):
+        async for data in reply.response.aiter_bytes():
+            yield data
+    else:
+        yield (reply if isinstance(reply, str) else json.dumps(to_dict(reply))).encode()
 
 
 class ReplyBuilder:
@@ -245,11 +270,11 @@ class ReplyBuilder:
         try:
             if not isinstance(chunk, dict):
                 raise UnrecognizedReply("a piece that is not a JSON object")
-            return self._add_chunk(chunk)
+            return self.add_chunk(chunk)
         except UnrecognizedReply as error:
             raise UnrecognizedReply(f"{error.problem}: {data}", data) from None
 
-    def _add_chunk(self, chunk: dict[str, Any]) -> Delta:
+    def add_chunk(self, chunk: dict[str, Any]) -> Delta:
         choices = chunk.get("choices")
         if chunk.get("error") or str(chunk.get("object")).lower() == "error":
             raise StreamFailure(chunk)
