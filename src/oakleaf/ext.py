@@ -17,7 +17,7 @@ _HOMES = {
     "oakleaf.agent.events": ["fact_event_type", "is_whole_answer"],
     "oakleaf.agent.limits": ["with_defaults"],
     "oakleaf.agent.notebook": ["Notebook"],
-    "oakleaf.agent.prompt_window": ["MessageLimits", "measure_window", "prompt_context"],
+    "oakleaf.agent.prompt_window": ["measure_window"],
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
     "oakleaf.agent.run": ["resolve_models"],
     "oakleaf.agent.tool_batch": ["UNKNOWN_OUTCOME", "earlier_data"],
@@ -82,9 +82,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.events import is_whole_answer as is_whole_answer
     from oakleaf.agent.limits import with_defaults as with_defaults
     from oakleaf.agent.notebook import Notebook as Notebook
-    from oakleaf.agent.prompt_window import MessageLimits as MessageLimits
     from oakleaf.agent.prompt_window import measure_window as measure_window
-    from oakleaf.agent.prompt_window import prompt_context as prompt_context
     from oakleaf.agent.reader import SessionReader as SessionReader
     from oakleaf.agent.reader import StoreReader as StoreReader
     from oakleaf.agent.run import resolve_models as resolve_models

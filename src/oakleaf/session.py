@@ -204,7 +204,8 @@ class Session:
     ) -> Committed:
         """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`).
 
-        `limits` narrow those of each run; a dict may have names of the host's own, which are kept and ignored.
+        `limits` narrow those of each run, except `max_messages`, which holds until it is set again; a dict may have names
+        of the host's own, which are kept and ignored.
         `options` of the model's calls, such as `{"temperature": 0}`, are added to those in force; None removes one.
         `InvalidOption` if the provider of the session's model lacks one; docs/options.md lists them.
         `effects` says what becomes of an unsafe call that a path which was left has made: `ask` a person, `repeat` it, or
@@ -215,8 +216,17 @@ class Session:
             from oakleaf.agent.limits import session_limits
 
             limits = session_limits(limits)
-        own_limits = None if limits is None else dict(limits)
-        settings = Settings(model, prompt, prompt_patch, _tool_names(tools), own_limits, effects=effects)
+        own_limits = dict(limits or {})
+        max_messages = own_limits.pop("max_messages", None)
+        settings = Settings(
+            model,
+            prompt,
+            prompt_patch,
+            _tool_names(tools),
+            own_limits or None,
+            effects=effects,
+            max_messages=max_messages,
+        )
         return self.append([self._with_options(settings, options)])
 
     def _with_options(
@@ -415,7 +425,7 @@ class Session:
 
     def context(self, at: int | None = None) -> Context:
         """The messages a model would be given at this leaf, or at entry `at` of the path, in no provider's form."""
-        return contexts.build_context(prompt.prompt_entries(self.log, self._leaf_at(at)))
+        return prompt.read_context(self.log, self._leaf_at(at))
 
     def _leaf_at(self, at: int | None) -> Leaf:
         if at is None:
@@ -431,10 +441,8 @@ class Session:
         `tools`, `messages` and options. All of it but the model and how to stream, as our clients send it.
         `provider`: default is that of the session's model.
         """
-        from oakleaf.agent.prompt_window import read_prompt_context
-
         provider_format = wire.find_provider(provider or self._provider())
-        context = read_prompt_context(self.log, self._leaf_at(at), budget, provider_format.name)
+        context = prompt.read_context(self.log, self._leaf_at(at), budget, provider_format.name)
         return provider_format.project(context, self.log.read_blob)
 
     def _provider(self) -> str:

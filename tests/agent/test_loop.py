@@ -550,14 +550,14 @@ class TestMostMessages:
     def context_lengths(self, model: ScriptedModel) -> list[int]:
         return [len(request.context.items) for request in model.requests]
 
-    @pytest.mark.parametrize(("most", "count"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 1)])
+    @pytest.mark.parametrize(("most", "count"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 13)])
     def test_older_turns_go_whole_and_the_session_goes_on(self, long: Session, most: int, count: int) -> None:
         model = ScriptedModel(["fine"])
         events = long.send_sync("now", model=model, limits=Limits(max_messages=most)).events
         assert self.context_lengths(model) == [count]
         assert model.requests[0].context.system == ("You help.",)
         assert events[-1].data == {"stop_reason": "answered"}
-        assert len(long.path()) == 15
+        assert [entry.kind for entry in long.path()].count("message") == 15
         for name in PROVIDERS:
             request = find_provider(name).project(model.requests[0].context, read(long).blob)
             assert find_provider(name).violations(request) == []
@@ -574,16 +574,28 @@ class TestMostMessages:
         long.send_sync("now", model=model, limits=Limits(max_messages=6))
         assert [item.pinned for item in model.requests[0].context.items] == [True, *[False] * 5]
 
-    def test_a_session_may_ask_for_less_and_never_for_more(self, long: Session) -> None:
+    def test_a_maximum_holds_until_the_next_one(self, long: Session) -> None:
         long.set(limits={"max_messages": 6})
-        model = ScriptedModel(["fine", "fine"])
+        model = ScriptedModel(["fine"] * 5)
+        long.send_sync("now", model=model)
         long.send_sync("now", model=model, limits=Limits(max_messages=9))
-        long.send_sync("now", model=model, limits=Limits(max_messages=1))
-        assert self.context_lengths(model) == [5, 1]
+        long.send_sync("now", model=model)
+        long.set(limits=Limits(max_messages=0))
+        long.send_sync("now", model=model)
+        assert self.context_lengths(model) == [5, 7, 9, 19]
 
-    def test_what_it_was_is_told_with_the_turn(self, long: Session) -> None:
-        long.send_sync("now", model=ScriptedModel(["fine"]), limits=Limits(max_messages=6))
-        assert [f.data for f in long.journal() if f.kind == "turn_started"][-1]["max_messages"] == 6
+    def test_an_unchanged_maximum_is_written_once(self, long: Session) -> None:
+        model = ScriptedModel(["fine"] * 4)
+        for most in (0, 6, 6, None):
+            long.send_sync("now", model=model, limits=Limits(max_messages=most))
+        assert [entry.kind for entry in long.path()[13:]].count("settings") == 1
+
+    def test_the_cost_of_a_turn_is_checked_by_its_own_maximum(self, session: Session) -> None:
+        session.append([user("old " * 40_000), assistant("answer"), user("and?"), assistant("more")])
+        model = ScriptedModel(["fine"], rates=oakleaf.Rates(1, 1))
+        limits = Limits(max_messages=3, max_cost_dollars=0.01)
+        session.send_sync("new", model=model, limits=limits).raise_for_status()
+        assert self.context_lengths(model) == [3]
 
     def test_what_is_trimmed_away_need_not_be_summarised(self, session: Session) -> None:
         session.append([user("old " * 400), assistant("answer " * 400)])

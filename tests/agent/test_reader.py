@@ -190,7 +190,6 @@ class TestPrompt:
         fitted = reader.context_within(Budget(messages=5))
         assert fitted.items == fit(stored.context(), Budget(messages=5)).context.items
         assert reader.prompt_frame()[0].seq == 1
-        assert reader.message_limits() == {}
 
 
 class TestStore:

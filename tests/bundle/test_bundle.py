@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 import oakleaf
 from oakleaf import (
     Attachment,
-    Leaf,
     ScriptedModel,
     Session,
     ToolCall,
@@ -35,7 +34,6 @@ from oakleaf import (
     tool_result,
     user,
 )
-from oakleaf.agent.prompt_window import tree_message_limits
 from oakleaf.bundle.write import BundleExportResult
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import (
@@ -91,13 +89,6 @@ def with_valid_hash(lines: list[bytes]) -> bytes:
     record = json.loads(end)
     record["sha256"] = sha256(b"".join(content)).hexdigest()
     return b"".join([*content, json.dumps(record).encode() + b"\n"])
-
-
-def message_limits(session: Session) -> list[tuple[int, int | None]]:
-    """How many messages the calls of each turn of the path were given at the most, whoever ran it."""
-    most = tree_message_limits(session.log)
-    inputs = [entry for entry in session.path() if entry.turn == entry.seq]
-    return [(entry.seq, most.get(Leaf(entry.branch, entry.seq))) for entry in inputs]
 
 
 @pytest.fixture
@@ -179,7 +170,6 @@ class TestRoundTrip:
                 assert again.messages("anthropic") == session.messages("anthropic")
                 assert again.state == session.state
                 assert again.usage("path") == session.usage("path")
-                assert message_limits(again) == message_limits(session)
             assert list(store.verify()) == []
         assert [row for row, *_ in read_store(there)] == [row for row, *_ in read_store(far)]
         there.close()
@@ -196,7 +186,6 @@ class TestRoundTrip:
         before = read(fork).cache_break("anthropic")
         assert before is not None
         assert (before.before, before.after) == ("question 1", "question 2")
-        assert message_limits(fork) == [(2, 3), (4, 3), (6, 3)]
         with other(store, tmp_path) as there:
             if has_parent:
                 there.import_bundle(io.BytesIO(bundle(source)))
@@ -204,23 +193,6 @@ class TestRoundTrip:
             again = there.session(fork.session_id)
             assert read(again).cache_break("anthropic") == before
             assert bundle(again) == bundle(fork)
-
-    def test_a_message_limit_in_a_bundle_must_be_of_an_inherited_turn(self, store: Store) -> None:
-        source = store.start("a", [system("s")])
-        source.send_sync("q", model=ScriptedModel(["ok"]), limits=oakleaf.Limits(max_messages=3))
-        lines = bundle(source.fork()).splitlines(keepends=True)
-        (at,) = [n for n, line in enumerate(lines) if b'"line":"message_limit"' in line]
-        there = Store(MemoryStore(), real_runtime())
-        for wrong in (b'"turn":3', b'"turn":0', b'"turn":9', b'"turn":"2"'):
-            altered = [*lines[:at], lines[at].replace(b'"turn":2', wrong), *lines[at + 1 :]]
-            assert_refused(there, with_valid_hash(altered))
-        assert_refused(there, with_valid_hash([*lines[:at], lines[at], *lines[at:]]))
-        assert_refused(
-            there,
-            with_valid_hash(
-                [*lines[:at], lines[at].replace(b'"max_messages":3', b'"max_messages":-1'), *lines[at + 1 :]]
-            ),
-        )
 
     def test_an_imported_session_goes_on_and_forks(
         self, session: Session, tmp_path: Path, store: Store

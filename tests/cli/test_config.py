@@ -494,7 +494,7 @@ class TestContext:
 def _max_messages() -> object:
     with library.open("s.db") as store:
         session = store.session(store.sessions().sessions[0].session_id)
-        return [fact.data for fact in session.journal() if fact.kind == "turn_started"][-1]["max_messages"]
+        return session.context().settings.max_messages
 
 
 def _workspace() -> dict[str, object]:

@@ -56,6 +56,7 @@ def test_every_setting_has_a_line_that_shows_it(store: Store) -> None:
         "options": {"temperature": 0},
         "windows": {"m": 4096},
         "effects": "repeat",
+        "max_messages": 7,
         "endpoints": {"openai-chat": Endpoint("127.0.0.1:8000", "m", "max_tokens")},
     }
     assert {*values, "tool_definitions"} == set(Settings.__struct_fields__)

@@ -20,7 +20,7 @@ from oakleaf import (
     tool_result,
     user,
 )
-from oakleaf.agent.prompt_window import prompt_context as context_given
+from oakleaf.core.context import build_context
 from oakleaf.core.drafts import Draft
 from oakleaf.core.usage import Price, Totals, Usage
 from oakleaf.errors import ModelError
@@ -403,7 +403,7 @@ class TestAnyLog:
             if event["output"]["choices"]
         ]
         for entry, messages in zip(answers, answer_inputs, strict=True):
-            context = context_given(path[: entry.seq - 1], {})
+            context = build_context(path[: entry.seq - 1])
             count = len(context.system) + sum(len(item.message.results) or 1 for item in context.items)
             assert len(messages) == count
             assert [message["role"] for message in messages][len(context.system) :] == [

@@ -13,7 +13,6 @@ from typing import Any
 import oakleaf
 from oakleaf import Budget, Session, Store, fit
 from oakleaf.agent.call_status import read_call_status
-from oakleaf.agent.prompt_window import tree_message_limits
 from oakleaf.core.codec import chain_id
 from oakleaf.core.log_events import log_events
 from oakleaf.errors import NotFound, NothingToRedo, SessionTrashed
@@ -148,7 +147,6 @@ def _read(store: Store, session: Session) -> None:
         session.usage(view)
     by_turn(session.log)
     read_call_status(session.log)
-    tree_message_limits(session.log)
     store.backend.storage_size(session.session_id)
     for provider in PROVIDERS:
         session.messages(provider)

@@ -15,7 +15,7 @@ from oakleaf import Note, Session, ToolCall, assistant, system, tool_result, use
 from oakleaf.core.entries import Settings
 
 READS = (
-    *("path", "journal", "facts_of_kind", "limit_journals", "control_entries", "entries"),
+    *("path", "journal", "facts_of_kind", "control_entries", "entries"),
     *("calls", "inherited_calls", "calls_between", "latest_answer_call"),
 )
 
@@ -32,7 +32,6 @@ class Reads:
         def counted(*args: Any, **kwargs: Any) -> Any:
             result = read(*args, **kwargs)
             rows = result.entries if name == "path" else result
-            rows = [fact for journal in rows for fact in journal] if name == "limit_journals" else rows
             self.rows[name] += len(rows) if isinstance(rows, list) else int(rows is not None)
             return result
 

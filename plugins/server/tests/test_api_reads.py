@@ -60,6 +60,7 @@ class TestSessions:
             "limits": None,
             "options": None,
             "effects": None,
+            "max_messages": None,
         }
         changed = server.change(
             "PATCH", f"/api/sessions/{name}", {"title": "T", "tags": {"a": None, "self": "x"}}

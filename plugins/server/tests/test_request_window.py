@@ -10,7 +10,7 @@ import pytest
 
 import oakleaf
 from oakleaf import Limits, Note, ScriptedModel, Session, ToolCall, assistant, system, tool_result, user, wire
-from oakleaf.agent.prompt_window import prompt_context
+from oakleaf.core.context import build_context
 from oakleaf.core.drafts import Draft
 from oakleaf.core.usage import Call, Usage
 from oakleaf.ext import read
@@ -25,7 +25,7 @@ from support.server import LocalServer
 
 def whole_request(session: Session, seq: int, provider: wire.Provider) -> dict[str, Any]:
     path = read(session).entries(last=seq) if seq else []
-    context = prompt_context(path, read(session).message_limits())
+    context = build_context(path)
     return provider.project(context, read(session).blob)
 
 
@@ -71,7 +71,7 @@ class TestWindows:
         numbered(session, 3)
         for provider in wire.PROVIDERS.values():
             for seq in range(0, session.leaf.seq + 1, 3):
-                reader = read_prompt(read(session).at(read(session).leaf_at(seq)), {})
+                reader = read_prompt(read(session).at(read(session).leaf_at(seq)))
                 assert join_windows(reader, provider, limit) == whole_request(session, seq, provider)
 
     @pytest.mark.parametrize("seed", range(8))
@@ -83,9 +83,8 @@ class TestWindows:
         for n in range(2):
             limits = Limits(max_messages=random.randrange(1, 9), turns=10**6)
             session.send_sync(f"question {n}", model=ScriptedModel(["ok"]), limits=limits)
-        message_limits = read(session).message_limits()
         for seq in {session.leaf.seq, 0, *random.choices(range(session.leaf.seq), k=6)}:
-            reader = read_prompt(read(session).at(read(session).leaf_at(seq)), message_limits)
+            reader = read_prompt(read(session).at(read(session).leaf_at(seq)))
             for provider in wire.PROVIDERS.values():
                 whole = wire.render(whole_request(session, seq, provider))
                 assert b"".join(reader.stream(provider)) == whole

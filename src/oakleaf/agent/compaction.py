@@ -241,7 +241,7 @@ def _replaced_items(path: Sequence[Entry], compaction: Compaction) -> list[Item]
     replacement = context.Replacement(first_kept=compaction.first_kept, kept_input=compaction.kept_input)
     return [
         item
-        for item in context.build_context(path).items
+        for item in context.whole_context(path).items
         if (compaction.replaces_earlier if item.pinned else not replacement.keeps(item.seq, item.turn))
     ]
 
@@ -275,7 +275,7 @@ def manual_compaction(
         compaction = _fitting_compaction(entries, context_tokens)
     elif summary is not None:
         _check_summary(entries, summary, at, replaces_earlier=replaces_earlier)
-        tokens = Sizes().total(context.build_context(entries).items)
+        tokens = Sizes().total(context.whole_context(entries).items)
         compaction = Compaction(summary, at + 1, tokens, replaces_earlier=replaces_earlier)
     else:
         # The input of an open turn stays whole, as in the loop.
@@ -287,7 +287,7 @@ def manual_compaction(
 
 
 def _fitting_compaction(entries: Sequence[Entry], context_tokens: int) -> Compaction:
-    current = context.build_context(entries)
+    current = context.whole_context(entries)
     prompt = (measure_system(current) + measure_tools(current.settings)).tokens
     plan = plan_compaction(entries, prompt, context_tokens, context_tokens)
     if plan is not None:
@@ -309,7 +309,7 @@ def _summarise(entries: Sequence[Entry], first_kept: int, kept_input: int) -> Co
     compaction = replace(
         draft,
         summary=summarise_items(earlier, replaced, MAX_SUMMARY),
-        tokens_before=Sizes().total(context.build_context(entries).items),
+        tokens_before=Sizes().total(context.whole_context(entries).items),
         files_read=files_read,
         files_changed=files_changed,
     )
@@ -321,7 +321,7 @@ def _summarise(entries: Sequence[Entry], first_kept: int, kept_input: int) -> Co
 def _check_summary(entries: Sequence[Entry], summary: str, at: int, *, replaces_earlier: bool) -> None:
     if not summary.strip():
         raise InvalidSummary("the summary is empty")
-    items = context.build_context(entries).items
+    items = context.whole_context(entries).items
     replaced = [item for item in items if item.seq <= at and (replaces_earlier or not item.pinned)]
     if not replaced:
         raise InvalidSummary(f"there is nothing before entry {at + 1} to replace")
@@ -333,6 +333,6 @@ def _check_summary(entries: Sequence[Entry], summary: str, at: int, *, replaces_
 def _before_newest_turn(entries: Sequence[Entry]) -> int:
     """Return the seq before the newest turn, or the last one if the model sees no older turn."""
     turn = newest_turn(entries)
-    items = context.build_context(entries).items
+    items = context.whole_context(entries).items
     is_older = any(item.turn and item.seq < turn for item in items)
     return turn - 1 if is_older else (entries[-1].seq if entries else 0)

@@ -76,7 +76,7 @@ class _Planner:
 
     def __init__(self, path: Sequence[Entry], prompt_tokens: int, sizes: Sizes) -> None:
         self.path, self.prompt_tokens, self.sizes = path, prompt_tokens, sizes
-        self.items = context.build_context(path).items
+        self.items = context.whole_context(path).items
         self.turn = newest_turn(path)
         self.earlier = [compaction for _, compaction in context.active_compactions(path)]
         self.has_summary = any(item.pinned for item in self.items)

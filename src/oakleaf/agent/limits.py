@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from oakleaf.core.context import fold_settings
+from oakleaf.core.entries import Settings
 from oakleaf.core.messages import Text, ToolCall, ToolResult
 from oakleaf.core.usage import MAX_COUNT, Call, Usage, format_dollars, to_microcents
 from oakleaf.errors import InvalidArgument, TurnLimit, plural
@@ -48,7 +49,8 @@ class Limits(Struct, frozen=True, kw_only=True):
     context_window: int | None = None
     """The window of the models in tokens, for those that are not in the table or serve less than it says."""
     max_messages: int | None = None
-    """Maximum number of messages in a request: whole older turns are left out, never the newest."""
+    """Maximum number of messages in a request: whole older turns are left out, never the newest. It holds from here on,
+    as options do; None: what the session's path says; 0: no maximum."""
     summariser: Model | None = None
     """The model that writes summaries for compaction; without it they are made without a model."""
     tries: int = 4
@@ -64,7 +66,8 @@ class Limits(Struct, frozen=True, kw_only=True):
             _check_count(name, getattr(self, name))
 
 
-_COUNTS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "context_window", "max_messages")
+_CAPS = ("turns", "rounds", "max_cost_microcents", "context_tokens", "context_window")
+_COUNTS = (*_CAPS, "max_messages")
 
 
 def _check_count(name: str, value: object) -> None:
@@ -76,8 +79,8 @@ _DEFAULTS = Limits()
 
 
 def limit_data(limits: Limits) -> dict[str, Any]:
-    """Return the limits as a journal fact or the settings of a session contain them."""
-    names = _COUNTS if limits.max_cost_microcents is None else (*_COUNTS, "on_exceed")
+    """Return the limits as a journal fact contains them: those that narrow a run."""
+    names = _CAPS if limits.max_cost_microcents is None else (*_CAPS, "on_exceed")
     values = {name: getattr(limits, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -95,11 +98,9 @@ def session_limits(limits: Limits) -> dict[str, Any]:
     return {name: value for name in names if (value := getattr(limits, name)) != getattr(_DEFAULTS, name)}
 
 
-def with_defaults(
-    limits: Limits, defaults: Mapping[str, Any], session_limits: Mapping[str, Any] | None
-) -> Limits:
-    """Return the limits with the defaults of a surface, where the session has none of its own."""
-    own = session_limits or {}
+def with_defaults(limits: Limits, defaults: Mapping[str, Any], settings: Settings) -> Limits:
+    """Return the limits with the defaults of a surface, where the settings of the session have none."""
+    own = {**(settings.limits or {}), "max_messages": settings.max_messages}
     used = {name: value for name, value in defaults.items() if own.get(name) is None}
     if own.get("max_cost_microcents") is not None:
         used.pop("on_exceed", None)  # it is that of the default cost
@@ -112,7 +113,7 @@ def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
     Other names in the settings belong to the host and are ignored.
     """
     narrowed: dict[str, Any] = {}
-    for name in _COUNTS:
+    for name in _CAPS:
         own, limit = (session_limits or {}).get(name), getattr(limits, name)
         if own is None:
             continue

@@ -129,7 +129,6 @@ class Loop:
                 self._is_driving = False
                 await self.writer.release()
         finally:
-            self.model_caller.forget_context()
             self.writer.forget_path()
             if self.tool_runner.connections is not None:
                 await run_uncancelled(self.tool_runner.connections.close())
@@ -332,7 +331,7 @@ class Loop:
 
     def _runner_data(self) -> dict[str, Any]:
         caller = self.model_caller
-        return runner_data(caller.models, self.limits.limits, caller.all_options())
+        return runner_data(caller.models, caller.all_options())
 
     async def _steps(self) -> None:
         writer = self.writer

@@ -16,7 +16,6 @@ from oakleaf.agent.call_meter import Reservation, reservation_data
 from oakleaf.agent.events import Emit, Event, answer_data
 from oakleaf.agent.limits import LimitChecker
 from oakleaf.agent.policy import Answers
-from oakleaf.agent.prompt_window import trim
 from oakleaf.agent.tool_batch import ToolRunner
 from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
 from oakleaf.core import context as contexts
@@ -59,8 +58,6 @@ class ModelCaller:
         self.answers, self.models, self._options = answers, answers.models, answers.options
         self.tool_runner, self.limits = tool_runner, limits
         self._buffer: StreamBuffer | None = None
-        self._trimmed: tuple[Context, Context] | None = None
-        """A context and the part of it that the limit on messages leaves."""
         self._failed_usage: Usage | None = None  # of a call that was paid for and gave no usable answer
 
     async def prepare(self) -> Event | None:
@@ -75,24 +72,12 @@ class ModelCaller:
 
     def context(self) -> Context:
         """Return the context of the next call."""
-        whole, max_messages = self.writer.history.context(), self.limits.limits.max_messages
-        if max_messages is None:
-            return whole
-        if self._trimmed is None or self._trimmed[0] is not whole:
-            self._trimmed = whole, trim(whole, max_messages)
-        return self._trimmed[1]
-
-    def forget_context(self) -> None:
-        """Free it, once the run has ended."""
-        self._trimmed = None
+        return self.writer.history.context(self.limits.limits.max_messages)
 
     async def next_request(self) -> Request:
         """Return the next request. What takes a while of it is done on a thread: other sessions share the event loop."""
-        is_trimmed = self.limits.limits.max_messages is not None
         if self.writer.history.unread > MANY_ENTRIES:
             await run_long(self.context)
-        elif is_trimmed:
-            await self.writer.run_blocking(self.context)
         return self.request()
 
     def request(self, message: Message | None = None) -> Request:
@@ -132,6 +117,7 @@ class ModelCaller:
             options=contexts.changed_options(settings.options, self._options),
             endpoints=_changed_endpoints(self.models[0], settings) if self.models else None,
             effects=None if effects == settings.effects else effects,
+            max_messages=contexts.changed_max_messages(settings, self.limits.limits.max_messages),
         )
         tools = self.tool_runner.tool_set()
         if tools is None or tools.definitions == settings.tool_definitions:

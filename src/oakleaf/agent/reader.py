@@ -14,13 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from oakleaf.agent.call_status import CallStatus, is_awaited_by_worker, read_call_status
-from oakleaf.agent.prompt_window import (
-    MessageLimits,
-    WindowUse,
-    measure_window,
-    read_prompt_context,
-    tree_message_limits,
-)
+from oakleaf.agent.prompt_window import WindowUse, measure_window
 from oakleaf.agent.start_facts import session_data
 from oakleaf.agent.task_line import ancestors
 from oakleaf.agent.tools.tool import Tool
@@ -314,10 +308,6 @@ class SessionReader:
         """Return the context at the leaf cut to a budget; no more is read than the budget holds."""
         return prompt.context_within(self._log, self.leaf, budget)
 
-    def message_limits(self) -> MessageLimits:
-        """Return by input how many messages the calls of each turn of the tree were given, where that was limited."""
-        return tree_message_limits(self._log)
-
     def blob(self, digest: str) -> bytes | None:
         """Return the bytes with this hash; None if they are missing or damaged."""
         return self._log.read_blob(digest)
@@ -335,7 +325,7 @@ class SessionReader:
     def window_use(self) -> WindowUse:
         """Return how many tokens the request at the leaf has by our estimate, and the window of the session's model."""
         row = self._log.store.session(self.session_id)
-        return measure_window(read_prompt_context(self._log, self.leaf), row.model, row.context_window)
+        return measure_window(prompt.read_context(self._log, self.leaf), row.model, row.context_window)
 
     def cache_break(self, provider: str, request: dict[str, Any] | None = None) -> Difference | None:
         """Return the first difference from the request sent last, or from `request`; None if the cache stays warm."""
@@ -348,7 +338,7 @@ class SessionReader:
 
     def _request(self, provider: str, leaf: Leaf) -> dict[str, Any]:
         wire_format = find_provider(provider)
-        context = read_prompt_context(self._log, leaf, provider=wire_format.name)
+        context = prompt.read_context(self._log, leaf, provider=wire_format.name)
         return wire_format.project(context, self.blob)
 
     def _last_request_at(self) -> int | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from oakleaf.agent.limits import Limits
 from oakleaf.core.codec import from_json
 from oakleaf.log.log import Log
 from oakleaf.models.base import Model
@@ -37,13 +36,13 @@ def queued_turn_data(log: Log) -> dict[str, Any]:
     return {**turn_start_data(row, detail), **own}
 
 
-def runner_data(models: Sequence[Model], limits: Limits, options: Mapping[str, Any] | None) -> dict[str, Any]:
+def runner_data(models: Sequence[Model], options: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the data of the process that runs or resumes a turn, which may have another model.
 
     Its tools are not repeated here: the settings on the path name them.
     """
     model = models[0].model if models else None
-    return _without_empty(model=model, max_messages=limits.max_messages, options=options)
+    return _without_empty(model=model, options=options)
 
 
 def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from oakleaf.agent.call_status import pending_approvals
 from oakleaf.agent.events import Emit, Event, ignore
 from oakleaf.agent.limits import LimitChecker
@@ -69,6 +71,8 @@ class TaskRunner:
         if task.models is None and is_new:
             options = merge_options(self._writer.settings().options, options)
         models, limits = task.models or self._models, task.limits or self._limits.limits
+        if task.limits is None and limits.max_messages is None:
+            limits = replace(limits, max_messages=self._writer.settings().max_messages)
         policy = local_run(
             models, tools, limits, options=options, sources=for_one_turn(sources), effects=self._effects
         )

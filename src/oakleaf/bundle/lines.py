@@ -17,7 +17,6 @@ from oakleaf.core.tree import Branch
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call
 from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
-from oakleaf.stores.message_limits import MessageLimit
 
 _to_row = converter(SessionRow)
 
@@ -77,12 +76,6 @@ class CallLine(Line, frozen=True, tag="call"):
     inherited: bool = False
 
 
-class MessageLimitLine(Line, frozen=True, tag="message_limit"):
-    """For an inherited turn: how many messages its model calls received at most."""
-
-    limit: MessageLimit
-
-
 class FactLine(Line, frozen=True, tag="fact"):
     number: int
     kind: str
@@ -127,7 +120,6 @@ AnyLine = (
     | BranchLine
     | EntryLine
     | CallLine
-    | MessageLimitLine
     | FactLine
     | QueuedLine
     | BlobLine

@@ -27,7 +27,6 @@ from oakleaf.bundle.lines import (
     EntryLine,
     FactLine,
     Header,
-    MessageLimitLine,
     PieceLine,
     QueuedLine,
     SessionLine,
@@ -156,13 +155,11 @@ class BundleReader:
         while isinstance(self.line, CallLine) and self.line.inherited:
             inherited_calls.append(self.line.call)
             self._next()
-        limits = tuple(line.limit for line in self._lines_of(MessageLimitLine))
         return SessionExport(
             row=row,
             detail=detail,
             branches=branches,
             inherited_calls=tuple(inherited_calls),
-            inherited_limits=limits,
             entries=self._entries(),
             calls=self._calls(),
             facts=self._facts(),
@@ -262,7 +259,7 @@ def _read_to_end(dump: SessionExport, references: BlobReferences) -> bytes:
             if stored.branch in inherited:
                 yield stored
 
-    inherited_hash = hash_inherited(inherited_entries(), dump.inherited_calls, dump.inherited_limits)
+    inherited_hash = hash_inherited(inherited_entries(), dump.inherited_calls)
     for part in (dump.calls, dump.facts, references.inbox(dump.inbox)):
         for _ in part:
             pass

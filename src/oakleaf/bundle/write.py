@@ -20,7 +20,6 @@ from oakleaf.bundle.lines import (
     EndLine,
     Header,
     Line,
-    MessageLimitLine,
     PieceLine,
     branch_line,
     encode_line,
@@ -100,8 +99,6 @@ class BundleWriter:
             self.put(branch_line(branch))
         for call in dump.inherited_calls:
             self.put(CallLine(call, inherited=True))
-        for limit in dump.inherited_limits:
-            self.put(MessageLimitLine(limit))
         for stored in dump.entries:
             self.references.add(stored.entry.kind, stored.entry.body)
             self.put(entry_line(stored))

@@ -190,7 +190,7 @@ class CommandAgent(Struct, frozen=True):
     def _limits_of(self, session: Session) -> Limits:
         if not self.default_limits:
             return self.limits
-        return with_defaults(self.limits, self.default_limits, read(session).settings().limits)
+        return with_defaults(self.limits, self.default_limits, read(session).settings())
 
     def _workspace_tools(self, session: Session | None) -> list[Tool]:
         if self.workspace is None or session is None:

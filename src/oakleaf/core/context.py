@@ -6,6 +6,7 @@ Knows settings, compactions and branch summaries. Does not know providers: `wire
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +27,7 @@ from oakleaf.core.entries import (
 )
 from oakleaf.core.messages import Message, Text, user
 from oakleaf.core.shorten import shorten_results
+from oakleaf.core.turns import group_by_turn
 from oakleaf.errors import ToolsNotAllowed
 
 
@@ -78,6 +80,7 @@ def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Set
                 else {**(settings.endpoints or {}), **new.endpoints}
             ),
             effects=new.effects or settings.effects,
+            max_messages=settings.max_messages if new.max_messages is None else new.max_messages,
         )
     return settings
 
@@ -92,6 +95,11 @@ def changed_options(before: Mapping[str, Any] | None, new: Mapping[str, Any] | N
     """Return those of the new options that are not in force already; None if all are."""
     changed = {name: value for name, value in (new or {}).items() if (before or {}).get(name) != value}
     return changed or None
+
+
+def changed_max_messages(before: Settings, new: int | None) -> int | None:
+    """Return the new maximum of messages; None if it is in force already."""
+    return None if new is None or new == (before.max_messages or 0) else new
 
 
 def endpoint_of(settings: Settings, provider: str) -> Endpoint:
@@ -199,17 +207,44 @@ def first_shown(control_entries: Sequence[Entry]) -> tuple[int, int]:
     return (summaries[-1].first_kept, summaries[-1].kept_input) if summaries else (1, 0)
 
 
-def build_context(path: Sequence[Entry], first: int = 1) -> Context:
-    """Return the context at the end of a path, or of its last part (whose incomplete first turn is dropped).
+def build_context(path: Sequence[Entry]) -> Context:
+    """Return the context at the end of a path: the messages and settings that a model is given there.
 
-    Messages that it does not contain may be missing from the path: those that a summary replaced. Those before seq
-    `first` are left out.
+    Messages that a summary replaced may be missing from the path.
     """
+    return trim(whole_context(path))
+
+
+def whole_context(path: Sequence[Entry], first: int = 1) -> Context:
+    """Return the context before the maximum of messages trims it; of the last part of a path too, whose incomplete first
+    turn is dropped. Messages before seq `first` are left out."""
     return replace_entries(path, read_replacement(path, first))
 
 
+def trim(context: Context, max_messages: int | None = None) -> Context:
+    """Keep the summaries and the newest whole turns, at most as many messages as the settings allow, or `max_messages`.
+
+    The newest turn is always kept whole.
+    """
+    maximum = context.settings.max_messages if max_messages is None else max_messages
+    items = context.items
+    if not maximum or len(items) <= maximum:
+        return context
+    start = len(items) - maximum  # back to where a turn begins: all before it is left out
+    while start and items[start].turn in (0, items[start - 1].turn):
+        start -= 1
+    turns = group_by_turn(item for item in items[start:] if not item.pinned)
+    kept = list(takewhile(lambda item: item.pinned, items))
+    room, first = maximum - len(kept), len(turns)
+    while first and (first == len(turns) or len(turns[first - 1]) <= room):
+        first -= 1
+        room -= len(turns[first])
+    kept += [item for turn in turns[first:] for item in turn]
+    return replace(context, items=tuple(kept))
+
+
 def replace_entries(path: Sequence[Entry], replacement: Replacement) -> Context:
-    """Return the context at the end of a path of which these entries are replaced."""
+    """Return the whole context at the end of a path of which these entries are replaced."""
     settings = fold_settings(path)
     head = head_length(path)
     prompts = [entry.message.text for entry in path[:head] if entry.message is not None]

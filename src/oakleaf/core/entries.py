@@ -5,9 +5,9 @@ Knows the kinds and which entries are public. Does not know branches, files or p
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from oakleaf.core.messages import Message
 from oakleaf.errors import InvalidArgument
@@ -100,6 +100,8 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     """Who is asked, by provider, where it decides what a request looks like."""
     effects: Effects | None = None
     """What becomes of an unsafe call that another path has made already. Ignored if it came with an import."""
+    max_messages: Annotated[int, Meta(ge=0)] | None = None
+    """Maximum number of messages in a request: whole older turns are left out, never the newest. 0: no maximum."""
 
 
 class Note(Struct, frozen=True, omit_defaults=True):

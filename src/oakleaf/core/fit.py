@@ -31,7 +31,6 @@ class Budget(Struct, frozen=True):
     bytes: int | None = None
     media: int | None = None
     messages: int | None = None
-    """`max_messages`: trims silently; unrelated to the limit on turns."""
 
 
 class Size(Struct, frozen=True, gc=False):

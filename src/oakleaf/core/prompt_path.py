@@ -15,6 +15,7 @@ from oakleaf.core.context import (
     head_length,
     read_replacement,
     replace_entries,
+    trim,
 )
 from oakleaf.core.entries import Entry, Note, Settings
 
@@ -37,6 +38,8 @@ class PromptPath:
         """How many entries the items cover; 0: they must be built again."""
         self._context: Context | None = None
         """Of the entries that the items are of."""
+        self._max_messages: int | None = None
+        """The maximum that this context was trimmed to."""
 
     @property
     def last_seq(self) -> int:
@@ -73,9 +76,13 @@ class PromptPath:
             entry.message is None and not isinstance(entry.payload, Note) for entry in new
         )
 
-    def context(self) -> Context:
-        """Return the context at the end: the same value until there are more entries."""
-        if self._context is not None and self._built == len(self.entries):
+    def context(self, max_messages: int | None = None) -> Context:
+        """Return the context at the end: the same value until there are more entries.
+
+        `max_messages` is a maximum that is not among the settings yet, in place of theirs.
+        """
+        maximum = self.settings().max_messages if max_messages is None else max_messages
+        if self._context is not None and (self._built, self._max_messages) == (len(self.entries), maximum):
             return self._context
         if self._is_stale():
             self._build()
@@ -83,7 +90,8 @@ class PromptPath:
             new = map(self._replacement.item, self.entries[self._built :])
             self._items.extend(item for item in new if item is not None)
             self._built = len(self.entries)
-        self._context = Context(self._system, tuple(self._items), self.settings())
+        self._context = trim(Context(self._system, tuple(self._items), self.settings()), maximum)
+        self._max_messages = maximum
         return self._context
 
     def _build(self) -> None:

@@ -80,7 +80,7 @@ def finetune(
     path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] = (), blobs: Blobs = lambda digest: None
 ) -> tuple[str, FineTuning]:
     """Return the line with its line break, and the report. Its tools are `tools`, or else those that were recorded last."""
-    context = contexts.build_context(path)
+    context = contexts.whole_context(path)
     entry_at = {entry.seq: entry for entry in path}
     visible = {item.seq for item in context.items}
     kept_turns: list[list[Item]] = []

@@ -204,6 +204,8 @@ def _settings(settings: Settings) -> Iterator[str]:
     for values in (settings.options, settings.limits):
         if values is not None:
             yield "\n".join(fence(lines_of(msgspec.json.encode(values).decode()), "json"))
+    if settings.max_messages is not None:
+        yield f"Maximum of messages: {settings.max_messages or 'none'}"
     for model, tokens in (settings.windows or {}).items():
         yield f"Window of {code(model)}: {tokens:,} tokens"
     for provider, endpoint in (settings.endpoints or {}).items():

@@ -46,7 +46,6 @@ class _Started(Struct):
 
 class _Turn(Struct):
     turn: Number
-    max_messages: Number | None = None
 
 
 class _Ended(Struct):

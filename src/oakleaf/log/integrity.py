@@ -26,7 +26,6 @@ from oakleaf.errors import InvalidId, OakleafError
 from oakleaf.log.fact_shapes import check_shape
 from oakleaf.log.new_session import INDEXED_COLUMNS
 from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
-from oakleaf.stores.message_limits import MessageLimit
 from oakleaf.stores.transfer import SessionExport
 
 MAX_SEQ = 2**32 - 1
@@ -62,7 +61,7 @@ def check_export(export: SessionExport) -> SessionExport:
     walker.check_detail(export.detail)
     walker.check_numbering()
     walker.check_branches()
-    walker.check_inherited(export.inherited_calls, export.inherited_limits)
+    walker.check_inherited(export.inherited_calls)
 
     def entries() -> Iterator[StoredEntry]:
         yield from walker.entries(export.entries)
@@ -106,7 +105,6 @@ class SessionWalker:
         self._anchor_points = {(branch.parent, branch.parent_seq) for branch in self._walked}
         self._anchor_points.add((row.leaf.branch, row.leaf.seq))
         self._anchors: dict[tuple[int | None, int], Anchor] = {(None, 0): (Cursor(), {})}
-        self._inherited_turns: set[tuple[int, int]] = set()
         self._marks = {number: bytearray() for number in self.own}
         """By branch: one byte per entry, of the flags `ANSWER`, `INPUT` and `END`."""
         self._turns = 0
@@ -192,24 +190,11 @@ class SessionWalker:
         elif not parent.parent_seq <= branch.parent_seq <= parent.tail:
             self.report(where, f"its anchor {branch.parent}:{branch.parent_seq} does not exist")
 
-    def check_inherited(self, calls: Iterable[Call], limits: Sequence[MessageLimit]) -> None:
+    def check_inherited(self, calls: Iterable[Call]) -> None:
         for call in calls:
             if call.branch in self.own:
                 self.report(f"call {call.call_id}", f"branch {call.branch} is not inherited")
             self._check_call(call)
-        turns = [(limit.branch, limit.turn) for limit in limits]
-        self._inherited_turns = set(turns)
-        if turns != sorted(self._inherited_turns):
-            self.report("message limits", "they are not sorted by position, each once")
-        for limit in limits:
-            where, branch = f"turn {limit.branch}:{limit.turn}", self.branches.get(limit.branch)
-            if (
-                branch is None
-                or branch.branch in self.own
-                or not branch.parent_seq < limit.turn <= branch.tail
-            ):
-                self.report(where, "it has a message limit, but is not inherited")
-            self._check_count(where, limit.max_messages)
 
     # -- entries -----------------------------------------------------------------------------------
 
@@ -291,8 +276,6 @@ class SessionWalker:
             self.report(where, f"its turn is {entry.turn}.{entry.step}, by its path it is {expected}")
         self._check_columns(where, payload, entry, is_seed=is_seed)
         is_input = entry.turn == entry.seq
-        if (branch.branch, entry.seq) in self._inherited_turns and not is_input:
-            self.report(where, "it has a message limit, but is not the input of a turn")
         if branch.branch in self.own:
             answers_inherited = (entry.turn, entry.step - 1) == self._inherited.get(branch.branch)
             self._turns += is_input or (answers_inherited and entry.role == "assistant")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from oakleaf.core.context import Context, build_context, first_shown, head_length
+from oakleaf.core.context import Context, Item, build_context, first_shown, head_length, trim, whole_context
 from oakleaf.core.entries import Entry
 from oakleaf.core.fit import Budget, fit
 from oakleaf.core.prompt_path import PromptPath
@@ -53,8 +53,16 @@ def prompt_frame(log: Log, leaf: Leaf) -> list[Entry]:
     return _in_order((*_head(log, leaf, leaf.seq), *control), leaf.seq + 1)
 
 
+def read_context(log: Log, leaf: Leaf, budget: Budget | None = None, provider: str | None = None) -> Context:
+    """Return the context of a model call at a leaf of the path, within a budget if there is one."""
+    if budget is not None:
+        return context_within(log, leaf, budget, provider)
+    return build_context(prompt_entries(log, leaf))
+
+
 def context_within(log: Log, leaf: Leaf, budget: Budget, provider: str | None = None) -> Context:
-    """Return the context of a path cut to a budget: read backwards from the leaf, as far as the budget reaches."""
+    """Return the context of a path cut to a budget: read backwards from the leaf, as far as it reaches, and as the
+    maximum of messages does."""
     control = log.store.control_entries(log.session_id, leaf=leaf) if leaf.seq else []
     first_kept, kept_input = first_shown(control)
     tail: list[Entry] = []
@@ -70,10 +78,34 @@ def context_within(log: Log, leaf: Leaf, budget: Budget, provider: str | None = 
             continue
         head = _head(log, leaf, first - 1) if head is None else head
         before = _in_order((*head, *control), first)
-        fitted = fit(build_context([*before, *tail], start), budget, provider)
-        if fitted.dropped:  # so would be all that is older
-            return fitted.context
+        whole = whole_context([*before, *tail], start)
+        fitted = fit(trim(whole), budget, provider).context
+        if len(fitted.items) < len(whole.items):  # what is older is left out too
+            return fitted
     return fit(build_context(_join(log, leaf, control, tail, kept_input)), budget, provider).context
+
+
+class GrowingPrompt:
+    """The context at the leaf of a log that grows: each entry is read once, however often a loop asks for its context."""
+
+    def __init__(self, log: Log) -> None:
+        self._log, self._path, self._leaf = log, PromptPath(), Leaf(0, 0)
+
+    def forget(self) -> list[Entry | Item]:
+        """Forget what was read, once the turn has ended; return it, to be freed."""
+        values, self._path, self._leaf = self._path.values(), PromptPath(), Leaf(0, 0)
+        return values
+
+    def context(self) -> Context:
+        """Return what `read_context` returns."""
+        log, leaf, before = self._log, self._log.leaf, self._leaf
+        if leaf.branch != before.branch or leaf.seq < before.seq:
+            self._path = PromptPath(prompt_entries(log, leaf))
+        elif leaf.seq > before.seq:
+            new = log.store.path(log.session_id, leaf=leaf, first=before.seq + 1)
+            self._path.extend(new.entries)
+        self._leaf = leaf
+        return self._path.context()
 
 
 def _read_from(log: Log, leaf: Leaf, tail: list[Entry], first: int, before: int | None = None) -> list[Entry]:

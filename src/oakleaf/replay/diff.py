@@ -169,6 +169,11 @@ def compare_setup(a: ComparedPath, b: ComparedPath) -> tuple[SetupChange, ...]:
         ("tools", ", ".join(context_a.settings.tools or ()), ", ".join(context_b.settings.tools or ())),
         *_definitions(a.tools, b.tools),
         ("limits", str(context_a.settings.limits or ""), str(context_b.settings.limits or "")),
+        (
+            "max_messages",
+            str(context_a.settings.max_messages or ""),
+            str(context_b.settings.max_messages or ""),
+        ),
     ]
     return tuple(SetupChange(name, x, y) for name, x, y in pairs if x != y)
 

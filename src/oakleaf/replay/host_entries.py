@@ -80,7 +80,7 @@ class HostEntries:
         return sorted(set(seqs[first:last]))
 
     def _settings(self, settings: Settings) -> Settings | None:
-        """Return settings without the model, prompt, options and tools that the replay overrides, and a new prompt with
+        """Return settings without the model, prompt, options, maximum of messages and tools that the replay overrides, and a new prompt with
         the patch that it adds; None if nothing is left."""
         overrides, recorded = self.overrides, settings
         if overrides.model is not None:
@@ -95,6 +95,8 @@ class HostEntries:
                 name: value for name, value in settings.options.items() if name not in overrides.options
             }
             settings = replace(settings, options=options or None)
+        if overrides.max_messages is not None:
+            settings = replace(settings, max_messages=None)
         if self.has_own_tools and not self.uses_recorded_answers:
             settings = replace(settings, tool_definitions=None)
         return None if settings == Settings() and settings != recorded else settings

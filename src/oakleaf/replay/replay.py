@@ -141,11 +141,13 @@ class Replay:
         recording = Recording(path, cut.at, until)
         self._check_options(path[:until], cut.at)
         await asyncio.to_thread(self._check_attachments, path[cut.at : until])
+        limits = self.plan.limits if self.models else None
         overrides = Settings(
             model=self.models[0].model if self.models else None,
             prompt=self.plan.prompt,
             prompt_patch=self.plan.prompt_patch,
             options=None if self.plan.options is None else dict(self.plan.options),
+            max_messages=None if limits is None else limits.max_messages,
         )
         log = await asyncio.to_thread(self._open_log, place, overrides)
         replay_path = IncrementalPath((await asyncio.to_thread(log.path)).entries)

@@ -29,8 +29,7 @@ The laws in prose; `oakleaf.testing.stores` is the same list as tests.
   the import that brought it, until its purge. It follows from the bodies; nothing that an import says about it counts.
 - **Search.** What was indexed is found by the words of `core.search`, once, under the session that owns it. Appending
   does not index; `index` does, and `unindexed_sessions` counts what it has not reached yet.
-- **Purge.** What no surviving branch inherits is deleted; what one inherits stays, with the calls it cost and their
-  message limits.
+- **Purge.** What no surviving branch inherits is deleted; what one inherits stays, with the calls it cost.
 
 Stores are synchronous and safe to use from several threads. They do not read the clock, make no ids and know nothing of
 turns, providers or prices: the log decides, the store keeps.
@@ -71,7 +70,6 @@ from oakleaf.stores.transfer import ImportResult, SessionExports, StoreExporter
 from oakleaf.stores.values import (
     ACTIVITY_STEP,
     LABEL,
-    LIMIT_FACT_KINDS,
     MADE_KEY,
     PAGE_SIZE,
     SETTABLE_COLUMNS,
@@ -118,7 +116,6 @@ __all__ = [
     "ImportResult",
     "IndexProgress",
     "LABEL",
-    "LIMIT_FACT_KINDS",
     "ListedSession",
     "MADE_KEY",
     "NewSession",
@@ -384,18 +381,6 @@ class StoreBackend(ABC):
     def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
         """Return the facts of one kind, oldest first. Those of labels are found without reading the journal."""
         return [fact for fact in self.journal(session_id) if fact.kind == kind]
-
-    def limit_journals(self, session_id: str) -> list[list[Fact]]:
-        """Return the facts that message limits are read from: of its journal, then of each whose turns it inherits.
-
-        Those of a purged session stay with what is inherited.
-        """
-        owners = dict.fromkeys([session_id, *(branch.session_id for branch in self.branches(session_id))])
-        journals: list[list[Fact]] = []
-        for owner in filter(None, owners):
-            with suppress(NotFound):  # another tenant's
-                journals.append([fact for fact in self.journal(owner) if fact.kind in LIMIT_FACT_KINDS])
-        return journals
 
     def calls_between(self, session_id: str, branch: int, first: int, last: int) -> list[Call]:
         """Return the calls at entries `first` to `last` of a branch, own or inherited, as they were recorded."""

@@ -29,7 +29,6 @@ from oakleaf.errors import (
     StoreDamaged,
 )
 from oakleaf.stores.base import (
-    LIMIT_FACT_KINDS,
     Change,
     CommitResult,
     Fact,
@@ -49,7 +48,6 @@ from oakleaf.stores.base import (
     page_of,
     repeat_of,
 )
-from oakleaf.stores.message_limits import retained_limit_facts
 from oakleaf.stores.transfer import (
     BlobStream,
     ImportResult,
@@ -418,12 +416,6 @@ class PlainStore(StoreBackend):
             last = record.row.facts if limit is None else min(record.row.facts, after + limit)
             return [tables.facts[record.number, number] for number in range(after + 1, last + 1)]
 
-    def limit_journals(self, session_id: str) -> list[list[Fact]]:
-        with self._transaction(writes=False) as tables:
-            numbers = self._owners(self._record(session_id))
-            journals = (_numbered(tables.facts, number) for number in numbers)
-            return [[fact for fact in journal if fact.kind in LIMIT_FACT_KINDS] for journal in journals]
-
     def calls(self, session_id: str) -> list[Call]:
         with self._transaction(writes=False) as tables:
             return list(_numbered(tables.calls, self._record(session_id).number))
@@ -525,8 +517,7 @@ class PlainStore(StoreBackend):
         calls = list(_numbered(self.tables.calls, number))
         kept = [call for call in calls if is_kept(Leaf(call.branch, call.seq))]
         _renumber(self.tables.calls, number, len(calls), kept)
-        facts = list(_numbered(self.tables.facts, number))
-        _renumber(self.tables.facts, number, len(facts), retained_limit_facts(facts, is_kept))
+        _renumber(self.tables.facts, number, len(list(_numbered(self.tables.facts, number))), ())
 
     def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
         with self._transaction(writes=False):

@@ -27,7 +27,6 @@ from oakleaf.core.tool_definitions import MIME as TOOLS_MIME
 from oakleaf.core.tree import Branch, Leaf, Range, reachable_seqs
 from oakleaf.core.usage import Call
 from oakleaf.errors import IdConflict, NotFound, StoreDamaged
-from oakleaf.stores.message_limits import MessageLimit, limits_as_facts, select_inherited_limits
 from oakleaf.stores.values import Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow, StoredEntry
 
 if TYPE_CHECKING:
@@ -52,14 +51,12 @@ class SessionExport(Struct, frozen=True, kw_only=True):
     """First the inherited ones (`session_id` is None, `tail` is the last seq it inherits), then its own."""
     inherited_calls: tuple[Call, ...]
     """The calls that made the inherited entries."""
-    inherited_limits: tuple[MessageLimit, ...] = ()
-    """How many messages the calls of inherited turns were given at most."""
     entries: Iterable[StoredEntry]
     calls: Iterable[Call]
     facts: Iterable[Fact]
     inbox: Iterable[QueuedInput]
     inherited_hash: Callable[[], bytes]
-    """A hash over all that is inherited: entries, calls and message limits."""
+    """A hash over all that is inherited: entries and calls."""
 
 
 class BlobStream(Struct, frozen=True):
@@ -159,14 +156,12 @@ def _renumber_calls(calls: Iterable[Call], numbers: Mapping[int, int]) -> Iterat
     return (replace(call, branch=numbers[call.branch]) for call in calls)
 
 
-def hash_inherited(
-    entries: Iterable[StoredEntry], calls: Sequence[Call], limits: Sequence[MessageLimit]
-) -> bytes:
+def hash_inherited(entries: Iterable[StoredEntry], calls: Sequence[Call]) -> bytes:
     """Return the hash behind `SessionExport.inherited_hash`; the entries are those of inherited branches."""
     digest = sha256()
     for stored in entries:
         digest.update(msgspec.msgpack.encode(_comparable(stored)))
-    digest.update(msgspec.msgpack.encode((calls, limits)))
+    digest.update(msgspec.msgpack.encode(calls))
     return digest.digest()
 
 
@@ -313,10 +308,8 @@ class SessionExporter(ABC):
         """Return the entries of branches of an export; `numbers` are theirs by the store's own."""
 
     @abstractmethod
-    def _inherited(
-        self, branches: Sequence[Branch], numbers: Mapping[int, int]
-    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
-        """Return the calls and message limits of inherited branches."""
+    def _inherited_calls(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> tuple[Call, ...]:
+        """Return the calls that made the entries of inherited branches."""
 
     def export_all(self, session_ids: Sequence[str], *, children: bool) -> SessionExports:
         for session_id in session_ids:
@@ -329,24 +322,23 @@ class SessionExporter(ABC):
         key, row = self.find(session_id)
         branches, numbers = renumber_branches(self.branch_tree(session_id, key), session_id, self.url)
         inherited = [branch for branch in branches if branch.session_id is None]
-        calls, limits = self._inherited(inherited, numbers)
+        calls = self._inherited_calls(inherited, numbers)
         export = SessionExport(
             row=portable_row(row, numbers),
             detail=self.detail(key),
             branches=branches,
             inherited_calls=calls,
-            inherited_limits=limits,
             entries=self._entries(branches, numbers),
             calls=self._calls(key, numbers),
             facts=self._facts(key, numbers),
             inbox=self.inbox(key),
-            inherited_hash=lambda: hash_inherited(self._entries(inherited, numbers), calls, limits),
+            inherited_hash=lambda: hash_inherited(self._entries(inherited, numbers), calls),
         )
         return export, numbers
 
     def hash_branches(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> bytes:
         """Return the hash of what these branches hold, in an export's numbers."""
-        return hash_inherited(self._entries(branches, numbers), *self._inherited(branches, numbers))
+        return hash_inherited(self._entries(branches, numbers), self._inherited_calls(branches, numbers))
 
     def blobs(self, mimes: Mapping[str, str]) -> Iterator[BlobStream]:
         for digest in sorted(mimes):
@@ -442,16 +434,13 @@ class StoreExporter(SessionExporter):
             for stored in read(branch, first)
         )
 
-    def _inherited(
-        self, branches: Sequence[Branch], numbers: Mapping[int, int]
-    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
+    def _inherited_calls(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> tuple[Call, ...]:
         if not branches:
-            return (), ()
+            return ()
         own_numbers = {number: own for own, number in numbers.items()}
         heir = self._heirs[own_numbers[branches[0].branch]]  # of all of them: they are one tree
         calls = (*self.store.inherited_calls(heir), *self.store.calls(heir))
-        limits = select_inherited_limits(self.store.limit_journals(heir), branches, numbers)
-        return tuple(select_inherited_calls(calls, branches, numbers)), limits
+        return tuple(select_inherited_calls(calls, branches, numbers))
 
 
 # -- writing whole sessions into a store -----------------------------------------------------------------
@@ -590,8 +579,6 @@ class SessionImporter(ABC):
             key, owner = self.reserve_key(), export.row.owner
             self._write_branches(key, inherited, numbers)
             self.insert_calls(key, _renumber_calls(export.inherited_calls, numbers), owner)
-            limits = (replace(limit, branch=numbers[limit.branch]) for limit in export.inherited_limits)
-            self.insert_facts(key, limits_as_facts(limits), owner)
 
     def _write_branches(self, key: Any, branches: Iterable[Branch], numbers: dict[int, int]) -> None:
         for branch in branches:

@@ -321,10 +321,6 @@ class PathSnapshot(Struct, frozen=True):
     """How many inputs are queued; read only with the detail."""
 
 
-LIMIT_FACT_KINDS = ("appended", "turn_started", "turn_resumed")
-"""The facts that message limits are read from."""
-
-
 class StoredEntry(Struct, frozen=True, gc=False):
     branch: int
     entry: NewEntry

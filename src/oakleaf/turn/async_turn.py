@@ -16,10 +16,10 @@ from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, Outcome, ToolCall
 from oakleaf.core.turns import OpenCall
 from oakleaf.core.usage import Usage
+from oakleaf.log.prompt import GrowingPrompt, read_context
 from oakleaf.log.threads import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
 
 if TYPE_CHECKING:
-    from oakleaf.agent.prompt_window import GrowingPrompt
     from oakleaf.agent.tools.tool import Tool
     from oakleaf.turn.turn import Turn
 
@@ -105,11 +105,9 @@ class AsyncTurn:
             return await run(self._request, provider, budget)
 
     def _request(self, provider: str, budget: Budget | None) -> dict[str, Any]:
-        from oakleaf.agent.prompt_window import GrowingPrompt, read_prompt_context
-
         log = self._turn.log
         if budget is not None:
-            context = read_prompt_context(log, log.leaf, budget)
+            context = read_context(log, log.leaf, budget)
         else:
             self._prompt = self._prompt or GrowingPrompt(log)
             context = self._prompt.context()

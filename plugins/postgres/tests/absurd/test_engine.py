@@ -260,10 +260,23 @@ class TestSending:
         assert facts["turn_started"] == {"turn": 1, "trigger": trigger, **about, "tool_names": ["look"]}
         resumed = facts["turn_resumed"]
         assert (resumed["turn"], resumed["model"]) == (1, model.model)
-        assert resumed["max_messages"] == 9
-        definitions = queue.store.session(session.session_id).context().settings.tool_definitions
+        settings = queue.store.session(session.session_id).context().settings
+        definitions = settings.tool_definitions
+        assert settings.max_messages == 9
         assert definitions is not None
         assert definitions.names == ("look",)
+
+    def test_a_senders_maximum_of_messages_wins_over_the_agents(self, queue: AbsurdQueue) -> None:
+        session = queue.store.start("a")
+        for n in range(3):
+            session.append([oakleaf.user(f"q{n}"), oakleaf.assistant("a")])
+        session.send("hello", engine="absurd", queue=queue.name, limits=Limits(max_messages=5))
+        model = by_step("Yes.")
+        with queue.working(Agent("a", model, limits=Limits(max_messages=3))):
+            wait_until(answered(session, "Yes."))
+        again = queue.store.session(session.session_id)
+        assert again.context().settings.max_messages == 5
+        assert len(again.context(again.leaf.seq - 1).items) == 5
 
     def test_options_hold_from_the_input_on_and_those_of_the_agent_fill_what_is_missing(
         self, queue: AbsurdQueue

@@ -138,7 +138,7 @@ class ActiveRuns:
             "model": models,
             "tools": agent.tools_of(session),
             "options": options,
-            "limits": agent.limits_of(settings.limits),
+            "limits": agent.limits_of(settings),
             "effects": agent.effects if settings.effects is None else None,
         }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable
 from functools import partial, wraps
 from threading import Lock
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -18,10 +18,10 @@ from litestar import Request
 from msgspec import Struct
 
 from oakleaf import Limits, Workspace
-from oakleaf.core.entries import Effects
+from oakleaf.core.entries import Effects, Settings
 from oakleaf.core.tree import Branch, Leaf, reachable_seqs
 from oakleaf.errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
-from oakleaf.ext import MessageLimits, ToolLike, plugin_tools, read, read_store, session_at, with_defaults
+from oakleaf.ext import ToolLike, plugin_tools, read, read_store, session_at, with_defaults
 from oakleaf.models.base import Model, model_name
 from oakleaf.session import Session
 from oakleaf.store import Store
@@ -60,9 +60,9 @@ class ServerAgent(Struct, frozen=True):
         own = plugin_tools("workspace", session, self.workspace, commands=self.commands, env=self.env)
         return [*self.tools, *own]
 
-    def limits_of(self, session_limits: Mapping[str, Any] | None) -> Limits:
-        """Return its limits of a turn in a session that has these of its own."""
-        return with_defaults(self.limits or Limits(), self.default_limits, session_limits)
+    def limits_of(self, settings: Settings) -> Limits:
+        """Return its limits of a turn in a session that has these settings."""
+        return with_defaults(self.limits or Limits(), self.default_limits, settings)
 
     @property
     def model_names(self) -> list[str]:
@@ -161,7 +161,6 @@ class ServerContext:
         self._owner_stores: dict[str, Store] = {}
         self._lock = Lock()
         self._trees: LruCache[BranchTree] = LruCache()
-        self._prompt_limits: LruCache[MessageLimits] = LruCache(4)
 
     def close(self) -> None:
         for sessions in self._owner_stores.values():
@@ -220,11 +219,6 @@ class ServerContext:
         if text is None:
             return session
         return session_at(session, self.position(session, text))
-
-    def prompt_limits(self, session: Session) -> MessageLimits:
-        """Return the message limits that applied to the turns of the tree."""
-        row = session.row
-        return self._prompt_limits.get((row.session_id, row.facts), read(session).message_limits)
 
 
 def _load_tree(session: Session) -> BranchTree:

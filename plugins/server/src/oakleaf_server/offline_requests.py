@@ -15,14 +15,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from oakleaf import wire
-from oakleaf.agent.prompt_window import MessageLimits, prompt_context
 from oakleaf.bundle.read import BundleReader
-from oakleaf.core.context import Context
+from oakleaf.core.context import Context, build_context
 from oakleaf.core.entries import Entry
 from oakleaf.core.fit import MEDIA_TOKENS, measure_item, measure_system, measure_tools
 from oakleaf.core.tree import Leaf, lineage
 from oakleaf.core.usage import Call
-from oakleaf.stores.message_limits import message_limits
 from oakleaf.stores.transfer import BlobReferences, SessionExport
 
 MOST_WORK = 200_000
@@ -116,7 +114,6 @@ class _Tree(Struct, frozen=True):
     dump: SessionExport
     entries: dict[tuple[int, int], Entry]
     calls: dict[tuple[int, int], Call]
-    limits: MessageLimits
     definitions: Mapping[str, bytes]
 
     def path(self, leaf: Leaf) -> Iterator[Entry]:
@@ -140,11 +137,10 @@ def _tree(dump: SessionExport, definitions: Mapping[str, bytes]) -> _Tree:
         for call in (*dump.inherited_calls, *dump.calls)
         if call.answer_seq is not None and call.purpose == "answer"
     }
-    inherited_limits = {Leaf(one.branch, one.turn): one.max_messages for one in dump.inherited_limits}
-    limits = {**inherited_limits, **message_limits(dump.facts)}
-    for _ in dump.inbox:
-        pass
-    return _Tree(dump, entries, calls, limits, definitions)
+    for rest in (dump.facts, dump.inbox):
+        for _ in rest:
+            pass
+    return _Tree(dump, entries, calls, definitions)
 
 
 def _session_requests(dump: SessionExport, definitions: Mapping[str, bytes], budget: SizeBudget) -> Requests:
@@ -165,7 +161,7 @@ def _render(
     if budget.work < 0:
         return None
     path = list(tree.path(leaf))
-    provider, context = wire.find_provider(provider_of(call)), prompt_context(path, tree.limits)
+    provider, context = wire.find_provider(provider_of(call)), build_context(path)
     full: dict[str, Any] = provider.project(context, tree.definitions.get)
     messages = [ENCODE(message) for message in full.pop(provider.history)]
     pieces = [ENCODE(full), *messages]

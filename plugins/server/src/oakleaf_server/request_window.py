@@ -13,10 +13,10 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from oakleaf.core.context import Context, Item, Replacement, build_context, head_length, read_replacement
+from oakleaf.core.context import Context, Item, Replacement, head_length, read_replacement, whole_context
 from oakleaf.core.fit import Budget
 from oakleaf.core.tree import Leaf
-from oakleaf.ext import MessageLimits, SessionReader
+from oakleaf.ext import SessionReader
 from oakleaf.wire import HistoryPart, Provider
 from oakleaf.wire.parts import join_messages, part_starts
 from oakleaf_server.truncate import json_size
@@ -170,16 +170,16 @@ def _window_start(items: Sequence[Item], limit: int) -> int:
     return 0
 
 
-def read_prompt(session: SessionReader, limits: MessageLimits) -> PromptReader:
-    """Return a reader of what a model is given after the leaf of a reader, trimmed as the calls of that turn were."""
+def read_prompt(session: SessionReader) -> PromptReader:
+    """Return a reader of what a model is given after the leaf of a reader."""
     entries, leaf = session.prompt_frame(), session.leaf
-    head, frame = head_length(entries), build_context(entries)
+    head, frame = head_length(entries), whole_context(entries)
     replacement = read_replacement(entries)
+    if frame.settings.max_messages:
+        return _trimmed(session, replacement)
     end_of_head = entries[head].seq if head < len(entries) else leaf.seq + 1
     frame = replace(frame, items=(*replacement.summaries, *_kept_input(session, replacement)))
-    reader = PromptReader(session, frame, max(replacement.first_kept, end_of_head), replacement)
-    limit = limits.get(_turn_of(session)) if limits else None
-    return reader if limit is None else _trim(reader, limit)
+    return PromptReader(session, frame, max(replacement.first_kept, end_of_head), replacement)
 
 
 def _kept_input(session: SessionReader, replacement: Replacement) -> list[Item]:
@@ -190,21 +190,10 @@ def _kept_input(session: SessionReader, replacement: Replacement) -> list[Item]:
     return [item for item in map(replacement.item, entries) if item is not None]
 
 
-def _turn_of(session: SessionReader) -> Leaf:
-    """Return the position of the input that the leaf answers."""
-    if not session.leaf.seq:
-        return session.leaf
-    return session.leaf_at(session.entries(newest=1)[-1].turn)
-
-
-def _trim(reader: PromptReader, limit: int) -> PromptReader:
-    """Return a reader of the newest whole turns, `limit` messages at most; the newest turn is always whole."""
-    session, leaf, pinned = reader.session, reader.leaf, reader.replacement.summaries
-    turn = _turn_of(session).seq
-    turn_items = [item for item in reader.frame.items if not item.pinned and item.turn == turn]
-    needed = len(pinned) + len(turn_items) + len(reader._read(max(turn, reader.first), leaf.seq))
-    context = session.context_within(Budget(messages=max(limit, needed)))
-    before = tuple(item for item in context.items if item.pinned or item.seq < reader.first)
+def _trimmed(session: SessionReader, replacement: Replacement) -> PromptReader:
+    """Return a reader of a context that the maximum of messages trims."""
+    context = session.context_within(Budget())
+    before = tuple(item for item in context.items if item.pinned or item.seq < replacement.first_kept)
     items = context.items[len(before) :]
-    first = items[0].seq if items else leaf.seq + 1
-    return replace(reader, frame=replace(context, items=before), first=first, items=items)
+    first = items[0].seq if items else session.leaf.seq + 1
+    return PromptReader(session, replace(context, items=before), first, replacement, items)

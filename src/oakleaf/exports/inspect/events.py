@@ -106,11 +106,22 @@ class EventBuilder:
             case BranchSummary(summary=summary, leaf_seq=leaf_seq):
                 yield self._info(entry, {"branch_summary": summary, "left": leaf_seq})
             case Settings(
-                model=model, prompt=prompt, prompt_patch=patch, tools=tools, tool_definitions=definitions
+                model=model,
+                prompt=prompt,
+                prompt_patch=patch,
+                tools=tools,
+                tool_definitions=definitions,
+                max_messages=maximum,
             ):
                 named = tools if definitions is None else definitions.names
                 self._tools = self._tools if named is None else [tool_info(name) for name in named]
-                data = {"model": model, "prompt": prompt, "prompt_patch": patch, "tools": named}
+                data = {
+                    "model": model,
+                    "prompt": prompt,
+                    "prompt_patch": patch,
+                    "tools": named,
+                    "max_messages": maximum,
+                }
                 yield self._info(entry, {"settings": without_none(data)})
 
     def _info(self, entry: Entry, data: dict[str, Any]) -> Event:

@@ -22,7 +22,7 @@ from oakleaf.exports.inspect.events import EventBuilder, model_name, model_of, u
 from oakleaf.exports.inspect.messages import Chat, Inputs, chat_messages
 from oakleaf.exports.timeline import Timeline, build_timeline
 from oakleaf.exports.values import PathOptions, redactor_of, shared_row, without_none
-from oakleaf.ext import Exporter, MessageLimits, read
+from oakleaf.ext import Exporter, read
 from oakleaf.stores.base import SessionRow
 
 VERSION = 2
@@ -46,7 +46,7 @@ def write(session: Session, to: BinaryIO, options: PathOptions) -> None:
     timeline = build_timeline(session.journal(), calls, redactor)
     if row.leaf != session.leaf:
         row, timeline = until(path, row, timeline)
-    log = inspect_log(row, path, calls, timeline, read(session).message_limits())
+    log = inspect_log(row, path, calls, timeline)
     to.write(msgspec.json.encode(log) + b"\n")
 
 
@@ -62,7 +62,7 @@ EXPORTER = Exporter(suffix=".json", write=write, options=PathOptions, file_stem=
 
 
 def inspect_log(
-    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: MessageLimits
+    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline
 ) -> dict[str, Any]:
     """Return the log of one sample: the path to the session's leaf."""
     status = _STATUS.get(row.status, "success")
@@ -77,7 +77,7 @@ def inspect_log(
         "results": {"total_samples": 1, "completed_samples": int(status == "success"), "scores": []},
         "stats": {"started_at": iso(first), "completed_at": iso(last), "model_usage": usage},
         **error,
-        "samples": [{**_sample(row, path, calls, moments, most), "model_usage": usage, **error}],
+        "samples": [{**_sample(row, path, calls, moments), "model_usage": usage, **error}],
     }
 
 
@@ -116,10 +116,10 @@ def _id(kind: str, row: SessionRow) -> str:
 
 
 def _sample(
-    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline, most: MessageLimits
+    row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline
 ) -> dict[str, Any]:
     chats = chat_messages(row.session_id, path)
-    inputs = Inputs(row.session_id, path, chats, most)
+    inputs = Inputs(row.session_id, path, chats)
     events = list(EventBuilder(row, path, chats, inputs, calls, moments).events())
     first, last = _ends(row, path)
     prompts = [chat for entry in _sample_input(path) for chat in chats[entry.seq]]

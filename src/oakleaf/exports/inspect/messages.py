@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from oakleaf.core.entries import Entry, Note
+from oakleaf.core.context import build_context
+from oakleaf.core.entries import Entry, Note, Settings
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from oakleaf.exports.values import result_text, without_none
-from oakleaf.ext import MessageLimits, prompt_context
 from oakleaf.wire.media import media_stub
 
 Chat = dict[str, Any]
@@ -118,11 +118,12 @@ class Inputs:
     context built anew. A session of 20,000 entries would be built 10,000 times else.
     """
 
-    def __init__(
-        self, session_id: str, path: Sequence[Entry], chats: dict[int, list[Chat]], most: MessageLimits
-    ) -> None:
+    def __init__(self, session_id: str, path: Sequence[Entry], chats: dict[int, list[Chat]]) -> None:
         self.pool: list[Chat] = []
-        self._session_id, self._path, self._chats, self._most = session_id, path, chats, most
+        self._session_id, self._path, self._chats = session_id, path, chats
+        self._is_trimmed = any(
+            isinstance(entry.payload, Settings) and entry.payload.max_messages for entry in path
+        )
         self._pooled: dict[tuple[str, int | str], Range] = {}
         self._ranges: list[Range] = []
         self._seq = -1
@@ -130,7 +131,7 @@ class Inputs:
     def given_after(self, seq: int) -> list[Range]:
         """Return what a model received after that entry; call it in the order of the path."""
         new = self._path[self._seq : seq] if 0 <= self._seq <= seq else None
-        if new is None or self._most or not all(map(_is_added, new)):
+        if new is None or self._is_trimmed or not all(map(_is_added, new)):
             self._build(seq)
         else:
             for entry in new:
@@ -140,7 +141,7 @@ class Inputs:
         return list(self._ranges)
 
     def _build(self, seq: int) -> None:
-        context = prompt_context(self._path[:seq], self._most)
+        context = build_context(self._path[:seq])
         self._ranges = []
         for text in context.system:
             name = f"{self._session_id}@prompt"

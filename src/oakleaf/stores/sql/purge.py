@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from oakleaf.core.tree import Branch, Leaf, reachable_seqs
-from oakleaf.stores.base import Fact, PurgeResult
-from oakleaf.stores.message_limits import retained_limit_facts
+from oakleaf.stores.base import PurgeResult
 
 
 def descendants(children: Callable[[list[str]], Iterable[str]], session_id: str) -> list[str]:
@@ -48,10 +47,7 @@ class Purge(ABC):
     def remove_from_index(self, branches: list[int], numbers: list[int]) -> None: ...
 
     @abstractmethod
-    def limit_facts(self, number: int) -> Iterable[Fact]: ...
-
-    @abstractmethod
-    def replace_journal(self, number: int, facts: list[Fact]) -> None: ...
+    def delete_journals(self, numbers: list[int]) -> None: ...
 
     @abstractmethod
     def delete_sessions(self, numbers: list[int]) -> None: ...
@@ -81,12 +77,7 @@ class Purge(ABC):
         keep = reachable_seqs(branches, [Leaf(*point) for point in self.fork_points(list(branches))])
         self.remove_from_index(list(branches), numbers)
         purged_before = sorted({session_number for _, session_number, *_ in rows}.difference(numbers))
-        for number in numbers:
-            self._reduce_journal(number, lambda leaf: leaf.seq <= keep.get(leaf.branch, -1))
-        for number in purged_before:  # other forks may inherit its other branches
-            self._reduce_journal(
-                number, lambda leaf: leaf.branch not in branches or leaf.seq <= keep.get(leaf.branch, -1)
-            )
+        self.delete_journals(numbers)
         queued_blobs = self.queued_blobs(numbers)
         self.delete_sessions(numbers)
         self.delete_calls(numbers, keep, None)
@@ -94,7 +85,3 @@ class Purge(ABC):
         entries, blobs = self.delete_entries(list(branches.values()), keep)
         remaining = sum(max(0, keep[n] - branch.parent_seq) for n, branch in branches.items() if n in keep)
         return PurgeResult(tuple(session_ids), entries, remaining, self.delete_blobs([*blobs, *queued_blobs]))
-
-    def _reduce_journal(self, number: int, is_kept: Callable[[Leaf], bool]) -> None:
-        """Delete a journal except for the message limits of turns that are kept."""
-        self.replace_journal(number, retained_limit_facts(self.limit_facts(number), is_kept))

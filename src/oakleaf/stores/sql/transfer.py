@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from oakleaf.core.drafts import NewEntry
 from oakleaf.core.tree import Branch
 from oakleaf.core.usage import Call
-from oakleaf.stores.message_limits import MessageLimit, select_inherited_limits
 from oakleaf.stores.transfer import (
     PIECE_BYTES,
     BlobStream,
@@ -17,7 +16,7 @@ from oakleaf.stores.transfer import (
     SessionImporter,
     select_inherited_calls,
 )
-from oakleaf.stores.values import Fact, StoredEntry
+from oakleaf.stores.values import StoredEntry
 
 __all__ = ["PIECE_BYTES", "BlobStream", "SessionExport", "SessionImporter", "TableExporter"]
 
@@ -35,18 +34,11 @@ class TableExporter(SessionExporter):
     def branch_owners(self, branches: Sequence[int]) -> Iterable[int]:
         """Return the numbers of the sessions that own these branches, or did."""
 
-    @abstractmethod
-    def limit_facts(self, key: int) -> Iterable[Fact]:
-        """Return the facts of a journal from which `message_limits` reads."""
-
-    def _inherited(
-        self, branches: Sequence[Branch], numbers: Mapping[int, int]
-    ) -> tuple[tuple[Call, ...], tuple[MessageLimit, ...]]:
+    def _inherited_calls(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> tuple[Call, ...]:
         own_numbers = {number: own for own, number in numbers.items()}
-        owners = list(self.branch_owners([own_numbers[branch.branch] for branch in branches]))
+        owners = self.branch_owners([own_numbers[branch.branch] for branch in branches])
         calls = (call for key in owners for call in self.calls(key))
-        limits = select_inherited_limits(map(self.limit_facts, owners), branches, numbers)
-        return tuple(select_inherited_calls(calls, branches, numbers)), limits
+        return tuple(select_inherited_calls(calls, branches, numbers))
 
     def _entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
         own_numbers = {number: own for own, number in numbers.items()}

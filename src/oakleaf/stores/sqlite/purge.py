@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import apsw
 
 from oakleaf.core.tree import Branch
-from oakleaf.stores.base import Fact
 from oakleaf.stores.sql.purge import Purge
 from oakleaf.stores.sqlite.read import SessionReader
 from oakleaf.stores.sqlite.search_index import remove_from_index
-from oakleaf.stores.sqlite.transfer import insert_facts
 
 CHILDREN = "select id from session where parent_session = ?{} order by number"
 SELECT_CHILDREN = CHILDREN.format("")
@@ -70,13 +68,9 @@ class SqlitePurge(Purge):
     def remove_from_index(self, branches: list[int], numbers: list[int]) -> None:
         remove_from_index(self.writer, branches, numbers)
 
-    def limit_facts(self, number: int) -> Iterable[Fact]:
-        return self.reader.limit_facts(number)
-
-    def replace_journal(self, number: int, facts: list[Fact]) -> None:
-        span = (number << 32, (number + 1) << 32)
-        self.writer.execute("delete from journal where id > ? and id < ?", span)
-        insert_facts(self.writer, number, facts)
+    def delete_journals(self, numbers: list[int]) -> None:
+        spans = [(number << 32, (number + 1) << 32) for number in numbers]
+        self.writer.executemany("delete from journal where id > ? and id < ?", spans)
 
     def delete_sessions(self, numbers: list[int]) -> None:
         bindings = [(number,) for number in numbers]

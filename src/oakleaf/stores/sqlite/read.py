@@ -20,7 +20,6 @@ from oakleaf.core.usage import Call
 from oakleaf.errors import InvalidPosition, NotFound, StoreDamaged
 from oakleaf.stores.base import (
     LABEL,
-    LIMIT_FACT_KINDS,
     CallPlace,
     Fact,
     QueuedInput,
@@ -142,11 +141,6 @@ select {FACT_COLUMNS} from journal where id > ? and id < ? and kind = ? order by
 # The index is named because SQLite would walk all facts of the session for a range of ids alone.
 SELECT_LABELS = f"""
 select {FACT_COLUMNS} from journal indexed by journal_label where id > ? and id < ? and kind = '{LABEL}' order by id
-"""
-SELECT_LIMIT_FACTS = f"""
-select {FACT_COLUMNS} from journal where id > ?1 and id < ?2 and kind in ({str(LIMIT_FACT_KINDS)[1:-1]})
-and exists (select 1 from journal indexed by journal_limit where id > ?1 and id < ?2 and instr(data, '"max_messages"') > 0)
-order by id
 """
 SELECT_INBOX = "select number, body, at, imported from inbox where session_number = ? order by number limit ?"
 SELECT_ENTRY_SIZE = """
@@ -271,13 +265,6 @@ class SessionReader:
         span = (number << 32, (number + 1) << 32)
         query, bindings = (SELECT_LABELS, span) if kind == LABEL else (SELECT_FACTS_OF_KIND, (*span, kind))
         return list(map(fact_from, self.connection.execute(query, bindings)))
-
-    def limit_journals(self, number: int) -> list[list[Fact]]:
-        return [self.limit_facts(owner) for owner in (number, *self._ancestors(number))]
-
-    def limit_facts(self, number: int) -> list[Fact]:
-        span = (number << 32, (number + 1) << 32)
-        return list(map(fact_from, self.connection.execute(SELECT_LIMIT_FACTS, span)))
 
     def calls(self, number: int) -> Iterator[Call]:
         return map(call_from, self.connection.execute(SELECT_CALLS, (number << 32, (number + 1) << 32)))

@@ -199,8 +199,6 @@ create table journal (
 create index journal_key on journal (key) where substr(key, 1, 1) <> '~';
 -- Labels without reading the journal; an append of anything else does not touch it.
 create index journal_label on journal (id) where kind = 'labelled';
--- Whether a turn of the session had a limit of messages, which few have.
-create index journal_limit on journal (id) where instr(data, '"max_messages"') > 0;
 
 -- Inputs for a session that is running, consumed in order by its runner.
 create table inbox (

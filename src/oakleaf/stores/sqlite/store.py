@@ -458,9 +458,6 @@ from blob where space = :space and at < :before and number not in (select blob_n
     def latest_answer_call(self, session_id: str, branch: int, last: int) -> Call | None:
         return self._read(lambda reader: reader.latest_answer_call(reader.number(session_id), branch, last))
 
-    def limit_journals(self, session_id: str) -> list[list[Fact]]:
-        return self._read(lambda reader: reader.limit_journals(reader.number(session_id)))
-
     # -- sizes and searching --------------------------------------------------------------------
 
     def storage_size(self, session_id: str) -> StorageSize:

@@ -9,7 +9,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from oakleaf.core.codec import encode
-from oakleaf.core.drafts import ExtraFact
 from oakleaf.core.entries import Note
 from oakleaf.core.messages import assistant, user
 from oakleaf.core.tree import Leaf
@@ -27,7 +26,6 @@ from oakleaf.errors import (
 )
 from oakleaf.stores.base import ACTIVITY_STEP, SessionQuery, SessionRow, StoreBackend, UnreferencedBlobs
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf.stores.message_limits import MessageLimit, message_limits
 from oakleaf.testing.stores.writer import (
     SessionWriter,
     StoreFactory,
@@ -333,26 +331,6 @@ class DeleteConformance(StoreFactory):
         writer.store.trash("ses_f", 600)
         assert writer.store.purge("ses_f").entries == 3
 
-    def test_how_much_models_were_given_below_a_fork_is_told_also_when_its_source_is_gone(self) -> None:
-        writer = SessionWriter(self.open_store())
-        started = [ExtraFact("turn_started", {"turn": n, "max_messages": n + 4}) for n in (1, 3)]
-        writer.append(user("1"), facts=(started[0],))
-        writer.append(assistant("2"))
-        at, cursor = writer.leaf, writer.cursor
-        writer.append(user("3"), facts=(started[1],))
-        first = Leaf(at.branch, 1)
-        assert _limits(writer.store, "ses_a") == [{first: 5, Leaf(at.branch, 3): 7}]
-        unlimited = SessionWriter(writer.store, "ses_unlimited")
-        unlimited.append(user("1"), facts=(ExtraFact("turn_started", {"turn": 1}),))
-        assert _limits(writer.store, "ses_unlimited") == [{}]
-        for name in ("ses_f", "ses_g"):
-            writer.fork(name, (at, cursor))
-        for session_id in ("ses_a", "ses_f"):
-            assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
-            delete(writer.store, session_id)
-        assert _inherited_limits(writer.store, "ses_g") == (MessageLimit(1, 1, 5),)
-        assert _limits(writer.store, "ses_g") == [{}, {first: 5}]
-
     def test_a_purge_leaves_what_another_fork_inherits_from_a_session_purged_before(self) -> None:
         writer = SessionWriter(self.open_store())
         writer.append(user("1"))
@@ -562,15 +540,6 @@ class BlobConformance(StoreFactory):
             store.trash(session_id, 500)
             assert store.purge(session_id).blobs == purged
         assert store.blob(blob.hash) is None
-
-
-def _limits(store: StoreBackend, session_id: str) -> list[dict[Leaf, int]]:
-    return [message_limits(journal) for journal in store.limit_journals(session_id)]
-
-
-def _inherited_limits(store: StoreBackend, session_id: str) -> tuple[MessageLimit, ...]:
-    with store.export_sessions(session_id) as dumps:
-        return next(iter(dumps.sessions)).inherited_limits
 
 
 def _names(store: StoreBackend, **query: Any) -> list[str]:

@@ -34,7 +34,7 @@ def read_exports(store: StoreBackend, *session_ids: str, children: bool = False)
         return [
             (
                 *(replace(dump.row, space=""), dump.detail, dump.branches),
-                *(dump.inherited_calls, dump.inherited_limits),
+                dump.inherited_calls,
                 *map(list, (dump.entries, dump.calls, dump.facts, dump.inbox)),
                 dump.inherited_hash(),
             )
@@ -53,7 +53,7 @@ class TransferConformance(StoreFactory):
     def _session_to_move(self) -> SessionWriter:
         """A session with an abandoned branch, calls on both, a blob and queued input."""
         writer = SessionWriter(self.open_store(), seeds=[user("seed")], tags={"b": "2", "a": "1"})
-        writer.append(user("q"), facts=(ExtraFact("turn_started", {"turn": 2, "max_messages": 9}),))
+        writer.append(user("q"), facts=(ExtraFact("turn_started", {"turn": 2}),))
         cursor, leaf = writer.cursor, writer.leaf
         blob = make_blob(b"picture")
         writer.append(assistant("a"), calls=(call("c1", 2, 3),), state=b'{"a":1}')

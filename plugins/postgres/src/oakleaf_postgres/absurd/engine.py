@@ -15,7 +15,7 @@ from oakleaf import Limits, Session, Tool, Workspace
 from oakleaf.agent.import_plan import require_accepted
 from oakleaf.agent.limits import check_turns, limit_data, narrow
 from oakleaf.agent.start_facts import queued_turn_data
-from oakleaf.core.context import changed_options, fold_settings, merge_options
+from oakleaf.core.context import changed_max_messages, changed_options, fold_settings, merge_options
 from oakleaf.core.drafts import Draft, ExtraFact
 from oakleaf.core.entries import Effects, Settings, check_effects
 from oakleaf.core.messages import Message, user
@@ -181,7 +181,11 @@ def send(
         drafts = [Draft(user(content) if isinstance(content, str) else content)]
         row_changes = trigger_columns(about or {})
         about = {**queued_turn_data(log), **(about or {}), **({"one_shot": True} if one_shot else {})}
-        changed = Settings(options=changed_options(settings.options, options), effects=effects)
+        changed = Settings(
+            options=changed_options(settings.options, options),
+            effects=effects,
+            max_messages=None if limits is None else changed_max_messages(settings, limits.max_messages),
+        )
         if changed != Settings():
             drafts.insert(0, Draft(changed))
         if (in_force := merge_options(settings.options, options)) is not None:

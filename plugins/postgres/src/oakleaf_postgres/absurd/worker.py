@@ -590,17 +590,21 @@ class TaskRun:
         return loop.writer.has_stopped
 
     def _policy(self, log: Log, loaded: LoadedAgent) -> RunPolicy:
-        """Return the policy of the agent's run: of its options and effects those that the session does not have."""
+        """Return the policy of the agent's run: of its options, its effects and its maximum of messages those that the
+        session does not have."""
         agent, own = loaded.agent, Settings()
-        if agent.options or agent.effects:
+        limits = agent.limits
+        if agent.options or agent.effects or limits.max_messages is not None:
             own = fold_settings(self._store.control_entries(log.session_id, leaf=log.leaf))
         options = {name: value for name, value in agent.options.items() if name not in (own.options or {})}
         effects = agent.effects if own.effects is None else None
+        if own.max_messages is not None:
+            limits = replace(limits, max_messages=None)
         return claimed_run(
             self._claim,
             Answers(models=loaded.models, options=options),
             OwnTools(loaded.tools, agent.sources(), effects),
-            agent.limits,
+            limits,
             self._worker.stopping.is_set,
         )
 

@@ -11,11 +11,10 @@ from operator import itemgetter
 from typing import Any
 
 from oakleaf.core.tree import Branch
-from oakleaf.stores.base import Fact
 from oakleaf.stores.sql.purge import Purge
 from oakleaf_postgres.store.connections import Connection
 from oakleaf_postgres.store.search_index import remove_from_index
-from oakleaf_postgres.store.transfer import PostgresExporter, PostgresImporter
+from oakleaf_postgres.store.transfer import PostgresExporter
 
 CHILDREN = "select id, parent_session from oakleaf.session where parent_session = any(%s){} order by number"
 SELECT_CHILDREN = CHILDREN.format("")
@@ -84,15 +83,8 @@ class PostgresPurge(Purge):
     def remove_from_index(self, branches: list[int], numbers: list[int]) -> None:
         remove_from_index(self.writer, self.space, branches, numbers)
 
-    def limit_facts(self, number: int) -> list[Fact]:
-        return self.exporter.limit_facts(number)
-
-    def replace_journal(self, number: int, facts: list[Fact]) -> None:
-        query = "select owner from oakleaf.journal where session_number = %s limit 1"
-        owner = self.writer.execute(query, (number,)).fetchone()
-        self.writer.execute("delete from oakleaf.journal where session_number = %s", (number,))
-        if owner is not None:
-            PostgresImporter(self.exporter).insert_facts(number, facts, owner[0])
+    def delete_journals(self, numbers: list[int]) -> None:
+        self.writer.execute("delete from oakleaf.journal where session_number = any(%s)", (numbers,))
 
     def delete_sessions(self, numbers: list[int]) -> None:
         for table in ("draft", "inbox", "session_detail"):

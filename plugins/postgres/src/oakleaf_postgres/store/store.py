@@ -608,16 +608,6 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         rows = self._session_rows(SELECT_LATEST_ANSWER_CALL, session_id, branch=branch, last=last)
         return call_from(rows[0]) if rows else None
 
-    def limit_journals(self, session_id: str) -> list[list[Fact]]:
-        def work(reader: Connection) -> list[list[Fact]]:
-            exporter = self._exporter(reader)
-            number, _ = exporter.find(session_id)
-            tree = [branch.branch for branch in exporter.branch_tree(session_id, number)]
-            others = [owner for owner in exporter.branch_owners(tree) if owner != number]
-            return [exporter.limit_facts(owner) for owner in (number, *others)]
-
-        return self._connections.read_snapshot(work)
-
     # -- writing -----------------------------------------------------------------------------------
 
     def commit(self, change: Change) -> CommitResult:

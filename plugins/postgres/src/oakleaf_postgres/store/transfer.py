@@ -15,7 +15,7 @@ from oakleaf.core.drafts import NewEntry
 from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.usage import Call
 from oakleaf.errors import IdConflict, NotFound
-from oakleaf.stores.base import LIMIT_FACT_KINDS, Fact, QueuedInput, SessionDetail, SessionRow
+from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow
 from oakleaf.stores.sql.rows import (
     call_from,
     call_row,
@@ -87,11 +87,6 @@ select {ENTRY_COLUMNS}, entry.role, null from oakleaf.entry where branch = %s an
 """
 SELECT_CALLS = f"select {CALL_COLUMNS} from oakleaf.usage where session_number = %s order by number"
 SELECT_FACTS = f"select {FACT_COLUMNS} from oakleaf.journal where session_number = %s order by number"
-SELECT_LIMIT_FACTS = f"""
-select {FACT_COLUMNS} from oakleaf.journal
-where session_number = %(session)s and kind = any(%(kinds)s)
-and exists (select from oakleaf.journal where session_number = %(session)s and data like '%%"max_messages"%%') order by number
-"""
 SELECT_INBOX = (
     "select number, body, at, imported from oakleaf.inbox where session_number = %s order by number"
 )
@@ -189,11 +184,6 @@ class PostgresExporter(TableExporter):
 
     def facts(self, key: int) -> Iterator[Fact]:
         return map(fact_from, self._stream(SELECT_FACTS, (key,)))
-
-    def limit_facts(self, key: int) -> list[Fact]:
-        return list(
-            map(fact_from, self._rows(SELECT_LIMIT_FACTS, {"session": key, "kinds": list(LIMIT_FACT_KINDS)}))
-        )
 
     def inbox(self, key: int) -> Iterator[QueuedInput]:
         return (QueuedInput(*row) for row in self._rows(SELECT_INBOX, (key,)))

@@ -17,7 +17,7 @@ from oakleaf.ext import measure_window, read
 from oakleaf.session import Session
 from oakleaf.wire.explain import Missing
 from oakleaf.wire.parts import part_starts
-from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, few_at_once, find_session
+from oakleaf_server.context import ApiRequest, few_at_once, find_session
 from oakleaf_server.json_views import call_view, to_json
 from oakleaf_server.offline_requests import provider_of, token_shares
 from oakleaf_server.request_window import ItemWindow, PromptReader, read_prompt
@@ -81,8 +81,7 @@ def read_request(
         call=None if call is None else call_view(call),
         previous=None if previous is None else str(read(session).leaf_at(previous.after_seq)),
     )
-    context, _ = context_and_caller(request)
-    return page if before is not None else _with_tokens(page, answer_request, context)
+    return page if before is not None else _with_tokens(page, answer_request)
 
 
 @get("/api/sessions/{session_id:str}/request/raw", tags=["requests"], media_type="application/json")
@@ -101,7 +100,6 @@ async def raw_request(
 def _find_request(
     request: ApiRequest, session_id: str, at: str | None, provider: str | None
 ) -> AnswerRequest:
-    context, _ = context_and_caller(request)
     session = find_session(request, session_id, at)
     stored, leaf = read(session), session.leaf
     newest = stored.entries(newest=1)
@@ -109,7 +107,7 @@ def _find_request(
     call = _call_of(session, leaf.seq) if is_answer else None
     end = call.after_seq if call is not None else leaf.seq - is_answer
     previous = stored.latest_answer_call(leaf.seq - is_answer)
-    reader = read_prompt(stored.at(stored.leaf_at(end)), context.prompt_limits(session))
+    reader = read_prompt(stored.at(stored.leaf_at(end)))
     return AnswerRequest(session, reader, wire.find_provider(provider or provider_of(call)), call, previous)
 
 
@@ -133,7 +131,7 @@ def _truncate(request: Json, history: str) -> tuple[Json, int]:
     return {**view, history: messages}, omitted
 
 
-def _with_tokens(page: RequestView, answer_request: AnswerRequest, context: ServerContext) -> RequestView:
+def _with_tokens(page: RequestView, answer_request: AnswerRequest) -> RequestView:
     """Return the first page with its tokens, and with what changed since the previous request."""
     newest = answer_request.reader.newest(NEWEST)
     prompt = replace(answer_request.reader.frame, items=newest.items)
@@ -141,7 +139,7 @@ def _with_tokens(page: RequestView, answer_request: AnswerRequest, context: Serv
     page.tokens_from = newest.first
     page.tokens = [{"part": part, "tokens": count} for part, count in shares]
     page.window = _window(answer_request.session, prompt, answer_request.call)
-    page.difference = _difference(answer_request, newest, context)
+    page.difference = _difference(answer_request, newest)
     return page
 
 
@@ -153,12 +151,12 @@ def _window(session: Session, prompt: Context, call: Call | None) -> int | None:
     return measure_window(prompt, name, row.context_window).window
 
 
-def _difference(answer_request: AnswerRequest, newest: ItemWindow, context: ServerContext) -> Json | None:
+def _difference(answer_request: AnswerRequest, newest: ItemWindow) -> Json | None:
     if answer_request.previous is None:
         return None
     stored = read(answer_request.session)
     there = stored.at(stored.leaf_at(answer_request.previous.after_seq))
-    earlier = read_prompt(there, context.prompt_limits(answer_request.session))
+    earlier = read_prompt(there)
     difference = _compare(earlier, answer_request, newest)
     if difference is None:
         return None

@@ -41,7 +41,7 @@ RELATED = 100
 STEP, MAX_WORK = 500, 2_000
 UNTITLED = 4  # the heading of a row without a title is read from its entries, which takes that much longer
 COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
-SETTINGS = ("model", "prompt", "prompt_patch", "tools", "limits", "options", "effects")
+SETTINGS = ("model", "prompt", "prompt_patch", "tools", "limits", "options", "effects", "max_messages")
 _MAX_VALUES = 100
 
 
