@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import oakleaf
 from oakleaf import Note, ScriptedModel, Session, Workspace, assistant, system, user
 from oakleaf.core.codec import MAX_KEY_BYTES, MAX_NAME_BYTES
+from oakleaf.core.facts import Titled
 from oakleaf.errors import (
     IdTaken,
     InvalidArgument,
@@ -230,7 +231,7 @@ class TestWhatIsDriven:
         session = store.start()
         now = store.runtime.now()
         store.backend.lease(session.session_id, "elsewhere:1#a", now + 1, now)
-        session.log.record("turn", row={"status": "running"})
+        session.log.record(Titled(), row={"status": "running"})
         assert store.delete(session.session_id) == [session.session_id]
 
 

@@ -358,7 +358,7 @@ class TestRunningATool:
     def test_the_start_is_durable_before_the_function_is_called(self, store: Store, session: Session) -> None:
         def refund(order: int) -> dict[str, int]:
             fact = store.session(session.session_id).journal()[-1]
-            assert (fact.kind, fact.data) == ("calls_started", {"seq": 3, "indexes": [0]})
+            assert (fact.kind, fact.data) == ("tool_calls_started", {"seq": 3, "indexes": [0]})
             return {"refunded": order}
 
         with session.turn("q") as turn:
@@ -539,7 +539,7 @@ class TestRunningATool:
             turn.answer(assistant("done"))
         assert len(keys) == 2
         assert len(set(keys)) == 1
-        assert [fact.kind for fact in again.journal()].count("calls_started") == 1
+        assert [fact.kind for fact in again.journal()].count("tool_calls_started") == 1
 
     @pytest.mark.parametrize(
         ("verify", "outcome"),

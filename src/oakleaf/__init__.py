@@ -72,10 +72,11 @@ _HOMES = {
     "oakleaf.models.scripted": ["Broken", "ScriptedModel", "Slow"],
     "oakleaf.replay.diff": ["Diff", "diff"],
     "oakleaf.replay.report": ["ReplayReport"],
+    "oakleaf.core.facts": ["StoredFact"],
     "oakleaf.core.turn_comparison": ["Divergence"],
     "oakleaf.session": ["Session"],
     "oakleaf.store": ["Store", "draw_tree", "open"],
-    "oakleaf.stores.base": ["Fact", "SessionPage", "SessionRow", "StoreBackend"],
+    "oakleaf.stores.base": ["SessionPage", "SessionRow", "StoreBackend"],
     "oakleaf.stores.search": ["SearchHit", "SearchPage"],
     "oakleaf.turn.async_turn": ["AsyncTurn"],
     "oakleaf.turn.turn": ["Turn"],
@@ -109,6 +110,7 @@ if TYPE_CHECKING:
     from oakleaf.core.entries import Note as Note
     from oakleaf.core.entries import Settings as Settings
     from oakleaf.core.entries import Uncompaction as Uncompaction
+    from oakleaf.core.facts import StoredFact as StoredFact
     from oakleaf.core.fit import Budget as Budget
     from oakleaf.core.fit import FitResult as FitResult
     from oakleaf.core.fit import fit as fit
@@ -163,7 +165,6 @@ if TYPE_CHECKING:
     from oakleaf.store import Store as Store
     from oakleaf.store import draw_tree as draw_tree
     from oakleaf.store import open as open
-    from oakleaf.stores.base import Fact as Fact
     from oakleaf.stores.base import SessionPage as SessionPage
     from oakleaf.stores.base import SessionRow as SessionRow
     from oakleaf.stores.base import StoreBackend as StoreBackend

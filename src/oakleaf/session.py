@@ -33,6 +33,19 @@ from oakleaf.core.entries import (
     Uncompaction,
     check_effects,
 )
+from oakleaf.core.facts import (
+    Approved,
+    Decision,
+    Denied,
+    ModelCallRecorded,
+    Moved,
+    SessionEnded,
+    StoredFact,
+    Tagged,
+    TaskDecided,
+    Titled,
+    TurnStarted,
+)
 from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, Outcome, tool_result, user
 from oakleaf.core.state import State
@@ -57,7 +70,7 @@ from oakleaf.log.log import HydratedSession, Log, hydrate
 from oakleaf.log.request import Committed, Cut
 from oakleaf.log.turn_start import turn_about
 from oakleaf.log.verify import Problem, verify
-from oakleaf.stores.base import Fact, SessionRow, Status
+from oakleaf.stores.base import SessionRow, Status
 from oakleaf.stores.tasks import DEFAULT_QUEUE, EnqueuedTask, engine_of
 from oakleaf.turn.turn import Turn
 from oakleaf.wire.options import check_options
@@ -167,13 +180,9 @@ class Session:
         if take_over:
             self._end_other_run()
         check_callers_key(key)
-        described = {
-            **turn_about(trigger, policy, self.log.runtime.redactor),
-            "model": model,
-            "context_window": context_window,
-            "tool_names": None if tool_names is None else list(tool_names),
-        }
-        started = {name: value for name, value in described.items() if value is not None}
+        about = turn_about(trigger, policy, self.log.runtime.redactor)
+        names = tuple(tool_names or ())
+        started = replace(about, model=model, context_window=context_window, tool_names=names)
         tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor, repeatable)
         return Turn(self.log, content, key=key, model=model, started=started, tools=tool_set)
 
@@ -254,14 +263,14 @@ class Session:
     def title(self, title: str | None) -> None:
         """Set the title; None removes it."""
         check_text(title, "title")
-        self.log.record("titled", data={"title": title}, row={"title": title})
+        self.log.record(Titled(title), row={"title": title})
 
     def tag(self, /, **tags: str | None) -> dict[str, str]:
         """Set tags; None removes one. Returns all tags."""
         for name, value in tags.items():
             check_text(name, "tag")
             check_text(value, f"tag {name}")
-        self.log.record("tagged", data={"tags": tags}, tags=tags)
+        self.log.record(Tagged(dict(tags)), tags=tags)
         return self.row.tags
 
     def label(self, at: int | Leaf, text: str | None) -> str | None:
@@ -279,7 +288,7 @@ class Session:
             require_free(self.row, self.log.runtime)
         check_text(error, "error")
         row = {"status": status, "error": error, "completed_at": now, "holder": None, "lease_until": None}
-        self.log.record("ended", data={"status": status, "error": error}, row=row, fence=self.log.fence)
+        self.log.record(SessionEnded(status, error), row=row, fence=self.log.fence)
 
     def interrupt(self) -> None:
         """End the run of this session if its process died or hangs. The next turn continues it, and its leaf may move.
@@ -308,8 +317,8 @@ class Session:
             if not summary.strip():
                 raise InvalidSummary("the summary of the branch is empty")
             drafts = [Draft(BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex()))]
-        data = {"requested": to} if place.cut.has_moved else None
-        self.log.move(place, drafts=drafts, data=data)
+        moved = Moved((0, 0), requested=to) if place.cut.has_moved else None
+        self.log.move(place, drafts=drafts, moved=moved)
         return place.cut
 
     def undo(self) -> Cut:
@@ -391,7 +400,7 @@ class Session:
         """The session's branches and the ones they grew from, oldest first."""
         return self.log.store.branches(self.session_id)
 
-    def journal(self, after: int = 0, limit: int | None = None) -> list[Fact]:
+    def journal(self, after: int = 0, limit: int | None = None) -> list[StoredFact]:
         """The session's numbered facts (started, appended, moved, …) after number `after`."""
         return self.log.store.journal(self.session_id, after, limit)
 
@@ -557,8 +566,7 @@ class Session:
         check_callers_key(key)
         check_text(purpose, "purpose")
         call = host_call(self.log, usage, model, purpose, failed=failed)
-        data = {"purpose": purpose, "call_id": call.call_id}
-        self.log.record("call_recorded", data=data, calls=[call], key=key)
+        self.log.record(ModelCallRecorded(purpose, call.call_id), calls=[call], key=key)
         return call
 
     # -- run an agent ------------------------------------------------------------------------------
@@ -858,7 +866,7 @@ class Session:
         one_shot: bool = False,
         key: str | None = None,
         accept_imported: bool = False,
-        about: Mapping[str, Any] | None = None,
+        about: TurnStarted = TurnStarted(0),
     ) -> Run:
         if engine != "local":
             raise InvalidArgument("engine", engine, '"local" or "absurd"')
@@ -1077,11 +1085,11 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
         )
 
 
-def _decide(log: Log, call: OpenCall, kind: Literal["approved", "denied"]) -> None:
+def _decide(log: Log, call: OpenCall, kind: Decision) -> None:
     from oakleaf.agent.task_line import ancestors
 
-    data = {"seq": call.seq, "index": call.index}
-    decision = {"session": log.session_id, **data, "decision": kind}
-    log.record(kind, data=data, only_at_leaf=True)
+    decision = Approved(call.seq, call.index) if kind == "approved" else Denied(call.seq, call.index)
+    log.record(decision, only_at_leaf=True)
+    decided = TaskDecided(call.seq, call.index, log.session_id, kind)
     for parent in ancestors(log):
-        parent.record("task_decided", data=decision)
+        parent.record(decided)

@@ -14,6 +14,7 @@ from oakleaf import plugins
 from oakleaf.core.codec import check_text
 from oakleaf.core.drafts import Blob
 from oakleaf.core.entries import Settings
+from oakleaf.core.facts import TaskStarted
 from oakleaf.core.ids import check_id
 from oakleaf.core.media import digest, referenced_digest
 from oakleaf.core.messages import Media, ToolResult
@@ -195,7 +196,7 @@ class Store:
         check_id(session_id)
         self._check_owner(options.get("owner"))
         session_id = session_id or self.runtime.new_id("ses")
-        parent.log.record("task_started", data={"child": session_id, "seq": parent.leaf.seq})
+        parent.log.record(TaskStarted(session_id, parent.leaf.seq))
         options["relation"] = "task"
         options["parent_session"], options["parent_seq"] = parent.session_id, parent.leaf.seq
         facts, nth = parent.row.facts, parent.log.branch_number()

@@ -95,7 +95,7 @@ class TestCancel:
         cancelled: list[bool] = []
 
         def cancel_once_it_runs() -> None:
-            kind = {"model": "turn_started", "tool": "calls_started", "task": "task_started"}[when]
+            kind = {"model": "turn_started", "tool": "tool_calls_started", "task": "task_started"}[when]
             while not any(fact.kind == kind for fact in session.journal()):
                 time.sleep(0.01)
             if when == "task":

@@ -11,7 +11,16 @@ import pytest
 
 import oakleaf
 from oakleaf import ScriptedModel, Session, ToolCall, ToolContext, assistant, user
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import (
+    ApprovalRequested,
+    Approved,
+    Denied,
+    ImportAccepted,
+    TaskStarted,
+    ToolCallsStarted,
+    TurnStarted,
+)
 from oakleaf.errors import ApprovalPending, ApprovalRequired, ImportNotAccepted, InvalidOperation
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
@@ -67,11 +76,11 @@ def ask(*calls: tuple[str, int]) -> Any:
 def left_open(elsewhere: Store, *calls: tuple[str, int], started: bool = False) -> Session:
     """A session whose process ended with these calls open."""
     session = elsewhere.start()
-    facts = (ExtraFact("turn_started", {"turn": 1}),)
+    facts = (TurnStarted(1),)
     session.log.append([Draft(user("q"))], facts=facts)
     session.append([ask(*calls)])
     if started:
-        session.log.record("calls_started", data={"seq": 2, "indexes": list(range(len(calls)))})
+        session.log.record(ToolCallsStarted(2, tuple(range(len(calls)))))
     return session
 
 
@@ -82,9 +91,9 @@ def taken_in(session: Session, store: Store, **options: bool) -> Session:
     return store.session(store.import_bundle(bundle, **options).session_id)
 
 
-def decide_elsewhere(session: Session, *kinds: str, seq: int = 2) -> None:
-    for kind in kinds:
-        session.log.record(kind, data={"seq": seq, "index": 0})
+def decide_elsewhere(session: Session, decision: str, seq: int = 2) -> None:
+    session.log.record(ApprovalRequested(seq, 0))
+    session.log.record(Approved(seq, 0) if decision == "approved" else Denied(seq, 0))
 
 
 def outcomes(session: Session) -> list[str]:
@@ -98,7 +107,7 @@ class TestDecisions:
         self, store: Store, elsewhere: Store, shop: Shop, decision: str, new_id: bool
     ) -> None:
         original = left_open(elsewhere, ("refund", 7))
-        decide_elsewhere(original, "approval_requested", decision)
+        decide_elsewhere(original, decision)
         session = taken_in(original, store, new_id=new_id)
         tools = shop.tools(approval=True)
         session.resume_sync(model=ScriptedModel([]), tools=tools)
@@ -123,7 +132,7 @@ class TestDecisions:
         self, store: Store, elsewhere: Store
     ) -> None:
         original = left_open(elsewhere, ("refund", 7))
-        decide_elsewhere(original, "approval_requested", "denied")
+        decide_elsewhere(original, "denied")
         session = taken_in(original, store)
         (call,) = session.pending_approvals()
         session.approve(call, allow=False)
@@ -134,7 +143,7 @@ class TestDecisions:
         self, store: Store, elsewhere: Store, shop: Shop
     ) -> None:
         original = left_open(elsewhere, ("refund", 7))
-        decide_elsewhere(original, "approval_requested", "approved")
+        decide_elsewhere(original, "approved")
         session = taken_in(original, store)
         with pytest.raises(ApprovalPending):
             session.send_sync("on", model=ScriptedModel(["never"]), tools=shop.tools())
@@ -143,7 +152,7 @@ class TestDecisions:
         self, store: Store, elsewhere: Store, shop: Shop
     ) -> None:
         original = left_open(elsewhere, ("refund", 7))
-        decide_elsewhere(original, "approval_requested", "approved")
+        decide_elsewhere(original, "approved")
         session = elsewhere.copy(original, store)
         session.resume_sync(model=ScriptedModel(["done"]), tools=shop.tools(approval=True))
         assert shop.did == [("refund", 7)]
@@ -153,7 +162,7 @@ def test_a_backup_that_is_restored_is_the_same_store(tmp_path: Path, shop: Shop)
     backend = SqliteStore(tmp_path / "agent.db")
     with Store(backend) as store:
         session = left_open(store, ("refund", 7))
-        decide_elsewhere(session, "approval_requested", "approved")
+        decide_elsewhere(session, "approved")
         backend.backup(str(tmp_path / "backup.db"))
     with oakleaf.open(tmp_path / "backup.db") as restored:
         session = restored.session(session.session_id)
@@ -189,7 +198,7 @@ class TestOpenCalls:
         self, store: Store, elsewhere: Store, shop: Shop
     ) -> None:
         original = left_open(elsewhere, ("refund", 7))
-        original.log.record("import_accepted")
+        original.log.record(ImportAccepted(1))
         session = taken_in(original, store)
         with pytest.raises(ImportNotAccepted):
             session.resume_sync(model=ScriptedModel(["never"]), tools=shop.tools())
@@ -265,7 +274,7 @@ class TestOwnLoop:
         self, store: Store, elsewhere: Store, shop: Shop
     ) -> None:
         original = left_open(elsewhere, ("refund", 7))
-        decide_elsewhere(original, "approval_requested", "approved")
+        decide_elsewhere(original, "approved")
         session = taken_in(original, store)
         (_, refund, _) = shop.tools(approval=True)
         with pytest.raises(ApprovalRequired), session.turn() as turn:
@@ -326,8 +335,7 @@ class TestTasks:
         session = left_open(elsewhere, ("delegate", 7), started=True)
         child = elsewhere.start_task(session, None, [])
         task = session.idempotency_key(session.open_tool_calls[0]).removeprefix(f"{session.session_id}/")
-        data = {"child": child.session_id, "seq": 2, "task": f"{task}/do it"}
-        session.log.record("task_started", data=data)
+        session.log.record(TaskStarted(child.session_id, 2, f"{task}/do it"))
         child.append([user("do it"), ask(("refund", 7))])
         return session
 
@@ -350,8 +358,7 @@ class TestTasks:
         victim = store.start()
         victim.append([user("secret"), ask(("refund", 9))])
         original = left_open(elsewhere, ("delegate", 7), started=started)
-        data = {"child": victim.session_id, "seq": 2, "task": "x"}
-        original.log.record("task_started", data=data)
+        original.log.record(TaskStarted(victim.session_id, 2, "x"))
         session = taken_in(original, store)
         session.send_sync("something else", model=ScriptedModel(["fine"]), tools=shop.tools())
         assert victim.refresh().facts == 3, "its turn was not closed"

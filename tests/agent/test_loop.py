@@ -42,7 +42,8 @@ from oakleaf.agent.loop import build_loop
 from oakleaf.agent.policy import local_run
 from oakleaf.agent.writer import Writer
 from oakleaf.core.context import Item
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import ToolCallsStarted
 from oakleaf.core.fit import measure
 from oakleaf.core.log_events import log_events
 from oakleaf.errors import (
@@ -223,7 +224,7 @@ class TestStart:
         assert definitions.names == ("look", "refund", "tag")
         later = {name: value for name, value in started[0].items() if name != "trigger"}
         assert [{**data, "turn": 2} for data in started[1:]] == [later] * 2
-        ended = [fact for fact in facts if fact.kind == "turn_ended"]
+        ended = [fact for fact in facts if fact.kind in ("turn_ended", "turn_left")]
         assert [fact.data.get("status") for fact in ended] == ["completed", "failed", "failed"]
         assert [fact.data.get("error", "")[:15] for fact in ended] == ["", "no", "the turn has ca"]
         assert all(fact.at > session.row.started_at for fact in ended)
@@ -234,7 +235,8 @@ class TestStart:
         session.send_sync("3", model=ScriptedModel([ModelError("m", "down")]), limits=NOW)
         model = ScriptedModel([ask(("look", 1))] * 2)
         stopped(session.resume_sync, model=model, tools=desk.tools(), limits=Limits(rounds=1))
-        ended = [fact.data for fact in session.journal() if fact.kind == "turn_ended"]
+        kinds = ("turn_ended", "turn_left")
+        ended = [fact.data for fact in session.journal() if fact.kind in kinds]
         assert [(fact["turn"], fact["status"]) for fact in ended] == [
             (2, "completed"),
             (4, "cancelled"),
@@ -610,7 +612,7 @@ class TestCrash:
     @pytest.fixture
     def died(self, session: Session) -> Session:
         answer = ask(("look", 1), ("refund", 2), ("tag", 3))
-        started = ExtraFact("calls_started", {"seq": 3, "indexes": [0, 1, 2]})
+        started = ToolCallsStarted(3, (0, 1, 2))
         session.append([user("q")])
         session.log.append([Draft(answer)], facts=[started])
         return session
@@ -638,7 +640,7 @@ class TestCrash:
         self, store: Store, session: Session, desk: Desk
     ) -> None:
         session.append([user("q")])
-        started = ExtraFact("calls_started", {"seq": 3, "indexes": [0, 1]})
+        started = ToolCallsStarted(3, (0, 1))
         session.log.append([Draft(ask(("look", 1), ("tag", 2)))], facts=[started])
         keys = [session.idempotency_key(call) for call in session.open_tool_calls]
         session.append([oakleaf.tool_result("c0", "already")])
@@ -664,7 +666,7 @@ class TestCrash:
             raise OSError("the bank is closed")
 
         session.append([user("q"), ask(("refund", 1))])
-        session.log.record("calls_started", data={"seq": 3, "indexes": [0]})
+        session.log.record(ToolCallsStarted(3, (0,)))
         session.resume_sync(model=ScriptedModel(["hm"]), tools=desk.tools(verify=verify))
         (result,) = [result for entry in session.path() if entry.message for result in entry.message.results]
         assert (desk.did, result.outcome) == ([], "unknown")
@@ -752,7 +754,7 @@ class TestApproval:
         tools = desk.tools(approval=True)
         session.send_sync("q", model=ScriptedModel([ask(("refund", 7))]), tools=tools)
         session.approve(session.open_tool_calls[0])
-        session.log.record("calls_started", data={"seq": 4, "indexes": [0]})  # and then the lights went out
+        session.log.record(ToolCallsStarted(4, (0,)))  # and then the lights went out
         session.resume_sync(model=ScriptedModel(["hm"]), tools=tools)
         assert desk.did == []
         assert session.path()[4].message.results[0].outcome == "unknown"
@@ -780,7 +782,7 @@ class TestApproval:
         session.send_sync("q", model=ScriptedModel([ask(("refund", 1))]), tools=tools)
         (waiting,) = session.open_tool_calls
         session.approve(waiting)
-        session.log.record("calls_started", data={"seq": 4, "indexes": [0]})
+        session.log.record(ToolCallsStarted(4, (0,)))
         session.approve(waiting, allow=False)
         session.resume_sync(model=ScriptedModel(["hm"]), tools=tools)
         assert session.path()[4].message.results[0].outcome == "unknown"
@@ -829,7 +831,7 @@ class TestLease:
         assert model.requests == []
 
     def test_a_new_input_settles_the_calls_of_a_broken_turn_first(self, session: Session, desk: Desk) -> None:
-        started = ExtraFact("calls_started", {"seq": 3, "indexes": [0]})
+        started = ToolCallsStarted(3, (0,))
         session.append([user("q")])
         session.log.append([Draft(ask(("refund", 1)))], facts=[started])
         session.send_sync("never mind", model=ScriptedModel(["all right"]), tools=desk.tools())

@@ -84,7 +84,7 @@ class TestCalls:
         started = notes.start_call(MODEL, "judge", Reservation(700))
         (call,) = held.model_calls()
         assert (call.call_id, call.price, call.bucket) == (started.call_id, None, "judge")
-        (fact,) = [fact for fact in held.journal() if fact.kind == "call_started"]
+        (fact,) = [fact for fact in held.journal() if fact.kind == "model_call_started"]
         assert (fact.data["call_id"], fact.data["reserved"]) == (call.call_id, 700)
 
     def test_a_note_settles_the_call_that_it_cost(self, held: Session) -> None:
@@ -101,7 +101,7 @@ class TestCalls:
         call = notes.start_call(MODEL, "judge", Reservation(700))
         notes.fail_call(call, Overloaded("judge", "529"))
         assert [one.failed for one in held.model_calls()] == [True]
-        (fact,) = [fact for fact in held.journal() if fact.kind == "call_failed"]
+        (fact,) = [fact for fact in held.journal() if fact.kind == "model_call_failed"]
         assert fact.data["refused"] == call.call_id
 
 

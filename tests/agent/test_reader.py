@@ -12,6 +12,7 @@ import pytest
 
 import oakleaf
 from oakleaf import NotFound, Session, ToolCall, Usage, assistant, ext, tool_result, user
+from oakleaf.core.facts import Moved
 from oakleaf.core.fit import Budget, fit
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument, InvalidPosition, KeyReused, SessionRunning, SessionTrashed
@@ -109,7 +110,7 @@ class TestJournal:
     def test_facts_come_backwards_and_by_kind(self, stored: Session) -> None:
         reader, journal = ext.read(stored), stored.journal()
         assert [*reader.facts_backwards()] == journal[::-1]
-        assert reader.facts_of_kind("moved") == [fact for fact in journal if fact.kind == "moved"]
+        assert reader.facts_of(Moved) == [fact for fact in journal if fact.kind == "moved"]
         appended = [fact for fact in journal if fact.kind == "appended"]
         assert next(entry.seq for entry in reader.appended_entries(appended[0])) == appended[0].data["first"]
         assert reader.appended_entries(journal[0]) == []

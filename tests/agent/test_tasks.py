@@ -11,6 +11,7 @@ import pytest
 
 import oakleaf
 from oakleaf import Limits, ScriptedModel, Session, ToolCall, ToolContext, assistant, system, user
+from oakleaf.core.facts import CallKey, TaskWaits
 from oakleaf.errors import InvalidOperation, ModelError, SessionTrashed, TaskTrashed
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
@@ -461,9 +462,7 @@ class TestWaiting:
 
     def test_a_journal_that_names_itself_waits_for_nothing(self, session: Session) -> None:
         session.append([user("q"), assistant(call("delegate", n=7))])
-        task_call = {"seq": 3, "index": 0, "call_id": "c", "name": "delegate"}
-        waits = {"seq": 3, "index": 0, "session": session.session_id, "call": task_call}
-        session.log.record("task_waits", data=waits)
+        session.log.record(TaskWaits(3, 0, session.session_id, CallKey(3, 0, "c", "delegate")))
         assert session.pending_approvals() == []
 
     def test_a_copy_waits_for_its_own_child(self, store: Store, session: Session, office: Office) -> None:

@@ -261,7 +261,7 @@ class TestTools:
             return "x"
 
         session.resume_sync(model=ScriptedModel(["ok"]), tools=[look])
-        assert "calls_started" in kinds[0]
+        assert "tool_calls_started" in kinds[0]
 
     def test_two_calls_of_one_id_run_once_each(self, session: Session, desk: Desk) -> None:
         ids = ["same", "same", "same-2"]

@@ -107,24 +107,25 @@ def test_a_fact_of_another_shape_is_refused_by_its_number(
 ) -> None:
     forged = [dict(line) for line in lines]
     fact = next(line for line in forged if line["line"] == "fact" and line["kind"] == kind)
-    fact["data"] = {**fact["data"], field: value}
+    fact["body"] = {**fact["body"], field: value}
     with pytest.raises(InvalidBundle, match=f"fact {fact['number']}"):
         oakleaf.open("memory:").import_bundle(io.BytesIO(written(forged)))
 
 
 @pytest.mark.parametrize(
-    ("kind", "field"), [("appended", "branch"), ("appended", "last"), ("turn_started", "turn")]
+    ("kind", "part", "field"),
+    [("appended", "leaf", "branch"), ("appended", "leaf", "seq"), ("turn_started", "body", "turn")],
 )
 def test_a_fact_that_lacks_what_verbs_read_is_refused_or_read(
-    lines: list[Line], kind: str, field: str
+    lines: list[Line], kind: str, part: str, field: str
 ) -> None:
     """Accepted, purge, the HTML page, Inspect's log and explain raised KeyError."""
-    facts = [n for n, line in enumerate(lines) if line["line"] == "fact" and field in line.get("data", {})]
+    facts = [n for n, line in enumerate(lines) if line["line"] == "fact" and field in line.get(part, {})]
     numbers = [n for n in facts if lines[n]["kind"] == kind][:3]
     assert numbers
     for n in numbers:
         forged = [dict(line) for line in lines]
-        forged[n]["data"] = {name: value for name, value in lines[n]["data"].items() if name != field}
+        forged[n][part] = {name: value for name, value in lines[n][part].items() if name != field}
         store = oakleaf.open("memory:")
         with suppress(InvalidBundle):
             store.import_bundle(io.BytesIO(written(forged)))

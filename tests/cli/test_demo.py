@@ -39,7 +39,7 @@ class TestDemo:
             assert sorted(str(row.relation) for row in rows) == ["None", "fork", "fork", "replay"]
             case = store.session(next(row.session_id for row in rows if row.relation is None))
             kinds = [fact.kind for fact in case.journal()]
-            assert "calls_started" in kinds
+            assert "tool_calls_started" in kinds
             (settled,) = [
                 r for e in case.path() if e.message for r in e.message.results if r.call_id == "call_2"
             ]

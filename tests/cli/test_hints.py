@@ -11,6 +11,7 @@ import pytest
 
 import oakleaf as library
 from oakleaf import ScriptedModel, ToolCall, assistant, user
+from oakleaf.core.facts import Titled
 from support.paths import SOURCES, relative
 from support.situations import Prepare, Situation, branched, nothing, trashed
 from support.suggestions import suggested_commands
@@ -72,14 +73,14 @@ def running(here: Situation) -> None:
         log = store.session("ses_case").log
         now = log.runtime.now()
         store.backend.lease("ses_case", "web:1:5:77:boot#x", now + 20_000_000, now)
-        log.record("turn", row={"status": "running"})
+        log.record(Titled(), row={"status": "running"})
 
 
 def left_running(here: Situation) -> None:
     """By a process on another host, which is gone: its lease has expired."""
     with here.store as store:
         row = {"status": "running", "holder": "web:1:5:77:boot#x", "lease_until": 1}
-        store.session("ses_case").log.record("turn", row=row)
+        store.session("ses_case").log.record(Titled(), row=row)
 
 
 def replayed(here: Situation) -> None:

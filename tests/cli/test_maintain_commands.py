@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import oakleaf as library
+from oakleaf.core.facts import Titled
 from oakleaf.stores.sqlite.file import FORMAT
 from support.claude_transcripts import shop_transcript
 from support.foreign_plugins import Site
@@ -27,7 +28,7 @@ def drive(store: library.Store, name: str) -> None:
     log = store.session(name).log
     now = log.runtime.now()
     store.backend.lease(name, f"{log.runtime.holder()}#x", now + 60_000_000, now)
-    log.record("turn", row={"status": "running"})
+    log.record(Titled(), row={"status": "running"})
 
 
 class TestTrash:
@@ -280,7 +281,7 @@ class TestDoctor:
     def test_a_fix_names_the_store_it_is_for(self, store_path: Path, tmp_path: Path) -> None:
         with library.open(store_path) as store:
             drive(store, "ses_case")
-            store.session("ses_case").log.record("turn", row={"status": "interrupted"})
+            store.session("ses_case").log.record(Titled(), row={"status": "interrupted"})
         fix = f"oakleaf --store {store_path} resume ses_case"
         assert fix in oakleaf("--store", store_path, "doctor", home=tmp_path).out
         assert fix in oakleaf("doctor", store_path, home=tmp_path).out

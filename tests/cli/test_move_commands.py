@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import oakleaf as library
+from oakleaf.core.facts import Titled
 from support.terminal import oakleaf
 
 
@@ -86,7 +87,7 @@ class TestRewind:
             store.backend.lease(
                 "ses_case", f"{socket.gethostname()}:{os.getpid()}#x", until, log.runtime.now()
             )
-            log.record("turn", row={"status": "running"})
+            log.record(Titled(), row={"status": "running"})
             done = oakleaf("undo", "ses_case", store=store_path)
         assert done.code == 3
         assert "oakleaf tail -f ses_case" in done.err

@@ -15,6 +15,7 @@ import pytest
 
 import oakleaf as library
 from oakleaf import Session, user
+from oakleaf.core.facts import ApprovalRequested, Approved, Fact
 from support.fake_providers import FakeProviders
 from support.processes import wait_until
 from support.terminal import OAKLEAF, Terminal, environment, oakleaf
@@ -846,13 +847,13 @@ class TestTerminal:
 class TestImports:
     """A bundle decides nothing here: what it left open is shown and asked about."""
 
-    def bundle(self, home: Path, tool: str, *kinds: str, queued: str | None = None) -> str:
+    def bundle(self, home: Path, tool: str, *facts: Fact, queued: str | None = None) -> str:
         with library.open("memory:") as elsewhere:
             session = elsewhere.start()
             call = library.ToolCall("c1", tool, {"order": 41})
             session.append([library.user("pay"), library.assistant("Paying.", call)])
-            for kind in kinds:
-                session.log.record(kind, data={"seq": 2, "index": 0})
+            for fact in facts:
+                session.log.record(fact)
             if queued is not None:
                 session.enqueue(queued)
             session.export(home / "theirs.oakleaf")
@@ -860,7 +861,7 @@ class TestImports:
         return session.session_id
 
     def test_a_call_that_was_approved_elsewhere_waits_and_is_shown_as_such(self, home: Path) -> None:
-        name = self.bundle(home, "refund", "approval_requested", "approved")
+        name = self.bundle(home, "refund", ApprovalRequested(2, 0), Approved(2, 0))
         script(home, "", "Paid.")
         done = oakleaf("resume", name, *AGENT, home=home)
         assert (done.code, done.out, (home / "book").exists()) == (1, "", False)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import oakleaf
 from oakleaf import Note, ScriptedModel, Settings, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.encodings import encoded_forms
+from oakleaf.core.facts import PluginFact
 from oakleaf.core.redact import Redactor
 from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.errors import InvalidArgument, SecretInName
@@ -132,7 +133,7 @@ def fill(store: Store, text: str) -> oakleaf.Session:
         session.label(2, text)
     session.title(text)
     session.enqueue(text)
-    session.log.record("custom", data={"why": text, text: 1})
+    session.log.record(PluginFact("tests", "custom", {"why": text, text: 1}))
     with pytest.raises(ValueError, match="error"), session.turn("again"):
         raise ValueError(f"error {text}")
     session.rewind(to=2, summary=text)

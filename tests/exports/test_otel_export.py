@@ -323,14 +323,6 @@ class TestTurns:
         assert span_named(trace, "chat scripted")["attributes"]["error.type"] == "failed"
         assert trace[0]["status"]["code"] == 2
 
-    def test_a_fact_that_does_not_say_what_its_kind_says_is_passed_over(self, store: Store) -> None:
-        session = sample_session(store)
-        before = exported_lines(session, "otel")
-        odd: dict[str, Any] = {"seq": "x", "indexes": 7, "turn": [2], "child": {}, "status": None}
-        for kind in ("calls_started", "turn_ended", "task_started", "call_started"):
-            session.log.record(kind, data=odd)
-        assert exported_lines(session, "otel") == before
-
 
 class TestTasks:
     def test_a_task_hangs_below_the_call_that_started_it_under_its_own_id(self, store: Store) -> None:

@@ -7,7 +7,8 @@ import asyncio
 import oakleaf
 from oakleaf import ScriptedModel, ToolCall, assistant, system, tool_result, user
 from oakleaf.agent.events import fact_event_type
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import PluginFact, TurnEnded
 from oakleaf.store import Store
 
 
@@ -17,9 +18,11 @@ def test_its_facts_are_those_of_the_journal(store: Store) -> None:
     log, before = session.log, session.row.facts
     answer = assistant(ToolCall("c1", "look", {"n": 1}), ToolCall("c2", "look", {"n": 2}))
     appends = [
-        log.append([Draft(answer)], starts=[0, 1], facts=[ExtraFact("remembered", {"pair": [1, "ä"]})]),
+        log.append(
+            [Draft(answer)], starts=[0, 1], facts=[PluginFact("tests", "remembered", {"pair": [1, "ä"]})]
+        ),
         log.append([Draft(tool_result("c1", "x")), Draft(tool_result("c2", "y"))]),
-        log.append([Draft(assistant("Seen."))], key="once", data={"error": None}),
+        log.append([Draft(assistant("Seen."))], key="once", about=TurnEnded(0, "completed")),
     ]
     facts = [fact for appended in appends for fact in appended.facts]
     assert facts == log.store.journal(session.session_id, before)

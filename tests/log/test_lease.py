@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 import oakleaf
 from oakleaf import Limits, ScriptedModel, Session, Store, ToolCall, assistant
+from oakleaf.core.facts import ModelCallStarted
 from oakleaf.errors import Fenced, SessionRunning
 from oakleaf.log import lease as leases
 from oakleaf.log.doctor import session_health
@@ -449,7 +450,7 @@ class TestExpiry:
         """A recorder has no lease that could expire."""
         session = store.start()
         holder = f"{Process('web', 1, '5', '77', 'boot')}#x"
-        session.log.record("call_started", row={"status": "running", "holder": holder})
+        session.log.record(ModelCallStarted(), row={"status": "running", "holder": holder})
         later = replace(real_runtime(), now=lambda: session.row.updated_at + 90 * 60_000_000)
         messages = [finding.message for finding in session_health(store.backend, later)]
         assert any("is run by web:1" in text and "it was active 90 minutes ago" in text for text in messages)

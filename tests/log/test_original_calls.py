@@ -15,6 +15,7 @@ from msgspec.structs import replace
 import oakleaf
 import oakleaf.agent.run  # so that no child has to load it
 from oakleaf import Happened, ScriptedModel, Session, ToolCall, ToolContext, assistant
+from oakleaf.core.facts import ToolCallsStarted
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidOperation
 from oakleaf.log.original_calls import MAX_CALLS, OriginalCalls
@@ -212,13 +213,13 @@ def test_verify_is_given_what_the_model_said_or_is_not_called(store: Store) -> N
     tool = replace(tools.tool(verify=verify), effect="unsafe")
     session = store.start()
     session.append([oakleaf.user("go"), calling()])
-    session.log.record("calls_started", data={"seq": 2, "indexes": [0]})
+    session.log.record(ToolCallsStarted(2, (0,)))
     hidden = another_process(store).session(session.session_id)
     hidden.resume_sync(model=ScriptedModel(["done"]), tools=[tool])
     assert (checked, tools.runs, result_of(hidden).outcome) == ([], [], "unknown")
     known = store.start()
     known.append([oakleaf.user("go"), calling()])
-    known.log.record("calls_started", data={"seq": 2, "indexes": [0]})
+    known.log.record(ToolCallsStarted(2, (0,)))
     known.resume_sync(model=ScriptedModel(["done"]), tools=[tool])
     assert (checked, tools.runs, result_of(known).outcome) == ([ARGUMENTS["text"]], [], "done")
 

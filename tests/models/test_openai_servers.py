@@ -790,7 +790,7 @@ def test_a_piece_that_cannot_be_read_stays_in_the_journal():
         session = store.start()
         result = session.send_sync("hi", model=model_of(server))
         [failed] = [
-            fact for fact in session.log.store.journal(session.session_id) if fact.kind == "call_failed"
+            fact for fact in session.log.store.journal(session.session_id) if fact.kind == "model_call_failed"
         ]
     assert result.status == "failed"
     assert "hologram" in failed.data["why"]

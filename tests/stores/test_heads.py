@@ -10,6 +10,7 @@ import pytest
 import oakleaf
 from oakleaf import Store, errors, user
 from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import ModelCallFailed
 from oakleaf.core.usage import Call, Usage
 
 
@@ -67,7 +68,7 @@ class TestTwoWriters:
         for number, sessions in enumerate((*two, *two)):
             handle = sessions.session(session.session_id)
             call = Call(f"c{number}", 0, handle.leaf.seq, None, 1, Usage(10, 1), failed=True)
-            handle.log.record("call_failed", calls=[call])
+            handle.log.record(ModelCallFailed(), calls=[call])
         assert session.row.totals.calls == 4
         assert session.row.totals.input_tokens == 40
         assert session.verify() == []

@@ -11,6 +11,7 @@ import pytest
 import oakleaf
 from oakleaf import Store, assistant, user
 from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import ModelCallDropped, ModelCallStarted
 from oakleaf.core.usage import Call, Usage, total
 
 
@@ -37,16 +38,16 @@ def check_any_session(store: Store, random: Random) -> None:
         messages = [draft for m in range(10) for draft in (Draft(user("q")), Draft(assistant("a")))]
         log.append(messages, calls=calls)
         started = Call(f"s{n}", 0, session.leaf.seq, None, 1)
-        log.record("model_call", calls=[started], key=None)
+        log.record(ModelCallStarted(), calls=[started], key=None)
         if random.random() < 0.5:
-            log.record("model_call_dropped", drops_call=started.call_id)
+            log.record(ModelCallDropped(started.call_id), drops_call=started.call_id)
         if random.random() < 0.2:
             session.rewind(random.randrange(session.leaf.seq))
     branches = [branch.branch for branch in session.branches()]
     recorded = store.backend.calls("ses_a")
     check(store, branches, recorded, random)
     late = next(call for call in recorded if call.call_id.startswith("s"))
-    log.record("model_call", calls=[late], replaces_call=True)
+    log.record(ModelCallStarted(), calls=[late], replaces_call=True)
     check(store, branches, store.backend.calls("ses_a"), random)
     fork = session.fork(at=session.leaf.seq // 2)
     assert fork.usage("path") == total(fork.model_calls("path"))

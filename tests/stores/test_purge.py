@@ -33,6 +33,7 @@ from oakleaf import (
     tool_result,
     user,
 )
+from oakleaf.core.facts import TaskStarted
 from oakleaf.ext import read
 from oakleaf.log.log import Draft
 from oakleaf.stores.sqlite import search_index
@@ -526,7 +527,7 @@ class TestTrash:
     def test_a_child_that_is_missing_is_passed_over(self, store: Store) -> None:
         parent = store.start()
         missing, there = store.start_task(parent), store.start_task(parent)
-        parent.log.record("task_started", data={"child": "ses_never", "seq": 0})
+        parent.log.record(TaskStarted("ses_never", 0))
         purge(store, missing)
         assert [child.session_id for child in tasks_of(parent)] == [there.session_id]
         assert set(purge(store, parent).sessions) == {parent.session_id, there.session_id}

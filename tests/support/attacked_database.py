@@ -19,6 +19,7 @@ from psycopg import pq
 import oakleaf
 from oakleaf import Evidence, Store, ToolCall, Usage, assistant, system, user
 from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import PluginFact
 from oakleaf.core.messages import Reasoning, Text
 from oakleaf_postgres.store.schema import migrate
 from support.postgres import Database, DatabaseHost
@@ -215,7 +216,7 @@ def fill(sessions: Store) -> None:
     own.note({"n": "leakednote"}, state={"n": "leakednote"})
     own.set(model="leakedsetting")
     own.compact("leakedsummary")
-    own.log.record("started", data={"d": "leakedfact"})
+    own.log.record(PluginFact("tests", "started", {"d": "leakedfact"}))
     own.enqueue(PUBLIC_TEXTS[2])
     fence = sessions.backend.lease(OWN, "leakeddraft", 1 << 60, 1)
     sessions.backend.save_draft(OWN, own.leaf, "leakeddraft", fence, 1)

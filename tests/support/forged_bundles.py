@@ -40,7 +40,7 @@ VALUES: tuple[Any, ...] = (
         "tool",
         "system",
     ),
-    *("message", "note", "settings", "compaction", "labelled", "moved", "calls_started", "task_started"),
+    *("message", "note", "settings", "compaction", "labelled", "moved", "tool_calls_started", "task_started"),
     *([], [0], [1, 2], ["x"], [[]], {}, {"a": 1}, {"seq": 1}, [{}], [None]),
 )
 

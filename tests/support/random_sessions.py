@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from oakleaf import Session
 from oakleaf.core.drafts import Blob, Draft
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import ModelCallFailed
 from oakleaf.core.usage import Call, Usage
 from oakleaf.log.runtime import Runtime
 from oakleaf.store import Store
@@ -61,7 +62,7 @@ def _append(draw: st.DrawFn, session: Session, entry: Entry) -> None:
         runtime.new_id("c"), 0, log.leaf.seq, None, runtime.now(), draw(usages), provider="p", model="m"
     )
     if outcome in ("failed", "lost"):
-        log.record("call_failed", calls=[replace(call, failed=outcome == "failed")])
+        log.record(ModelCallFailed(), calls=[replace(call, failed=outcome == "failed")])
     is_answered = outcome == "answered" and entry.role == "assistant"
     rows = [replace(call, answer_seq=log.leaf.seq + 1)] if is_answered else []
     log.append([Draft(entry.payload, evidence=entry.evidence)], calls=rows)

@@ -15,7 +15,7 @@ from oakleaf import Note, Session, ToolCall, assistant, system, tool_result, use
 from oakleaf.core.entries import Settings
 
 READS = (
-    *("path", "journal", "facts_of_kind", "control_entries", "entries"),
+    *("path", "journal", "facts_of", "control_entries", "entries"),
     *("calls", "inherited_calls", "calls_between", "latest_answer_call"),
 )
 

@@ -666,7 +666,7 @@ class TestHooks:
         agent = Agent("support", model=model, tools=[looking])
         await asyncio.wait_for(Runner.run(agent, "Where?", session=session, hooks=OakleafHooks(session)), 10)
         assert outputs == {41: ["user", "assistant"], 42: ["user", "assistant", "tool"]}
-        started = [fact.data for fact in oakleaf_session.journal() if fact.kind == "calls_started"]
+        started = [fact.data for fact in oakleaf_session.journal() if fact.kind == "tool_calls_started"]
         assert started == [{"seq": 3, "indexes": [0, 1]}]
 
     @on_a_loop
@@ -743,7 +743,7 @@ class TestHooks:
         path, journal = kept_session.path(), kept_session.journal()
         roles = [entry.role for entry in path if entry.role]
         assert roles == ["user", "assistant", "tool", "tool", "assistant"]
-        facts = [fact for fact in journal if fact.kind == "calls_started"]
+        facts = [fact for fact in journal if fact.kind == "tool_calls_started"]
         assert sorted(fact.data["indexes"] for fact in facts) == ([[0], [1]] if is_hooked else [])
 
     @on_a_loop

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from oakleaf import plugins
 from oakleaf.core.entries import BranchSummary, Compaction, Note, Settings
+from oakleaf.core.facts import Titled
 from oakleaf.core.messages import Attachment, Message, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.redact import Redactor
 from oakleaf.core.tool_definitions import ToolSpec
@@ -414,13 +415,13 @@ class TestGrowth:
     def test_of_one_that_is_driven_here_is_refused_with_a_reason(self, store: Store) -> None:
         import_record(store, tree())
         store.backend.lease("chat-one", "there:1#x", store.runtime.now() + 10**9, store.runtime.now())
-        store.session("chat-one").log.record("running", row={"status": "running"})
+        store.session("chat-one").log.record(Titled(), row={"status": "running"})
         report = import_record(store, tree(EntryRecord(user("again"), "m2", "a1")))
         assert "chat-one" in (report.error or "")
 
     def test_of_one_that_was_only_named_here_is_not(self, store: Store) -> None:
         import_record(store, session_record(user("a"), assistant("b")))
-        store.session("chat-one").log.record("titled", row={"title": "Mine"})
+        store.session("chat-one").log.record(Titled(), row={"title": "Mine"})
         import_record(store, session_record(user("a"), assistant("b"), user("c"), title="Theirs"))
         assert message_texts(store.session("chat-one"))[-1] == "c"
         assert store.backend.session("chat-one").title == "Mine"

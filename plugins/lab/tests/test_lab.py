@@ -16,8 +16,8 @@ from msgspec.structs import replace
 import oakleaf
 import oakleaf_lab
 from oakleaf import ScriptedModel, Store, ToolCall, assistant
+from oakleaf.core.facts import StoredFact
 from oakleaf.errors import ExitCode, InvalidArgument, ModelUnavailable
-from oakleaf.stores.base import Fact
 from oakleaf_lab.cell import turn_milliseconds
 from oakleaf_lab.errors import EmptyCohort, InvalidLab
 from oakleaf_lab.function_identity import function_identity
@@ -236,11 +236,11 @@ class TestLatency:
 
     def test_nor_with_the_time_in_which_nothing_ran_it(self) -> None:
         facts = [
-            Fact(1, "turn_started", None, {"turn": 1}, 0),
-            Fact(2, "appended", None, {}, 2_000),
-            Fact(3, "renamed", None, {}, 50_000),
-            Fact(4, "turn_resumed", None, {"turn": 1}, 100_000),
-            Fact(5, "appended", None, {}, 103_000),
+            StoredFact(1, "turn_started", None, 0, b'{"turn":1}'),
+            StoredFact(2, "appended", None, 2_000),
+            StoredFact(3, "renamed", None, 50_000),
+            StoredFact(4, "turn_resumed", None, 100_000, b'{"turn":1}'),
+            StoredFact(5, "appended", None, 103_000),
         ]
         with oakleaf.open("memory:") as store:
             session = store.start("a")

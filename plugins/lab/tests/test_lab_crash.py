@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from oakleaf import Store
+from oakleaf.core.facts import ModelCallStarted
 from oakleaf.core.usage import Usage
 from support.lab_process import open_store, run
 from support.lab_sessions import ledger, write_cohort
@@ -68,7 +69,7 @@ def test_killed_at_each_call_it_does_not_pass_its_limit(tmp_path: Path, dies_in:
         reserved = [
             fact.data["reserved"]
             for row in store.all_sessions(relation="replay")
-            for fact in store.backend.facts_of_kind(row.session_id, "call_started")
+            for fact in store.backend.facts_of(row.session_id, ModelCallStarted)
         ]
     calls = log.read_text().splitlines().count(dies_in)
     assert calls > 1

@@ -19,6 +19,7 @@ import oakleaf
 import oakleaf_mcp
 from oakleaf import Media, ScriptedModel, Session, Text, ToolCall, ToolContext, ToolResult, assistant
 from oakleaf.cli.mcp_option import connect_once
+from oakleaf.core.facts import ToolCallsStarted
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, ToolsMissing
 from oakleaf.ext import read
@@ -174,7 +175,7 @@ class TestRun:
 
     def test_an_unsafe_call_that_was_started_is_not_run_again(self, memory: Store, tmp_path: Path) -> None:
         session, counter = memory.start(), tmp_path / "count"
-        started = oakleaf.core.drafts.ExtraFact("calls_started", {"seq": 2, "indexes": [0]})
+        started = ToolCallsStarted(2, (0,))
         call = assistant(ToolCall("c1", "count", {"file": str(counter)}))
         draft = oakleaf.core.drafts.Draft
         session.log.append([draft(oakleaf.user("go")), draft(call)], facts=[started])

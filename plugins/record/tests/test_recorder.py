@@ -672,7 +672,9 @@ def test_an_answer_that_is_given_in_the_background_is_not_an_empty_one(store: St
         (session,) = proxy.sessions()
         assert texts(session) == ["one", "two", "ok"]
         facts = store.backend.journal(session.session_id)
-        assert "in the background" in next(fact.data["why"] for fact in facts if fact.kind == "call_failed")
+        assert "in the background" in next(
+            fact.data["why"] for fact in facts if fact.kind == "model_call_failed"
+        )
         assert not list(store.verify())
 
 

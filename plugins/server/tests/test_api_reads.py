@@ -10,6 +10,7 @@ import pytest
 import oakleaf
 from oakleaf import Text, ToolCall, assistant, system, tool_result, user, wire
 from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import ApprovalRequested, ToolCallsStarted, TurnLeft
 from oakleaf.core.messages import Reasoning
 from oakleaf.core.usage import Call, Price, Usage
 from oakleaf.models.scripted import ScriptedModel
@@ -135,7 +136,7 @@ class TestSessions:
         failed = [store.start(), store.start(agent="cook")]
         failed.append(store.start_task(failed[0], "helper", []))
         for session in failed:
-            session.log.record("turn_ended", data={"status": "failed"}, row={"status": "failed"})
+            session.log.record(TurnLeft(1, "failed"), row={"status": "failed"})
         overview = server.get("/api/overview")
         listed = server.get("/api/sessions?status=failed")["sessions"]
         assert overview["counts"]["failed"] == len(listed) == 2
@@ -157,8 +158,8 @@ class TestSessions:
         session.append(
             [assistant(ToolCall("c1", "refund", {"order": 1}), ToolCall("c2", "refund", {"order": 2}))]
         )
-        session.log.record("calls_started", data={"seq": 2, "indexes": [0]})
-        session.log.record("approval_requested", data={"seq": 2, "index": 1})
+        session.log.record(ToolCallsStarted(2, (0,)))
+        session.log.record(ApprovalRequested(2, 1))
         read = server.get(session_url(session))
         assert read["next_action"] == "RunTools"
         assert [(c["id"], c["state"]) for c in read["open_tool_calls"]] == [
@@ -286,7 +287,7 @@ class TestEntries:
                 ("approved", asked, 0),
                 ("denied", asked, 1),
                 ("turn_resumed", None, None),
-                ("calls_started", asked, 0),
+                ("tool_calls_started", asked, 0),
             ]
         assert server.get(f"{session_url(session)}/calls", first=1, last=2)["facts"] == []
 

@@ -17,6 +17,7 @@ from test_api_reads import server, session_url, start_sample_session
 
 import oakleaf
 from oakleaf import Broken, Limits, Session, ToolCall, assistant, user
+from oakleaf.core.facts import ApprovalRequested, Approved
 from oakleaf.errors import ToolsMissing
 from oakleaf.log import lease
 from oakleaf.models.scripted import ScriptedModel, Slow
@@ -488,8 +489,8 @@ class TestRunning:
         with Store(MemoryStore()) as elsewhere:
             theirs = elsewhere.start()
             theirs.append([user("q"), assistant(ToolCall("c1", "refund", {"order": 1}))])
-            for kind in ("approval_requested", "approved"):
-                theirs.log.record(kind, data={"seq": 2, "index": 0})
+            theirs.log.record(ApprovalRequested(2, 0))
+            theirs.log.record(Approved(2, 0))
             bundle = io.BytesIO()
             theirs.export(bundle)
         with LocalServer(store, ServerAgent((ScriptedModel(["Done."]),), (refund,))) as server:

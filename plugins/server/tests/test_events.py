@@ -16,6 +16,7 @@ import pytest
 import oakleaf
 from oakleaf import Limits, ToolCall, assistant, user
 from oakleaf.agent.events import FACT_EVENT_TYPES, Event
+from oakleaf.core.facts import Titled
 from oakleaf.models.base import Delta, Request
 from oakleaf.models.scripted import ScriptedModel
 from oakleaf.store import Store
@@ -128,7 +129,7 @@ class TestFacts:
     def test_who_missed_too_much_is_told_to_read_anew(self, store: Store) -> None:
         session = store.start()
         for _ in range(events.MAX_MISSED + 1):
-            session.log.record("titled")
+            session.log.record(Titled())
         with LocalServer(store) as server:
             address = f"/api/sessions/{session.session_id}/events"
             with server.watch(address, after=0) as stream:

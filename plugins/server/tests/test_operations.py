@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 import oakleaf
 from oakleaf import Rates, ScriptedModel, Session, Text, ToolResult
+from oakleaf.core.facts import ModelCallStarted
 from oakleaf.log.doctor import session_health
 from oakleaf.store import Store
 from oakleaf_server.context import ServerAgent
@@ -255,7 +256,9 @@ class TestDoctor:
     def test_however_many_runners_are_gone_it_names_the_newest_sessions(self, store: Store) -> None:
         for n in range(25):
             session = store.start(session_id=f"ses_r{n}")
-            session.log.record("call_started", row={"status": "running", "holder": "web:1", "lease_until": 1})
+            session.log.record(
+                ModelCallStarted(), row={"status": "running", "holder": "web:1", "lease_until": 1}
+            )
         messages = [finding.message for finding in session_health(store.backend, store.runtime)]
         assert sum("is marked running" in message for message in messages) == 20
         assert "5 more sessions are marked running, but their runners are gone" in messages

@@ -17,7 +17,8 @@ import pytest
 import oakleaf
 import oakleaf_workspace
 from oakleaf import ScriptedModel, Session, ToolCall, Workspace, assistant, tool_result, user
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import ToolCallsStarted
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidOperation
 from oakleaf.ext import read
@@ -280,7 +281,7 @@ class TestCrash:
         with oakleaf.open("memory:") as store:
             session = store.start()
             call = assistant(ToolCall("c1", "write_file", {"path": "a.txt", "text": "two"}))
-            started = ExtraFact("calls_started", {"seq": 2, "indexes": [0]})
+            started = ToolCallsStarted(2, (0,))
             session.log.append([Draft(oakleaf.user("go")), Draft(call)], facts=[started])
             tools = oakleaf_workspace.tools(session, Workspace(working_dir=str(folder)))
             session.resume_sync(model=ScriptedModel([assistant("done")]), tools=tools)

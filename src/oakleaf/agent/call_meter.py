@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
+from oakleaf.core.facts import ModelCallStarted
 from oakleaf.core.usage import Call
 from oakleaf.models.base import Model, Request
 
@@ -18,9 +19,11 @@ class Reservation(Struct, frozen=True):
     """Names it where several processes share a budget."""
 
 
-def reservation_data(call: Call, reserved: Reservation) -> dict[str, Any]:
-    """Return what the fact of a call's start says of its reservation."""
-    return {"call_id": call.call_id, "reserved": reserved.microcents} if reserved.microcents else {}
+def call_started(call: Call, reserved: Reservation | None) -> ModelCallStarted:
+    """Return the fact that a call starts, with the reservation."""
+    if reserved is None or not reserved.microcents:
+        return ModelCallStarted()
+    return ModelCallStarted(call.call_id, reserved.microcents)
 
 
 class CallMeter(Protocol):

@@ -10,20 +10,31 @@ was left open elsewhere runs only once somebody here has accepted it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.agent.earlier_calls import find_reference
+from oakleaf.agent.earlier_calls import find_reference, has_started_calls
 from oakleaf.agent.task_line import parent_rows, topmost_trashed
 from oakleaf.agent.tools.tool import Decision, EarlierCall, PendingApproval, Tool
+from oakleaf.core.facts import (
+    Appended,
+    ApprovalRequested,
+    Approved,
+    CallReference,
+    Denied,
+    ImportAccepted,
+    TaskStarted,
+    TaskWaits,
+    ToolCallsStarted,
+    TurnLeft,
+    TurnResumed,
+    TurnStarted,
+)
+from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import OpenCall
 from oakleaf.errors import TaskTrashed
-from oakleaf.log.imports import ACCEPTED
 from oakleaf.log.log import Log
-from oakleaf.stores.base import Fact
 
 CallPosition = tuple[int, int]
 
@@ -130,45 +141,49 @@ def read_call_status(log: Log) -> CallStatus:
     return _with_tasks(log, status, waits) if waits else status
 
 
-def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
+def _own_status(log: Log) -> tuple[CallStatus, list[TaskWaits]]:
     """Return the status by the session's own journal, and the facts about waiting tasks, oldest first."""
     open_calls = log.cursor.open_calls
     if not open_calls:
         return CallStatus(), []
-    positions: dict[str, set[CallPosition]] = {
-        kind: set() for kind in ("calls_started", "approval_requested", "approved", "denied")
-    }
-    waits: list[Fact] = []
+    started: set[CallPosition] = set()
+    requested: set[CallPosition] = set()
+    decided: dict[Decision, set[CallPosition]] = {"approved": set(), "denied": set()}
+    waits: list[TaskWaits] = []
     tasks: list[str] = []
     elsewhere: dict[CallPosition, Decision] = {}
     imported = log.store.session(log.session_id).imported_facts
     is_imported, is_accepted = imported > log.position.calls_since, False
-    references: dict[CallPosition, Any] = {}
+    references: dict[CallPosition, CallReference] = {}
+    answer = Leaf(log.leaf.branch, open_calls[0].seq)
     facts = log.facts_backwards(log.position.calls_since)
-    for fact in facts:
-        if fact.number <= imported and fact.kind in ("approved", "denied"):
-            decision: Decision = "approved" if fact.kind == "approved" else "denied"
-            elsewhere.setdefault((fact.data["seq"], fact.data["index"]), decision)
-        elif fact.kind == ACCEPTED:
-            is_accepted |= fact.number > imported
-        elif fact.kind == "calls_started":
-            positions[fact.kind].update((fact.data["seq"], index) for index in fact.data["indexes"])
-        elif fact.kind in positions:
-            position = fact.data["seq"], fact.data["index"]
-            positions[fact.kind].add(position)
-            if "earlier" in fact.data:
-                references[position] = fact.data["earlier"]
-        elif fact.kind == "task_waits":
-            waits.append(fact)
-        elif fact.kind == "task_started":
-            tasks.append(fact.data["child"])
-        elif fact.kind == "appended" and fact.data["first"] <= open_calls[0].seq <= fact.data["last"]:
-            is_imported = fact.number <= imported
-            break
-    started, requested, approved, denied = map(frozenset, positions.values())
+    for stored in facts:
+        is_foreign = stored.number <= imported
+        match stored.fact:
+            case Approved(seq, index) | Denied(seq, index) as fact:
+                decision: Decision = "approved" if isinstance(fact, Approved) else "denied"
+                if is_foreign:
+                    elsewhere.setdefault((seq, index), decision)
+                else:
+                    decided[decision].add((seq, index))
+            case ImportAccepted():
+                is_accepted |= not is_foreign
+            case ToolCallsStarted(seq, indexes):
+                started.update((seq, index) for index in indexes)
+            case ApprovalRequested(seq, index, reference):
+                requested.add((seq, index))
+                if reference is not None:
+                    references[seq, index] = reference
+            case TaskWaits() as waiting:
+                waits.append(waiting)
+            case TaskStarted(child=child):
+                tasks.append(child)
+            case Appended() if stored.appended(answer):
+                is_imported = is_foreign
+                break
+    approved, denied = decided["approved"], decided["denied"]
     open_positions = frozenset((call.seq, call.index) for call in open_calls)
-    before = takewhile(lambda fact: fact.kind not in ("turn_started", "turn_resumed"), facts)
-    has_recorded_starts = bool(started) or any(fact.kind == "calls_started" for fact in before)
+    has_recorded_starts = bool(started) or has_started_calls(stored.fact for stored in facts)
     earlier = {
         position: found
         for position, reference in references.items()
@@ -176,10 +191,10 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
         and (found := find_reference(log, reference)) is not None
     }
     status = CallStatus(
-        started,
-        requested.union(elsewhere),
-        approved,
-        denied,
+        frozenset(started),
+        frozenset(requested.union(elsewhere)),
+        frozenset(approved),
+        frozenset(denied),
         earlier,
         tasks=tuple(reversed(tasks)),
         decided_elsewhere=elsewhere,
@@ -189,14 +204,14 @@ def _own_status(log: Log) -> tuple[CallStatus, list[Fact]]:
     return status, waits[::-1]
 
 
-def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStatus:
+def _with_tasks(log: Log, status: CallStatus, waits: Iterable[TaskWaits]) -> CallStatus:
     """Add what tasks wait for: still undecided, decided and ready to resume, or in the trash."""
     undecided: dict[CallPosition, tuple[PendingApproval, ...]] = {}
     trashed: dict[CallPosition, str] = {}
     decided: set[CallPosition] = set()
-    for fact in waits:
-        position, task_call = (fact.data["seq"], fact.data["index"]), fact.data["call"]
-        row = log.store.find_session(fact.data["session"])
+    for wait in waits:
+        position = wait.seq, wait.index
+        row = log.store.find_session(wait.session)
         # An import may name any session as its task.
         if row is None or all(parent.session_id != log.session_id for parent in parent_rows(log.store, row)):
             continue
@@ -205,7 +220,7 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[Fact]) -> CallStat
         # Only its own journal: journals that name each other would have no end.
         task_status, _ = _own_status(task)
         for call in task.cursor.open_calls:
-            if (call.seq, call.index) != (task_call["seq"], task_call["index"]):
+            if (call.seq, call.index) != (wait.call.seq, wait.call.index):
                 continue
             if in_trash is not None:
                 trashed[position] = in_trash
@@ -226,9 +241,12 @@ def pending_approvals(log: Log) -> list[PendingApproval]:
 
 
 def is_awaited_by_worker(log: Log) -> bool:
-    """Whether a worker's task waits for a decision here: `waiting` named its queue, and the turn was not resumed since."""
+    """Whether a worker's task waits for a decision here: the turn was left with its queue, and not resumed since."""
     imported = log.store.session(log.session_id).imported_facts  # tasks are not imported with their session
-    for fact in log.facts_backwards(imported):
-        if fact.kind in ("waiting", "turn_started", "turn_resumed"):
-            return "queue" in fact.data
+    for stored in log.facts_backwards(imported):
+        match stored.fact:
+            case TurnLeft(status="waiting", queue=queue):
+                return queue is not None
+            case TurnStarted() | TurnResumed():
+                return False
     return False

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from oakleaf.core.facts import CancelRequested, Enqueued, StoredFact, TurnEnded, TurnLeft, TurnStarted
 from oakleaf.log.log import Log
-from oakleaf.stores.base import Fact, SessionRow
-
-CANCEL_REQUESTED = "cancel_requested"
+from oakleaf.stores.base import SessionRow
 
 
-def is_cancel_requested(facts: Iterable[Fact], turn: int) -> bool:
+def is_cancel_requested(facts: Iterable[StoredFact], turn: int) -> bool:
     """Return whether cancelling this turn was requested, and it was not started or enqueued again since.
 
     The facts come newest first, and are read only as far as that needs.
     """
-    for fact in facts:
-        if fact.kind == CANCEL_REQUESTED and fact.data.get("turn") == turn:
-            return True
-        if fact.kind in ("enqueued", "turn_started"):
-            return False
+    for stored in facts:
+        match stored.fact:
+            case CancelRequested(turn=requested) if requested == turn:
+                return True
+            case Enqueued() | TurnStarted():
+                return False
     return False
 
 
@@ -34,11 +34,14 @@ def is_run_by_task(log: Log, row: SessionRow) -> bool:
     """
     if (row.holder or "").startswith("absurd:"):
         return True
-    for fact in log.facts_backwards(row.imported_facts):
-        if fact.kind == "enqueued" or (fact.kind == "waiting" and "queue" in fact.data):
-            return True
-        if fact.kind in ("turn_started", "turn_ended"):
-            return False
+    for stored in log.facts_backwards(row.imported_facts):
+        match stored.fact:
+            case Enqueued() | TurnLeft(queue=str()):
+                return True
+            case TurnStarted() | TurnEnded():
+                return False
+            case TurnLeft(status=status) if status != "waiting":
+                return False
     return False
 
 
@@ -50,8 +53,8 @@ def cancel_check(log: Log, after: int, cancel: Callable[[], object]) -> Callable
         nonlocal after
         facts = log.store.journal(log.session_id, after)
         after += len(facts)
-        requests = [fact for fact in facts if fact.kind == CANCEL_REQUESTED]
-        if requests and requests[-1].data.get("turn") == log.cursor.turn:
+        requests = [fact for stored in facts if isinstance(fact := stored.fact, CancelRequested)]
+        if requests and requests[-1].turn == log.cursor.turn:
             cancel()
 
     return check

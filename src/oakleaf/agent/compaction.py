@@ -22,6 +22,7 @@ from oakleaf.core import context
 from oakleaf.core.context import Context, Item
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Compaction, Entry, Settings
+from oakleaf.core.facts import ModelCallFailed, ModelCallStarted
 from oakleaf.core.fit import measure, measure_system, measure_text, measure_tools
 from oakleaf.core.messages import user
 from oakleaf.core.usage import Call, Usage
@@ -181,7 +182,7 @@ class Compactor:
         call = writer.compaction_call(model)
         is_made = False
         try:
-            await writer.record(Record("call_started", calls=[call]))
+            await writer.record(Record(ModelCallStarted(), calls=[call]))
             is_made = True
             answer = await _answer(model, request)
         except asyncio.CancelledError:
@@ -189,7 +190,7 @@ class Compactor:
                 await run_uncancelled(writer.drop_call(call.call_id))
                 raise
             failed = [replace(call, failed=True)]
-            record = Record("call_failed", {"why": "cancelled"}, calls=failed, replaces_call=True)
+            record = Record(ModelCallFailed("cancelled"), calls=failed, replaces_call=True)
             await run_uncancelled(writer.record(record))
             raise
         except ContextOverflow as overflow:

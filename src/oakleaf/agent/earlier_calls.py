@@ -10,21 +10,29 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import takewhile
-from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from oakleaf.agent.task_line import MAX_TASK_DEPTH, ancestors
 from oakleaf.agent.tools.tool import EarlierCall
 from oakleaf.core.call_hash import call_hash, canonical_call
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Effects, Entry, Note, Settings
+from oakleaf.core.facts import (
+    AnyFact,
+    ApprovalRequested,
+    CallReference,
+    Started,
+    ToolCallsStarted,
+    TurnResumed,
+    TurnStarted,
+)
 from oakleaf.core.messages import Message, ToolCall, ToolResult
 from oakleaf.core.tree import Branch, Leaf, Range
 from oakleaf.errors import InvalidPosition
 from oakleaf.log.imports import first_seq_after, is_foreign
 from oakleaf.log.log import Log
-from oakleaf.stores.base import CallPlace, Fact, SessionQuery, SessionRow, StoreBackend
+from oakleaf.stores.base import CallPlace, SessionQuery, SessionRow, StoreBackend
 
 PAGE = 64
 """Entries read at once to find the results of an answer's calls."""
@@ -102,22 +110,16 @@ def find_earlier_call(log: Log, call: ToolCall) -> EarlierCall | None:
     return None
 
 
-def find_reference(log: Log, reference: Any) -> EarlierCall | None:
+def find_reference(log: Log, reference: CallReference) -> EarlierCall | None:
     """Return the call that a fact refers to; None if it is not in this store, or another one is in its place."""
-    if not isinstance(reference, dict):
-        return None
-    session_id, seq, index, entry_id = (reference.get(name) for name in ("session", "seq", "index", "entry"))
-    if not isinstance(session_id, str) or log.store.find_session(session_id) is None:
+    session_id, seq = reference.session, reference.seq
+    if log.store.find_session(session_id) is None:
         return None
     for branch in log.store.branches(session_id):
-        if (
-            branch.session_id == session_id
-            and isinstance(seq, int)
-            and branch.parent_seq < seq <= branch.tail
-        ):
+        if branch.session_id == session_id and branch.parent_seq < seq <= branch.tail:
             answer, calls = _read_batch(log, session_id, Leaf(branch.branch, seq))
-            if answer is not None and answer.entry_id.hex() == entry_id:
-                return next((each for each in calls if each.index == index), None)
+            if answer is not None and answer.entry_id.hex() == reference.entry:
+                return next((each for each in calls if each.index == reference.index), None)
     return None
 
 
@@ -145,12 +147,16 @@ def _lines(log: Log) -> Iterator[PathSession]:
     for _ in range(MAX_FORKS):  # bounded: a forged ring of parents must end too
         if row.relation not in ("fork", "replay") or row.parent_session is None:
             return
-        started = store.journal(row.session_id, 0, 1)
         if (parent := store.find_session(row.parent_session)) is None:
             return
-        facts = started[0].data.get("parent_facts") if started else None
-        yield PathSession(store, parent.session_id, reach, facts)
+        yield PathSession(store, parent.session_id, reach, _origin(store, row).parent_facts)
         row = parent
+
+
+def _origin(store: StoreBackend, row: SessionRow) -> Started:
+    """Return the first fact of a session."""
+    started = [stored.fact for stored in store.journal(row.session_id, 0, 1)]
+    return started[0] if started and isinstance(started[0], Started) else Started()
 
 
 def _is_left(line: PathSession, place: CallPlace) -> bool:
@@ -169,12 +175,11 @@ def _is_left(line: PathSession, place: CallPlace) -> bool:
 
 def _is_left_task(line: PathSession, task: SessionRow) -> bool:
     """Whether the call that started a task was left behind."""
-    started = line.store.journal(task.session_id, 0, 1)
-    data = started[0].data if started else {}
-    if line.facts is not None and data.get("parent_facts", 0) > line.facts:
+    origin = _origin(line.store, task)
+    if line.facts is not None and (origin.parent_facts or 0) > line.facts:
         return False
     own = [branch.branch for branch in line.own_branches]
-    nth, seq = data.get("nth", 0), task.parent_seq or 0
+    nth, seq = origin.nth or 0, task.parent_seq or 0
     if not 0 < nth <= len(own):
         return seq > max((line.reach.get(branch, 0) for branch in own), default=0)
     return not line.is_on_path(Leaf(own[nth - 1], seq))
@@ -245,21 +250,22 @@ def _was_started(log: Log, leaf: Leaf, call: EarlierCall) -> bool:
     """Whether the start of a call was recorded, or nobody recorded any in its turn: then it may have been started."""
     session = Log(log.store, log.store.session(call.session_id), log.runtime)
     facts = session.facts_backwards()
-    since = list(takewhile(lambda fact: not _appended(fact, leaf), facts))
-    starts = [fact.data for fact in since if fact.kind == "calls_started" and fact.data["seq"] == call.seq]
-    if any(call.index in data["indexes"] for data in starts):
+    since = [stored.fact for stored in takewhile(lambda stored: not stored.appended(leaf), facts)]
+    starts = [fact for fact in since if isinstance(fact, ToolCallsStarted) and fact.seq == call.seq]
+    if any(call.index in fact.indexes for fact in starts):
         return True
-    requests = [fact.data for fact in since if fact.kind == "approval_requested"]
-    if any((data["seq"], data["index"]) == (call.seq, call.index) for data in requests):
+    requests = [(fact.seq, fact.index) for fact in since if isinstance(fact, ApprovalRequested)]
+    if (call.seq, call.index) in requests:
         return False
-    before = takewhile(lambda fact: fact.kind not in ("turn_started", "turn_resumed"), facts)
-    return not starts and not any(fact.kind == "calls_started" for fact in before)
+    return not starts and not has_started_calls(stored.fact for stored in facts)
 
 
-def _appended(fact: Fact, leaf: Leaf) -> bool:
-    """Whether it is the fact that appended the entry."""
-    data = fact.data
-    return data.get("branch") == leaf.branch and "first" in data and data["first"] <= leaf.seq <= data["last"]
+def has_started_calls(facts: Iterable[AnyFact]) -> bool:
+    """Whether tool calls started in the run that these facts, newest first, lead into."""
+    for fact in facts:
+        if isinstance(fact, TurnStarted | TurnResumed | ToolCallsStarted):
+            return isinstance(fact, ToolCallsStarted)
+    return False
 
 
 # -- for people --------------------------------------------------------------------------------------
@@ -322,5 +328,5 @@ def reused_result(call: ToolCall, earlier: EarlierCall) -> Message | None:
     result = earlier.result
     if result is None or result.outcome != "done":
         return None
-    details = {**(result.details or {}), "reused": earlier.reference}
+    details = {**(result.details or {}), "reused": asdict(earlier.reference)}
     return Message("tool", (replace(result, call_id=call.id, details=details),))

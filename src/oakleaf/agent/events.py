@@ -10,14 +10,43 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, Self, get_args
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from oakleaf.agent.limits import LIMIT_CODE
 from oakleaf.core.entries import Entry, Settings
+from oakleaf.core.facts import (
+    AnyFact,
+    Appended,
+    ApprovalRequested,
+    Approved,
+    CancelRequested,
+    Denied,
+    Enqueued,
+    Labelled,
+    LeftStatus,
+    ModelCallDropped,
+    ModelCallFailed,
+    ModelCallStarted,
+    Moved,
+    RunnerEnded,
+    SessionEnded,
+    Started,
+    StoredFact,
+    Tagged,
+    TaskDecided,
+    TaskStarted,
+    TaskWaits,
+    Titled,
+    ToolCallsStarted,
+    TurnEnded,
+    TurnLeft,
+    TurnRefused,
+    TurnResumed,
+    TurnStarted,
+)
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import Totals
 from oakleaf.errors import TurnFailed, TurnLimit
-from oakleaf.stores.base import Fact
 
 LiveEventType = Literal["session:delta", "session:retry", "session:limit_passed", "session:warning"]
 FactEventType = Literal[
@@ -96,10 +125,36 @@ def ignore(event: Event) -> None:
 
 
 BROKEN_FINISHES = ("interrupted", "cancelled", "error")
-_KINDS: dict[str, FactEventType] = {
-    "turn_ended": "session:turn_completed",
-    "turn_refused": "session:turn_completed",
-    "task_waits": "session:approval_requested",
+_TYPES: dict[type, FactEventType] = {
+    Started: "session:started",
+    Moved: "session:moved",
+    TurnStarted: "session:turn_started",
+    TurnResumed: "session:turn_resumed",
+    TurnEnded: "session:turn_completed",
+    TurnRefused: "session:turn_completed",
+    RunnerEnded: "session:interrupted",
+    ModelCallStarted: "session:call_started",
+    ModelCallFailed: "session:call_failed",
+    ModelCallDropped: "session:call_dropped",
+    ToolCallsStarted: "session:calls_started",
+    ApprovalRequested: "session:approval_requested",
+    TaskWaits: "session:approval_requested",
+    Approved: "session:approved",
+    Denied: "session:denied",
+    TaskStarted: "session:task_started",
+    TaskDecided: "session:task_decided",
+    Enqueued: "session:enqueued",
+    CancelRequested: "session:cancel_requested",
+    Titled: "session:titled",
+    Tagged: "session:tagged",
+    Labelled: "session:labelled",
+    SessionEnded: "session:ended",
+}
+_LEFT: dict[LeftStatus, FactEventType] = {
+    "waiting": "session:waiting",
+    "interrupted": "session:interrupted",
+    "failed": "session:turn_completed",
+    "cancelled": "session:turn_completed",
 }
 _ENTRIES: dict[str, FactEventType] = {
     "user": "session:input",
@@ -111,31 +166,46 @@ _ENTRIES: dict[str, FactEventType] = {
 }
 
 
-def fact_event(fact: Fact, entries: Sequence[Entry]) -> Event:
-    """Return the event of a fact; `entries` are those that it appended."""
+def fact_event(stored: StoredFact, entries: Sequence[Entry]) -> Event:
+    """Return the event of a fact; `entries` are those that its change appended."""
     entries = _without_settings(entries)
-    kind = fact_event_type(fact, entries)
-    data = dict(fact.data)
-    if kind in ("session:input", "session:answer") and len(entries) == 1:
+    fact = stored.fact
+    type_ = _event_type(fact, entries)
+    if type_ in ("session:input", "session:answer") and len(entries) == 1:
         message = entries[0].message
         assert message is not None
         data = {"seq": entries[0].seq, "text": message.text}
-        data |= answer_data(message, entries[0].finish) if kind == "session:answer" else {}
-    elif kind == "session:turn_completed":
-        why = data.get("error")
-        data = {"stop_reason": "error" if why else data.get("status", "completed")}
-        if why:
-            data["error"] = why if isinstance(why, dict) else {"code": "turn_failed", "message": why}
-    return Event(kind, data, fact.number)
+        data |= answer_data(message, entries[0].finish) if type_ == "session:answer" else {}
+    elif type_ == "session:turn_completed":
+        data = _completion(fact)
+    else:
+        data = stored.view
+    return Event(type_, data, stored.number)
 
 
-def fact_event_type(fact: Fact, entries: Sequence[Entry]) -> FactEventType:
-    if fact.kind == "appended":
+def _completion(fact: AnyFact) -> dict[str, Any]:
+    match fact:
+        case TurnRefused(error=refusal):
+            return {"stop_reason": "error", "error": to_builtins(refusal)}
+        case TurnEnded(error=str(why)) | TurnLeft(error=str(why)):
+            return {"stop_reason": "error", "error": {"code": "turn_failed", "message": why}}
+        case TurnEnded(status=status) | TurnLeft(status=status):
+            return {"stop_reason": status}
+    return {}
+
+
+def fact_event_type(stored: StoredFact, entries: Sequence[Entry]) -> FactEventType:
+    return _event_type(stored.fact, entries)
+
+
+def _event_type(fact: AnyFact, entries: Sequence[Entry]) -> FactEventType:
+    if isinstance(fact, Appended):
         named = (entry.role or entry.kind for entry in _without_settings(entries))
         types = {_ENTRIES.get(name, "session:appended") for name in named}
         return types.pop() if len(types) == 1 else "session:appended"
-    kind: Any = f"session:{fact.kind}"
-    return _KINDS.get(fact.kind, kind if kind in FACT_EVENT_TYPES else "session:recorded")
+    if isinstance(fact, TurnLeft):
+        return _LEFT[fact.status]
+    return _TYPES.get(type(fact), "session:recorded")
 
 
 def _without_settings(entries: Sequence[Entry]) -> Sequence[Entry]:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from oakleaf.agent.tools.tool import Tool, ToolContext
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import ToolCallsStarted
 from oakleaf.core.messages import Message, ToolCall, ToolResult, assistant, user
 from oakleaf.core.turns import ENDED_BY_TOOL
 from oakleaf.log.lease import Lease
@@ -24,7 +25,7 @@ def run_host_tool(log: Log, said: str, tool: Tool, arguments: Mapping[str, Any])
     lease.take(log.store.session(log.session_id))
     try:
         call = ToolCall(log.runtime.new_id("call"), tool.name, dict(arguments))
-        started = ExtraFact("calls_started", {"seq": log.leaf.seq + 2, "indexes": [0]})
+        started = ToolCallsStarted(log.leaf.seq + 2, (0,))
         log.append([Draft(user(said)), Draft(assistant(call))], facts=[started], fence=lease.fence)
         context = ToolContext(log.idempotency_key(log.leaf.seq, 0), log.session_id, call, log.state)
         message = asyncio.run(tool.run(context))

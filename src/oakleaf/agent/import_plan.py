@@ -12,9 +12,10 @@ from oakleaf.agent.call_status import read_call_status
 from oakleaf.agent.task_line import is_task_of
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.codec import decode
+from oakleaf.core.facts import ImportAccepted
 from oakleaf.core.messages import Message
 from oakleaf.errors import ImportedCall, ImportedInput, ImportNotAccepted
-from oakleaf.log.imports import ACCEPTED, is_accepted
+from oakleaf.log.imports import is_accepted
 from oakleaf.log.log import Log
 
 
@@ -37,7 +38,7 @@ def accept_import(log: Log) -> None:
     for each in _family(log):
         imported = each.store.session(each.session_id).imported_facts
         if imported and not is_accepted(each):
-            each.record(ACCEPTED, data={"facts": imported})
+            each.record(ImportAccepted(imported))
 
 
 def _calls(log: Log, tools: Mapping[str, Tool] | None) -> Iterator[ImportedCall]:

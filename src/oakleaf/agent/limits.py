@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import asdict, force_setattr, replace
 
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Settings
+from oakleaf.core.facts import Refusal
 from oakleaf.core.messages import Text, ToolCall, ToolResult
 from oakleaf.core.usage import MAX_COUNT, Call, Usage, format_dollars, to_microcents
 from oakleaf.errors import InvalidArgument, TurnLimit, plural
@@ -151,14 +152,14 @@ class LimitHit(Struct, frozen=True):
         return TurnLimit(session_id, self.problem, self.hint, self.command_hint, self.limit)
 
     @property
+    def refusal(self) -> Refusal:
+        """The error as facts contain it. One code for every limit, so that a client needs to know only one."""
+        return Refusal(LIMIT_CODE, self.limit, str(self), self.command_text)
+
+    @property
     def data(self) -> dict[str, str]:
-        """The error as events and facts contain it. One code for every limit, so that a client needs to know only one."""
-        return {
-            "code": LIMIT_CODE,
-            "limit": self.limit,
-            "message": str(self),
-            "command_message": self.command_text,
-        }
+        """The error as events contain it."""
+        return asdict(self.refusal)
 
 
 LIMIT_CODE = "turn_limit"

@@ -11,6 +11,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
 from oakleaf.agent.call_status import CallStatus, read_call_status
 from oakleaf.agent.compaction import Compactor
 from oakleaf.agent.events import Emit, Event, StopRun, answer_data, ignore
@@ -21,10 +23,10 @@ from oakleaf.agent.policy import RunPolicy
 from oakleaf.agent.start_facts import (
     FIRST_FACT,
     is_one_shot_turn,
-    runner_data,
+    runner_fields,
     session_data,
     turn_limits,
-    turn_start_data,
+    turn_start,
 )
 from oakleaf.agent.tasks import TaskRunner
 from oakleaf.agent.tool_batch import ToolRunner
@@ -33,6 +35,7 @@ from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
 from oakleaf.core.codec import decode
 from oakleaf.core.drafts import CLOSING, Draft
 from oakleaf.core.entries import INTERRUPTED
+from oakleaf.core.facts import TurnEnded, TurnLeft, TurnRefused, TurnResumed, TurnStarted
 from oakleaf.core.messages import Message, assistant, to_user_message
 from oakleaf.core.turns import ENDED_BY_TOOL, CallModel, Rest, RunTools, next_action
 from oakleaf.errors import (
@@ -270,7 +273,7 @@ class Loop:
             return
         elif self._is_unchecked and (limit := await self._check_turn(row.turns - 1, None)):
             # Its sender did not know the limits of this run.
-            await self.writer.withdraw_turn({"error": limit.data})
+            await self.writer.withdraw_turn(limit.refusal)
             self._emit(_refusal_event(limit, self.writer.journal_number))
             return
         else:
@@ -293,7 +296,7 @@ class Loop:
 
     async def _refuse(self, limit: LimitHit, takes: int | None = None) -> None:
         """Record that an input was refused, so that every watcher sees it. The input itself is not stored."""
-        await self.writer.record(Record("turn_refused", {"error": limit.data}, takes=takes))
+        await self.writer.record(Record(TurnRefused(limit.refusal), takes=takes))
         self._emit(_refusal_event(limit, self.writer.journal_number))
 
     async def _start_turn(
@@ -302,13 +305,13 @@ class Loop:
         writer = self.writer
         await self._refuse_pending_approval()
         await self.tool_runner.close_abandoned_turn()
-        about = self._about if takes is None else {}  # a queued input was sent by somebody else
-        data = {**turn_start_data(row, writer.detail), **about, **self._runner_data()}
-        data |= {"one_shot": True} if writer.is_one_shot else {}
+        about = self._about if takes is None else TurnStarted(0)  # a queued input was sent by somebody else
+        start = turn_start(about, row, writer.detail)
+        start = replace(start, one_shot=writer.is_one_shot, **self._runner_fields())
         drafts = (*self.model_caller.changed_settings(), Draft(message))
         row_changes = writer.running_row() | trigger_columns(about)
         started = await writer.commit_append(
-            Append(drafts, writer.leaf, row=row_changes, data=data, takes=takes, key=key)
+            Append(drafts, writer.leaf, row=row_changes, about=start, takes=takes, key=key)
         )
         if self._is_first_turn:
             self._is_first_turn = False
@@ -327,11 +330,11 @@ class Loop:
         await self._record_resumed()
 
     async def _record_resumed(self) -> None:
-        await self.writer.record_resumed({"turn": self.log.cursor.turn, **self._runner_data()})
+        await self.writer.record_resumed(TurnResumed(self.log.cursor.turn, **self._runner_fields()))
 
-    def _runner_data(self) -> dict[str, Any]:
+    def _runner_fields(self) -> dict[str, Any]:
         caller = self.model_caller
-        return runner_data(caller.models, caller.all_options())
+        return runner_fields(caller.models, caller.all_options())
 
     async def _steps(self) -> None:
         writer = self.writer
@@ -364,7 +367,8 @@ class Loop:
     async def _interrupt(self) -> NoReturn:
         """Leave the open turn to another run."""
         await self.writer.drop_announced_call()
-        await self.writer.record(Record("interrupted", {"holder": None}, {"status": "interrupted"}))
+        left = TurnLeft(self.log.cursor.turn, "interrupted")
+        await self.writer.record(Record(left, {"status": "interrupted"}))
         raise StopRun
 
     async def _model_step(self) -> bool:
@@ -462,8 +466,8 @@ class Loop:
         ended = turn_end(self.log, recorded)
         if last.finish == "cancelled":
             return [*events, Event("session:turn_completed", {"stop_reason": "cancelled"})]
-        if ended.get("error") is not None:
-            error = {"code": "turn_limit", "message": ended["error"], "command_message": ended["error"]}
+        if ended is not None and ended.error is not None:
+            error = {"code": "turn_limit", "message": ended.error, "command_message": ended.error}
             return [*events, Event("session:turn_completed", {"stop_reason": "error", "error": error})]
         is_ended_by_tool = last.role == "tool" or last.finish == ENDED_BY_TOOL
         if not is_ended_by_tool and last.message is not None:
@@ -482,7 +486,7 @@ class Loop:
             return Event("session:limit_passed", limit.data)
         await self.writer.drop_announced_call()
         closing = Draft(assistant(f"(stopped: {limit})"), finish="error")
-        append = Append((closing,), self.writer.leaf, data={"error": str(limit)})
+        append = Append((closing,), self.writer.leaf, about=TurnEnded(0, "failed", str(limit)))
         await self.writer.commit_append(append)
         return _refusal_event(limit, self.writer.journal_number)
 
@@ -503,10 +507,10 @@ class Loop:
             await self._record_failed_turn(error_text(error))
 
     async def _record_failed_turn(self, why: str) -> None:
-        row = {"status": "failed", "error": why.encode("utf-8", "replace").decode().replace("\0", "")}
-        data = {"turn": self.log.cursor.turn, **row}
+        error = why.encode("utf-8", "replace").decode().replace("\0", "")
         ended: dict[str, Any] = {"completed_at": self.log.runtime.now()} if self.writer.is_one_shot else {}
-        await self.writer.record(Record("turn_ended", data, row | ended))
+        row = {"status": "failed", "error": error, **ended}
+        await self.writer.record(Record(TurnLeft(self.log.cursor.turn, "failed", error), row))
 
     async def _cancel_turn(self) -> None:
         """Close every open call and the turn, so that the session stays valid and takes the next input. Or leave the turn

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from oakleaf.agent.call_meter import Reservation, reservation_data
+from oakleaf.agent.call_meter import Reservation, call_started
 from oakleaf.agent.events import Emit, Event, answer_data
 from oakleaf.agent.limits import LimitChecker
 from oakleaf.agent.policy import Answers
@@ -22,6 +22,7 @@ from oakleaf.core import context as contexts
 from oakleaf.core.context import Context, Item
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Endpoint, Settings
+from oakleaf.core.facts import ModelCallFailed, TurnLeft
 from oakleaf.core.messages import Message, with_unique_ids
 from oakleaf.core.redact import Redactor, is_key_text
 from oakleaf.core.usage import Usage
@@ -66,8 +67,8 @@ class ModelCaller:
         recording = self.answers.recording
         if recording is None or recording.has_answer(self.log.cursor.step):
             return None
-        status = {"status": "interrupted"}
-        await self.writer.record(Record("turn_ended", status, status))
+        left = TurnLeft(self.log.cursor.turn, "interrupted")
+        await self.writer.record(Record(left, {"status": "interrupted"}))
         return Event("session:turn_completed", {"stop_reason": "unanswered"}, self.writer.journal_number)
 
     def context(self) -> Context:
@@ -163,8 +164,7 @@ class ModelCaller:
         ):  # after a resume or a failure, or metered: no earlier commit announced it
             call = self.writer.announce_call(model)
             # What the call may cost is durable before it is made: after a crash nothing else tells.
-            about = None if reserved is None else reservation_data(call, reserved)
-            await self.writer.record(Record("call_started", about, calls=[call]))
+            await self.writer.record(Record(call_started(call, reserved), calls=[call]))
         self._buffer = buffer = StreamBuffer(self.log.runtime.redactor)
         try:
             event = await self._finish(model, await self._stream(model, buffer, emit))
@@ -258,10 +258,7 @@ class ModelCaller:
         price = await self.writer.price(model, usage, None)
         call = self.writer.ledger_row(model, usage, price, is_answered=False)
         self.writer.call_id = self._failed_usage = None
-        data = {"why": error.reason} if error.raw is None else {"why": error.reason, "raw": error.raw}
-        data = {key: text.encode("utf-8", "replace").decode().replace("\0", "") for key, text in data.items()}
-        data |= refusal_data(call.call_id, error)
-        await self.writer.record(Record("call_failed", data, calls=[call], replaces_call=True))
+        await self.writer.record(Record(call_failed(call.call_id, error), calls=[call], replaces_call=True))
 
     async def _save(self, buffer: StreamBuffer) -> None:
         text = buffer.mark_saved(self.log.runtime.now())
@@ -269,9 +266,15 @@ class ModelCaller:
             await self.writer.run_blocking(self.writer.save_draft, text)
 
 
-def refusal_data(call_id: str, error: ModelError) -> dict[str, str]:
-    """Return what the fact of a failed call says if the provider refused it: it was not charged."""
-    return {"refused": call_id} if isinstance(error, Overloaded | ModelUnavailable) else {}
+def call_failed(call_id: str, error: ModelError) -> ModelCallFailed:
+    """Return the fact that a call failed. A call that the provider refused was not charged."""
+    is_refused = isinstance(error, Overloaded | ModelUnavailable)
+    raw = None if error.raw is None else _storable(error.raw)
+    return ModelCallFailed(_storable(error.reason), raw, call_id if is_refused else None)
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\0", "")
 
 
 class PeriodicSave:

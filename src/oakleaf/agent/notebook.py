@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from oakleaf.agent.call_meter import Reservation, reservation_data
-from oakleaf.agent.model_call import refusal_data
+from oakleaf.agent.call_meter import Reservation, call_started
+from oakleaf.agent.model_call import call_failed
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Note
+from oakleaf.core.facts import SessionEnded
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import ModelError
 from oakleaf.log.lease import Lease
@@ -81,16 +82,15 @@ class Notebook:
                 provider=model.provider,
                 model=model.model,
             )
-            data = reservation_data(call, reserved)
-            self._log.record("call_started", data=data, calls=[call], fence=self._fence)
+            self._log.record(call_started(call, reserved), calls=[call], fence=self._fence)
             return call
 
     def fail_call(self, call: Call, error: ModelError) -> None:
         """Record that a call which was started has failed. `add(…, call=)` records one that succeeded."""
         failed = replace(call, usage=error.usage or Usage(), failed=True)
-        data = {"why": error.reason, **refusal_data(call.call_id, error)}
+        fact = call_failed(call.call_id, error)
         with self._lock:
-            self._log.record("call_failed", data=data, calls=[failed], replaces_call=True, fence=self._fence)
+            self._log.record(fact, calls=[failed], replaces_call=True, fence=self._fence)
 
     # -- one writer in charge ----------------------------------------------------------------------
 
@@ -109,9 +109,8 @@ class Notebook:
     def end(self, status: Literal["completed", "interrupted"], error: str | None) -> None:
         """Mark the session as ended, and say why."""
         with self._lock:
-            row = {"status": status, "error": error}
-            columns = {**row, "completed_at": self._log.runtime.now()}
-            self._log.record("ended", data=row, row=columns, fence=self._fence)
+            row = {"status": status, "error": error, "completed_at": self._log.runtime.now()}
+            self._log.record(SessionEnded(status, error), row=row, fence=self._fence)
 
     @property
     def _fence(self) -> int | None:

@@ -17,6 +17,7 @@ from oakleaf.agent.tools.sources import ToolSource
 from oakleaf.agent.tools.tool import Tool, ToolContext
 from oakleaf.core.drafts import Draft, NewEntry
 from oakleaf.core.entries import Effects, Entry, Settings
+from oakleaf.core.facts import TurnStarted
 from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.turns import Cursor, OpenCall
@@ -130,7 +131,7 @@ class HostDrafts(Struct, frozen=True):
 class Recorded(Struct, frozen=True, kw_only=True):
     """What a run records beside its answers and results."""
 
-    about: Mapping[str, Any] = {}
+    about: TurnStarted = TurnStarted(0)
     """What the caller says of the turn: its trigger and its policy."""
     bucket: str = "live"
     """The bucket of the ledger that model calls are charged to."""
@@ -191,14 +192,14 @@ def local_run(
     sources: Sequence[ToolSource] = (),
     effects: Effects | None = None,
     accepts_imported: bool = False,
-    about: Mapping[str, Any] | None = None,
+    about: TurnStarted = TurnStarted(0),
 ) -> RunPolicy:
     """Return the policy of a run that calls models and runs tools of its own."""
     return RunPolicy(
         answers=Answers(models=models, options=options),
         tools=OwnTools(tools, sources, effects),
         limits=limits,
-        recorded=Recorded(about=about or {}),
+        recorded=Recorded(about=about),
         goes_on=GoesOn(accepts_imported=accepts_imported),
     )
 

@@ -21,6 +21,7 @@ from oakleaf.agent.tools.tool import Tool
 from oakleaf.core.context import Context
 from oakleaf.core.drafts import Blob
 from oakleaf.core.entries import Entry, Settings
+from oakleaf.core.facts import Fact, StoredFact
 from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.redact import Redactor
@@ -49,7 +50,6 @@ from oakleaf.log.session_list import (
 from oakleaf.log.storage import SessionStorage, storage
 from oakleaf.stores.base import (
     CommitResult,
-    Fact,
     PathSnapshot,
     QueuedInput,
     SessionDetail,
@@ -190,15 +190,15 @@ class SessionReader:
 
     # -- journal -----------------------------------------------------------------------------------
 
-    def facts_backwards(self, after: int = 0) -> Iterator[Fact]:
+    def facts_backwards(self, after: int = 0) -> Iterator[StoredFact]:
         """Yield the facts of the journal after number `after`, newest first; read in pages, as far as they are wanted."""
         return self._log.facts_backwards(after)
 
-    def facts_of_kind(self, kind: str) -> list[Fact]:
-        return self._log.store.facts_of_kind(self.session_id, kind)
+    def facts_of(self, type_: type[Fact]) -> list[StoredFact]:
+        return self._log.store.facts_of(self.session_id, type_)
 
-    def appended_entries(self, fact: Fact) -> list[Entry]:
-        """Read the entries that a fact appended; none for other kinds of facts."""
+    def appended_entries(self, fact: StoredFact) -> list[Entry]:
+        """Read the entries that the change of a fact appended; none for other facts."""
         return self._log.appended_entries(fact)
 
     def find_change(self, key: str | None) -> CommitResult | None:
@@ -444,7 +444,7 @@ class StoreReader:
         """Return what was frozen when a session started, and its state if that is stored."""
         return self._store.detail(session_id)
 
-    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[StoredFact]:
         """Return the facts of a session after number `after`."""
         return self._store.journal(session_id, after, limit)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from oakleaf.agent.cancellation import CANCEL_REQUESTED, is_run_by_task
+from oakleaf.agent.cancellation import is_run_by_task
 from oakleaf.agent.events import Emit, Event, RunResult, StopRun, fact_event, run_result
 from oakleaf.agent.limits import Limits
 from oakleaf.agent.loop import Loop, build_loop
@@ -23,6 +23,7 @@ from oakleaf.agent.policy import local_run
 from oakleaf.agent.tools.sources import ToolLike, for_one_turn, split_tools
 from oakleaf.agent.writer import Writer
 from oakleaf.core.entries import Effects, Entry, check_effects
+from oakleaf.core.facts import CancelRequested, TurnStarted
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import total
 from oakleaf.errors import InvalidOperation, SessionRunning
@@ -287,7 +288,7 @@ class EventNumbers:
 def _note(own: dict[int, Event], appended: Committed, entries: list[Entry]) -> None:
     """Add the events of an append; called on a thread of the log."""
     for fact in appended.facts:
-        own[fact.number] = fact_event(fact, entries if fact.kind == "appended" else ())
+        own[fact.number] = fact_event(fact, () if fact.first is None else entries)
 
 
 def start_run(
@@ -301,7 +302,7 @@ def start_run(
     key: str | None = None,
     options: Mapping[str, Any] | None = None,
     accept_imported: bool = False,
-    about: Mapping[str, Any] | None = None,
+    about: TurnStarted = TurnStarted(0),
     effects: Effects | None = None,
     previous: Run | None = None,
 ) -> Run:
@@ -334,7 +335,7 @@ def cancel_turn(log: Log) -> None:
     while True:
         row = log.refresh()
         if Hold(row, log.runtime).is_held or is_run_by_task(log, row):
-            log.record(CANCEL_REQUESTED, data={"turn": log.cursor.turn})
+            log.record(CancelRequested(log.cursor.turn))
             return None
         policy = local_run([], {}, Limits())
         loop = build_loop(Writer(log, policy), policy)

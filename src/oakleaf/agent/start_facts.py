@@ -1,14 +1,14 @@
-"""The data recorded when a session, a turn or a run of a turn starts: trigger, policy, model and tools.
-
-What is not known is left out.
-"""
+"""The values recorded when a session, a turn or a run of a turn starts: trigger, policy, model and tools."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from oakleaf.core.codec import from_json
+from oakleaf.core.facts import Trigger, TurnStarted
 from oakleaf.log.log import Log
 from oakleaf.models.base import Model
 from oakleaf.stores.base import SessionDetail, SessionRow
@@ -17,32 +17,32 @@ FIRST_FACT = 1
 """The number of a journal's first fact: that the session was started."""
 
 
-def turn_start_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
-    """Return the data of a turn's start that is stored with the session: context window, policy, and the trigger that
-    the session was started with, for its first turn."""
-    policy = None if detail is None else detail.policy
-    trigger = _without_empty(type=row.trigger_type, id=row.trigger_id)
-    return _without_empty(
-        trigger=None if row.turns else trigger,
-        context_window=row.context_window,
-        policy=None if policy is None else from_json(policy),
+def turn_start(about: TurnStarted, row: SessionRow, detail: SessionDetail | None) -> TurnStarted:
+    """Return the start of a turn with the values stored with the session: context window, policy, and for the first
+    turn the trigger of the session."""
+    policy = None if detail is None or detail.policy is None else from_json(detail.policy)
+    trigger = None if row.turns or row.trigger_type is None else Trigger(row.trigger_type, row.trigger_id)
+    return replace(
+        about,
+        trigger=about.trigger or trigger,
+        context_window=row.context_window if about.context_window is None else about.context_window,
+        policy=(policy or None) if about.policy is None else about.policy,
     )
 
 
-def queued_turn_data(log: Log) -> dict[str, Any]:
-    """Return the data of a turn that a worker will run: the session's model and tools. The worker adds its own later."""
+def queued_turn_start(about: TurnStarted, log: Log) -> TurnStarted:
+    """Return the start of a turn that a worker will run: with the session's model and tools. The worker adds its own later."""
     row, detail = log.store.session_with_detail(log.session_id)
-    own = _without_empty(model=row.model, tool_names=list(row.tool_names))
-    return {**turn_start_data(row, detail), **own}
+    return replace(turn_start(about, row, detail), model=row.model, tool_names=row.tool_names)
 
 
-def runner_data(models: Sequence[Model], options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the data of the process that runs or resumes a turn, which may have another model.
+def runner_fields(models: Sequence[Model], options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the fields of a start or a resumption that the process decides, which may have another model.
 
     Its tools are not repeated here: the settings on the path name them.
     """
     model = models[0].model if models else None
-    return _without_empty(model=model, options=options)
+    return {"model": model, "options": dict(options or {}) or None}
 
 
 def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
@@ -59,20 +59,22 @@ def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any
 
 def is_one_shot_turn(log: Log) -> bool:
     """Whether the open turn was sent as the only one of its session."""
-    return bool(_turn_start(log).get("one_shot"))
+    started = _turn_start(log)
+    return started is not None and started.one_shot
 
 
 def turn_limits(log: Log) -> dict[str, Any] | None:
     """Return the limits that the open turn was sent with."""
-    return _turn_start(log).get("limits")
+    started = _turn_start(log)
+    return None if started is None else started.limits
 
 
-def _turn_start(log: Log) -> dict[str, Any]:
-    """Return the data that the open turn was started with."""
-    for fact in log.facts_backwards():
-        if fact.kind == "turn_started":
-            return fact.data if fact.data["turn"] == log.cursor.turn else {}
-    return {}
+def _turn_start(log: Log) -> TurnStarted | None:
+    """Return how the open turn started."""
+    for stored in log.facts_backwards():
+        if isinstance(fact := stored.fact, TurnStarted):
+            return fact if fact.turn == log.cursor.turn else None
+    return None
 
 
 def _without_empty(**data: Any) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from oakleaf.agent.writer import Writer
 from oakleaf.core.context import merge_options
 from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Effects
+from oakleaf.core.facts import TaskStarted
 from oakleaf.core.messages import Message
 from oakleaf.core.turns import Cursor
 from oakleaf.errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
@@ -134,9 +135,10 @@ def task_id(log: Log, key: str, since: int = 0) -> str:
     The id recorded after fact `since`, because a copy of a session has its own children; otherwise derived from the key.
     """
     name = _task_name(log, key)
-    for fact in log.facts_backwards(since):
-        if fact.kind == "task_started" and fact.data.get("task") == name:
-            return str(fact.data["child"])
+    for stored in log.facts_backwards(since):
+        match stored.fact:
+            case TaskStarted(child=child, task=task) if task == name:
+                return child
     return f"ses_{sha256(key.encode()).hexdigest()[:20]}"
 
 
@@ -170,8 +172,7 @@ def _find_or_start(
         )
     log.runtime.redactor.check_name(agent, "agent")
     # Recorded in the parent before it exists: a child can be missing, but never unknown.
-    data = {"child": child_id, "seq": log.leaf.seq, "task": _task_name(log, key)}
-    started = log.record("task_started", data=data)
+    started = log.record(TaskStarted(child_id, log.leaf.seq, _task_name(log, key)))
     parent, now = log.store.session(log.session_id), log.runtime.now()
     written = build_entries(
         Cursor(), [Draft(seed) for seed in seeds], now, seed=True, redactor=log.runtime.redactor

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from oakleaf.agent.call_status import CallPosition, CallStatus, read_call_status
 from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, has_left_paths, reused_result
@@ -33,6 +34,7 @@ from oakleaf.agent.tools.tool import (
 from oakleaf.agent.writer import Record, Writer, cancel_all, run_uncancelled
 from oakleaf.core.drafts import Blob, Draft
 from oakleaf.core.entries import PARTIAL, Effects
+from oakleaf.core.facts import ApprovalRequested, CallKey, TaskWaits, ToolCallsStarted
 from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, tool_result
 from oakleaf.core.state import State
 from oakleaf.core.tool_definitions import ToolSet, ToolSpec, define_tools
@@ -232,12 +234,12 @@ class ToolRunner:
 
     async def _request_approval(self, call: OpenCall, earlier: EarlierCall | None) -> Event:
         """Record that a person is asked about a call, and about which earlier one, if that is why."""
-        data: dict[str, Any] = {"seq": call.seq, "index": call.index}
         about = call_data(call)
         if earlier is not None:
-            data["earlier"] = earlier.reference
             about["earlier"] = earlier_data(earlier)
-        await self.writer.record(Record("approval_requested", data, only_at_leaf=True))
+        reference = None if earlier is None else earlier.reference
+        requested = ApprovalRequested(call.seq, call.index, reference)
+        await self.writer.record(Record(requested, only_at_leaf=True))
         return Event("session:approval_requested", about, self.writer.journal_number)
 
     async def _store_result(self, call: OpenCall, message: Message) -> Event:
@@ -264,10 +266,9 @@ class ToolRunner:
     async def _store_approval(self, call: OpenCall, approval: PendingApproval) -> Event:
         """Record what the call waits for: the session and the call that the person decides about."""
         self.writer.own_answers.discard(call.seq)  # from now on as if an earlier process had started it
-        position = {"seq": call.seq, "index": call.index}
-        task_call = {"session": approval.session_id, "call": _call_key(approval)}
-        await self.writer.record(Record("task_waits", position | task_call, only_at_leaf=True))
-        data = {**call_data(approval), "session_id": approval.session_id, "task_of": _call_key(call)}
+        waits = TaskWaits(call.seq, call.index, approval.session_id, _call_key(approval))
+        await self.writer.record(Record(waits, only_at_leaf=True))
+        data = {**call_data(approval), "session_id": approval.session_id, "task_of": asdict(_call_key(call))}
         if approval.earlier is not None:
             data["earlier"] = earlier_data(approval.earlier)
         return Event("session:approval_requested", data, self.writer.journal_number)
@@ -316,7 +317,7 @@ class ToolRunner:
                 return call, tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
         if not was_started:
             # Not part of the answer's commit: it needed an approval, or another process made the answer.
-            await self.writer.record(Record("calls_started", {"seq": call.seq, "indexes": [call.index]}))
+            await self.writer.record(Record(ToolCallsStarted(call.seq, (call.index,))))
             self._emit(Event("session:calls_started", {}, self.writer.journal_number))
         return call, await self._run(tool, context)
 
@@ -384,8 +385,8 @@ def hidden_result(call: ToolCall, *, may_have_run: bool) -> Message:
     return tool_result(call.id, hidden, error=True, outcome=outcome)
 
 
-def _call_key(call: OpenCall) -> dict[str, Any]:
-    return {"seq": call.seq, "index": call.index, "call_id": call.call.id, "name": call.call.name}
+def _call_key(call: OpenCall) -> CallKey:
+    return CallKey(call.seq, call.index, call.call.id, call.call.name)
 
 
 def is_unsafe(tool: Tool, call: OpenCall) -> bool:
@@ -402,7 +403,7 @@ def earlier_data(call: EarlierCall) -> dict[str, Any]:
         "outcome": "unknown" if result is None else result.outcome,
     }
     return {
-        **call.reference,
+        **asdict(call.reference),
         "name": call.call.name,
         "arguments": call.call.arguments,
         "at": call.at,
@@ -412,4 +413,4 @@ def earlier_data(call: EarlierCall) -> dict[str, Any]:
 
 def call_data(call: OpenCall) -> dict[str, Any]:
     """Return a call as events contain it."""
-    return {**_call_key(call), "arguments": call.call.arguments}
+    return {**asdict(_call_key(call)), "arguments": call.call.arguments}

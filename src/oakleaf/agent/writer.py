@@ -17,8 +17,18 @@ from msgspec.structs import asdict, replace
 
 from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
 from oakleaf.agent.policy import RunPolicy
-from oakleaf.core.drafts import CLOSING, Draft, ExtraFact, NewEntry
+from oakleaf.core.drafts import CLOSING, Draft, NewEntry
 from oakleaf.core.entries import PARTIAL, Entry, Settings
+from oakleaf.core.facts import (
+    Fact,
+    ModelCallDropped,
+    Refusal,
+    TurnEnded,
+    TurnLeft,
+    TurnRefused,
+    TurnResumed,
+    TurnStarted,
+)
 from oakleaf.core.messages import Message
 from oakleaf.core.prompt_path import PromptPath
 from oakleaf.core.tree import Leaf
@@ -53,7 +63,7 @@ class Append(Struct, frozen=True):
     """None: the start of the model call that comes next, if one does."""
     replaces_call: bool = False
     row: Mapping[str, Any] | None = None
-    data: Mapping[str, Any] | None = None
+    about: TurnStarted | TurnEnded | None = None
     starts: Sequence[int] = ()
     """The indexes of an answer's tool calls that start at once."""
     takes: int | None = None
@@ -65,8 +75,7 @@ class Append(Struct, frozen=True):
 class Record(Struct, frozen=True):
     """A fact without entries, and what is written with it."""
 
-    kind: str
-    data: Mapping[str, Any] | None = None
+    fact: Fact
     row: Mapping[str, Any] | None = None
     calls: Sequence[Call] = ()
     replaces_call: bool = False
@@ -310,19 +319,19 @@ class Writer:
         self.model_calls |= _by_id(record.calls)
         self.journal_number = committed.fact_number
 
-    async def withdraw_turn(self, data: Mapping[str, Any]) -> None:
+    async def withdraw_turn(self, error: Refusal) -> None:
         """Move back before the input of the open turn, which a limit refuses, and record why."""
         turn = self.log.cursor.turn
-        refused = ExtraFact("turn_refused", {"turn": turn, **data})
+        refused = TurnRefused(error, turn)
         self.journal_number = await self.run_blocking(self.log.withdraw, turn, refused, self.lease.fence)
         await self.load()
 
-    async def record_resumed(self, data: Mapping[str, Any]) -> None:
+    async def record_resumed(self, resumed: TurnResumed) -> None:
         """Record that this run resumes the open turn, and announce the model call that comes next."""
         model, is_next = self._first_model, isinstance(next_action(self.path), CallModel)
         announces = model is not None and is_next and self.recorded.announces
         calls = [self.announce_call(model)] if announces and model is not None else []
-        await self.record(Record("turn_resumed", data, self.running_row(), calls, only_at_leaf=True))
+        await self.record(Record(resumed, self.running_row(), calls, only_at_leaf=True))
 
     def running_row(self) -> dict[str, Any]:
         """Return the columns of a session whose turn this run starts or resumes; the model is the latest turn's."""
@@ -332,8 +341,8 @@ class Writer:
 
     async def record_waiting(self) -> None:
         """Record that the open turn waits for a person."""
-        queue = None if self.recorded.queue is None else {"queue": self.recorded.queue}
-        await self.record(Record("waiting", queue, {"status": "waiting"}))
+        left = TurnLeft(self.log.cursor.turn, "waiting", queue=self.recorded.queue)
+        await self.record(Record(left, {"status": "waiting"}))
 
     async def is_cancel_requested(self) -> bool:
         """Whether a person cancelled the open turn before this run took it."""
@@ -401,7 +410,7 @@ class Writer:
         """Take a call that this run announced and did not make out of the ledger again."""
         if self.model_calls.pop(call_id, None) is None:
             return  # the commit that was to announce it failed
-        await self.record(Record("call_dropped", {"call_id": call_id}, drops_call=call_id))
+        await self.record(Record(ModelCallDropped(call_id), drops_call=call_id))
 
     async def price(self, model: Model, usage: Usage | None, units: Mapping[str, int] | None) -> Price | None:
         """Return what a call cost; on a thread if the table of prices is asked, which takes a while to load."""

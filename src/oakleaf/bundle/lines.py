@@ -12,11 +12,12 @@ from msgspec import Raw, Struct
 from msgspec.structs import asdict
 
 from oakleaf.core.drafts import NewEntry
+from oakleaf.core.facts import NO_FIELDS, StoredFact
 from oakleaf.core.messages import Role
-from oakleaf.core.tree import Branch
+from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call
-from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from oakleaf.stores.base import QueuedInput, SessionDetail, SessionRow, StoredEntry
 
 _to_row = converter(SessionRow)
 
@@ -81,7 +82,9 @@ class FactLine(Line, frozen=True, tag="fact"):
     kind: str
     at: int
     key: str | None = None
-    data: dict[str, Any] = {}
+    leaf: Leaf | None = None
+    first: int | None = None
+    body: Raw = NOTHING
 
 
 class QueuedLine(Line, frozen=True, tag="queued"):
@@ -207,12 +210,14 @@ def entry_of(line: EntryLine) -> StoredEntry:
     return StoredEntry(line.branch, entry)
 
 
-def fact_line(fact: Fact) -> FactLine:
-    return FactLine(fact.number, fact.kind, fact.at, fact.key, fact.data)
+def fact_line(fact: StoredFact) -> FactLine:
+    body = NOTHING if fact.body == NO_FIELDS else Raw(fact.body)
+    return FactLine(fact.number, fact.kind, fact.at, fact.key, fact.leaf, fact.first, body)
 
 
-def fact_of(line: FactLine) -> Fact:
-    return Fact(line.number, line.kind, line.key, line.data, line.at)
+def fact_of(line: FactLine) -> StoredFact:
+    body = bytes(line.body) or NO_FIELDS
+    return StoredFact(line.number, line.kind, line.key, line.at, body, line.leaf, line.first)
 
 
 def queued_line(queued: QueuedInput) -> QueuedLine:

@@ -38,12 +38,13 @@ from oakleaf.bundle.lines import (
     session_of,
 )
 from oakleaf.bundle.write import PROGRESS_INTERVAL, OnProgress, TransferProgress, write_error
+from oakleaf.core.facts import StoredFact
 from oakleaf.core.tool_definitions import MIME as TOOLS_MIME
 from oakleaf.core.typed_json import json_decoder
 from oakleaf.core.usage import MAX_COUNT, Call
 from oakleaf.errors import InvalidBundle, NewerFormat, PrereleaseFormat
 from oakleaf.log.integrity import IntegrityError, check_export
-from oakleaf.stores.base import Fact, StoredEntry
+from oakleaf.stores.base import StoredEntry
 from oakleaf.stores.transfer import BlobReferences, BlobStream, SessionExport, SessionExports, hash_inherited
 
 MAX_HEADER = 64 * 1024
@@ -183,7 +184,7 @@ class BundleReader:
             self.counts.calls += 1
             yield line.call
 
-    def _facts(self) -> Iterator[Fact]:
+    def _facts(self) -> Iterator[StoredFact]:
         for line in self._lines_of(FactLine):
             self.counts.facts += 1
             yield fact_of(line)

@@ -59,13 +59,13 @@ class Redaction:
     def dumps(self, dumps: Iterable[SessionExport]) -> Iterator[SessionExport]:
         for dump in dumps:
             row = self._row(dump.row)
-            hide, links = self.redactor.redact_json, rename_links(dump.facts, self._sessions, is_root=False)
+            links = rename_links(dump.facts, self._sessions, is_root=False)
             changed = replace(
                 dump,
                 row=row,
                 detail=self._detail(dump.detail),
                 entries=self._entries(dump),
-                facts=(replace(fact, data=hide(fact.data)) for fact in links),
+                facts=(replace(fact, body=self._fact_body(fact.body)) for fact in links),
                 inbox=(replace(each, body=self._body("message", each.body)) for each in dump.inbox),
             )
             yield with_owner(changed, row.session_id)
@@ -134,6 +134,13 @@ class Redaction:
         if isinstance(payload, Unknown):
             return to_json(self.redactor.redact_json(from_json(body)), kind)
         return encode(self.redactor.redact_payload(payload))
+
+    def _fact_body(self, body: bytes) -> bytes:
+        """Redact the values of any fact; the names of the fields stay."""
+        if not self.redactor.may_contain_secret(body):
+            return body
+        values = {name: self.redactor.redact_json(value) for name, value in from_json(body).items()}
+        return to_json(values, "a fact")
 
     def _summary_body(self, payload: Payload) -> bytes:
         """Replace the entry id it refers to, which has changed."""

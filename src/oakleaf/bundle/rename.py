@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from oakleaf.stores.base import Fact
+from oakleaf.core.codec import to_json
+from oakleaf.core.facts import Started, StoredFact, TaskDecided, TaskStarted, TaskWaits, kind_of
 from oakleaf.stores.transfer import SessionExport
 
 LINKS = {
-    "started": "parent",
-    "task_started": "child",
-    "task_waits": "session",
-    "task_decided": "session",
+    kind_of(Started): "parent",
+    kind_of(TaskStarted): "child",
+    kind_of(TaskWaits): "session",
+    kind_of(TaskDecided): "session",
 }
 """The facts that name another session, and the field that does."""
 
@@ -61,11 +62,12 @@ def with_owner(dump: SessionExport, session_id: str) -> SessionExport:
     return replace(dump, branches=branches)
 
 
-def rename_links(facts: Iterable[Fact], names: IdMap, *, is_root: bool) -> Iterator[Fact]:
-    """Rename the sessions in facts, except the origin of a root."""
+def rename_links(facts: Iterable[StoredFact], names: IdMap, *, is_root: bool) -> Iterator[StoredFact]:
+    """Rename the sessions in facts, except the origin of a root. Fields of a newer format stay."""
     for fact in facts:
-        data = fact.data
-        link = LINKS.get(fact.kind, "")
-        if isinstance(data.get(link), str) and not (is_root and fact.kind == "started"):
-            data = {**data, link: names[data[link]]}
-        yield fact if data is fact.data else replace(fact, data=data)
+        link = LINKS.get(fact.kind)
+        if link is not None and not (is_root and fact.number == 1):
+            values = fact.data
+            if isinstance(values.get(link), str):
+                fact = replace(fact, body=to_json({**values, link: names[values[link]]}, "a fact"))
+        yield fact

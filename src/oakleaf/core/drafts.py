@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Container, Sequence
-from typing import Any
 
 from msgspec import Struct
 
@@ -23,6 +22,7 @@ from oakleaf.core.codec import (
 )
 from oakleaf.core.entries import PARTIAL, Entry, Evidence, Note, Payload, Settings, is_internal, kind_of
 from oakleaf.core.evidence import move_evidence, redact_evidence
+from oakleaf.core.facts import TurnEnded, TurnStarted, TurnStatus
 from oakleaf.core.media import (
     MEDIA_MARK,
     digests_in,
@@ -37,7 +37,11 @@ from oakleaf.core.redact import MIN_GITHUB_LENGTH, Redactor
 from oakleaf.core.turns import ENDED_BY_TOOL, Cursor, advance
 
 # The status of a turn by the finish of its closing answer, where the model did not write that answer.
-_STATUS_BY_FINISH = {"cancelled": "cancelled", PARTIAL: "interrupted", "error": "failed"}
+_STATUS_BY_FINISH: dict[str, TurnStatus] = {
+    "cancelled": "cancelled",
+    PARTIAL: "interrupted",
+    "error": "failed",
+}
 
 
 class Blob(Struct, frozen=True, gc=False):
@@ -96,11 +100,6 @@ class NewEntry(Struct, frozen=True, gc=False):
         )
 
 
-class ExtraFact(Struct, frozen=True, gc=False):
-    kind: str
-    data: dict[str, Any] = {}
-
-
 class EntryBatch(Struct, frozen=True, gc=False):
     """Entries ready to be stored: with their blobs, facts and the cursor after them."""
 
@@ -108,7 +107,7 @@ class EntryBatch(Struct, frozen=True, gc=False):
     payloads: tuple[Payload, ...]
     blobs: tuple[Blob, ...]
     cursor: Cursor
-    facts: tuple[ExtraFact, ...]
+    facts: tuple[TurnStarted | TurnEnded, ...]
 
 
 CLOSING = Draft(assistant("(ended by a tool)"), finish=ENDED_BY_TOOL)
@@ -122,7 +121,7 @@ def build_entries(
     entries: list[NewEntry] = []
     payloads: list[Payload] = []
     blobs: dict[str, Blob] = {}
-    facts: list[ExtraFact] = []
+    facts: list[TurnStarted | TurnEnded] = []
     waiting = deque(drafts)
     while waiting or (entries and cursor.ends_turn and cursor.is_ended_by_tool):
         if cursor.ends_turn and cursor.is_ended_by_tool and (not waiting or _is_input(waiting[0])):
@@ -156,10 +155,9 @@ def build_entries(
         )
         payloads.append(payload)
         if turn == after.seq:
-            facts.append(ExtraFact("turn_started", {"turn": turn}))
+            facts.append(TurnStarted(turn))
         if cursor.turn and not after.turn:
-            status = _STATUS_BY_FINISH.get(finish or "", "completed")
-            facts.append(ExtraFact("turn_ended", {"turn": cursor.turn, "status": status}))
+            facts.append(TurnEnded(cursor.turn, _STATUS_BY_FINISH.get(finish or "", "completed")))
         cursor = after.with_id(entry_id)
     return EntryBatch(tuple(entries), tuple(payloads), tuple(blobs.values()), cursor, tuple(facts))
 

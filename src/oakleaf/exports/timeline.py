@@ -1,8 +1,7 @@
 """Reconstruct times that entries do not hold: when calls started, when turns ended, and where tasks began.
 
 Reads the journal and the ledger. Every time comes from the clock of the host that wrote it, so an earlier event may have a
-later time; callers that draw them side by side must adjust. A journal may come from an untrusted bundle: a fact without
-the fields of its kind is skipped. Knows no format.
+later time; callers that draw them side by side must adjust. Knows no format.
 """
 
 from __future__ import annotations
@@ -10,33 +9,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 
-import msgspec
 from msgspec import Struct
 
+from oakleaf.core.facts import (
+    ModelCallStarted,
+    StoredFact,
+    TaskStarted,
+    ToolCallsStarted,
+    TurnEnded,
+    TurnLeft,
+)
 from oakleaf.core.redact import Redactor
-from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call
-from oakleaf.stores.base import Fact
-
-
-class _Facts(Struct, frozen=True):
-    """All fields of the facts read here."""
-
-    branch: int | None = None
-    turn: int | None = None
-    seq: int = 0
-    indexes: tuple[int, ...] = ()
-    status: str = ""
-    error: str | None = None
-    child: str = ""
-    task: str | None = None
-
-
-_to_facts = converter(_Facts)
-
-
-_POSITION_KINDS = ("started", "appended", "moved", "turn_started", "turn_resumed")
-_USED_KINDS = frozenset((*_POSITION_KINDS, "calls_started", "call_started", "turn_ended", "task_started"))
 
 
 class TurnEnding(Struct, frozen=True):
@@ -67,40 +51,27 @@ class Timeline(Struct, frozen=True):
     """When a model was called, if the commit before does not say so; and when a call ended without an answer."""
 
 
-def build_timeline(facts: Iterable[Fact], calls: Iterable[Call], redactor: Redactor | None) -> Timeline:
-    """Build the timeline. A fact without a branch or turn belongs to the last one named."""
+def build_timeline(facts: Iterable[StoredFact], calls: Iterable[Call], redactor: Redactor | None) -> Timeline:
+    """Build the timeline. A fact without a leaf or turn belongs to the last one named."""
     tools: dict[tuple[int, int, int], int] = {}
     turns: dict[tuple[int, int], TurnEnding] = {}
     tasks: dict[str, TaskStart] = {}
     models = [call.at for call in calls if call.answer_seq is None]
-    branch = turn = 0
-    for fact in facts:
-        moment = _read_fact(fact)
-        if moment is None:
-            continue
-        branch = branch if moment.branch is None else moment.branch
-        turn = turn if moment.turn is None else moment.turn
-        match fact.kind:
-            case "calls_started":
-                for index in moment.indexes:
-                    tools.setdefault((branch, moment.seq, index), fact.at)
-            case "call_started":
-                models.append(fact.at)
-            case "turn_ended":
-                error = moment.error if redactor is None else redactor.redact_json(moment.error)
-                turns[branch, turn] = TurnEnding(moment.status, error, fact.at)
-            case "task_started":
-                tasks[moment.child] = TaskStart(branch, moment.seq, moment.task)
+    branch = 0
+    for stored in facts:
+        branch = branch if stored.leaf is None else stored.leaf.branch
+        match stored.fact:
+            case ToolCallsStarted(seq=seq, indexes=indexes):
+                for index in indexes:
+                    tools.setdefault((branch, seq, index), stored.at)
+            case ModelCallStarted():
+                models.append(stored.at)
+            case TurnEnded() | TurnLeft() as end:
+                error = end.error if redactor is None else redactor.redact_json(end.error)
+                turns[branch, end.turn] = TurnEnding(end.status, error, stored.at)
+            case TaskStarted(child=child, seq=seq, task=task):
+                tasks[child] = TaskStart(branch, seq, task)
     return Timeline(tools, turns, tasks, tuple(sorted(models)))
-
-
-def _read_fact(fact: Fact) -> _Facts | None:
-    if fact.kind not in _USED_KINDS:
-        return None
-    try:
-        return _to_facts(fact.data)
-    except msgspec.ValidationError:
-        return None
 
 
 def call_start(call: Call, ready: int | None, models: tuple[int, ...]) -> int:

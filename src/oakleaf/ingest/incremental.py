@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from oakleaf.core.codec import decode, decode_evidence
 from oakleaf.core.drafts import Draft, NewEntry
+from oakleaf.core.facts import Appended, Imported, ModelCallRecorded, Moved
 from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.usage import Call
 from oakleaf.errors import IdConflict, NotFound, StaleLeaf
@@ -23,9 +24,6 @@ from oakleaf.log.runtime import Runtime
 from oakleaf.stores.base import StoreBackend
 from oakleaf.stores.transfer import blob_references
 
-FINAL = "imported"
-"""The last fact of an import."""
-MOVES = ("appended", "moved")
 MAX_ATTEMPTS = 20
 """How often a session is read again because another import of it was faster."""
 
@@ -95,9 +93,13 @@ class SessionUpdate:
 
     def _has_moved(self) -> bool:
         """Whether it was written or moved since the import, by a user or by an update that was interrupted."""
-        facts = [fact.kind for fact in self.log.store.journal(self.row.session_id)]
-        since = facts[len(facts) - facts[::-1].index(FINAL) :] if FINAL in facts else facts
-        return any(kind in MOVES for kind in since)
+        for stored in reversed(self.log.store.journal(self.row.session_id)):
+            match stored.fact:
+                case Imported():
+                    return False
+                case Appended() | Moved():
+                    return True
+        return False
 
     def _refuse_conflict(self, source_entries: list[NewEntry], has_moved: bool) -> None:
         """Raise `IdConflict` unless the session here is a prefix of the source, or if both were continued."""
@@ -140,7 +142,7 @@ class SessionUpdate:
             return
         if place.branch != self.log.leaf.branch:  # a row belongs to the branch that the session is on
             self._move_to(entry_id)
-        self.log.record("call_recorded", calls=self._new_calls(call), replaces_call=present is not None)
+        self.log.record(ModelCallRecorded(), calls=self._new_calls(call), replaces_call=present is not None)
 
     def _new_calls(self, call: Call | None) -> list[Call]:
         """Return the ledger row, under the source's id or a new one: generated ids are unique within one import only."""
@@ -151,21 +153,26 @@ class SessionUpdate:
 
     def _new_title(self) -> str | None:
         """Return the source's title if it is new and the session has no other title here."""
-        facts = self.log.store.journal(self.row.session_id)
-        imports = (fact.data.get("title") for fact in reversed(facts) if fact.kind == FINAL)
+        imports = _imports(self.log.store, self.row.session_id)
+        imported = imports[-1].title if imports else None
         title, present = self.source_row.title, self.row.title
-        return title if title != present and present in (None, next(imports, None)) else None
+        return title if title != present and present in (None, imported) else None
 
     def _end(self) -> None:
-        facts = self.staging.journal(self.row.session_id)
-        data = next(fact.data for fact in reversed(facts) if fact.kind == FINAL)
+        imported = _imports(self.staging, self.row.session_id)[-1]
         row: dict[str, Any] = {"status": self.source_row.status, "holder": None, "lease_until": None}
         row["imported_facts"] = self.log.store.session(self.row.session_id).facts + 1  # this one included
         if self.source_row.model is not None:
             row["model"] = self.source_row.model
         if (title := self._new_title()) is not None:
             row["title"] = title
-        self.log.record(FINAL, data=data, row=row)
+        self.log.record(imported, row=row)
+
+
+def _imports(store: StoreBackend, session_id: str) -> list[Imported]:
+    """Return the ends of the imports of a session, oldest first."""
+    facts = (stored.fact for stored in store.facts_of(session_id, Imported))
+    return [fact for fact in facts if isinstance(fact, Imported)]
 
 
 def _entries_with_parents(staging: StoreBackend, session_id: str) -> Iterator[tuple[Leaf, bytes, NewEntry]]:

@@ -19,6 +19,7 @@ from oakleaf.bundle.copy import as_imported, import_exports
 from oakleaf.bundle.model_addresses import ModelAddresses
 from oakleaf.core.drafts import Blob, Draft
 from oakleaf.core.entries import BranchSummary, Compaction, Note, Payload, Settings, kind_of
+from oakleaf.core.facts import Imported, ModelCallRecorded, TaskStarted
 from oakleaf.core.messages import Message, ToolResult, tool_result
 from oakleaf.core.tool_definitions import define_tools
 from oakleaf.core.tree import Leaf
@@ -33,7 +34,7 @@ from oakleaf.errors import (
     SessionTrashed,
     StaleLeaf,
 )
-from oakleaf.ingest.incremental import FINAL, append_new_entries
+from oakleaf.ingest.incremental import append_new_entries
 from oakleaf.ingest.records import START, EntryRecord, Loss, LossReport, SessionRecord, is_countable
 from oakleaf.log.labels import label
 from oakleaf.log.log import Log
@@ -216,7 +217,7 @@ class SessionBuilder:
             "tags": {"imported_from": record.tool, **self.redactor.redact_json(record.tags)},
         }
         if parent is not None:
-            parent.record("task_started", data={"child": record.session_id, "seq": parent.leaf.seq})
+            parent.record(TaskStarted(record.session_id, parent.leaf.seq))
             conversation_id = parent.store.session(parent.session_id).conversation_id
             about["relation"] = "task"
             about["parent_session"], about["parent_seq"] = parent.session_id, parent.leaf.seq
@@ -345,7 +346,7 @@ class SessionBuilder:
         except (InvalidMessage, InvalidValue) as error:
             self.losses.add("an invalid message", str(error))
             if calls:  # it was paid for anyway
-                self.log.record("call_recorded", calls=[replace(call, answer_seq=None) for call in calls])
+                self.log.record(ModelCallRecorded(), calls=[replace(call, answer_seq=None) for call in calls])
         self._count_redactions([draft])
 
     def _call(self, entry: EntryRecord, usage: Usage, after: int) -> Call:
@@ -407,11 +408,8 @@ class SessionBuilder:
         models = (entry.model for entry in reversed(record.entries) if entry.model is not None)
         if (model := next(models, None)) is not None:
             row["model"] = model
-        data: dict[str, Any] = {"tool": record.tool, "source": record.source, "losses": self.losses.counts}
         title = self.log.store.session(self.log.session_id).title
-        if title is not None:
-            data["title"] = title
-        self.log.record(FINAL, data=data, row=row)
+        self.log.record(Imported(record.tool, record.source, self.losses.counts, title), row=row)
 
 
 def _batches(entries: Sequence[EntryRecord]) -> Iterator[Sequence[EntryRecord]]:

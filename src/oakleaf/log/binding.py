@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from oakleaf.core.facts import Bound
 from oakleaf.errors import AgentBound
 from oakleaf.log.log import Log
 from oakleaf.stores.base import SessionRow
-
-BOUND = "bound"
 
 
 def bound_agent(log: Log, row: SessionRow) -> str | None:
     """Return the agent that a session is bound to. An import names an agent of elsewhere: it binds nobody here."""
     if not row.imported_facts:
         return row.agent
-    facts = log.store.facts_of_kind(row.session_id, BOUND)
-    here = [fact for fact in facts if fact.number > row.imported_facts]
-    return here[-1].data["agent"] if here else None
+    stored = log.store.facts_of(row.session_id, Bound)
+    here = [each.fact for each in stored if each.number > row.imported_facts]
+    latest = here[-1] if here else None
+    return latest.agent if isinstance(latest, Bound) else None
 
 
 def check_bound(log: Log, agent: str, *, rebind: bool = False) -> str | None:
@@ -31,5 +31,4 @@ def bind(log: Log, agent: str, *, rebind: bool = False) -> None:
     bound = check_bound(log, agent, rebind=rebind)
     if bound == agent:
         return
-    data = {"agent": agent} if bound is None else {"agent": agent, "before": bound}
-    log.record(BOUND, data=data, row={"agent": agent}, fence=log.fence)
+    log.record(Bound(agent, bound), row={"agent": agent}, fence=log.fence)

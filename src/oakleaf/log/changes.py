@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
-from oakleaf.core.codec import MAX_KEY_BYTES, check_length, check_text, to_json
-from oakleaf.core.drafts import ExtraFact, NewEntry
+from oakleaf.core.codec import MAX_KEY_BYTES, check_json, check_length, check_text, to_json
+from oakleaf.core.drafts import NewEntry
 from oakleaf.core.entries import Payload, Settings
+from oakleaf.core.facts import Fact, ToolCallsStarted, TurnEnded, TurnStarted, encode_fact, to_fact
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import MAX_COUNT, Call, check_call_text, with_known_counts
-from oakleaf.errors import InvalidArgument, InvalidCount
+from oakleaf.errors import InvalidArgument, InvalidCount, NotJson
 from oakleaf.log.runtime import Runtime
 from oakleaf.stores.base import MADE_KEY, STATUSES, is_callers_key
 
+FactType = TypeVar("FactType", bound=Fact)
+TurnFact = TurnStarted | TurnEnded
+CLOSED = ("status", "decision")
+"""The fields of facts that have a few words as values."""
 
-def check(key: str | None, data: Mapping[str, Any] | None, row: Mapping[str, Any] | None) -> None:
-    """Raise for a key, journal data or row values that not every store could keep."""
+
+def check(key: str | None, facts: Iterable[Fact | None], row: Mapping[str, Any] | None) -> None:
+    """Raise for a key, facts or row values that not every store could keep."""
     if key is not None:
         check_text(key, "key")
         check_length(key, "key", 2 * MAX_KEY_BYTES)  # that of a step is longer than the one it is made from
-    if data:
-        to_json(dict(data), "journal data")
+    for fact in facts:
+        if fact is not None and fact.__struct_fields__:
+            _check_fact(fact)
     for name, value in row.items() if row else ():
         if name == "status" and value not in STATUSES:
             raise InvalidArgument(name, value, f"one of {', '.join(STATUSES)}")
@@ -31,6 +39,28 @@ def check(key: str | None, data: Mapping[str, Any] | None, row: Mapping[str, Any
             check_text(value, name)
         elif isinstance(value, int) and not 0 <= value <= MAX_COUNT:
             raise InvalidCount(name, value)
+
+
+def _check_fact(fact: Fact) -> None:
+    try:
+        values = msgspec.to_builtins(fact)
+    except (TypeError, RecursionError) as error:
+        raise NotJson("a fact", error) from None
+    check_json(values, "a fact")
+    to_json(values, "a fact")
+
+
+def redacted_fact(fact: FactType, redactor: Redactor) -> FactType:
+    """Return the fact without secrets."""
+    if not fact.__struct_fields__ or not redactor.may_contain_secret(encode_fact(fact)[1]):
+        return fact
+    values = msgspec.to_builtins(fact)
+    hidden = {
+        name: value if name in CLOSED else redactor.redact_json(value) for name, value in values.items()
+    }
+    redacted = to_fact(type(fact), hidden)
+    assert isinstance(redacted, type(fact))
+    return redacted
 
 
 def storable_call(call: Call, redactor: Redactor) -> Call:
@@ -55,19 +85,22 @@ def new_key(runtime: Runtime) -> str:
     return MADE_KEY + runtime.new_id("")
 
 
-def with_data(facts: tuple[ExtraFact, ...], data: Mapping[str, Any] | None) -> tuple[ExtraFact, ...]:
-    """Add data to the fact that the turn started or ended."""
-    if not data:
-        return facts
-    return tuple(
-        ExtraFact(fact.kind, {**fact.data, **data}) if fact.kind in ("turn_started", "turn_ended") else fact
-        for fact in facts
-    )
+def turn_facts(facts: Iterable[TurnFact], about: TurnFact | None) -> list[TurnFact]:
+    """Return the turn facts of a batch with the fields that are known about the turn."""
+    return [_with_fields(fact, about) for fact in facts]
 
 
-def started_calls(entries: Sequence[NewEntry], indexes: Sequence[int]) -> list[ExtraFact]:
+def _with_fields(fact: TurnFact, about: TurnFact | None) -> TurnFact:
+    if isinstance(about, TurnStarted) and isinstance(fact, TurnStarted):
+        return replace(about, turn=fact.turn)
+    if isinstance(about, TurnEnded) and isinstance(fact, TurnEnded):
+        return replace(about, turn=fact.turn, status=fact.status)
+    return fact
+
+
+def started_calls(entries: Sequence[NewEntry], indexes: Sequence[int]) -> list[ToolCallsStarted]:
     """The fact that these tool calls of the last entry start with its commit."""
-    return [ExtraFact("calls_started", {"seq": entries[-1].seq, "indexes": list(indexes)})] if indexes else []
+    return [ToolCallsStarted(entries[-1].seq, tuple(indexes))] if indexes else []
 
 
 def later_call(call: Call, count: int) -> Call:
@@ -76,19 +109,15 @@ def later_call(call: Call, count: int) -> Call:
     return replace(call, after_seq=call.after_seq + count, answer_seq=answer_seq)
 
 
-def turn_status(facts: Sequence[ExtraFact]) -> dict[str, Any]:
+def turn_status(facts: Sequence[TurnFact]) -> dict[str, Any]:
     """The row's status after these facts: running after an input, failed or cancelled after a turn that ended so, else idle."""
-    if not facts:
-        return {}
-    last = facts[-1]
-    status = "running" if last.kind == "turn_started" else last.data["status"]
-    row = {
-        "status": status if status in ("running", "failed", "cancelled") else "idle",
-        "error": last.data.get("error"),
-    }
+    row: dict[str, Any] = {}
     for fact in facts:
-        if fact.kind == "turn_started":
-            row["completed_at"] = None
+        if isinstance(fact, TurnStarted):
+            row |= {"status": "running", "error": None, "completed_at": None}
+        else:
+            status = fact.status if fact.status in ("failed", "cancelled") else "idle"
+            row |= {"status": status, "error": fact.error}
     return row
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import ImportAccepted, StoredFact, kind_of
 from oakleaf.core.tree import Leaf
 from oakleaf.log.log import Log
-from oakleaf.stores.base import Fact, StoreBackend
+from oakleaf.stores.base import StoreBackend
 
-ACCEPTED = "import_accepted"
-"""The fact that somebody here accepted what an import left open. One that came with an import accepts nothing."""
 MAX_FORKS = 1_000
 """Parents that are looked at: a forged ring of forks must end too."""
 PAGE = 256
@@ -71,7 +70,8 @@ def has_foreign_detail(log: Log) -> bool:
 def is_accepted(log: Log) -> bool:
     """Whether somebody accepted, in this store, what the session's import left open."""
     imported = log.store.session(log.session_id).imported_facts
-    return any(fact.kind == ACCEPTED for fact in _facts(log.store, log.session_id, imported))
+    accepted = kind_of(ImportAccepted)
+    return any(fact.kind == accepted for fact in _facts(log.store, log.session_id, imported))
 
 
 def first_seq_after(store: StoreBackend, session_id: str, number: int, branch: int) -> float:
@@ -79,13 +79,12 @@ def first_seq_after(store: StoreBackend, session_id: str, number: int, branch: i
     if not number:
         return 0
     for fact in _facts(store, session_id, number):
-        is_position = fact.key is not None and fact.data.get("branch") == branch
-        if is_position and isinstance(first := fact.data.get("first"), int):
-            return first
+        if fact.leaf is not None and fact.leaf.branch == branch and fact.first is not None:
+            return fact.first
     return float("inf")
 
 
-def _facts(store: StoreBackend, session_id: str, after: int) -> Iterator[Fact]:
+def _facts(store: StoreBackend, session_id: str, after: int) -> Iterator[StoredFact]:
     while page := store.journal(session_id, after, PAGE):
         yield from page
         after = page[-1].number

@@ -7,7 +7,6 @@ memory. It is used by `verify` over a store and by bundles in both directions. I
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import NoneType
 
 import msgspec
 from msgspec.structs import asdict, astuple, replace
@@ -15,6 +14,20 @@ from msgspec.structs import asdict, astuple, replace
 from oakleaf.core.codec import chain_id, check_json, check_length, check_text, decode, from_json
 from oakleaf.core.drafts import NewEntry
 from oakleaf.core.entries import Note, Payload, Settings, Unknown, is_internal
+from oakleaf.core.facts import (
+    Appended,
+    ModelCallFailed,
+    Moved,
+    RunnerEnded,
+    SessionEnded,
+    Started,
+    StoredFact,
+    TurnEnded,
+    TurnLeft,
+    TurnResumed,
+    TurnStarted,
+    kind_of,
+)
 from oakleaf.core.ids import check_id
 from oakleaf.core.media import extract_blobs, has_inline_bytes, may_hold_bytes
 from oakleaf.core.messages import Message
@@ -23,9 +36,8 @@ from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import MAX_COUNT, Call, Totals, add, check_call, total
 from oakleaf.errors import InvalidId, OakleafError
-from oakleaf.log.fact_shapes import check_shape
 from oakleaf.log.new_session import INDEXED_COLUMNS
-from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow, StoredEntry
+from oakleaf.stores.base import QueuedInput, SessionDetail, SessionRow, StoredEntry
 from oakleaf.stores.transfer import SessionExport
 
 MAX_SEQ = 2**32 - 1
@@ -366,7 +378,7 @@ class SessionWalker:
                     f"call {call.call_id}", f"its answer {call.branch}:{call.answer_seq} is not an answer"
                 )
 
-    def facts(self, facts: Iterable[Fact]) -> Iterator[Fact]:
+    def facts(self, facts: Iterable[StoredFact]) -> Iterator[StoredFact]:
         count = 0
         for fact in facts:
             count += 1
@@ -380,26 +392,31 @@ class SessionWalker:
             self.report("journal", f"it has {count} facts, the row says {self.row.facts}")
         self._journal.finish()
 
-    def _check_fact(self, fact: Fact) -> bool:
-        """Check one fact alone, and return whether what it says can be compared with the entries."""
-        where, data, branches = f"fact {fact.number}", fact.data, []
+    def _check_fact(self, stored: StoredFact) -> bool:
+        """Check one fact alone, and return whether the fact can be compared with the entries."""
+        where, leaf = f"fact {stored.number}", stored.leaf
         try:
-            check_text(fact.kind, "kind")
-            check_text(fact.key, "key")
-            check_json(data, "its data")
-            check_shape(fact.kind, data)
-            if fact.key is not None and next(iter(data), None) == "branch":
-                branches.append(data["branch"])
-            if fact.kind == "moved" and "from" in data:
-                branch, _ = data["from"]
-                branches.append(branch)
-        except (OakleafError, msgspec.ValidationError, TypeError, ValueError) as error:
+            check_text(stored.kind, "kind")
+            check_text(stored.key, "key")
+            values = from_json(stored.body)
+            check_json(values, "its body")
+            fact = stored.fact
+        except OakleafError as error:
             self.report(where, str(error))
             return False
-        self._check_count(where, fact.at)
-        if self.is_complete and not all(
-            type(branch) is int and branch in self.branches for branch in branches
-        ):
+        except INVALID_JSON as error:
+            self.report(where, f"it cannot be read: {error}")
+            return False
+        if not isinstance(values, dict) or b"\n" in stored.body:
+            self.report(where, "its body is not a JSON object on one line")
+            return False
+        self._check_count(where, stored.at)
+        branches = [] if leaf is None else [leaf.branch]
+        branches += [fact.origin[0]] if isinstance(fact, Moved) else []
+        if stored.first is not None and leaf is None:
+            self.report(where, "it names entries, yet no leaf")
+            return False
+        if self.is_complete and not all(branch in self.branches for branch in branches):
             self.report(where, "it names a branch that does not exist")
             return False
         return True
@@ -457,33 +474,43 @@ class JournalFold:
         self._report = report
         self._tails: dict[int, int] = {}
         self._leaf = Leaf(0, 0)
-        self._turn_facts: list[tuple[str, int]] = []
+        self._turn_facts: list[tuple[type[TurnStarted] | type[TurnEnded], int]] = []
         """The starts and ends of turns that the facts after the latest append must record, last first."""
         self._differs = False
         self._end: tuple[str, str | None] | None = None
         """The status and the error that the latest end of a turn or session recorded; None after what may change them."""
 
-    def add(self, fact: Fact) -> None:
+    def add(self, stored: StoredFact) -> None:
         if self._differs:
             return
-        if fact.kind in ("turn_ended", "ended"):
-            self._end = fact.data.get("status", ""), fact.data.get("error")
-        elif fact.kind in ("turn_started", "turn_resumed", "moved", "interrupted", "call_failed"):
-            self._end = None
-        where = f"fact {fact.number}"
+        fact = stored.fact
+        match fact:
+            case TurnEnded() | TurnLeft() | SessionEnded():
+                self._end = fact.status, fact.error
+            case TurnStarted() | TurnResumed() | Moved() | RunnerEnded() | ModelCallFailed():
+                self._end = None
+        where = f"fact {stored.number}"
         if self._turn_facts:
-            self._check_turn_fact(where, fact)
-        elif fact.number == 1:
-            self._check_start(where, fact)
-        elif next(iter(fact.data), None) in ("branch", "first", "last"):
-            self._check_change(where, fact)
+            self._check_turn_fact(where, stored)
+        elif stored.number == 1:
+            self._check_start(where, stored)
+        elif stored.leaf is not None:
+            self._check_change(where, stored, stored.leaf)
 
-    def _check_start(self, where: str, fact: Fact) -> None:
-        row, number = self._row, fact.data.get("branch")
-        origin = (fact.data.get("relation"), fact.data.get("parent"))
-        branch = self._branches[number] if type(number) is int and number in self._own else None
-        if fact.kind != "started" or fact.key is None or branch is None or "first" in fact.data:
-            self._differ(where, f"it should say that the session started on a branch of its own: {fact.kind}")
+    def _check_start(self, where: str, stored: StoredFact) -> None:
+        row, fact, leaf = self._row, stored.fact, stored.leaf
+        branch = self._branches[leaf.branch] if leaf is not None and leaf.branch in self._own else None
+        origin = (fact.relation, fact.parent) if isinstance(fact, Started) else ("", "")
+        if (
+            origin == ("", "")
+            or stored.key is None
+            or branch is None
+            or leaf is None
+            or stored.first is not None
+        ):
+            self._differ(
+                where, f"it should say that the session started on a branch of its own: {stored.kind}"
+            )
         elif row.relation != "import" and origin != (row.relation, row.parent_session):
             self._differ(where, f"it says {origin}, the row {(row.relation, row.parent_session)}")
         elif row.parent_session is None and row.parent_seq is not None:
@@ -493,74 +520,76 @@ class JournalFold:
         ):  # a session that holds a lab run is a replay of no single session
             self._differ(where, f"the session left its parent at {branch.parent_seq}, not {row.parent_seq}")
         else:
-            self._check_change(where, fact)
+            self._check_change(where, stored, leaf)
 
-    def _check_turn_fact(self, where: str, fact: Fact) -> None:
-        kind, seq = self._turn_facts.pop()
-        turn = fact.data.get("turn")
-        is_turn = turn == seq if kind == "turn_started" else type(turn) is int and 0 < turn <= seq
-        if fact.key is not None or fact.kind != kind or not is_turn or next(iter(fact.data)) != "turn":
-            self._differ(where, f"it should record {kind} for entry {seq}, it is {fact.kind} of turn {turn}")
+    def _check_turn_fact(self, where: str, stored: StoredFact) -> None:
+        type_, seq = self._turn_facts.pop()
+        fact = stored.fact
+        turn = fact.turn if isinstance(fact, type_) else 0
+        is_turn = turn == seq if type_ is TurnStarted else 0 < turn <= seq
+        if stored.key is not None or not is_turn:
+            problem = f"it should record {kind_of(type_)} for entry {seq}, it is {stored.kind} of turn {turn}"
+            self._differ(where, problem)
 
-    def _check_change(self, where: str, fact: Fact) -> None:
-        number, first, last = (fact.data.get(name) for name in ("branch", "first", "last"))
-        branch = self._branches.get(number) if type(number) is int else None
-        if branch is None or type(last) is not int or type(first) not in (int, NoneType) or fact.key is None:
-            self._differ(where, f"{number}:{last}, which it names, does not exist: a branch was removed")
+    def _check_change(self, where: str, stored: StoredFact, leaf: Leaf) -> None:
+        fact, first, branch = stored.fact, stored.first, self._branches.get(leaf.branch)
+        if branch is None or stored.key is None:
+            self._differ(where, f"{leaf}, which it names, does not exist: a branch was removed")
             return
-        after = Leaf(branch.branch, last)
-        if not branch.parent_seq <= last <= branch.tail:
-            self._differ(where, f"entry {after}, which it names, does not exist: entries were removed")
-        elif fact.number == 1:
-            self._append(where, fact, branch, branch.parent_seq + 1, last)
-        elif fact.kind == "moved" and fact.data.get("from") != [*astuple(self._leaf)]:
+        if not branch.parent_seq <= leaf.seq <= branch.tail:
+            self._differ(where, f"entry {leaf}, which it names, does not exist: entries were removed")
+        elif stored.number == 1:
+            self._append(where, stored, branch, branch.parent_seq + 1)
+        elif isinstance(fact, Moved) and fact.origin != astuple(self._leaf):
             self._differ(
-                where, f"it moved from {fact.data.get('from')}, the facts before it end at {self._leaf}"
+                where, f"it moved from {Leaf(*fact.origin)}, the facts before it end at {self._leaf}"
             )
-        elif first is not None and fact.kind not in ("appended", "moved"):
-            self._differ(where, f"{fact.kind} appends no entries, yet it names {number}:{first}")
+        elif first is not None and not isinstance(fact, Appended | Moved):
+            self._differ(where, f"{stored.kind} appends no entries, yet it names {leaf.branch}:{first}")
         elif first is not None:
-            self._check_place(where, fact, branch, first)
-            self._append(where, fact, branch, first, last)
-        elif fact.kind != "moved" and after != self._leaf:
-            self._differ(where, f"it was recorded at {after}, the facts before it end at {self._leaf}")
-        self._leaf = after
+            self._check_place(where, stored, branch, first)
+            self._append(where, stored, branch, first)
+        elif not isinstance(fact, Moved) and leaf != self._leaf:
+            self._differ(where, f"it was recorded at {leaf}, the facts before it end at {self._leaf}")
+        self._leaf = leaf
 
-    def _check_place(self, where: str, fact: Fact, branch: Branch, first: int) -> None:
+    def _check_place(self, where: str, stored: StoredFact, branch: Branch, first: int) -> None:
         """Check that an append follows the leaf: on its branch, or on a new one that begins there."""
         is_new = branch.branch not in self._tails
         before = (branch.parent, branch.parent_seq) if is_new else (branch.branch, first - 1)
-        if fact.kind == "appended" and before != astuple(self._leaf):
+        if isinstance(stored.fact, Appended) and before != astuple(self._leaf):
             place = f"{branch.branch}:{first}"
             self._differ(
                 where, f"it appended {place}, which does not follow {self._leaf}: facts were removed"
             )
 
-    def _append(self, where: str, fact: Fact, branch: Branch, first: int, last: int) -> None:
+    def _append(self, where: str, stored: StoredFact, branch: Branch, first: int) -> None:
+        assert stored.leaf is not None
+        last = stored.leaf.seq
         end = self._tails.get(branch.branch, branch.parent_seq)
         if branch.branch not in self._own or first != end + 1:
             place = f"entry {first} of branch {branch.branch}"
             self._differ(where, f"it appended {place}, which ended at {end} before: facts were removed")
             return
         self._tails[branch.branch] = last
-        if fact.kind != "appended":
+        if not isinstance(stored.fact, Appended):
             return
         marks = self._marks[branch.branch]
         for seq in range(last, first - 1, -1):
             offset = seq - branch.parent_seq
             mark = marks[offset] if offset < len(marks) else 0  # a damaged entry was reported before
             if mark & END:
-                self._turn_facts.append(("turn_ended", seq))
+                self._turn_facts.append((TurnEnded, seq))
             if mark & INPUT:
-                self._turn_facts.append(("turn_started", seq))
+                self._turn_facts.append((TurnStarted, seq))
 
     def finish(self) -> None:
         """Compare the end of the journal with the leaf and the branches."""
         if self._differs:
             return
         if self._turn_facts:
-            kind, seq = self._turn_facts[-1]
-            self._differ("journal", f"{kind} for entry {seq} is missing at its end")
+            type_, seq = self._turn_facts[-1]
+            self._differ("journal", f"{kind_of(type_)} for entry {seq} is missing at its end")
         if self._leaf != self._row.leaf:
             self._differ("leaf", f"it is {self._row.leaf}, the journal ends at {self._leaf}")
         for number in sorted(self._own):

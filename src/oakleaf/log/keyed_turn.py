@@ -6,12 +6,12 @@ Knows where its entries are, also after a rewind, and whether it is still open. 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import Struct
 
 from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import TurnEnded, TurnLeft, TurnStarted
 from oakleaf.core.messages import Message, to_user_message
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import ENDED_BY_TOOL, Cursor, is_completed
@@ -49,15 +49,16 @@ def calls_of_turn(log: Log, recorded: KeyedTurn) -> list[Call]:
     ]
 
 
-def turn_end(log: Log, recorded: KeyedTurn) -> dict[str, Any]:
-    """Return the data of the fact that ended the turn; empty if none did."""
-    ended: dict[str, Any] = {}
-    for fact in log.store.journal(log.session_id, recorded.fact_number):
-        if fact.kind == "turn_ended" and fact.data.get("turn") == recorded.turn:
-            ended = fact.data
-        elif fact.kind == "turn_started" and fact.data.get("turn") != recorded.turn:
+def turn_end(log: Log, recorded: KeyedTurn) -> TurnEnded | TurnLeft | None:
+    """Return how the turn ended, or was left last; None if neither happened."""
+    end: TurnEnded | TurnLeft | None = None
+    for stored in log.store.journal(log.session_id, recorded.fact_number):
+        fact = stored.fact
+        if isinstance(fact, TurnEnded | TurnLeft) and fact.turn == recorded.turn:
+            end = fact
+        elif isinstance(fact, TurnStarted) and fact.turn != recorded.turn:
             break
-    return ended
+    return end
 
 
 def find_turn(log: Log, key: str | None, content: str | Message | None = None) -> KeyedTurn | None:
@@ -90,7 +91,7 @@ def read_turn(log: Log, commit: CommitResult, key: str) -> KeyedTurn:
     """Read the turn that was recorded, on the session's path or on the branch that a rewind left behind."""
     log.refresh()
     fact = log.store.journal(log.session_id, commit.facts - 1, 1)[0]
-    first = int(fact.data.get("first", 0))
+    first = fact.first or 0
     is_on_path = any(
         part.branch == commit.leaf.branch and part.first <= first <= part.last for part in log.ranges()
     )

@@ -1,6 +1,6 @@
 """Labels: names for entries of a session's tree.
 
-A label is a journal fact, `labelled` {nth, seq, label}, not part of an entry: setting one moves nothing and no model
+A label is a journal fact, `Labelled(nth, seq, label)`, not part of an entry: setting one moves nothing and no model
 sees it. `nth` numbers the session's branches in the order they were opened, as bundles do, so that a label keeps its
 meaning in every store.
 """
@@ -8,28 +8,28 @@ meaning in every store.
 from __future__ import annotations
 
 from oakleaf.core.codec import check_text
+from oakleaf.core.facts import Labelled
 from oakleaf.core.tree import Leaf, reachable_seqs
 from oakleaf.errors import InvalidArgument, InvalidPosition
 from oakleaf.log.log import Log
-from oakleaf.stores.base import LABEL
 
 MAX_LENGTH = 100
 
 
 def labels(log: Log) -> dict[Leaf, str]:
     """The labels of a session by their leaves, the newest last."""
-    facts = log.store.facts_of_kind(log.session_id, LABEL)
+    facts = [stored.fact for stored in log.store.facts_of(log.session_id, Labelled)]
     if not facts:
         return {}
     numbers = sorted(branch.branch for branch in log.store.branches(log.session_id))
     labels: dict[Leaf, str] = {}
     for fact in facts:
-        if not 0 < fact.data["nth"] <= len(numbers):
+        if not isinstance(fact, Labelled) or not 0 < fact.nth <= len(numbers):
             continue
-        leaf = Leaf(numbers[fact.data["nth"] - 1], fact.data["seq"])
+        leaf = Leaf(numbers[fact.nth - 1], fact.seq)
         labels.pop(leaf, None)
-        if fact.data["label"] is not None:
-            labels[leaf] = fact.data["label"]
+        if fact.label is not None:
+            labels[leaf] = fact.label
     return labels
 
 
@@ -47,5 +47,5 @@ def label(log: Log, leaf: Leaf, text: str | None) -> str | None:
     if text is not None and len(text) > MAX_LENGTH:
         raise InvalidArgument("label", text, f"at most {MAX_LENGTH} characters")
     nth = sorted(branches).index(leaf.branch) + 1
-    log.record(LABEL, data={"nth": nth, "seq": leaf.seq, "label": text})
+    log.record(Labelled(nth, leaf.seq, text))
     return text

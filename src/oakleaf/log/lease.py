@@ -15,6 +15,7 @@ from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet, WeakValueDictionary
 
+from oakleaf.core.facts import RunnerEnded
 from oakleaf.errors import SessionRunning
 from oakleaf.stores.base import SessionRow
 
@@ -147,7 +148,7 @@ def interrupt(log: Log, row: SessionRow) -> None:
     status = (
         {"status": "interrupted"} if row.status == "running" else {}
     )  # else its turn waits, or none is open
-    log.record("interrupted", data={"holder": row.holder}, row=ended | status, fence=row.fence)
+    log.record(RunnerEnded(row.holder), row=ended | status, fence=row.fence)
 
 
 class _Clocks(NamedTuple):

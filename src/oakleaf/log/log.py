@@ -21,8 +21,22 @@ from msgspec.structs import replace
 
 from oakleaf.core.codec import check_text, from_json, to_json
 from oakleaf.core.context import fold_settings
-from oakleaf.core.drafts import Draft, EntryBatch, ExtraFact, NewEntry, build_entries
+from oakleaf.core.drafts import Draft, EntryBatch, NewEntry, build_entries
 from oakleaf.core.entries import INTERRUPTED, PARTIAL, Entry, Note, Payload, Settings
+from oakleaf.core.facts import (
+    Appended,
+    Fact,
+    Moved,
+    RunnerEnded,
+    SessionEnded,
+    StoredFact,
+    TurnEnded,
+    TurnLeft,
+    TurnRefused,
+    TurnResumed,
+    TurnStarted,
+    kind_of,
+)
 from oakleaf.core.media import digest
 from oakleaf.core.messages import Message, ToolCall, assistant, to_user_message
 from oakleaf.core.state import State, fold_state, merge_state, state_updates
@@ -44,10 +58,11 @@ from oakleaf.log.changes import (
     later_call,
     latest_model,
     new_key,
+    redacted_fact,
     started_calls,
     storable_call,
+    turn_facts,
     turn_status,
-    with_data,
 )
 from oakleaf.log.lease import require_free
 from oakleaf.log.new_session import check_names
@@ -60,7 +75,6 @@ from oakleaf.stores.base import (
     Change,
     CommitResult,
     Effect,
-    Fact,
     PathSnapshot,
     SessionRow,
     StoreBackend,
@@ -191,7 +205,7 @@ class Log:
             yield from reversed(self.store.path(self.session_id, leaf=leaf, first=first, last=last).entries)
             last, count = first - 1, min(8 * count, MAX_PAGE)
 
-    def facts_backwards(self, after: int = 0) -> Iterator[Fact]:
+    def facts_backwards(self, after: int = 0) -> Iterator[StoredFact]:
         """Yield the facts of the journal after number `after`, newest first; read in pages, as far as they are wanted."""
         if after:  # what is known to be the beginning of something recent
             yield from reversed(self.store.journal(self.session_id, after))
@@ -310,8 +324,8 @@ class Log:
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
         row: Mapping[str, Any] | None = None,
-        data: Mapping[str, Any] | None = None,
-        facts: Sequence[ExtraFact] = (),
+        about: TurnStarted | TurnEnded | None = None,
+        facts: Sequence[Fact] = (),
         starts: Sequence[int] = (),
         takes: int | None = None,
         fence: int | None = None,
@@ -332,7 +346,7 @@ class Log:
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 row=row or {},
-                data=data or {},
+                about=about,
                 facts=tuple(facts),
                 starts=tuple(starts),
                 inbox_number=takes,
@@ -343,9 +357,8 @@ class Log:
 
     def record(
         self,
-        kind: str,
+        fact: Fact,
         *,
-        data: Mapping[str, Any] | None = None,
         row: Mapping[str, Any] | None = None,
         tags: Mapping[str, str | None] | None = None,
         calls: Sequence[Call] = (),
@@ -359,8 +372,7 @@ class Log:
         """Record a fact without entries: a title, a status, a failed call. The leaf does not move."""
         return self.commit(
             Request(
-                kind=kind,
-                data=data or {},
+                fact=fact,
                 row=row or {},
                 tags=tags or {},
                 calls=tuple(calls),
@@ -378,11 +390,11 @@ class Log:
         to: Leaf | Place,
         *,
         drafts: Sequence[Draft] = (),
-        data: Mapping[str, Any] | None = None,
+        moved: Moved | None = None,
         row: Mapping[str, Any] | None = None,
     ) -> Leaf:
         """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit."""
-        return self.commit(Request(move_to=to, drafts=tuple(drafts), data=data or {}, row=row or {})).leaf
+        return self.commit(Request(move_to=to, drafts=tuple(drafts), fact=moved, row=row or {})).leaf
 
     def commit(self, request: Request) -> Committed:
         """Write a request, all of it or nothing. A runner's request goes behind notes that others added meanwhile.
@@ -405,8 +417,8 @@ class Log:
     def _checked(self, request: Request) -> Request:
         """Return the request as it can be stored; raise for a value that not every store could keep."""
         redactor = self.runtime.redactor
-        if request.key is not None or request.data or request.row:
-            check(request.key, request.data, request.row)
+        check(request.key, (request.fact, request.about, *request.facts), request.row)
+        if request.key is not None:
             redactor.check_name(request.key, "key")
         if request.tags:
             check_names(redactor, {"tags": request.tags})
@@ -424,10 +436,10 @@ class Log:
             return self._plan_append(request)
         redactor = self.runtime.redactor
         text = {name: redactor.redact_json(value) for name, value in request.row.items() if name in TEXT}
+        assert request.fact is not None
         change = self._change(
             request,
-            kind=request.kind,
-            data=redactor.redact_json(dict(request.data)),
+            fact=redacted_fact(request.fact, redactor),
             columns={**request.row, **text},
             after=self.leaf if request.at_leaf else None,
         )
@@ -438,8 +450,8 @@ class Log:
         cursor = self.cursor if leaf == self.leaf else self.cursor_at(leaf)
         at = self.runtime.now()
         written = self._build_entries(cursor, request.drafts, at, request.fence)
-        data = self.runtime.redactor.redact_json(request.data) if request.data else None
-        turn_facts = with_data(written.facts, data)
+        about = None if request.about is None else redacted_fact(request.about, self.runtime.redactor)
+        turns = turn_facts(written.facts, about)
         state, encoded = self._next_state(leaf, written.payloads)
         change = self._change(
             request,
@@ -448,9 +460,9 @@ class Log:
             entries=written.entries,
             blobs=written.blobs,
             state=encoded,
-            facts=(*turn_facts, *request.facts, *started_calls(written.entries, request.starts)),
+            facts=(*turns, *request.facts, *started_calls(written.entries, request.starts)),
             columns={
-                **turn_status(turn_facts),
+                **turn_status(turns),
                 **(latest_model(written.payloads) if request.has_settings else {}),
                 **request.row,
             },
@@ -468,8 +480,7 @@ class Log:
         change = self._change(
             request,
             at=at,
-            kind="moved",
-            data={"from": [self.leaf.branch, self.leaf.seq], **request.data},
+            fact=self._moved(request.fact),
             after=self.leaf,
             move_to=to,
             entries=written.entries,
@@ -479,6 +490,10 @@ class Log:
             columns={**free, **turn_status(written.facts), **request.row},
         )
         return Plan(change, written)
+
+    def _moved(self, moved: Fact | None) -> Moved:
+        origin = self.leaf.branch, self.leaf.seq
+        return replace(moved, origin=origin) if isinstance(moved, Moved) else Moved(origin)
 
     def _change(self, request: Request, **values: Any) -> Change:
         values.setdefault("at", self.runtime.now())
@@ -548,7 +563,7 @@ class Log:
         ):
             self.position = self.position.at(done.leaf)
         fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
-        first = fact.data.get("first", done.leaf.seq + 1)
+        first = done.leaf.seq + 1 if fact.first is None else fact.first
         part = Range(done.leaf.branch, first, done.leaf.seq)
         entries = [stored.entry for stored in self.store.entries(self.session_id, part)]
         payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
@@ -692,12 +707,12 @@ class Log:
             self.store.put_blob(blob, self.runtime.now())
         return written.entries[0].body
 
-    def appended_entries(self, fact: Fact) -> list[Entry]:
-        """The entries that a fact appended; none for other kinds of facts."""
-        first, last, branch = (fact.data.get(name) for name in ("first", "last", "branch"))
-        if first is None or last is None or branch is None:
+    def appended_entries(self, fact: StoredFact) -> list[Entry]:
+        """The entries that the change of a fact appended; none for other facts."""
+        if fact.leaf is None or fact.first is None:
             return []
-        return self.store.path(self.session_id, leaf=Leaf(branch, last), first=first, last=last).entries
+        leaf = fact.leaf
+        return self.store.path(self.session_id, leaf=leaf, first=fact.first, last=leaf.seq).entries
 
     # -- moving ------------------------------------------------------------------------------------
 
@@ -776,7 +791,7 @@ class Log:
             return []
         return [Settings(tools=tuple(name for name in tools if there is None or name in there))]
 
-    def withdraw(self, turn: int, refused: ExtraFact, fence: int) -> int:
+    def withdraw(self, turn: int, refused: TurnRefused, fence: int) -> int:
         """As the runner of an unanswered turn, move back before its input; return the number of the fact that says why."""
         row = {"status": "idle", "error": None}
         request = Request(move_to=self.leaf_at(turn - 1), facts=(refused,), row=row, fence=fence)
@@ -793,23 +808,25 @@ class Log:
 
     def redo(self) -> Leaf:
         """Return to where the last rewind came from, if nothing was appended since; an open turn has the status it had."""
-        rewind = self._rewind_to_redo()
-        target = Leaf(*rewind.data["from"])
-        row = self._open_turn_status(rewind.number) if self.cursor_at(target).turn else None
-        return self.move(target, data={"redo": True}, row=row)
+        number, target = self._rewind_to_redo()
+        row = self._open_turn_status(number) if self.cursor_at(target).turn else None
+        return self.move(target, moved=Moved((0, 0), is_redo=True), row=row)
 
     def redo_target(self) -> Leaf:
         """Where `redo` goes."""
-        return Leaf(*self._rewind_to_redo().data["from"])
+        return self._rewind_to_redo()[1]
 
-    def _rewind_to_redo(self) -> Fact:
-        rewinds: list[Fact] = []
-        since = takewhile(lambda fact: fact.kind != "appended", self.facts_backwards())
-        for fact in reversed(list(since)):
-            if fact.kind == "moved" and fact.data.get("redo"):
-                rewinds.pop()
-            elif fact.kind == "moved":
-                rewinds.append(fact)
+    def _rewind_to_redo(self) -> tuple[int, Leaf]:
+        """Return the number of the rewind's fact, and where the rewind came from."""
+        rewinds: list[tuple[int, Leaf]] = []
+        appended = kind_of(Appended)
+        since = takewhile(lambda stored: stored.kind != appended, self.facts_backwards())
+        for stored in reversed(list(since)):
+            match stored.fact:
+                case Moved(is_redo=True):
+                    rewinds.pop()
+                case Moved(origin=origin):
+                    rewinds.append((stored.number, Leaf(*origin)))
         if not rewinds:
             raise NothingToRedo(self.session_id)
         return rewinds[-1]
@@ -817,22 +834,20 @@ class Log:
     def _open_turn_status(self, before: int) -> dict[str, Any]:
         """The status and the error of the open turn before a fact: interrupted if its runner did not say how it left it."""
         redone = 0
-        for fact in self.facts_backwards():
-            if fact.number >= before:
+        for stored in self.facts_backwards():
+            if stored.number >= before:
                 continue
-            if fact.kind == "moved":
-                redone += 1 if fact.data.get("redo") else -1
-                if redone < 0:  # it was moved to
-                    return {}
-            elif redone:  # between a rewind and its redo
-                continue
-            elif fact.kind in ("turn_ended", "ended"):
-                error = fact.data.get("error")
-                return {"status": fact.data["status"], "error": error and error.replace("\0", "")}
-            elif fact.kind == "waiting":
-                return {"status": "waiting"}
-            elif fact.kind in ("turn_started", "turn_resumed", "interrupted"):
-                break
+            match stored.fact:
+                case Moved(is_redo=is_redo):
+                    redone += 1 if is_redo else -1
+                    if redone < 0:  # it was moved to
+                        return {}
+                case _ if redone:  # between a rewind and its redo
+                    continue
+                case TurnEnded() | TurnLeft() | SessionEnded() as left:
+                    return {"status": left.status, "error": left.error and left.error.replace("\0", "")}
+                case TurnStarted() | TurnResumed() | RunnerEnded():
+                    break
         return {"status": "interrupted"}
 
     def seed_count_on(self, ranges: Sequence[Range]) -> int:

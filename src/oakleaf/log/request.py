@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec import Struct
 
-from oakleaf.core.codec import from_json, to_json
-from oakleaf.core.drafts import Draft, EntryBatch, ExtraFact, NewEntry
+from oakleaf.core.drafts import Draft, EntryBatch, NewEntry
 from oakleaf.core.entries import Entry, Payload, Settings
+from oakleaf.core.facts import Fact, StoredFact, TurnEnded, TurnStarted
 from oakleaf.core.state import state_updates
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
 from oakleaf.core.usage import Call
-from oakleaf.stores.base import Change, Effect, Fact
+from oakleaf.stores.base import Change, Effect
 
 
 class LeftBehind(Struct, frozen=True):
@@ -56,11 +56,12 @@ class Request(Struct, frozen=True, kw_only=True):
     drafts: tuple[Draft, ...] = ()
     move_to: Leaf | Place | None = None
     """Where the leaf moves before the drafts are appended."""
-    kind: str = ""
-    """The kind of the fact, if the request neither appends nor moves."""
-    data: Mapping[str, Any] = {}
-    """Data of the turn fact that the drafts cause, of the move, or of the fact alone."""
-    facts: tuple[ExtraFact, ...] = ()
+    fact: Fact | None = None
+    """The fact alone, if the request neither appends nor moves; or the `Moved`, whose origin the log sets."""
+    about: TurnStarted | TurnEnded | None = None
+    """Fields of the turn fact that the drafts cause; the log sets the turn and how it ended."""
+    facts: tuple[Fact, ...] = ()
+    """Further facts."""
     starts: tuple[int, ...] = ()
     """The indexes of the last draft's tool calls that start at once."""
     calls: tuple[Call, ...] = ()
@@ -108,23 +109,10 @@ class Committed(Struct, frozen=True, gc=False):
     """The change that was committed; None for a repeat."""
 
     @property
-    def facts(self) -> list[Fact]:
-        """The facts that the append wrote, as a read of the journal returns them."""
-        if self.change is None:
-            return []
-        place = {"branch": self.leaf.branch, "first": self.new_entries[0].seq, "last": self.leaf.seq}
-        change, first = self.change, self.fact_number - len(self.change.facts)
-        facts = [ExtraFact(change.kind, place | change.data), *change.facts]
-        return [
-            Fact(
-                first + index,
-                fact.kind,
-                None if index else change.key,
-                from_json(to_json(fact.data, "journal data")),
-                change.at,
-            )
-            for index, fact in enumerate(facts)
-        ]
+    def facts(self) -> list[StoredFact]:
+        """The facts that the commit wrote, as a read of the journal returns them."""
+        change = self.change
+        return [] if change is None else change.stored_facts(self.fact_number - len(change.facts), self.leaf)
 
     @property
     def entries(self) -> list[Entry]:

@@ -6,29 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 from oakleaf.core.codec import check_json, check_text
+from oakleaf.core.facts import Trigger, TurnStarted
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidArgument
 
 
 def turn_about(
     trigger: str | Mapping[str, str] | None, policy: Mapping[str, Any] | None, redactor: Redactor
-) -> dict[str, Any]:
+) -> TurnStarted:
     """Return what is recorded with the turn; raise before anything is written if it cannot be recorded.
 
     A trigger is a name of the row: one that holds a secret is refused.
     """
-    about: dict[str, Any] = {}
-    if trigger is not None:
-        about["trigger"] = _trigger(trigger, redactor)
-    if policy is not None:
-        if not isinstance(policy, Mapping):
-            raise InvalidArgument("policy", policy, "a dict of JSON values")
-        check_json(dict(policy), "policy")
-        about["policy"] = dict(policy)
-    return about
+    cause = None if trigger is None else _trigger(trigger, redactor)
+    if policy is None:
+        return TurnStarted(0, cause)
+    if not isinstance(policy, Mapping):
+        raise InvalidArgument("policy", policy, "a dict of JSON values")
+    check_json(dict(policy), "policy")
+    return TurnStarted(0, cause, policy=dict(policy))
 
 
-def _trigger(trigger: object, redactor: Redactor) -> dict[str, str]:
+def _trigger(trigger: object, redactor: Redactor) -> Trigger:
     fields = {"type": trigger} if isinstance(trigger, str) else trigger
     is_good = (
         isinstance(fields, Mapping)
@@ -40,10 +39,10 @@ def _trigger(trigger: object, redactor: Redactor) -> dict[str, str]:
     for name, value in fields.items():
         check_text(value, f"trigger {name}")
         redactor.check_name(value, f"trigger {name}")
-    return dict(fields)
+    return Trigger(fields["type"], fields.get("id"))
 
 
-def trigger_columns(about: Mapping[str, Any]) -> dict[str, str | None]:
+def trigger_columns(about: TurnStarted) -> dict[str, str | None]:
     """Return the columns of the row that show the latest trigger."""
-    trigger = about.get("trigger")
-    return {} if trigger is None else {"trigger_type": trigger["type"], "trigger_id": trigger.get("id")}
+    trigger = about.trigger
+    return {} if trigger is None else {"trigger_type": trigger.type, "trigger_id": trigger.id}

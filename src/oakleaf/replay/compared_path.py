@@ -16,6 +16,7 @@ from oakleaf.core import tree
 from oakleaf.core.codec import from_json
 from oakleaf.core.context import Context
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import SessionEnded
 from oakleaf.core.state import State, fold_state, state_updates
 from oakleaf.core.tool_definitions import ToolSpec, read_tools
 from oakleaf.core.tree import Leaf, Range
@@ -158,7 +159,8 @@ def _incomplete_reason(log: Log, row: SessionRow) -> str | None:
     """Return why a replay stopped, unless at a call that was not recorded: that is a difference."""
     if row.relation != "replay" or row.status == "completed":
         return None
-    ended = next((fact for fact in log.facts_backwards() if fact.kind == "ended"), None)
-    if ended is not None and ended.data.get("missed_call"):
+    facts = (stored.fact for stored in log.facts_backwards())
+    ended = next((fact for fact in facts if isinstance(fact, SessionEnded)), None)
+    if ended is not None and ended.missed_call:
         return None
     return row.error or "it was interrupted"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import SessionEnded, TurnEnded, TurnLeft
 from oakleaf.log.log import Log
 
 _HOST = "host:"
@@ -43,18 +44,20 @@ def read_position(log: Log, path: Sequence[Entry], cut: int) -> ReplayPosition:
     journal = log.store.journal(log.session_id)
     keys = [fact.key or "" for fact in journal]
     hosts = [int(key.removeprefix(_HOST)) for key in keys if key.startswith(_HOST)]
-    ended = next((fact.data for fact in reversed(journal) if fact.kind == "ended"), {})
+    facts = [stored.fact for stored in reversed(journal)]
+    ended = next((fact for fact in facts if isinstance(fact, SessionEnded)), None)
     after = path[cut:]
-    turn_end = next((fact.data for fact in reversed(journal) if fact.kind == "turn_ended"), {})
+    turn_end = next((fact for fact in facts if isinstance(fact, TurnEnded | TurnLeft)), None)
     # An answer that only repeats how a limit ended the recorded turn has no error of its own, and more turns follow it.
-    is_stopped = bool(after) and after[-1].finish == "error" and "error" in turn_end
+    has_error = turn_end is not None and turn_end.error is not None
+    is_stopped = bool(after) and after[-1].finish == "error" and has_error
     return ReplayPosition(
         turns=sum(entry.is_input for entry in after),
         is_turn_open=bool(log.cursor.turn),
         host_seq=max(hosts, default=0),
         misses=tuple(_misses(after)),
-        stop_reason=ended.get("error") or (_text(after[-1]) if is_stopped else None),
-        is_ended=ended.get("status") == "completed" or bool(ended.get("missed_call")),
+        stop_reason=(ended and ended.error) or (_text(after[-1]) if is_stopped else None),
+        is_ended=ended is not None and (ended.status == "completed" or ended.missed_call),
     )
 
 

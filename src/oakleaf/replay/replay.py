@@ -27,6 +27,7 @@ from oakleaf.agent.tools.tool import Tool
 from oakleaf.agent.writer import run_uncancelled
 from oakleaf.core.context import fold_settings, merge_options
 from oakleaf.core.entries import Effects, Entry, Note, Settings, check_effects
+from oakleaf.core.facts import EndStatus, SessionEnded
 from oakleaf.core.tool_definitions import ToolSpec, read_tools
 from oakleaf.core.usage import Totals, total
 from oakleaf.errors import InvalidReplay, NotFound, plural
@@ -328,11 +329,10 @@ class Replay:
 
     def _record_end(self, log: Log) -> None:
         """Mark the replay as completed or interrupted."""
-        status = "completed" if self.stop_reason is None else "interrupted"
-        row = {"status": status, "error": self.stop_reason}
         is_miss = self.stop_reason is not None and self.error_code is None
-        data = {**row, "missed_call": True} if is_miss else row
-        log.record("ended", data=data, row={**row, "completed_at": log.runtime.now()})
+        status: EndStatus = "completed" if self.stop_reason is None else "interrupted"
+        row = {"status": status, "error": self.stop_reason, "completed_at": log.runtime.now()}
+        log.record(SessionEnded(status, self.stop_reason, missed_call=is_miss), row=row)
 
     # -- the report --------------------------------------------------------------------------------
 

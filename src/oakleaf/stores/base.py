@@ -49,6 +49,7 @@ from oakleaf.core.call_hash import call_hashes
 from oakleaf.core.codec import decode_message
 from oakleaf.core.drafts import Blob
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import Fact, StoredFact, kind_of
 from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
@@ -78,7 +79,6 @@ from oakleaf.stores.values import (
     Change,
     CommitResult,
     Effect,
-    Fact,
     Finding,
     ListedSession,
     NewSession,
@@ -111,7 +111,6 @@ __all__ = [
     "Change",
     "CommitResult",
     "Effect",
-    "Fact",
     "Finding",
     "ImportResult",
     "IndexProgress",
@@ -213,7 +212,7 @@ class StoreBackend(ABC):
         """
 
     @abstractmethod
-    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]: ...
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[StoredFact]: ...
 
     @abstractmethod
     def calls(self, session_id: str) -> list[Call]:
@@ -378,9 +377,9 @@ class StoreBackend(ABC):
         found = (fact for fact in facts if fact.key == key and is_callers_key(key))
         return next((repeat_of(fact, row.leaf) for fact in found), None)
 
-    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
-        """Return the facts of one kind, oldest first. Those of labels are found without reading the journal."""
-        return [fact for fact in self.journal(session_id) if fact.kind == kind]
+    def facts_of(self, session_id: str, type_: type[Fact]) -> list[StoredFact]:
+        """Return the facts of one type, oldest first. Labels are found without reading the journal."""
+        return [stored for stored in self.journal(session_id) if stored.kind == kind_of(type_)]
 
     def calls_between(self, session_id: str, branch: int, first: int, last: int) -> list[Call]:
         """Return the calls at entries `first` to `last` of a branch, own or inherited, as they were recorded."""

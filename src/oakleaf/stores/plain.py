@@ -16,6 +16,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from oakleaf.core.drafts import Blob, NewEntry
+from oakleaf.core.facts import StoredFact, encode_fact
 from oakleaf.core.tree import Branch, Leaf, Range, lineage, reachable_seqs
 from oakleaf.core.usage import Call, Totals, add, difference, total
 from oakleaf.errors import (
@@ -31,7 +32,6 @@ from oakleaf.errors import (
 from oakleaf.stores.base import (
     Change,
     CommitResult,
-    Fact,
     ListedSession,
     NewSession,
     PurgeResult,
@@ -96,7 +96,7 @@ class Tables(Struct):
     sessions: MutableMapping[str, SessionRecord]
     branches: MutableMapping[int, BranchRecord]
     entries: MutableMapping[Number, NewEntry]
-    facts: MutableMapping[Number, Fact]
+    facts: MutableMapping[Number, StoredFact]
     calls: MutableMapping[Number, Call]
     blobs: MutableMapping[tuple[str, str], BlobRecord]
     """By space and hash."""
@@ -113,7 +113,7 @@ class Tables(Struct):
             table("sessions", str, SessionRecord),
             table("branches", int, BranchRecord),
             table("entries", Number, NewEntry),
-            table("facts", Number, Fact),
+            table("facts", Number, StoredFact),
             table("calls", Number, Call),
             table("blobs", tuple[str, str], BlobRecord),
             table("counters", str, int),
@@ -158,9 +158,10 @@ class PlainStore(StoreBackend):
                 return self._insert(new), True
             if present.row.space != self.space:
                 raise IdTaken(new.row.session_id)
-            started = tables.facts[present.number, 1].data
+            started = tables.facts[present.number, 1].leaf
+            assert started is not None
             branches = {record.branch.branch: record.branch for record in self._tree(present)}
-            seeds = map(self._entries, lineage(branches, Leaf(started["branch"], started["last"])))
+            seeds = map(self._entries, lineage(branches, started))
             new.check_same(present.row, [stored.entry.entry_id for part in seeds for stored in part])
             return present.row, False
 
@@ -179,8 +180,8 @@ class PlainStore(StoreBackend):
         branch = self._insert_branch(new.row.session_id, number, new.fork_point)
         leaf = self._extend(branch, new.seeds)
         row = replace(new.row, leaf=leaf, facts=1)
-        data: dict[str, Any] = {"branch": leaf.branch, "last": leaf.seq, **new.origin}
-        self.tables.facts[number, 1] = Fact(1, "started", new.key, data, row.started_at)
+        kind, body = encode_fact(new.fact)
+        self.tables.facts[number, 1] = StoredFact(1, kind, new.key, row.started_at, body, leaf)
         record = SessionRecord(number, row, new.detail, row.updated_at, (leaf.branch,))
         self.tables.sessions[row.session_id] = record
         return row
@@ -199,7 +200,7 @@ class PlainStore(StoreBackend):
             if change.entries:
                 leaf = self._grow(record, leaf, change)
             count, totals = self._write_calls(record, change, leaf.branch)
-            for fact in change.journal(row, leaf):
+            for fact in change.stored_facts(row.facts + 1, leaf):
                 tables.facts[record.number, fact.number] = fact
             is_new = leaf.branch not in record.branches and bool(change.entries)
             ends_draft = change.move_to is not None or (change.entries and change.fence is not None)
@@ -410,7 +411,7 @@ class PlainStore(StoreBackend):
         seqs = range(max(part.first, branch.parent_seq + 1), min(part.last, branch.tail) + 1)
         return [StoredEntry(part.branch, self.tables.entries[part.branch, seq]) for seq in seqs]
 
-    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[StoredFact]:
         with self._transaction(writes=False) as tables:
             record = self._record(session_id)
             last = record.row.facts if limit is None else min(record.row.facts, after + limit)
@@ -605,7 +606,7 @@ class PlainImporter(SessionImporter):
         if key in self.names:
             self._replace(key, calls=count, active_at=max(active_at, self._record(key).active_at))
 
-    def insert_facts(self, key: int, facts: Iterable[Fact], owner: str | None) -> None:
+    def insert_facts(self, key: int, facts: Iterable[StoredFact], owner: str | None) -> None:
         for number, fact in enumerate(facts, 1):
             self.tables.facts[key, number] = fact
 

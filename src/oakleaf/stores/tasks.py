@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from msgspec import Struct
 
+from oakleaf.core.facts import TurnStarted
 from oakleaf.errors import PostgresRequired
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Engine(Protocol):
         limits: Limits | None = None,
         effects: Effects | None = None,
         one_shot: bool = False,
-        about: Mapping[str, Any] | None = None,
+        about: TurnStarted = TurnStarted(0),
     ) -> EnqueuedTask:
         """Write the input and its task in one transaction. Without content: a task for the open turn."""
 

@@ -18,16 +18,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf.core.codec import decode
+from oakleaf.core.codec import decode, to_json
 from oakleaf.core.drafts import NewEntry
 from oakleaf.core.entries import Settings
+from oakleaf.core.facts import Moved, StoredFact, kind_of
 from oakleaf.core.media import MEDIA_MARK
 from oakleaf.core.messages import Message
 from oakleaf.core.tool_definitions import MIME as TOOLS_MIME
 from oakleaf.core.tree import Branch, Leaf, Range, reachable_seqs
 from oakleaf.core.usage import Call
 from oakleaf.errors import IdConflict, NotFound, StoreDamaged
-from oakleaf.stores.values import Fact, QueuedInput, SessionDetail, SessionQuery, SessionRow, StoredEntry
+from oakleaf.stores.values import QueuedInput, SessionDetail, SessionQuery, SessionRow, StoredEntry
 
 if TYPE_CHECKING:
     from oakleaf.stores.base import StoreBackend
@@ -37,6 +38,7 @@ _REFERENCES = re.compile(rb'oakleaf-blob:([0-9a-f]{64});([^;"\\]+);')
 PLAIN_BYTES = "application/octet-stream"
 PIECE_BYTES = 192 * 1024
 """Bytes of a blob that are read at once; 256 kB as base64."""
+MOVED = kind_of(Moved)
 PAGE_ROWS = 500
 """Entries or facts that are read at once."""
 
@@ -53,7 +55,7 @@ class SessionExport(Struct, frozen=True, kw_only=True):
     """The calls that made the inherited entries."""
     entries: Iterable[StoredEntry]
     calls: Iterable[Call]
-    facts: Iterable[Fact]
+    facts: Iterable[StoredFact]
     inbox: Iterable[QueuedInput]
     inherited_hash: Callable[[], bytes]
     """A hash over all that is inherited: entries and calls."""
@@ -127,16 +129,15 @@ def portable_row(row: SessionRow, numbers: Mapping[int, int]) -> SessionRow:
     )
 
 
-def renumber_fact(fact: Fact, numbers: Mapping[int, int]) -> Fact:
-    """Return the fact with other branch numbers. Only the first fact of a change, which has its key, has a position."""
-    data = fact.data
-    if fact.key is not None and next(iter(data), None) == "branch":
-        branch = numbers[data["branch"]]
-        data = data if branch == data["branch"] else {**data, "branch": branch}
-    if fact.kind == "moved" and "from" in data:
-        branch, seq = data["from"]
-        data = {**data, "from": [numbers[branch], seq]}
-    return fact if data is fact.data else Fact(fact.number, fact.kind, fact.key, data, fact.at)
+def renumber_fact(fact: StoredFact, numbers: Mapping[int, int]) -> StoredFact:
+    """Return the fact with other branch numbers, and with all fields of a newer format."""
+    if fact.leaf is not None:
+        fact = replace(fact, leaf=Leaf(numbers[fact.leaf.branch], fact.leaf.seq))
+    if fact.kind == MOVED:
+        values = fact.data
+        branch, seq = values["from"]
+        fact = replace(fact, body=to_json({**values, "from": [numbers[branch], seq]}, "a fact"))
+    return fact
 
 
 def select_inherited_calls(
@@ -170,6 +171,10 @@ def _comparable(stored: StoredEntry) -> StoredEntry:
     return StoredEntry(stored.branch, replace(stored.entry, evidence=None, media=()))
 
 
+def _comparable_fact(fact: StoredFact) -> tuple[StoredFact, Any]:
+    return replace(fact, body=b""), fact.data
+
+
 def _comparable_input(queued: QueuedInput) -> QueuedInput:
     return replace(queued, is_imported=False)
 
@@ -185,7 +190,7 @@ def is_same_session(present: SessionExport, incoming: SessionExport) -> bool:
     pairs: list[tuple[Iterable[Any], Iterable[Any]]] = [
         (map(_comparable, present.entries), map(_comparable, incoming.entries)),
         (present.calls, incoming.calls),
-        (map(msgspec.json.encode, present.facts), map(msgspec.json.encode, incoming.facts)),
+        (map(_comparable_fact, present.facts), map(_comparable_fact, incoming.facts)),
         (map(_comparable_input, present.inbox), map(_comparable_input, incoming.inbox)),
     ]
     return all(one == other for ours, theirs in pairs for one, other in zip_longest(ours, theirs))
@@ -294,7 +299,7 @@ class SessionExporter(ABC):
     def calls(self, key: Any) -> Iterable[Call]: ...
 
     @abstractmethod
-    def facts(self, key: Any) -> Iterable[Fact]: ...
+    def facts(self, key: Any) -> Iterable[StoredFact]: ...
 
     @abstractmethod
     def inbox(self, key: Any) -> Iterable[QueuedInput]: ...
@@ -353,7 +358,7 @@ class SessionExporter(ABC):
                 raise StoreDamaged(self.url, why)
             yield replace(call, branch=numbers[call.branch])
 
-    def _facts(self, key: Any, numbers: Mapping[int, int]) -> Iterator[Fact]:
+    def _facts(self, key: Any, numbers: Mapping[int, int]) -> Iterator[StoredFact]:
         for fact in self.facts(key):
             try:
                 yield renumber_fact(fact, numbers)
@@ -407,7 +412,7 @@ class StoreExporter(SessionExporter):
     def calls(self, key: SessionSnapshot) -> list[Call]:
         return key.calls
 
-    def facts(self, key: SessionSnapshot) -> Iterator[Fact]:
+    def facts(self, key: SessionSnapshot) -> Iterator[StoredFact]:
         for after in range(0, key.row.facts, PAGE_ROWS):
             limit = min(PAGE_ROWS, key.row.facts - after)
             yield from self.store.journal(key.row.session_id, after, limit)
@@ -487,7 +492,7 @@ class SessionImporter(ABC):
     def insert_calls(self, key: Any, calls: Iterable[Call], owner: str | None) -> None: ...
 
     @abstractmethod
-    def insert_facts(self, key: Any, facts: Iterable[Fact], owner: str | None) -> None: ...
+    def insert_facts(self, key: Any, facts: Iterable[StoredFact], owner: str | None) -> None: ...
 
     @abstractmethod
     def insert_inbox(self, key: Any, inputs: Iterable[QueuedInput], owner: str | None) -> None: ...

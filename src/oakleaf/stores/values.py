@@ -14,8 +14,17 @@ from msgspec import UNSET, Struct, UnsetType, field
 from msgspec.structs import replace
 
 from oakleaf.core.codec import check_text
-from oakleaf.core.drafts import Blob, ExtraFact, NewEntry
+from oakleaf.core.drafts import Blob, NewEntry
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import (
+    Appended,
+    Fact,
+    Labelled,
+    Started,
+    StoredFact,
+    encode_fact,
+    kind_of,
+)
 from oakleaf.core.tree import Leaf, Range
 from oakleaf.core.usage import Call, Totals
 from oakleaf.errors import Fenced, IdTaken, InvalidArgument, SessionRunning, SessionTrashed, StaleLeaf
@@ -86,16 +95,6 @@ class SessionDetail(Struct, frozen=True, gc=False):
     """The state at the current leaf; None: compute it from the entries."""
 
 
-class Fact(Struct, frozen=True, gc=False):
-    """One numbered fact of a session's journal."""
-
-    number: int
-    kind: str
-    key: str | None
-    data: dict[str, Any]
-    at: int
-
-
 MADE_KEY = "~"
 """How a key begins that Oakleaf made: it costs no lookup and is in no index."""
 
@@ -135,9 +134,10 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     key: str
     """The caller's, or one that Oakleaf made (`MADE_KEY`)."""
     at: int
-    kind: str = "appended"
-    data: dict[str, Any] = {}
-    facts: tuple[ExtraFact, ...] = ()
+    fact: Fact = Appended()
+    """The fact of the change itself, which has the key and the place."""
+    facts: tuple[Fact, ...] = ()
+    """Further facts."""
     after: Leaf | None = None
     """The leaf it follows. None only where the leaf does not matter: for a title, a tag or a status."""
     entries: tuple[NewEntry, ...] = ()
@@ -221,16 +221,16 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
             raise StaleLeaf(self.session_id, self.after, row.leaf)
         return None
 
-    def journal(self, row: SessionRow, leaf: Leaf) -> list[Fact]:
-        """Return the facts it adds to the session's journal, its own first; `leaf` is where it leads."""
-        data = self.data
-        if self.entries:
-            data = {"branch": leaf.branch, "first": self.entries[0].seq, "last": leaf.seq, **data}
-        elif self.after is not None:
-            data = {"branch": leaf.branch, "last": leaf.seq, **data}
-        own = Fact(row.facts + 1, self.kind, self.key, data, self.at)
-        extra = enumerate(self.facts, row.facts + 2)
-        return [own, *(Fact(number, fact.kind, None, fact.data, self.at) for number, fact in extra)]
+    def stored_facts(self, number: int, leaf: Leaf) -> list[StoredFact]:
+        """Return the facts that the change adds to the journal, from this number on; `leaf` is where the change leads."""
+        kind, body = encode_fact(self.fact)
+        first = self.entries[0].seq if self.entries else None
+        at_leaf = None if self.after is None else leaf
+        facts = [StoredFact(number, kind, self.key, self.at, body, at_leaf, first)]
+        for later, fact in enumerate(self.facts, number + 1):
+            kind, body = encode_fact(fact)
+            facts.append(StoredFact(later, kind, None, self.at, body))
+        return facts
 
     def row_after(self, row: SessionRow, leaf: Leaf, totals: Totals) -> SessionRow:
         """Return the session's row as it is after the change, at `leaf` and with these totals."""
@@ -263,11 +263,9 @@ class CommitResult(Struct, frozen=True, gc=False):
     """Whether the change had been committed before, under the same key."""
 
 
-def repeat_of(fact: Fact, leaf: Leaf) -> CommitResult:
+def repeat_of(fact: StoredFact, leaf: Leaf) -> CommitResult:
     """Return the outcome of a change that was committed before, by its own fact; `leaf` is where the session stands."""
-    if "last" in fact.data:
-        leaf = Leaf(fact.data["branch"], fact.data["last"])
-    return CommitResult(leaf, fact.number, is_repeat=True)
+    return CommitResult(fact.leaf or leaf, fact.number, is_repeat=True)
 
 
 class NewSession(Struct, frozen=True):
@@ -284,14 +282,12 @@ class NewSession(Struct, frozen=True):
     """Of a task: on which of its parent's own branches the call is, counted in the order they were opened."""
 
     @property
-    def origin(self) -> dict[str, Any]:
-        """Where it comes from, as its first fact says: from another session, or from something else that Oakleaf does."""
+    def fact(self) -> Started:
+        """The first fact, with the origin: another session, or something else that Oakleaf does."""
         row = self.row
         if row.parent_session:
-            place = {"parent_facts": self.parent_facts, "nth": self.parent_nth}
-            known = {name: number for name, number in place.items() if number is not None}
-            return {"relation": row.relation, "parent": row.parent_session, **known}
-        return {"relation": row.relation} if row.relation not in (None, "import") else {}
+            return Started(row.relation, row.parent_session, self.parent_facts, self.parent_nth)
+        return Started(None if row.relation == "import" else row.relation)
 
     def check_same(self, row: SessionRow, seeds: list[bytes]) -> None:
         """Raise IdTaken unless the session of its space that has its id, with these entry ids as seeds, is the same one."""
@@ -333,7 +329,7 @@ class CallPlace(Struct, frozen=True, gc=False):
     leaf: Leaf
 
 
-LABEL = "labelled"
+LABEL = kind_of(Labelled)
 """The kind of the facts of labels, which have an index."""
 Order = Literal["created", "active"]
 """Newest first, or last active first.

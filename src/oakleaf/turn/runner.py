@@ -13,8 +13,20 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import INTERRUPTED
+from oakleaf.core.facts import (
+    ApprovalRequested,
+    CallReference,
+    LeftStatus,
+    ModelCallFailed,
+    ModelCallStarted,
+    ToolCallsStarted,
+    TurnEnded,
+    TurnLeft,
+    TurnResumed,
+    TurnStarted,
+)
 from oakleaf.core.messages import assistant
 from oakleaf.core.turns import Cursor, OpenCall, advance
 from oakleaf.core.usage import Call, Price, Usage
@@ -88,25 +100,24 @@ class Runner:
     def open(
         self,
         drafts: Sequence[Draft],
-        about: Mapping[str, Any],
+        about: TurnStarted,
         row: Mapping[str, Any],
         key: str | None = None,
     ) -> Committed:
         """Append an input, take the lease and announce the model call that follows. A repeated key writes nothing."""
-        return self._append(drafts, key=key, data=about, row={**self._running(), **row})
+        return self._append(drafts, key=key, about=about, row={**self._running(), **row})
 
-    def resume(self, about: Mapping[str, Any], settings: Sequence[Draft] = ()) -> None:
+    def resume(self, resumed: TurnResumed, settings: Sequence[Draft] = ()) -> None:
         """Take the lease of the open turn. What was shown of an answer that broke off becomes an entry."""
         log, drafts = self.log, list(settings)
         shown = log.store.draft(log.session_id)
         if shown is not None:
             drafts.insert(0, Draft(assistant(shown), finish=INTERRUPTED))
-        data, row = {"turn": log.cursor.turn, **about}, self._running()
+        row = self._running()
         if drafts:
-            resumed = ExtraFact("turn_resumed", data)
             self._commit(Request(drafts=tuple(drafts), facts=(resumed,), row=row))
         else:
-            self._commit(Request(kind="turn_resumed", data=data, row=row, at_leaf=True))
+            self._commit(Request(fact=resumed, row=row, at_leaf=True))
 
     def _running(self) -> dict[str, Any]:
         model = {} if self.model is None or self.model.name is None else {"model": self.model.name}
@@ -118,7 +129,7 @@ class Runner:
         """Record that a model is called, if no commit before did."""
         assert self.model is not None
         call = self._announced(self.model, self.log.leaf.seq)
-        self._commit(Request(kind="call_started", calls=(call,), at_leaf=True))
+        self._commit(Request(fact=ModelCallStarted(), calls=(call,), at_leaf=True))
 
     def answer(
         self, draft: Draft, call: Call | None, *, starts: Sequence[int] = (), key: str | None = None
@@ -131,10 +142,10 @@ class Runner:
         self.starts.update((done.leaf.seq, index) for index in starts)
         return done
 
-    def fail(self, call: Call, data: Mapping[str, Any]) -> None:
+    def fail(self, call: Call, failed: ModelCallFailed) -> None:
         """Record a model call that has no answer."""
         replaces = self.call_id is not None
-        request = Request(kind="call_failed", data=data, calls=(call,), replaces_call=replaces, at_leaf=True)
+        request = Request(fact=failed, calls=(call,), replaces_call=replaces, at_leaf=True)
         self._commit(request)
         self.call_id = None
 
@@ -173,15 +184,13 @@ class Runner:
 
     def start(self, call: OpenCall) -> None:
         """Record that a tool call starts now."""
-        self._commit(Request(kind="calls_started", data={"seq": call.seq, "indexes": [call.index]}))
+        self._commit(Request(fact=ToolCallsStarted(call.seq, (call.index,))))
         self.starts.add((call.seq, call.index))
 
-    def request_approval(self, call: OpenCall, earlier: Mapping[str, Any] | None = None) -> None:
+    def request_approval(self, call: OpenCall, earlier: CallReference | None = None) -> None:
         """Record that a person is asked about a tool call, and about which call of another path, if that is why."""
-        data: dict[str, Any] = {"seq": call.seq, "index": call.index}
-        if earlier is not None:
-            data["earlier"] = earlier
-        self._commit(Request(kind="approval_requested", data=data, at_leaf=True))
+        requested = ApprovalRequested(call.seq, call.index, earlier)
+        self._commit(Request(fact=requested, at_leaf=True))
 
     def store_result(
         self, draft: Draft, settings: Sequence[Draft] = (), *, key: str | None = None
@@ -196,15 +205,15 @@ class Runner:
     def close(self, drafts: Sequence[Draft], error: str | None = None) -> Committed:
         """End the turn with results for its open calls and a closing answer. An announced call was not made."""
         dropped, self.call_id = self.call_id, None
-        about = {} if error is None else {"error": error}
-        return self._append(drafts, data=about, drops_call=dropped)
+        about = None if error is None else TurnEnded(0, "failed", error)
+        return self._append(drafts, about=about, drops_call=dropped)
 
-    def leave(self, status: str, error: str | None = None, *, is_call_made: bool) -> None:
+    def leave(self, status: LeftStatus, error: str | None = None, *, is_call_made: bool) -> None:
         """Record how the open turn was left. An announced call that was not made is taken out of the ledger."""
         row = {"status": status, "error": error and error.replace("\0", "")}
-        data = {"turn": self.log.cursor.turn, "status": status, "error": error}
+        left = TurnLeft(self.log.cursor.turn, status, error)
         dropped = None if is_call_made else self.call_id
-        self._commit(Request(kind="turn_ended", data=data, row=row, drops_call=dropped), leaves=True)
+        self._commit(Request(fact=left, row=row, drops_call=dropped), leaves=True)
 
     def release(self) -> None:
         """Renew the lease no more; give it back if no commit did."""
@@ -227,7 +236,7 @@ class Runner:
         calls: tuple[Call, ...] = (),
         starts: Sequence[int] = (),
         drops_call: str | None = None,
-        data: Mapping[str, Any] = {},
+        about: TurnStarted | TurnEnded | None = None,
         row: Mapping[str, Any] = {},
         key: str | None = None,
     ) -> Committed:
@@ -247,7 +256,7 @@ class Runner:
             replaces_call=replaces_call,
             drops_call=drops_call,
             starts=tuple(starts),
-            data=data,
+            about=about,
             row=row,
             key=key,
         )

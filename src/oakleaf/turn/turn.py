@@ -13,6 +13,7 @@ from oakleaf import wire
 from oakleaf.core.context import fold_settings
 from oakleaf.core.drafts import Blob, Draft
 from oakleaf.core.entries import PARTIAL
+from oakleaf.core.facts import LeftStatus, ModelCallFailed, TurnRefused, TurnResumed, TurnStarted
 from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
 from oakleaf.core.tool_definitions import ToolSet
 from oakleaf.core.tree import Leaf
@@ -79,7 +80,7 @@ class Turn:
         *,
         key: str | None,
         model: str | None,
-        started: dict[str, Any],
+        started: TurnStarted,
         tools: ToolSet | None = None,
     ) -> None:
         self._log = log
@@ -136,13 +137,13 @@ class Turn:
 
     def _start(self, draft: Draft, row: SessionRow) -> None:
         """Append the input, behind what was shown of an answer to the input before."""
-        from oakleaf.agent.start_facts import turn_start_data
+        from oakleaf.agent.start_facts import turn_start
 
         log, runner = self._log, self._runner
         self._refuse_past_caps(row)
         shown = log.partial_text() if log.cursor.turn else None
         before = [] if shown is None else [Draft(assistant(shown), finish=PARTIAL)]
-        about = {**turn_start_data(row, runner.detail), **self._started}
+        about = turn_start(self._started, row, runner.detail)
         drafts = [*before, *self._changed_settings(), draft]
         started = runner.open(drafts, about, trigger_columns(self._started), self._key)
         if not started.is_repeat:  # else it was delivered to another process at the same time
@@ -168,7 +169,7 @@ class Turn:
 
         self._caps = session_caps(self._log)
         settings = [] if self._log.cursor.open_calls else self._changed_settings()
-        self._runner.resume({}, settings)
+        self._runner.resume(TurnResumed(self._log.cursor.turn), settings)
         self._log.fence = self._runner.lease.fence
         if not self._log.cursor.open_calls:
             self._tools = None
@@ -179,7 +180,7 @@ class Turn:
 
         self._caps = session_caps(self._log)
         if self._caps is not None and (hit := check_own_caps(self._log, self._caps, turns=row.turns)):
-            self._log.record("turn_refused", data={"error": hit.data})
+            self._log.record(TurnRefused(hit.refusal))
             raise hit.to_error(self._log.session_id)
 
     def _stop_at_caps(self) -> None:
@@ -226,8 +227,11 @@ class Turn:
             self._log.refresh()
         if self.done:
             return
-        status = "interrupted" if kind is None else "failed" if issubclass(kind, Exception) else "cancelled"
-        status = "waiting" if isinstance(error, ApprovalRequired) else status
+        status: LeftStatus = "interrupted"
+        if isinstance(error, ApprovalRequired):
+            status = "waiting"
+        elif kind is not None:
+            status = "failed" if issubclass(kind, Exception) else "cancelled"
         message = (
             None if error is None else f"{type(error).__name__}: {error}".encode("utf-8", "replace").decode()
         )
@@ -361,7 +365,7 @@ class Turn:
             return
         self._catch_up()
         answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
-        self._runner.fail(self._ledger(answer, is_answered=False), {"why": why})
+        self._runner.fail(self._ledger(answer, is_answered=False), ModelCallFailed(why))
 
     def result(
         self,

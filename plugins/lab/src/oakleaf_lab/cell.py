@@ -13,17 +13,26 @@ from msgspec.structs import replace
 
 from oakleaf import ReplayReport, Session, Tool
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import (
+    Appended,
+    ApprovalRequested,
+    StoredFact,
+    ToolCallsStarted,
+    TurnEnded,
+    TurnLeft,
+    TurnResumed,
+    TurnStarted,
+)
 from oakleaf.core.turn_comparison import WEIGHTS, DiffRow, Divergence
 from oakleaf.core.turn_reader import message_text
 from oakleaf.core.usage import Call, Totals, Usage, total, totals_by_turn
 from oakleaf.errors import ModelUnavailable, Overloaded, shorten
 from oakleaf.ext import CallMeter, ReplayPlan, ReplayTarget, replay_session, store_of
 from oakleaf.models.base import ModelLike
-from oakleaf.stores.base import Fact
 from oakleaf_lab.cohort import CohortSession
 from oakleaf_lab.experiment import Cell, CellResult, Experiment, TurnClass, TurnResult
 
-_RUNNING = ("turn_started", "turn_resumed", "appended", "calls_started", "approval_requested")
+_RUNNING = (TurnStarted, TurnResumed, Appended, ToolCallsStarted, ApprovalRequested)
 """The facts of a turn that runs; what comes after the last of them, until it is resumed, is a crash."""
 UNREACHABLE = (Overloaded.code, ModelUnavailable.code)
 """The codes of errors after which the same call may succeed later."""
@@ -149,7 +158,7 @@ def _heaviest(differences: Iterable[Divergence]) -> Divergence | None:
     return replace(heaviest, expected=shorten(heaviest.expected, 300), actual=shorten(heaviest.actual, 300))
 
 
-def turn_milliseconds(path: Sequence[Entry], facts: Iterable[Fact]) -> dict[int, int]:
+def turn_milliseconds(path: Sequence[Entry], facts: Iterable[StoredFact]) -> dict[int, int]:
     """Return how long each turn ran, from its input to its last entry, in milliseconds: without the time in which it waited
     for a person, or in which nothing ran it after an interruption."""
     pauses = _pauses(facts)
@@ -166,19 +175,20 @@ def turn_milliseconds(path: Sequence[Entry], facts: Iterable[Fact]) -> dict[int,
     }
 
 
-def _pauses(facts: Iterable[Fact]) -> dict[int, int]:
+def _pauses(facts: Iterable[StoredFact]) -> dict[int, int]:
     """Return how long each turn did not run before it was resumed, in microseconds."""
     pauses: dict[int, int] = {}
     stopped: int | None = None
     active = 0
-    for fact in facts:
-        if fact.kind == "turn_resumed":
-            turn = int(fact.data.get("turn", 0))
-            pauses[turn] = pauses.get(turn, 0) + fact.at - (active if stopped is None else stopped)
-        if fact.kind in _RUNNING:
-            active = fact.at
-        if fact.kind in ("turn_started", "turn_resumed"):
+    for stored in facts:
+        fact = stored.fact
+        if isinstance(fact, TurnResumed):
+            pause = stored.at - (active if stopped is None else stopped)
+            pauses[fact.turn] = pauses.get(fact.turn, 0) + pause
+        if isinstance(fact, _RUNNING):
+            active = stored.at
+        if isinstance(fact, TurnStarted | TurnResumed):
             stopped = None
-        elif fact.kind in ("waiting", "turn_ended"):
-            stopped = fact.at
+        elif isinstance(fact, TurnEnded | TurnLeft):
+            stopped = stored.at
     return pauses

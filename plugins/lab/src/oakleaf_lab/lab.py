@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import Store, Tool
+from oakleaf.core.facts import ModelCallFailed, ModelCallStarted
 from oakleaf.core.usage import Usage, to_microcents
 from oakleaf.errors import InvalidArgument, NotFound
 from oakleaf.ext import (
@@ -29,7 +30,6 @@ from oakleaf.ext import (
     check_available,
     model_by_name,
     price_of,
-    read,
     read_store,
     resolve_models,
     stored_model,
@@ -395,12 +395,14 @@ class Lab:
         if not (row.totals.unpriced_calls or row.totals.unknown_calls):
             return 0
         session = self._store.session(row.session_id)
-        started = read(session).facts_of_kind("call_started")
-        reserved: dict[str, int] = {
-            fact.data["call_id"]: fact.data["reserved"] for fact in started if "reserved" in fact.data
-        }
-        failed = read(session).facts_of_kind("call_failed")
-        refused = {fact.data.get("refused") for fact in failed}
+        reserved: dict[str, int] = {}
+        refused: set[str | None] = set()
+        for stored in session.journal():
+            match stored.fact:
+                case ModelCallStarted(call_id=str(call_id), reserved=int(reservation)):
+                    reserved[call_id] = reservation
+                case ModelCallFailed(refused=call_id):
+                    refused.add(call_id)
         unpriced = [
             call for call in session.model_calls() if call.price is None and call.call_id not in refused
         ]

@@ -137,7 +137,7 @@ create or replace function oakleaf.own_facts(of_session text, after bigint)
 returns table (session_id text, number bigint, kind text, at bigint)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     select own_session.id, journal.number, -- an internal fact has no kind: the numbers have no gap
-           case when journal.kind in ('turn_started', 'turn_ended', 'turn_refused') then journal.kind end, journal.at
+           case when journal.kind in ('turn_started', 'turn_ended', 'turn_left', 'turn_refused') then journal.kind end, journal.at
     from oakleaf.own_session join oakleaf.journal on journal.session_number = own_session.number
     where own_session.id collate "POSIX" = coalesce(of_session, own_session.id) and journal.number > after
     order by own_session.id, journal.number

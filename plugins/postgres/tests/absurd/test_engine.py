@@ -33,6 +33,7 @@ from oakleaf import (
 )
 from oakleaf.agent.call_status import is_awaited_by_worker
 from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import Titled
 from oakleaf.core.fit import measure
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import calls_on_path
@@ -91,7 +92,7 @@ def answered(session: Session, text: str) -> Callable[[], bool]:
 def failures(session: Session) -> int:
     """How often a turn of the session was recorded as failed."""
     facts = session.log.store.journal(session.session_id)
-    return sum(fact.kind == "turn_ended" and fact.data["status"] == "failed" for fact in facts)
+    return sum(fact.kind == "turn_left" and fact.data["status"] == "failed" for fact in facts)
 
 
 def queue_as_client(queue: AbsurdQueue, session: Session, text: str) -> None:
@@ -1038,7 +1039,7 @@ class TestClaim:
 
     def test_who_lost_it_writes_nothing(self, claimed: tuple[Claim, Log], queue: AbsurdQueue) -> None:
         claim, log = claimed
-        log.record("noted")
+        log.record(Titled())
         time.sleep(1.1)
         # The first claim call sweeps; the task that the second one gets is another worker's.
         for _ in range(2):
@@ -1087,7 +1088,7 @@ class TestClaim:
         self, claimed: tuple[Claim, Log], queue: AbsurdQueue
     ) -> None:
         claim, log = claimed
-        log.record("noted")
+        log.record(Titled())
         cut_connections(queue.database)
         end_step(log, claim)
         query = f"select checkpoint_name from absurd.c_{queue.name}"
@@ -1144,25 +1145,25 @@ class TestClaim:
         queue.database.run(f"alter role {APP} set default_transaction_isolation = 'repeatable read'")
         try:
             cut_connections(queue.database)
-            log.record("noted")  # on a new connection, which has it
+            log.record(Titled())  # on a new connection, which has it
             with psycopg.connect(queue.database.owner_url) as other, ThreadPoolExecutor(1) as pool:
                 other.execute("update oakleaf.session set title = 'renamed'")
-                write = pool.submit(log.record, "noted")
+                write = pool.submit(log.record, Titled())
                 wait_until(lambda: queue.database.run("select 1 from pg_locks where not granted"))
                 other.commit()
                 write.result(timeout=60)
         finally:
             queue.database.run(f"alter role {APP} reset default_transaction_isolation")
-        assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
+        assert [stored.fact for stored in log.store.journal(log.session_id)].count(Titled()) == 2
 
     def test_a_server_that_forgot_its_statements_is_told_them_again(self, claimed: tuple[Claim, Log]) -> None:
         _, log = claimed
-        log.record("noted")
+        log.record(Titled())
         assert isinstance(log.store, PostgresStore)
         with log.store.connections._connection() as connection:
             connection.execute("deallocate all")
-        log.record("noted")
-        assert [fact.kind for fact in log.store.journal(log.session_id)].count("noted") == 2
+        log.record(Titled())
+        assert [stored.fact for stored in log.store.journal(log.session_id)].count(Titled()) == 2
 
     def test_a_stale_writer_leaves_no_checkpoint(
         self, claimed: tuple[Claim, Log], queue: AbsurdQueue
@@ -1448,7 +1449,7 @@ class TestWorker:
             wait_until(lambda: queue.task()[1] >= 3)  # the second attempt has failed
             assert failures(session) == 1, "the same failure is recorded once"
         fence = queue.store.backend.lease(session.session_id, "somebody#1", 2**53, 1)
-        session.log.record("noted", row={"status": "running"}, fence=fence)
+        session.log.record(Titled(), row={"status": "running"}, fence=fence)
         due = f"update absurd.r_{queue.name} set available_at = now() where state in ('pending', 'sleeping') returning attempt"
         (attempt,) = queue.database.run(due)
         is_back = f"select 1 from absurd.r_{queue.name} where attempt = {attempt[0]} and state = 'sleeping' and available_at > now()"

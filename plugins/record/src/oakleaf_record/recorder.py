@@ -24,6 +24,7 @@ from oakleaf import Session, plugins
 from oakleaf.core.context import build_context
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import INTERRUPTED, Settings
+from oakleaf.core.facts import ModelCallFailed, ModelCallRecorded, ModelCallStarted, PluginFact, RunnerEnded
 from oakleaf.core.messages import (
     Message,
     Part,
@@ -79,8 +80,10 @@ MAX_SECRETS = 64
 """How many keys of programs are remembered: a history may repeat what an answer to another key said."""
 MIN_PROMPT_LENGTH = 16
 """A shorter input is not taken for the prompt of a task only because a call contains it."""
-CONVERSATION_STORED = "conversation_stored"
+CONVERSATION_STORED = PluginFact("record", "conversation_stored")
 """The fact after each answer that the provider added to a conversation; the first has the conversation's key."""
+RESPONSE_STORED = PluginFact("record", "response_stored")
+"""The fact that the provider keeps an answer, with the key of the response."""
 NOT_SENT = "The program that called the model sent no result for this call."
 
 
@@ -226,7 +229,7 @@ class Recorder(Listener):
         row = session.refresh()
         if row.status == "running" and row.holder == self._holder:
             ended = {"status": "interrupted", "holder": None}
-            session.log.record("interrupted", data={"holder": row.holder}, row=ended)
+            session.log.record(RunnerEnded(row.holder), row=ended)
 
     def _record_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -339,7 +342,7 @@ class Recorder(Listener):
                 session.log.append([settings], calls=[announced], row=columns)
             else:
                 announced = replace(announced, after_seq=session.leaf.seq)
-                session.log.record("call_started", calls=[announced], row=columns)
+                session.log.record(ModelCallStarted(), calls=[announced], row=columns)
         return CallPosition(session, session.leaf, digests[-1], call_id, request)
 
     def _find_stored(self, request: ModelRequest) -> tuple[Session, Leaf] | None:
@@ -350,8 +353,9 @@ class Recorder(Listener):
         if found is None:
             return None
         session = found[0]
-        last = next(fact.data for fact in read(session).facts_backwards() if fact.kind == CONVERSATION_STORED)
-        return session, Leaf(last["branch"], last["last"])
+        facts = read(session).facts_backwards()
+        last = next(stored.leaf for stored in facts if stored.fact == CONVERSATION_STORED)
+        return None if last is None else (session, last)
 
     def _find(
         self, request: ModelRequest, digests: Sequence[bytes], stored: tuple[Session, Leaf] | None
@@ -529,7 +533,7 @@ class Recorder(Listener):
         if reply.response_id is not None and request.provider == "openai":
             key = _response_key(reply.response_id)
             if self._find_key(key) is None:
-                session.log.record("response_stored", key=key, only_at_leaf=True)
+                session.log.record(RESPONSE_STORED, key=key, only_at_leaf=True)
 
     def _answer(self, position: CallPosition, call: ApiCall, answer: Answer) -> None:
         session = position.session
@@ -540,7 +544,7 @@ class Recorder(Listener):
         earlier = self._reader.find_change(session.session_id, key)
         if earlier is not None and earlier.seq == position.leaf.seq + 1:
             # The same answer again: the entry is there, the call was paid for once more.
-            session.log.record("call_recorded", calls=[replace(row, answer_seq=None)], replaces_call=True)
+            session.log.record(ModelCallRecorded(), calls=[replace(row, answer_seq=None)], replaces_call=True)
             session.log.move(earlier)
         else:
             draft = Draft(message, answer.model or position.request.model, answer.finish, answer.evidence)
@@ -563,16 +567,15 @@ class Recorder(Listener):
             log.append([draft], calls=[row], replaces_call=True, row=status)
         else:
             why = error or f"the stream was {call.end}"
-            log.record("call_failed", data={"why": why}, calls=[row], replaces_call=True, row=status)
+            log.record(ModelCallFailed(why), calls=[row], replaces_call=True, row=status)
 
     def _fail(self, position: CallPosition, call: ApiCall, why: str) -> None:
         why = self._mask.text(why)
         row = replace(self._ledger_row(position, call, None), failed=True)
         ended = "cancelled" if call.end == "cancelled" else "failed"
         status = {"status": ended, "error": why, "holder": None}
-        position.session.log.record(
-            "call_failed", data={"why": why}, calls=[row], replaces_call=True, row=status
-        )
+        failed = ModelCallFailed(why)
+        position.session.log.record(failed, calls=[row], replaces_call=True, row=status)
 
     def _ledger_row(self, position: CallPosition, call: ApiCall, answer: Answer | None) -> Call:
         usage = (None if answer is None else answer.usage) or Usage()

@@ -9,13 +9,21 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from oakleaf.core.facts import (
+    ApprovalRequested,
+    Approved,
+    Denied,
+    StoredFact,
+    TaskWaits,
+    ToolCallsStarted,
+    TurnLeft,
+    TurnResumed,
+)
 from oakleaf.ext import StoreReader, read, read_store, store_of
 from oakleaf.session import Session
-from oakleaf.stores.base import Fact
 from oakleaf_server.context import BranchTree
 from oakleaf_server.path_window import read_entries
 
-KINDS = ("approval_requested", "approved", "denied", "task_waits", "waiting", "turn_resumed")
 MAX_FACTS = 5_000
 
 
@@ -31,25 +39,26 @@ def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> 
             continue
         since, until = (read_entries(session, seq, seq)[0].at for seq in (begin, end))
         requested: set[tuple[int, int]] = set()
-        for fact in _facts_between(store, owner, since, until):
-            data = fact.data
-            if fact.kind == "approval_requested":
-                requested.add((data["seq"], data["index"]))
-            if fact.kind == "calls_started":
-                indexes = [index for index in data["indexes"] if (data["seq"], index) in requested]
-                facts += [_view(fact, {"seq": data["seq"], "index": index}) for index in indexes]
-            elif fact.kind == "turn_ended" and data.get("status") == "waiting":  # in a loop of one's own
-                facts.append({"kind": "waiting", "at": fact.at})
-            elif fact.kind in KINDS:
-                facts.append(_view(fact, {key: data[key] for key in ("seq", "index") if key in data}))
+        for stored in _facts_between(store, owner, since, until):
+            kind = {"kind": stored.kind, "at": stored.at}
+            match stored.fact:
+                case ToolCallsStarted(seq, indexes):
+                    started = [index for index in indexes if (seq, index) in requested]
+                    facts += [{**kind, "seq": seq, "index": index} for index in started]
+                case ApprovalRequested(seq, index) | Approved(seq, index) | Denied(seq, index) as fact:
+                    facts.append({**kind, "seq": seq, "index": index})
+                    if isinstance(fact, ApprovalRequested):
+                        requested.add((seq, index))
+                case TaskWaits(seq, index):
+                    facts.append({**kind, "seq": seq, "index": index})
+                case TurnLeft(status="waiting"):
+                    facts.append({"kind": "waiting", "at": stored.at})
+                case TurnResumed():
+                    facts.append(kind)
     return facts
 
 
-def _view(fact: Fact, place: dict[str, Any]) -> dict[str, Any]:
-    return {"kind": fact.kind, "at": fact.at, **place}
-
-
-def _facts_between(store: StoreReader, session_id: str, since: int, until: int) -> list[Fact]:
+def _facts_between(store: StoreReader, session_id: str, since: int, until: int) -> list[StoredFact]:
     """Return the facts of a journal between two times, both included."""
     row = store.find_session(session_id)
     if row is None:

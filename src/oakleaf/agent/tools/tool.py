@@ -19,6 +19,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr, replace
 
 from oakleaf.core.drafts import Blob
+from oakleaf.core.facts import CallReference
 from oakleaf.core.messages import Message, ToolCall, ToolResult, tool_result
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.turns import OpenCall
@@ -48,14 +49,9 @@ class EarlierCall(OpenCall, frozen=True):
     """When it was called, in microseconds since 1970, UTC."""
 
     @property
-    def reference(self) -> dict[str, Any]:
+    def reference(self) -> CallReference:
         """What a fact or a result says of it, to find it again."""
-        return {
-            "session": self.session_id,
-            "seq": self.seq,
-            "index": self.index,
-            "entry": self.entry_id,
-        }
+        return CallReference(self.session_id, self.seq, self.index, self.entry_id)
 
 
 class PendingApproval(OpenCall, frozen=True):

@@ -14,10 +14,10 @@ from oakleaf.cli.commands.show import entry_data
 from oakleaf.cli.reference import reference, resolve_session
 from oakleaf.cli.rendering.output import echo, encode_line, iso
 from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.core.facts import StoredFact
 from oakleaf.core.usage import MAX_COUNT
 from oakleaf.ext import read
 from oakleaf.session import Session
-from oakleaf.stores.base import Fact
 
 PAUSE = 0.1  # seconds between two reads; each is one indexed query
 
@@ -49,7 +49,7 @@ def tail(location: StoreLocation, reference: str, follow: bool, last: int, after
         sys.stdout.flush()  # a reader of the pipe gets each line at once
 
 
-def _facts(session: Session, last_number: int, *, follow: bool) -> Iterator[Fact]:
+def _facts(session: Session, last_number: int, *, follow: bool) -> Iterator[StoredFact]:
     while True:
         for fact in session.journal(last_number, 500):
             last_number = fact.number
@@ -70,12 +70,12 @@ def _is_reader_gone() -> bool:
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def _line(session: Session, fact: Fact) -> dict[str, Any]:
+def _line(session: Session, fact: StoredFact) -> dict[str, Any]:
     return {
         "session": session.session_id,
         "number": fact.number,
         "at": iso(fact.at),
         "kind": fact.kind,
-        "data": fact.data,
+        "data": fact.view,
         "entries": [entry_data(entry) for entry in read(session).appended_entries(fact)],
     }

@@ -8,9 +8,10 @@ from typing import Any
 from oakleaf.core.codec import decode, decode_evidence, decode_message, from_json
 from oakleaf.core.drafts import NewEntry
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import NO_FIELDS, StoredFact
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Price, Totals, Usage
-from oakleaf.stores.base import Fact, SessionRow, StoredEntry
+from oakleaf.stores.base import SessionRow, StoredEntry
 
 SEQ = 0xFFFFFFFF
 
@@ -120,25 +121,21 @@ def call_from(row: tuple[Any, ...]) -> Call:
 FACT_COLUMNS = "id, kind, key, branch, first_seq, last_seq, data, at"
 
 
-def fact_from(row: tuple[Any, ...]) -> Fact:
-    packed, kind, key, branch, first, last, rest, at = row
-    data = {name: n for name, n in (("branch", branch), ("first", first), ("last", last)) if n is not None}
-    if rest is not None:
-        data |= from_json(rest)
-    return Fact(packed & SEQ, kind, key, data, at)
+def fact_from(row: tuple[Any, ...]) -> StoredFact:
+    packed, kind, key, branch, first, last, body, at = row
+    leaf = None if branch is None else Leaf(branch, last)
+    return StoredFact(packed & SEQ, kind, key, at, NO_FIELDS if body is None else body.encode(), leaf, first)
 
 
-def split_fact_data(data: dict[str, Any]) -> tuple[list[int | None], dict[str, Any]]:
-    """Split a fact's data into the values that have columns, and the rest; `fact_from` joins them in the same order."""
-    names = list(data)
-    columns: list[int | None] = []
-    count = 0
-    for name in ("branch", "first", "last"):
-        value = data[name] if names[count : count + 1] == [name] else None
-        is_column = type(value) is int and abs(value) < 2**63
-        columns.append(value if is_column else None)
-        count += is_column
-    return columns, {name: data[name] for name in names[count:]}
+def fact_row(fact: StoredFact) -> tuple[Any, ...]:
+    """Return the columns of a fact after the number."""
+    branch, last = (None, None) if fact.leaf is None else (fact.leaf.branch, fact.leaf.seq)
+    return fact.kind, fact.key, branch, fact.first, last, body_text(fact.body), fact.at
+
+
+def body_text(body: bytes) -> str | None:
+    """Return the body of a fact as the column holds it."""
+    return None if body == NO_FIELDS else body.decode()
 
 
 def entry_row(entry: NewEntry) -> tuple[Any, ...]:

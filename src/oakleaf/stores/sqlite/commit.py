@@ -17,6 +17,7 @@ from msgspec.structs import astuple
 from oakleaf.core.call_hash import call_hashes
 from oakleaf.core.codec import to_json
 from oakleaf.core.drafts import Blob, NewEntry
+from oakleaf.core.facts import StoredFact, encode_fact
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Totals, difference, total
 from oakleaf.errors import InvalidPosition, MissingBlob, NotFound
@@ -30,7 +31,7 @@ from oakleaf.stores.base import (
     is_callers_key,
     repeat_of,
 )
-from oakleaf.stores.sql.rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from
+from oakleaf.stores.sql.rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from, fact_row
 
 SELECT_HEAD = """
 select number, branch, seq, facts, calls, active_at, needs_indexing, fence, trashed_at, holder, lease_until,
@@ -252,13 +253,8 @@ def _drop_call(writer: apsw.Cursor, head: SqliteHead, started: Mapping[str, Star
 
 
 def _add_facts(writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf) -> None:
-    n = (head.number << 32 | head.facts) + 1
-    first = change.entries[0].seq if change.entries else None
-    place = (leaf.branch, first, leaf.seq) if change.after is not None else (None, None, None)
-    writer.execute(INSERT_FACT, (n, change.kind, change.key, *place, _text(change.data), change.at))
-    for fact in change.facts:
-        n += 1
-        writer.execute(INSERT_FACT, (n, fact.kind, None, None, None, None, _text(fact.data), change.at))
+    for fact in change.stored_facts(head.facts + 1, leaf):
+        writer.execute(INSERT_FACT, (head.number << 32 | fact.number, *fact_row(fact)))
 
 
 def _delete_consumed(writer: apsw.Cursor, change: Change, number: int) -> None:
@@ -272,10 +268,6 @@ def _delete_consumed(writer: apsw.Cursor, change: Change, number: int) -> None:
     if change.state is not UNSET:
         state = None if change.state is None else change.state.decode()
         writer.execute("update session_detail set state = ? where session_number = ?", (state, number))
-
-
-def _text(data: dict[str, Any]) -> str | None:
-    return to_json(data, "journal data").decode() if data else None
 
 
 def _update_row(
@@ -358,6 +350,6 @@ def insert_session(writer: apsw.Connection, new: NewSession) -> None:
     insert_entries(writer, branch, new.seeds)
     seq = new.seeds[-1].seq if new.seeds else parent.seq if parent else 0
     writer.execute("update session set branch = ?, seq = ? where number = ?", (branch, seq, number))
-    data = new.origin
-    fact = (number << 32 | 1, "started", new.key, branch, None, seq, _text(data), row.started_at)
-    writer.execute(INSERT_FACT, fact)
+    kind, body = encode_fact(new.fact)
+    started = StoredFact(1, kind, new.key, row.started_at, body, Leaf(branch, seq))
+    writer.execute(INSERT_FACT, (number << 32 | 1, *fact_row(started)))

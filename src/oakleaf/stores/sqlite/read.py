@@ -14,6 +14,7 @@ import msgspec
 
 from oakleaf.core.codec import decode_message
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import Fact, StoredFact, kind_of
 from oakleaf.core.messages import Message
 from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from oakleaf.core.usage import Call
@@ -21,7 +22,6 @@ from oakleaf.errors import InvalidPosition, NotFound, StoreDamaged
 from oakleaf.stores.base import (
     LABEL,
     CallPlace,
-    Fact,
     QueuedInput,
     SessionDetail,
     SessionRow,
@@ -257,12 +257,12 @@ class SessionReader:
         rows: list[Any] = self.connection.execute(SELECT_TOOL_CALLS, bindings).fetchall()
         return [CallPlace(session_id, Leaf(branch, seq)) for session_id, branch, seq in rows]
 
-    def facts(self, number: int, after: int = 0, limit: int | None = None) -> Iterator[Fact]:
+    def facts(self, number: int, after: int = 0, limit: int | None = None) -> Iterator[StoredFact]:
         span = ((number << 32) + after, (number + 1) << 32, -1 if limit is None else limit)
         return map(fact_from, self.connection.execute(SELECT_FACTS, span))
 
-    def facts_of_kind(self, number: int, kind: str) -> list[Fact]:
-        span = (number << 32, (number + 1) << 32)
+    def facts_of(self, number: int, type_: type[Fact]) -> list[StoredFact]:
+        span, kind = (number << 32, (number + 1) << 32), kind_of(type_)
         query, bindings = (SELECT_LABELS, span) if kind == LABEL else (SELECT_FACTS_OF_KIND, (*span, kind))
         return list(map(fact_from, self.connection.execute(query, bindings)))
 

@@ -17,6 +17,7 @@ from msgspec import json
 
 from oakleaf.core.drafts import Blob
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import Fact, StoredFact
 from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range
@@ -28,7 +29,6 @@ from oakleaf.stores.base import (
     CallPlace,
     Change,
     CommitResult,
-    Fact,
     NewSession,
     PathSnapshot,
     PurgeResult,
@@ -216,7 +216,8 @@ from blob where space = :space and at < :before and number not in (select blob_n
             raise IdTaken(session_id)
         number, row = reader.find(session_id)
         started = next(reader.facts(number, limit=1))
-        seeds = reader.entries(reader.lineage(row.leaf), 1, started.data["last"])
+        assert started.leaf is not None
+        seeds = reader.entries(reader.lineage(row.leaf), 1, started.leaf.seq)
         new.check_same(row, [seed.entry_id for seed in seeds])
         return row, False
 
@@ -435,11 +436,11 @@ from blob where space = :space and at < :before and number not in (select blob_n
     def branches(self, session_id: str) -> list[Branch]:
         return self._read(lambda reader: reader.branches(reader.number(session_id)))
 
-    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[StoredFact]:
         return self._read(lambda reader: list(reader.facts(reader.number(session_id), after, limit)))
 
-    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
-        return self._read(lambda reader: reader.facts_of_kind(reader.number(session_id), kind))
+    def facts_of(self, session_id: str, type_: type[Fact]) -> list[StoredFact]:
+        return self._read(lambda reader: reader.facts_of(reader.number(session_id), type_))
 
     def find_change(self, session_id: str, key: str) -> CommitResult | None:
         return self._read(

@@ -12,11 +12,12 @@ from typing import Any
 import apsw
 
 from oakleaf.core.drafts import NewEntry
+from oakleaf.core.facts import StoredFact
 from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.usage import Call
-from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow
-from oakleaf.stores.sql.rows import ENTRY_COLUMNS, call_row, split_fact_data, stored_from
-from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, json_text, session_row
+from oakleaf.stores.base import QueuedInput, SessionDetail, SessionRow
+from oakleaf.stores.sql.rows import ENTRY_COLUMNS, call_row, fact_row, stored_from
+from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, session_row
 from oakleaf.stores.sql.transfer import PIECE_BYTES, BlobStream, SessionImporter, TableExporter
 from oakleaf.stores.sqlite.commit import INSERT_BRANCH, INSERT_CALL, INSERT_FACT, insert_entries
 from oakleaf.stores.sqlite.read import SessionReader
@@ -118,7 +119,7 @@ class SqliteImporter(SessionImporter):
         self.writer.executemany(INSERT_CALL, rows)
         self.writer.execute(SET_ACTIVITY, (key << 32, (key + 1) << 32, key))
 
-    def insert_facts(self, key: int, facts: Iterable[Fact], owner: str | None) -> None:
+    def insert_facts(self, key: int, facts: Iterable[StoredFact], owner: str | None) -> None:
         insert_facts(self.writer, key, facts)
 
     def insert_inbox(self, key: int, inputs: Iterable[QueuedInput], owner: str | None) -> None:
@@ -141,11 +142,5 @@ class SqliteImporter(SessionImporter):
         self.writer.executemany(LINK_BLOB, rows)
 
 
-def insert_facts(writer: apsw.Connection, number: int, facts: Iterable[Fact]) -> None:
-    def rows() -> Iterator[tuple[Any, ...]]:
-        for fact in facts:
-            columns, rest = split_fact_data(fact.data)
-            data = json_text(rest, "journal data")
-            yield (number << 32 | fact.number, fact.kind, fact.key, *columns, data, fact.at)
-
-    writer.executemany(INSERT_FACT, rows())
+def insert_facts(writer: apsw.Connection, number: int, facts: Iterable[StoredFact]) -> None:
+    writer.executemany(INSERT_FACT, ((number << 32 | fact.number, *fact_row(fact)) for fact in facts))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from oakleaf.core.drafts import Draft, ExtraFact, build_entries
+from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Evidence
+from oakleaf.core.facts import Appended, CancelRequested, Enqueued, Started, Titled
 from oakleaf.core.messages import ToolCall, assistant, system, tool_result, user
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
@@ -29,7 +30,9 @@ class CreateConformance(StoreFactory):
         assert (writer.row.leaf.seq, writer.row.seed_count, writer.row.status) == (2, 2, "idle")
         assert (writer.row.tags, writer.row.tool_names, writer.row.title) == ({"x": "y"}, ("one", "two"), "t")
         facts = writer.store.journal(writer.session_id)
-        assert [(fact.number, fact.kind, fact.key) for fact in facts] == [(1, "started", "~start ses_a")]
+        assert [(stored.number, stored.fact, stored.key) for stored in facts] == [
+            (1, Started(), "~start ses_a")
+        ]
 
     def test_creating_twice_gives_the_same_session_once(self) -> None:
         store = self.open_store()
@@ -115,7 +118,7 @@ class AppendConformance(StoreFactory):
     def test_a_retried_step_leaves_the_same_bytes(self) -> None:
         writer = SessionWriter(self.open_store())
         change = writer.change(
-            user("once"), calls=(call("c1", 0, 1),), state=b'{"a":1}', facts=(ExtraFact("extra"),)
+            user("once"), calls=(call("c1", 0, 1),), state=b'{"a":1}', facts=(Titled("extra"),)
         )
         first = writer.store.commit(change)
         before = read_everything(writer.store, writer.session_id)
@@ -149,7 +152,7 @@ class AppendConformance(StoreFactory):
         writer = SessionWriter(self.open_store(), seeds=[user("seed")])
         store, start, cursor = writer.store, writer.leaf, writer.cursor
         assert store.find_change("ses_a", "mail-1") is None
-        writer.append(user("once"), key="mail-1", facts=(ExtraFact("extra"),))
+        writer.append(user("once"), key="mail-1", facts=(Titled("extra"),))
         recorded = CommitResult(writer.leaf, 2, is_repeat=True)
         writer.append(assistant("and on"))
         before = read_everything(store, "ses_a")
@@ -172,11 +175,12 @@ class AppendConformance(StoreFactory):
 
     def test_a_fact_without_entries_is_recorded_once_under_a_callers_key(self) -> None:
         writer = SessionWriter(self.open_store())
-        change = Change(session_id="ses_a", key="start c1", at=5, kind="calls_started", data={"seq": 1})
+        change = Change(session_id="ses_a", key="start c1", at=5, fact=Enqueued("default"))
         assert not writer.store.commit(change).is_repeat
         writer.append(user("and on"))
         assert writer.store.commit(change) == CommitResult(writer.leaf, 2, is_repeat=True)
-        assert [fact.kind for fact in writer.store.journal("ses_a")].count("calls_started") == 1
+        facts = [stored.fact for stored in writer.store.journal("ses_a")]
+        assert facts.count(Enqueued("default")) == 1
 
     def test_an_unknown_session_is_not_found(self) -> None:
         store = self.open_store()
@@ -199,16 +203,19 @@ class AppendConformance(StoreFactory):
     def test_a_fact_without_entries_leaves_the_leaf(self) -> None:
         writer = SessionWriter(self.open_store())
         writer.append(user("u"))
-        writer.commit(key="t", kind="titled", data={"title": "x"}, columns={"title": "x"})
+        writer.commit(key="t", fact=Titled("x"), columns={"title": "x"})
         assert (writer.row.leaf, writer.row.title) == (writer.leaf, "x")
-        assert writer.store.journal("ses_a")[-1].data == {"title": "x"}
+        stored = writer.store.journal("ses_a")[-1]
+        assert (stored.key, stored.fact, stored.leaf, stored.first) == ("t", Titled("x"), None, None)
 
     def test_the_journal_has_no_gap_and_reads_from_a_number(self) -> None:
         writer = SessionWriter(self.open_store())
         for n in range(5):
-            writer.append(user(str(n)), facts=(ExtraFact("more", {"n": n}),))
+            writer.append(user(str(n)), facts=(CancelRequested(n),))
         facts = writer.store.journal("ses_a")
         assert [fact.number for fact in facts] == list(range(1, 12))
         assert writer.row.facts == 11
         assert writer.store.journal("ses_a", after=4, limit=3) == facts[4:7]
-        assert facts[1].data == {"branch": writer.leaf.branch, "first": 1, "last": 1}
+        assert (facts[1].fact, facts[1].first) == (Appended(), 1)
+        assert facts[1].leaf == Leaf(writer.leaf.branch, 1)
+        assert (facts[2].fact, facts[2].leaf, facts[2].key) == (CancelRequested(0), None, None)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Note
+from oakleaf.core.facts import ModelCallDropped, Moved
 from oakleaf.core.messages import ToolCall, assistant, system, tool_result, user
 from oakleaf.core.tree import Leaf, Range
 from oakleaf.core.turns import Cursor
@@ -72,7 +73,8 @@ class BranchConformance(StoreFactory):
         first, cursor = writer.leaf, writer.cursor
         writer.append(assistant("2"))
         written = build_entries(cursor, [Draft(Note({"left": 2}))], 300)
-        done = writer.commit(key="m", kind="moved", after=writer.leaf, move_to=first, entries=written.entries)
+        moved = Moved((writer.leaf.branch, writer.leaf.seq))
+        done = writer.commit(key="m", fact=moved, after=writer.leaf, move_to=first, entries=written.entries)
         assert done.leaf.seq == 2
         assert done.leaf.branch != first.branch
 
@@ -177,7 +179,7 @@ class UsageConformance(StoreFactory):
         writer.append(user("q"), calls=(call("1", 1, None, None, None),))
         writer.append(Note({"n": 1}), calls=(call("2", 1, None),))
         writer.append(Note({"n": 2}), calls=(call("3", 1, None),))
-        change = Change(session_id="ses_a", key="~d", at=5, kind="call_dropped", drops_call="1")
+        change = Change(session_id="ses_a", key="~d", at=5, fact=ModelCallDropped("1"), drops_call="1")
         writer.store.commit(change)
         rows = writer.store.calls("ses_a")
         assert [row.call_id for row in rows] == ["2", "3"]

@@ -7,6 +7,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from oakleaf.core.entries import Note, Settings
+from oakleaf.core.facts import Labelled, Titled
 from oakleaf.core.messages import assistant, user
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
@@ -141,9 +142,9 @@ class CountConformance(StoreFactory):
         writer = SessionWriter(store)
         for n in range(3):
             writer.append(user(f"x{n}"), assistant("y"))
-            writer.commit(kind="labelled", data={"n": n})
-        expected = [fact for fact in store.journal("ses_a") if fact.kind == "labelled"]
-        assert [fact.data["n"] for fact in expected] == [0, 1, 2]
-        assert store.facts_of_kind("ses_a", "labelled") == expected
-        assert store.facts_of_kind("ses_a", "none") == []
-        assert_raises(NotFound, lambda: store.facts_of_kind("ses_none", "labelled"))
+            writer.commit(fact=Labelled(1, n, "here"))
+        expected = [stored for stored in store.journal("ses_a") if isinstance(stored.fact, Labelled)]
+        assert [stored.fact for stored in expected] == [Labelled(1, n, "here") for n in range(3)]
+        assert store.facts_of("ses_a", Labelled) == expected
+        assert store.facts_of("ses_a", Titled) == []
+        assert_raises(NotFound, lambda: store.facts_of("ses_none", Labelled))

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from oakleaf.core.entries import BranchSummary, Compaction, Note, Settings
+from oakleaf.core.facts import Titled
 from oakleaf.core.messages import Reasoning, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.search import parse_query
 from oakleaf.errors import InvalidArgument, NotFound
@@ -182,7 +183,7 @@ class SearchConformance(StoreFactory):
         writer = SessionWriter(self.open_store(), title="herring")
         assert places(writer.store, "herring") == ["a:0"]
         for title, expected in (("mackerel", ["a:0"]), (None, [])):
-            writer.commit(key=f"k{title}", kind="titled", columns={"title": title})
+            writer.commit(key=f"k{title}", fact=Titled(title), columns={"title": title})
             assert places(writer.store, "herring") == []
             assert places(writer.store, "mackerel") == expected
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from oakleaf.core.drafts import ExtraFact
+from oakleaf.core.facts import TurnStarted
 from oakleaf.core.messages import assistant, user
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
@@ -53,12 +53,12 @@ class TransferConformance(StoreFactory):
     def _session_to_move(self) -> SessionWriter:
         """A session with an abandoned branch, calls on both, a blob and queued input."""
         writer = SessionWriter(self.open_store(), seeds=[user("seed")], tags={"b": "2", "a": "1"})
-        writer.append(user("q"), facts=(ExtraFact("turn_started", {"turn": 2}),))
+        writer.append(user("q"), facts=(TurnStarted(2),))
         cursor, leaf = writer.cursor, writer.leaf
         blob = make_blob(b"picture")
         writer.append(assistant("a"), calls=(call("c1", 2, 3),), state=b'{"a":1}')
         writer.append(user(media_of(blob)), blobs=(blob,))
-        writer.move(leaf, cursor, data={"from": [writer.leaf.branch, writer.leaf.seq]})
+        writer.move(leaf, cursor)
         writer.append(assistant("b"), calls=(call("c2", 2, 3, tokens=None, cost=None),))
         if claims(writer.store, "enqueue"):
             writer.store.enqueue("ses_a", b'{"role":"user"}', 300)

@@ -13,6 +13,7 @@ import pytest
 
 from oakleaf.core.drafts import Blob, Draft, build_entries
 from oakleaf.core.entries import Payload
+from oakleaf.core.facts import Moved
 from oakleaf.core.messages import Media
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
@@ -73,7 +74,8 @@ class SessionWriter:
         return result
 
     def move(self, to: Leaf, cursor: Cursor, **fields: Any) -> CommitResult:
-        result = self.commit(kind="moved", after=self.leaf, move_to=to, **fields)
+        moved = Moved((self.leaf.branch, self.leaf.seq))
+        result = self.commit(fact=moved, after=self.leaf, move_to=to, **fields)
         self.leaf, self.cursor = result.leaf, cursor
         return result
 

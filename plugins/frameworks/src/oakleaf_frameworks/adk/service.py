@@ -25,8 +25,8 @@ from google.adk.sessions.base_session_service import (
 from pydantic_core import to_jsonable_python
 
 from oakleaf.core.codec import check_text, from_json
-from oakleaf.core.drafts import ExtraFact
 from oakleaf.core.entries import Entry, Note
+from oakleaf.core.facts import ToolCallsStarted
 from oakleaf.core.media import digest, restore_json
 from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.state import State, fold_state, merge_state
@@ -465,8 +465,8 @@ class SessionHistory:
 def _leaf_of_change(session: Session, leaf: Leaf, key: str) -> Leaf:
     """Return the leaf after the change with this key; `StaleLeaf` if there is none."""
     for fact in read(session).facts_backwards():
-        if fact.key == key:
-            return Leaf(fact.data["branch"], fact.data["last"])
+        if fact.key == key and fact.leaf is not None:
+            return fact.leaf
     raise StaleLeaf(session.session_id, leaf, session.leaf)
 
 
@@ -481,14 +481,14 @@ def _rewind(session: Session, invocation_id: str, patch: State) -> State:
     return cast(State, merge_patch(session.state, state))
 
 
-def _started_calls(drafts: EventDrafts, session: Session) -> list[ExtraFact]:
+def _started_calls(drafts: EventDrafts, session: Session) -> list[ToolCallsStarted]:
     """ADK runs tools as soon as it has stored the answer with their calls: after a crash they may have run."""
     index = drafts.answer_index
     answer = None if index is None else drafts.drafts[index].payload
     if index is None or not isinstance(answer, Message) or not answer.calls:
         return []
     seq = session.leaf.seq + index + 1
-    return [ExtraFact("calls_started", {"seq": seq, "indexes": list(range(len(answer.calls)))})]
+    return [ToolCallsStarted(seq, tuple(range(len(answer.calls))))]
 
 
 def _model_calls(event: Event, drafts: EventDrafts, session: Session) -> list[Call]:

@@ -18,8 +18,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from langchain_core.messages import BaseMessage
 
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Entry, Note
+from oakleaf.core.facts import Appended, Fact, Moved, StoredFact, ToolCallsStarted
 from oakleaf.core.messages import Message, Text, ToolResult
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
@@ -27,7 +28,7 @@ from oakleaf.core.usage import Call
 from oakleaf.errors import OrphanResult, StaleLeaf
 from oakleaf.ext import SessionReader, read
 from oakleaf.session import Session
-from oakleaf.stores.base import Fact, SessionRow
+from oakleaf.stores.base import SessionRow
 from oakleaf_frameworks.langgraph.checkpoints import (
     FILLER,
     CallRecord,
@@ -152,16 +153,20 @@ class ThreadLog:
         self._first_fact, self._window = after + 1, min(2 * self._window, LARGEST_WINDOW)
         return True
 
-    def _set_position(self, facts: Sequence[Fact]) -> None:
+    def _set_position(self, facts: Sequence[StoredFact]) -> None:
         """Note how the leaf came to where it is after these facts."""
-        for fact in facts:
-            if fact.kind in ("moved", "appended"):
-                reason = fact.data.get(KEY)
-                self._leaf_before_move = Leaf(*fact.data["from"]) if reason == TO_APPEND else None
-                self._was_rewound = fact.kind == "moved" and reason is None
-                self._has_position = True
+        for stored in facts:
+            match stored.fact:
+                case Moved(origin=origin, host=host):
+                    reason = host.get(KEY)
+                    self._leaf_before_move = Leaf(*origin) if reason == TO_APPEND else None
+                    self._was_rewound = reason is None
+                    self._has_position = True
+                case Appended():
+                    self._leaf_before_move, self._was_rewound = None, False
+                    self._has_position = True
 
-    def _read_spans(self, facts: Iterable[Fact]) -> dict[int, list[Entry]]:
+    def _read_spans(self, facts: Iterable[StoredFact]) -> dict[int, list[Entry]]:
         """Return the entries of these facts by the branch to which they were appended."""
         spans: dict[int, tuple[int, int]] = {}
         for branch, first, last in filter(None, map(_span, facts)):
@@ -263,11 +268,11 @@ class ThreadLog:
             self.catch_up()
         newest = self.index.checkpoints.get(self._newest or "")
         if self._leaf_before_move is not None:
-            self.session.log.move(self._leaf_before_move, data={KEY: BACK})
+            self.session.log.move(self._leaf_before_move, moved=Moved((0, 0), host={KEY: BACK}))
             self._leaf_before_move = None
         elif self._was_rewound and self._has_foreign_tail:
             leaf = self._leaf_at(self.session.leaf, 0) if newest is None else newest.leaf
-            self.session.log.move(leaf, data={KEY: BACK})
+            self.session.log.move(leaf, moved=Moved((0, 0), host={KEY: BACK}))
             self._has_foreign_tail = False
         self._was_rewound = False
 
@@ -311,7 +316,7 @@ class ThreadLog:
         )  # tools may run before the checkpoint with their calls is put
         leaf, newest, had_tail = self.session.leaf, self._newest, self._has_foreign_tail
         if base != leaf:
-            self.session.log.move(base, data={KEY: TO_APPEND})
+            self.session.log.move(base, moved=Moved((0, 0), host={KEY: TO_APPEND}))
             self._leaf_before_move = leaf  # until it is appended: if that fails, the leaf moves back
         self._append(builder, data)
         self._leaf_before_move = None
@@ -320,7 +325,9 @@ class ThreadLog:
         if recorded is not None:
             recorded.add(builder.calls)
         if newest is not None and newest > new.checkpoint_id:
-            self.session.log.move(leaf, data={KEY: BACK})  # a late checkpoint: the thread stays where it is
+            self.session.log.move(
+                leaf, moved=Moved((0, 0), host={KEY: BACK})
+            )  # a late checkpoint: the thread stays where it is
             self._newest, self._has_foreign_tail = newest, had_tail
 
     def _append(self, builder: EntryBuilder, data: dict[str, Any]) -> None:
@@ -412,7 +419,9 @@ class ThreadLog:
         self._append_note({"dropped": list(checkpoint_ids)}, codec)
         latest = self.latest()
         if latest is not None and latest.checkpoint_id != self._newest:
-            self.session.log.move(latest.leaf, data={KEY: BACK})  # the session shows what the graph gets
+            self.session.log.move(
+                latest.leaf, moved=Moved((0, 0), host={KEY: BACK})
+            )  # the session shows what the graph gets
             self._newest, self._has_foreign_tail = latest.checkpoint_id, False
 
     def _append_note(
@@ -561,7 +570,7 @@ class EntryBuilder:
         self.messages = list(messages)
         self.drafts: list[Draft] = []
         self.calls: list[Call] = []
-        self.facts: list[ExtraFact] = []
+        self.facts: list[Fact] = []
         self.fact_count = 1
         """How many facts the append will record."""
 
@@ -576,8 +585,7 @@ class EntryBuilder:
         """Record the start of the open calls that have started."""
         calls = [call for call in self._cursor.open_calls if has_started(call.call.id)]
         if calls:
-            data = {"seq": calls[0].seq, "indexes": [call.index for call in calls]}
-            self.facts.append(ExtraFact("calls_started", data))
+            self.facts.append(ToolCallsStarted(calls[0].seq, tuple(call.index for call in calls)))
             self.fact_count += 1
 
     def add_message(self, message: BaseMessage, recorded: Container[str] | None) -> None:
@@ -680,15 +688,15 @@ class PathCache:
         return self._entries[branch]
 
 
-def _span(fact: Fact) -> tuple[int, int, int] | None:
+def _span(fact: StoredFact) -> tuple[int, int, int] | None:
     """Return branch, first and last seq of the entries that came with a fact; None if none did."""
-    data = fact.data
-    if "branch" not in data or ("first" not in data and fact.kind != "started") or not data["last"]:
+    leaf = fact.leaf
+    if leaf is None or not leaf.seq or (fact.first is None and fact.number > 1):
         return None
-    return data["branch"], data.get("first", 1), data["last"]
+    return leaf.branch, fact.first or 1, leaf.seq
 
 
-def _notes(fact: Fact, entries: Mapping[int, list[Entry]]) -> list[tuple[Leaf, dict[str, Any]]]:
+def _notes(fact: StoredFact, entries: Mapping[int, list[Entry]]) -> list[tuple[Leaf, dict[str, Any]]]:
     """Return the adapter's notes that came with a fact, with the leaf at each."""
     span = _span(fact)
     if span is None:

@@ -33,6 +33,7 @@ from msgspec.structs import replace
 
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Compaction, Entry, Uncompaction
+from oakleaf.core.facts import ModelCallStarted, ToolCallsStarted
 from oakleaf.core.messages import Message
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
@@ -300,7 +301,7 @@ class OakleafSession:
     def _record_usage(self, usages: Sequence[CallUsage]) -> None:
         calls = [self._call(usage) for usage in usages]
         if calls:
-            self._session.log.record("call_started", calls=calls, row=model_column(calls))
+            self._session.log.record(ModelCallStarted(), calls=calls, row=model_column(calls))
 
     def _write_answer(self, items: list[Item], usage: CallUsage, needing_approval: Container[str]) -> None:
         log, call = self._session.log, self._call(usage)
@@ -308,7 +309,7 @@ class OakleafSession:
         last = drafts[-1].payload if drafts else None
         tool_calls = last.calls if isinstance(last, Message) else ()
         if log.cursor.open_calls or not tool_calls:
-            log.record("call_started", calls=[call], row=model_column([call]))
+            log.record(ModelCallStarted(), calls=[call], row=model_column([call]))
             # While calls are open this is a nested run, which has its own session or none.
             self._ahead.call = None if log.cursor.open_calls else call
             return
@@ -321,9 +322,7 @@ class OakleafSession:
         log = self._session.log
         for call in log.cursor.open_calls:
             if call.call.id == call_id:
-                log.record(
-                    "calls_started", data={"seq": call.seq, "indexes": [call.index]}, only_at_leaf=True
-                )
+                log.record(ToolCallsStarted(call.seq, (call.index,)), only_at_leaf=True)
 
     def _write_tool_result(self, item: Item) -> None:
         log = self._session.log

@@ -41,6 +41,7 @@ from pydantic_ai.usage import RunUsage
 
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import ToolCallsStarted
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
@@ -460,7 +461,7 @@ class Conversations:
             if session is not None and call.call.id == call_id:
                 if (call.seq, call.index) in read(session).call_status().started:
                     return False
-                session.log.record("calls_started", data={"seq": call.seq, "indexes": [call.index]})
+                session.log.record(ToolCallsStarted(call.seq, (call.index,)))
         return True
 
     def write_result(self, conversation_id: str, part: Dumped) -> None:

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from oakleaf import Limits, Session, Tool, Workspace
 from oakleaf.agent.import_plan import require_accepted
 from oakleaf.agent.limits import check_turns, limit_data, narrow
-from oakleaf.agent.start_facts import queued_turn_data
+from oakleaf.agent.start_facts import queued_turn_start
 from oakleaf.core.context import changed_max_messages, changed_options, fold_settings, merge_options
-from oakleaf.core.drafts import Draft, ExtraFact
+from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Effects, Settings, check_effects
+from oakleaf.core.facts import Appended, Enqueued, TurnStarted
 from oakleaf.core.messages import Message, user
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import MAX_COUNT
@@ -139,7 +141,7 @@ def send(
     limits: Limits | None = None,
     effects: Effects | None = None,
     one_shot: bool = False,
-    about: Mapping[str, Any] | None = None,
+    about: TurnStarted = TurnStarted(0),
 ) -> EnqueuedTask:
     """Write the input and spawn its task in one transaction. Without content: a task for the open turn.
 
@@ -170,8 +172,7 @@ def send(
     if content is None:
         log.commit(
             Request(
-                kind="enqueued",
-                data={"queue": queue},
+                fact=Enqueued(queue),
                 at_leaf=True,
                 key=key,
                 effect=lambda entries: spawned,
@@ -179,8 +180,7 @@ def send(
         )
     else:
         drafts = [Draft(user(content) if isinstance(content, str) else content)]
-        row_changes = trigger_columns(about or {})
-        about = {**queued_turn_data(log), **(about or {}), **({"one_shot": True} if one_shot else {})}
+        row_changes = trigger_columns(about)
         changed = Settings(
             options=changed_options(settings.options, options),
             effects=effects,
@@ -188,16 +188,17 @@ def send(
         )
         if changed != Settings():
             drafts.insert(0, Draft(changed))
-        if (in_force := merge_options(settings.options, options)) is not None:
-            about["options"] = in_force
-        about |= {} if limits is None else {"limits": limit_data(limits)}
+        in_force = merge_options(settings.options, options)
+        given = None if limits is None else limit_data(limits)
+        start = queued_turn_start(about, log)
+        start = replace(start, options=in_force, limits=given, one_shot=one_shot)
         log.commit(
             Request(
                 drafts=tuple(drafts),
                 key=key,
-                data=about,
+                about=start,
                 row=row_changes,
-                facts=(ExtraFact("enqueued", {"queue": queue}),),
+                facts=(Enqueued(queue),),
                 effect=lambda entries: spawned,
             )
         )
@@ -234,19 +235,18 @@ def _recorded_task(log: Log, recorded: KeyedTurn, key: str, queue: str, agent: s
     """Return the task of an input that was sent before. If it is unanswered and its task is gone or failed, it gets one."""
     row = log.store.session(log.session_id)
     # An import does not say which queue of this store is used.
-    for fact in log.store.journal(log.session_id, max(recorded.fact_number, row.imported_facts)):
-        if fact.kind == "enqueued":
-            queue = fact.data["queue"]
-            break
-        if fact.kind == "appended":
-            break
+    for stored in log.store.journal(log.session_id, max(recorded.fact_number, row.imported_facts)):
+        match stored.fact:
+            case Enqueued(queue=queue):
+                break
+            case Appended():
+                break
     store, task = _task(log, row, queue, agent, key)
     if not task.is_pending(store) and recorded.is_open:
         log.refresh()
         store, task = _task(log, row, queue, agent, new_key(log.runtime))
         spawned = task.spawned()
-        enqueued = {"queue": queue}
-        log.commit(Request(kind="enqueued", data=enqueued, at_leaf=True, effect=lambda entries: spawned))
+        log.commit(Request(fact=Enqueued(queue), at_leaf=True, effect=lambda entries: spawned))
     return task.enqueued(store, recorded.turn)
 
 

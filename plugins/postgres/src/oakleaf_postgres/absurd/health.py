@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
+from oakleaf.core.facts import Enqueued, TurnEnded, TurnLeft, TurnStarted, kind_of
 from oakleaf.stores.base import Finding
 from oakleaf.stores.tasks import QueueStatus
 from oakleaf_postgres.absurd.queue import queue_tables
@@ -68,12 +69,14 @@ where run.state = 'failed' and available_at > now() - make_interval(mins => %s) 
   and failure_reason ->> 'name' in ('ProcessDied', '$ClaimTimeout') limit %s
 """
 # Sessions whose open turn is a worker's: it was enqueued since it was started, and nobody runs it.
-SELECT_ENQUEUED = """
+TURN_KINDS = (kind_of(TurnStarted), kind_of(TurnEnded), kind_of(Enqueued))
+SELECT_ENQUEUED = f"""
 select session.id from oakleaf.session cross join lateral (
     select journal.kind from oakleaf.journal where journal.session_number = session.number
-      and journal.kind in ('turn_started', 'turn_ended', 'enqueued') order by journal.number desc limit 1) as latest
+      and (journal.kind in {TURN_KINDS}
+           or journal.kind = '{kind_of(TurnLeft)}' and journal.data::json ->> 'status' <> 'waiting') order by journal.number desc limit 1) as latest
 where session.space = %s and session.status = 'running' and session.trashed_at is null and session.holder is null
-  and latest.kind = 'enqueued'
+  and latest.kind = '{kind_of(Enqueued)}'
 order by session.active_at limit %s
 """
 SELECT_UNFINISHED = """

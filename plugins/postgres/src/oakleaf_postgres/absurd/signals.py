@@ -6,13 +6,17 @@ a process that runs no worker sends signals, too.
 
 from __future__ import annotations
 
+from oakleaf.core.facts import Approved, CancelRequested, Denied, TaskDecided, TurnLeft, kind_of
 from oakleaf_postgres.store.statement import Connection, fetch_row
 
-SIGNALS = ("approved", "denied", "task_decided", "cancel_requested")
+Signal = Approved | Denied | TaskDecided | CancelRequested
+"""The facts that wake a task."""
+SIGNALS = (kind_of(Approved), kind_of(Denied), kind_of(TaskDecided), kind_of(CancelRequested))
 # Under the session's lock: how many signals there are with the new one, and the queue of the latest task that waits.
-SELECT_WAITING = """
-select count(*) filter (where journal.kind in ('approved', 'denied', 'task_decided', 'cancel_requested')),
-       (array_agg(journal.data order by journal.number desc) filter (where journal.kind = 'waiting' and journal.number > session.imported_facts))[1]::json ->> 'queue'
+SELECT_WAITING = f"""
+select count(*) filter (where journal.kind in ({", ".join(f"'{kind}'" for kind in SIGNALS)})),
+       (array_agg(journal.data order by journal.number desc) filter (where journal.kind = '{kind_of(TurnLeft)}'
+           and journal.data::json ->> 'status' = 'waiting' and journal.number > session.imported_facts))[1]::json ->> 'queue'
 from oakleaf.journal join oakleaf.session on session.number = journal.session_number
 where session.id = %s
 """

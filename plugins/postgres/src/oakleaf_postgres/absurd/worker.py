@@ -27,7 +27,7 @@ from psycopg.rows import dict_row
 
 from oakleaf import Tool
 from oakleaf.agent.call_status import read_call_status
-from oakleaf.agent.cancellation import CANCEL_REQUESTED, is_cancel_requested
+from oakleaf.agent.cancellation import is_cancel_requested
 from oakleaf.agent.events import StopRun
 from oakleaf.agent.loop import Loop, build_loop
 from oakleaf.agent.policy import Answers, OwnTools, RunPolicy
@@ -35,6 +35,7 @@ from oakleaf.agent.tools.tool import error_text
 from oakleaf.agent.writer import Writer
 from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Settings, check_effects
+from oakleaf.core.facts import CancelRequested, TurnLeft
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import (
     ClaimLost,
@@ -71,7 +72,7 @@ from oakleaf_postgres.absurd.handlers import HandlerWorker, plugin_handlers, run
 from oakleaf_postgres.absurd.own_process import BEGUN, ENDED, OwnProcess, ParentPipe
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.registry import Registration
-from oakleaf_postgres.absurd.signals import SIGNALS, signal_event
+from oakleaf_postgres.absurd.signals import Signal, signal_event
 from oakleaf_postgres.absurd.step import check_steps, claimed_run
 from oakleaf_postgres.errors import PoisonTask, UnknownAgent
 from oakleaf_postgres.store.connections import Connection
@@ -548,8 +549,8 @@ class TaskRun:
         """Mark the turn as failed, once: nobody watches a worker that cannot start it, and it is tried again and again."""
         row = log.refresh()
         if (row.status, row.error) != ("failed", str(error)):
-            outcome = {"status": "failed", "error": str(error)}
-            log.record("turn_ended", data=outcome, row=outcome)
+            left = TurnLeft(log.cursor.turn, "failed", str(error))
+            log.record(left, row={"status": "failed", "error": str(error)})
 
     def give_up(self, deaths: Deaths) -> None:
         """End the turn as failed and raise PoisonTask: the processes that ran its step died."""
@@ -559,11 +560,10 @@ class TaskRun:
         poison = PoisonTask(
             row.session_id, self._claim.task_id, self._worker.queue, deaths.total, deaths.last
         )
-        outcome = {"status": "failed", "error": str(poison)}
+        failed = {"status": "failed", "error": str(poison)}
         free = {"holder": None, "lease_until": None, "fence": row.fence + 1}
-        log.record(
-            "turn_ended", data={"turn": log.cursor.turn, **outcome}, row=outcome | free, fence=row.fence
-        )
+        left = TurnLeft(log.cursor.turn, "failed", str(poison))
+        log.record(left, row=failed | free, fence=row.fence)
         raise poison
 
     def is_cancel_requested(self) -> bool:
@@ -573,7 +573,7 @@ class TaskRun:
         """
         facts = self._tenant.journal(self.session_id, self.facts_read)
         self.facts_read += len(facts)
-        return any(fact.kind == CANCEL_REQUESTED for fact in facts) and is_cancel_requested(
+        return any(isinstance(stored.fact, CancelRequested) for stored in facts) and is_cancel_requested(
             reversed(facts), self._log.cursor.turn
         )
 
@@ -622,7 +622,7 @@ class TaskRun:
         The signals are counted before the waiting calls are read: one that comes in between wakes the task.
         """
         facts = self._store.journal(log.session_id)
-        signals = sum(fact.kind in SIGNALS for fact in facts)
+        signals = sum(isinstance(stored.fact, Signal) for stored in facts)
         if is_cancel_requested(reversed(facts), log.cursor.turn):
             return True
         calls = read_call_status(log)

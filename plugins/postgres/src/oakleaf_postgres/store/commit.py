@@ -21,12 +21,12 @@ from msgspec.structs import astuple
 from oakleaf.core.call_hash import call_hashes
 from oakleaf.core.codec import to_json
 from oakleaf.core.drafts import Blob, NewEntry
+from oakleaf.core.facts import encode_fact
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Totals, total
 from oakleaf.errors import InvalidPosition, MissingBlob, NotFound
 from oakleaf.stores.base import MADE_KEY, SETTABLE_COLUMNS, Change, CommitResult, Effect, is_callers_key
-from oakleaf.stores.sql.rows import call_row, entry_row
-from oakleaf.stores.sql.session_rows import json_text
+from oakleaf.stores.sql.rows import body_text, call_row, entry_row
 from oakleaf_postgres.store.connections import SET_LOCK_TIMEOUT, SET_SPACE
 from oakleaf_postgres.store.guard import SqlEffect
 from oakleaf_postgres.store.rows import (
@@ -224,12 +224,11 @@ def values_of(
         values.update(zip(named_row("call", ("number", *CALL_NAMES), n), row, strict=True))
     # Facts and calls are numbered back from the last one, whose number the advanced row holds.
     last, first = len(change.facts), entries[0].seq if entries else None
-    own = (-last, change.kind, change.key, first, json_text(change.data, "journal data"))
-    values.update(zip(named_row("fact", FACT_NAMES, 0), own, strict=True))
-    for n in range(shape.facts):
-        fact = change.facts[n]
-        row = (n + 1 - last, fact.kind, None, None, json_text(fact.data, "journal data"))
-        values.update(zip(named_row("fact", FACT_NAMES, n + 1), row, strict=True))
+    for n, fact in enumerate((change.fact, *change.facts[: shape.facts])):
+        kind, body = encode_fact(fact)
+        key, first = (change.key, first) if n == 0 else (None, None)
+        row = (n - last, kind, key, first, body_text(body))
+        values.update(zip(named_row("fact", FACT_NAMES, n), row, strict=True))
     return values
 
 
@@ -462,11 +461,9 @@ def _insert_rows(
         cursor.executemany(INSERT_ENTRY, entries)
         tool_calls = [(branch, space, *row) for row in tool_call_rows(change.entries)]
         cursor.executemany(INSERT_TOOL_CALL, tool_calls)
-        facts = [
-            (*session, n, fact.kind, json_text(fact.data, "journal data"), change.at)
-            for n, fact in enumerate(change.facts, head.facts + 2)
-        ]
-        cursor.executemany(INSERT_FACT, facts)
+        facts = [(n, *encode_fact(fact)) for n, fact in enumerate(change.facts, head.facts + 2)]
+        rows = ((*session, n, kind, body_text(body), change.at) for n, kind, body in facts)
+        cursor.executemany(INSERT_FACT, rows)
         if not has_calls:
             calls = enumerate(change.calls, head.calls + 1)
             cursor.executemany(INSERT_CALL, [(*session, n, *call_row(call, branch)) for n, call in calls])

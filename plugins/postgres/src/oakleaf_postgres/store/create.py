@@ -7,11 +7,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from oakleaf.core.facts import encode_fact
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidPosition, StoreError
 from oakleaf.stores.base import NewSession, SessionRow
-from oakleaf.stores.sql.rows import entry_row
-from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, json_text, session_row
+from oakleaf.stores.sql.rows import body_text, entry_row
+from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, session_row
 from oakleaf_postgres.store.commit import (
     MAX_ROWS,
     TOOL_CALL_NAMES,
@@ -73,7 +74,7 @@ with numbers as materialized (
     select branch, space, number, %(fork_branch)s::bigint, %(fork_seq)s::bigint from created
 ), {entries if seeds else ""} fact as (
     insert into oakleaf.journal (session_number, number, space, owner, kind, key, branch, last_seq, data, at)
-    select number, 1, space, owner, 'started', %(key)s, branch, seq, %(data)s, started_at from created
+    select number, 1, space, owner, %(kind)s, %(key)s, branch, seq, %(data)s, started_at from created
 )
 select branch from created""")
 
@@ -87,8 +88,9 @@ def values_of(new: NewSession) -> dict[str, Any]:
         "fork_branch": parent.branch if parent else None,
         "fork_seq": parent.seq if parent else 0,
         "key": new.key,
-        "data": json_text(new.origin, "journal data"),
     }
+    values["kind"], body = encode_fact(new.fact)
+    values["data"] = body_text(body)
     for n, seed in enumerate(new.seeds):
         values.update(zip(named_row("seed", ENTRY_NAMES, n), entry_row(seed), strict=True))
     for n, tool_call in enumerate(tool_call_rows(new.seeds)):

@@ -22,6 +22,7 @@ from psycopg.errors import UniqueViolation
 from oakleaf.core.codec import decode_message, from_json
 from oakleaf.core.drafts import Blob
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import Fact, StoredFact, kind_of
 from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf
@@ -43,7 +44,6 @@ from oakleaf.stores.base import (
     CallPlace,
     Change,
     CommitResult,
-    Fact,
     Finding,
     ImportResult,
     IndexProgress,
@@ -67,7 +67,7 @@ from oakleaf.stores.sql.purge import descendants
 from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_from, stored_from
 from oakleaf.stores.sql.session_query import session_conditions
 from oakleaf.stores.sql.session_rows import detail_from
-from oakleaf_postgres.absurd.signals import SIGNALS, wake_task
+from oakleaf_postgres.absurd.signals import Signal, wake_task
 from oakleaf_postgres.store.commit import (
     IS_CALLERS_KEY,
     commit_locked,
@@ -586,11 +586,12 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     def branches(self, session_id: str) -> list[Branch]:
         return [Branch(*row) for row in self._session_rows(SELECT_BRANCHES, session_id)]
 
-    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[Fact]:
+    def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[StoredFact]:
         rows = self._joined_rows(SELECT_JOURNAL, session_id, after=after, limit=limit)
         return [fact_from(row) for row in rows]
 
-    def facts_of_kind(self, session_id: str, kind: str) -> list[Fact]:
+    def facts_of(self, session_id: str, type_: type[Fact]) -> list[StoredFact]:
+        kind = kind_of(type_)
         query = SELECT_LABELS if kind == LABEL else SELECT_FACTS_OF_KIND
         return [fact_from(row) for row in self._joined_rows(query, session_id, kind=kind)]
 
@@ -631,7 +632,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     def _commit(self, change: Change) -> CommitResult:
         branch = None if change.after is None else (change.session_id, change.after.branch)
         is_known = branch in self._extendable
-        fits = fits_statement(change) and change.kind not in SIGNALS
+        fits = fits_statement(change) and not isinstance(change.fact, Signal)
         done = self._run_statement(change, is_known=is_known) if fits else None
         if done is None:
             done = self._connections.transaction(partial(self._commit_locked, change))
@@ -645,7 +646,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     def _commit_locked(self, change: Change, writer: Connection) -> CommitResult:
         done = commit_locked(writer, change, self.space, self.owner)
-        if change.kind in SIGNALS and not done.is_repeat:
+        if isinstance(change.fact, Signal) and not done.is_repeat:
             wake_task(writer, change.session_id)
         return done
 
@@ -725,7 +726,8 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             row = self.session(new.row.session_id)
         except NotFound:
             raise IdTaken(new.row.session_id) from None
-        count = self.journal(row.session_id, 0, 1)[0].data["last"]
+        started = self.journal(row.session_id, 0, 1)[0].leaf
+        count = 0 if started is None else started.seq
         seeds = self.path(row.session_id, last=count).entries if count else []
         new.check_same(row, [seed.entry_id for seed in seeds])
         return row

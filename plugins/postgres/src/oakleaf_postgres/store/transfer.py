@@ -12,20 +12,21 @@ from typing import Any
 from psycopg.errors import UniqueViolation
 
 from oakleaf.core.drafts import NewEntry
+from oakleaf.core.facts import StoredFact
 from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.usage import Call
 from oakleaf.errors import IdConflict, NotFound
-from oakleaf.stores.base import Fact, QueuedInput, SessionDetail, SessionRow
+from oakleaf.stores.base import QueuedInput, SessionDetail, SessionRow
 from oakleaf.stores.sql.rows import (
     call_from,
     call_row,
     entry_row,
     fact_from,
+    fact_row,
     session_from,
-    split_fact_data,
     stored_from,
 )
-from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_from, detail_row, json_text, session_row
+from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_from, detail_row, session_row
 from oakleaf.stores.sql.transfer import PIECE_BYTES, BlobStream, SessionExport, SessionImporter, TableExporter
 from oakleaf_postgres.store.commit import TIE_BLOB, insert_branch, tool_call_rows
 from oakleaf_postgres.store.connections import SET_SPACE, Connection, Row
@@ -182,7 +183,7 @@ class PostgresExporter(TableExporter):
     def calls(self, key: int) -> Iterator[Call]:
         return map(call_from, self._stream(SELECT_CALLS, (key,)))
 
-    def facts(self, key: int) -> Iterator[Fact]:
+    def facts(self, key: int) -> Iterator[StoredFact]:
         return map(fact_from, self._stream(SELECT_FACTS, (key,)))
 
     def inbox(self, key: int) -> Iterator[QueuedInput]:
@@ -259,13 +260,11 @@ class PostgresImporter(SessionImporter):
         self._insert_arrays(INSERT_CALLS, rows)
         self.writer.execute(SET_ACTIVITY, {"number": key})
 
-    def insert_facts(self, key: int, facts: Iterable[Fact], owner: str | None) -> None:
+    def insert_facts(self, key: int, facts: Iterable[StoredFact], owner: str | None) -> None:
         self._insert_arrays(INSERT_FACTS, (self._fact_row(key, fact, owner) for fact in facts))
 
-    def _fact_row(self, key: int, fact: Fact, owner: str | None) -> tuple[Any, ...]:
-        columns, rest = split_fact_data(fact.data)
-        data = json_text(rest, "journal data")
-        return (key, self.space, owner, fact.number, fact.kind, fact.key, *columns, data, fact.at)
+    def _fact_row(self, key: int, fact: StoredFact, owner: str | None) -> tuple[Any, ...]:
+        return (key, self.space, owner, fact.number, *fact_row(fact))
 
     def insert_inbox(self, key: int, inputs: Iterable[QueuedInput], owner: str | None) -> None:
         rows = (

@@ -159,7 +159,7 @@ def journal(
     session = find_session(request, session_id)
     page = SizedPage()
     for fact in session.journal(after, limit):
-        data, _ = truncate_value(to_json(fact.data), 8_000, 2_000)
+        data, _ = truncate_value(to_json(fact.view), 8_000, 2_000)
         if not page.add({"number": fact.number, "kind": fact.kind, "at": fact.at, "data": data}):
             break
     return JournalPage(facts=page.items, total=session.row.facts)

@@ -16,10 +16,11 @@ from litestar.params import FromPath, HeaderParameter, QueryParameter
 from litestar.response import Stream
 
 from oakleaf.core.entries import Entry
+from oakleaf.core.facts import Appended, Started, StoredFact, kind_of
 from oakleaf.errors import InvalidArgument, NotFound, OakleafError
 from oakleaf.ext import fact_event_type, read
 from oakleaf.session import Session
-from oakleaf.stores.base import Fact, SessionRow
+from oakleaf.stores.base import SessionRow
 from oakleaf_server.auth import Caller
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller
 from oakleaf_server.json_views import client_entry, to_json
@@ -187,12 +188,12 @@ class EventStream:
         facts = self.session.journal(self.last_fact, min(BATCH, end - self.last_fact))
         return [(fact.number, self._fact_event(fact, row)) for fact in facts]
 
-    def _fact_event(self, fact: Fact, row: SessionRow) -> bytes:
+    def _fact_event(self, fact: StoredFact, row: SessionRow) -> bytes:
         entries = read(self.session).appended_entries(fact)
         if self.caller.is_client:
             return sse_event(*client_fact(fact, entries), fact.number)
-        about = fact.data
-        if fact.kind == "started":  # as the event of a run in Python has it
+        about = fact.view
+        if isinstance(fact.fact, Started):  # as the event of a run in Python has it
             about = about | read(self.session).about()
         data, _ = truncate_value(to_json(about), 8_000, 2_000)
         page, omitted = SizedPage(700_000), 0
@@ -218,13 +219,13 @@ class EventStream:
         return sse_event(fact_event_type(fact, entries), view, fact.number)
 
 
-def client_fact(fact: Fact, entries: list[Entry]) -> tuple[str, dict[str, Any]]:
+def client_fact(fact: StoredFact, entries: list[Entry]) -> tuple[str, dict[str, Any]]:
     """Return what a client may see of a fact, as the name and data of an event: its public entries, or only its number."""
     public = [entry for entry in entries if not entry.internal]
     if not public:
         return "session:hidden", {"number": fact.number, "kind": "hidden", "at": fact.at}
     views = [client_entry(entry) for entry in public]
-    view = {"number": fact.number, "kind": "appended", "at": fact.at, "entries": views}
+    view = {"number": fact.number, "kind": kind_of(Appended), "at": fact.at, "entries": views}
     return fact_event_type(fact, public), view
 
 

@@ -13,15 +13,15 @@ export class CallTimes {
 
   /** A fact of the live stream. */
   addLive({ kind, at, data = {} }) {
-    if (kind === "calls_started") this.add((data.indexes ?? []).map((index) => ({ kind, at, seq: data.seq, index })));
-    else if (kind === "turn_ended" && data.status === "waiting") this.add([{ kind: "waiting", at }]);
-    else if (kind === "turn_resumed" || kind === "waiting" || REQUESTS.includes(kind) || DECISIONS.includes(kind)) this.add([{ kind, at, seq: data.seq, index: data.index }]);
+    if (kind === "tool_calls_started") this.add((data.indexes ?? []).map((index) => ({ kind, at, seq: data.seq, index })));
+    else if (kind === "turn_left" && data.status === "waiting") this.add([{ kind: "waiting", at }]);
+    else if (kind === "turn_resumed" || REQUESTS.includes(kind) || DECISIONS.includes(kind)) this.add([{ kind, at, seq: data.seq, index: data.index }]);
   }
 
   /** A tool call from its answer to its result: {start, waited}; start is null if it never ran. */
   ofTool(answer, index, { result, entry }) {
     const own = this.#between(answer.at, entry.at).filter((fact) => fact.kind === "turn_resumed" || (fact.seq === answer.seq && fact.index === index));
-    const starts = own.filter(({ kind }) => kind === "turn_resumed" || kind === "calls_started").map(({ at }) => at);
+    const starts = own.filter(({ kind }) => kind === "turn_resumed" || kind === "tool_calls_started").map(({ at }) => at);
     return { start: result.outcome === "denied" ? null : Math.max(answer.at, ...starts), waited: totalWait(own) };
   }
 

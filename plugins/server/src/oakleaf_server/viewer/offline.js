@@ -134,7 +134,7 @@ function openIn(session) {
 /** Nothing runs in a copy: the outcome of a started call is unknown, unless its task needs or has an approval. */
 function stateOf(session, call) {
   const known = factsOf(session, call), waits = known.filter(({ kind }) => kind === "task_waits");
-  const states = [["calls_started", "unknown"], ["denied", "denied"], ["approved", "approved"], ["approval_requested", "waits_for_approval"]];
+  const states = [["tool_calls_started", "unknown"], ["denied", "denied"], ["approved", "approved"], ["approval_requested", "waits_for_approval"]];
   if (waits.some((fact) => taskApproval(fact))) return "waits_for_task";
   if (waits.some((fact) => sessions.has(fact.data.session))) return "task_decided";
   const state = states.find(([kind]) => known.some((fact) => fact.kind === kind))?.[1];
@@ -145,7 +145,7 @@ function stateOf(session, call) {
 function hasRecordedStarts(session, { seq }) {
   const begun = answerFact(session, seq);
   const resumed = session.facts.slice(0, begun + 1).findLastIndex(({ kind }) => kind === "turn_started" || kind === "turn_resumed");
-  return session.facts.slice(resumed + 1).some(({ kind }) => kind === "calls_started");
+  return session.facts.slice(resumed + 1).some(({ kind }) => kind === "tool_calls_started");
 }
 
 function answerFact(session, seq) {
@@ -167,7 +167,7 @@ function approvalsOf(session, call) {
 /** The task's call named by a fact, if it still waits for approval. */
 function taskApproval({ data }) {
   const task = sessions.get(data.session), call = task && openIn(task).find(({ seq, index }) => seq === data.call.seq && index === data.call.index);
-  const isSettled = call && factsOf(task, call).some(({ kind }) => ["calls_started", "approved", "denied"].includes(kind));
+  const isSettled = call && factsOf(task, call).some(({ kind }) => ["tool_calls_started", "approved", "denied"].includes(kind));
   return call && !isSettled ? { ...call, session_id: task.id } : null;
 }
 
@@ -232,15 +232,15 @@ function modelCalls(session, { leaf: value, first, last }) {
   return { leaf: `${leaf.branch}:${leaf.seq}`, calls, facts: waitingFacts(session) };
 }
 
-const WAITING = ["approval_requested", "approved", "denied", "task_waits", "waiting", "turn_resumed"];
+const WAITING = ["approval_requested", "approved", "denied", "task_waits", "turn_resumed"];
 
 /** Requests, decisions, pauses and resumptions, and the starts of calls that waited; those of a fork's source too, if it is in the copy. */
 function waitingFacts(session) {
   const source = sessions.get(session.row.parent_session), requested = new Set();
   const facts = session.facts.flatMap(({ kind, at, data }) => {
     if (kind === "approval_requested") requested.add(`${data.seq}:${data.index}`);
-    if (kind === "calls_started") return data.indexes.filter((index) => requested.has(`${data.seq}:${index}`)).map((index) => ({ kind, at, seq: data.seq, index }));
-    if (kind === "turn_ended" && data.status === "waiting") return [{ kind: "waiting", at }];
+    if (kind === "tool_calls_started") return data.indexes.filter((index) => requested.has(`${data.seq}:${index}`)).map((index) => ({ kind, at, seq: data.seq, index }));
+    if (kind === "turn_left" && data.status === "waiting") return [{ kind: "waiting", at }];
     return WAITING.includes(kind) ? [{ kind, at, seq: data.seq, index: data.index }] : [];
   });
   return source ? [...waitingFacts(source), ...facts] : facts;

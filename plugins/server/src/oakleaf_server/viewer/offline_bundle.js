@@ -37,7 +37,7 @@ class SessionCopy {
       case "branch": this.branches.set(line.number, { branch: line.number, parent: line.parent ?? null, from: line.parent_seq ?? 0, tail: line.tail, isOwn: !line.inherited }); break;
       case "entry": this.#addEntry(line); break;
       case "call": (line.inherited ? this.inherited_calls : this.calls).push(line.call); break;
-      case "fact": this.facts.push({ number: line.number, kind: line.kind, at: line.at, data: line.data ?? {} }); break;
+      case "fact": this.facts.push({ number: line.number, kind: line.kind, at: line.at, data: factView(line) }); break;
       case "queued": this.queued++; break;
     }
   }
@@ -110,4 +110,9 @@ function* lines(bytes) {
 export function dataUrl(blob) {
   const mime = blob.mime.split(";")[0].trim().toLowerCase();
   return `data:${SHOWN.test(mime) ? mime : "application/octet-stream"};base64,${blob.pieces.join("")}`;
+}
+
+/** The place and the fields of a fact, as on the server. */
+function factView({ first, leaf, body }) {
+  return { ...(first !== undefined && { first }), ...(leaf && { branch: leaf.branch, last: leaf.seq }), ...body };
 }

@@ -369,7 +369,8 @@ export class SessionPage {
     if (fact.kind === "labelled") this.#reloadLabels();
     this.transcript.noteFact(fact);
     const entries = fact.entries ?? [];
-    if (entries.some((entry) => entry.role === "assistant") || ["turn_ended", "turn_refused"].includes(fact.kind)) {
+    const isLeft = fact.kind === "turn_left" && fact.data?.status !== "waiting";
+    if (isLeft || entries.some((entry) => entry.role === "assistant") || ["turn_ended", "turn_refused"].includes(fact.kind)) {
       this.#draft = null;
       this.transcript.endDraft();
       this.transcript.turnEnded();
