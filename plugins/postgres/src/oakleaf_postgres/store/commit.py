@@ -1,8 +1,7 @@
 """Write one change of a session to PostgreSQL, as one statement.
 
-The statement's first part advances the session's row if every condition of the change holds; its other parts insert
-what belongs to that row, so nothing is written if one does not. Its text depends on the shape of the change only: it
-is built once and prepared once on each connection.
+`commit.sql` is the statement with all of its parts. The text depends on the shape of the change only: it is built once
+and prepared once on each connection.
 
 A change that fits runs alone, in one round trip (measured: `begin` and `commit` around it cost 1.3 to 1.5 times as
 much). If it wrote nothing, or needs more than the statement can say (blobs, a branch of its own, many rows),
@@ -11,8 +10,10 @@ much). If it wrote nothing, or needs more than the statement can say (blobs, a b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
+from importlib.resources import files
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct
@@ -43,7 +44,7 @@ from oakleaf_postgres.store.statement import Connection, Rows, Statement, run_st
 
 MAX_ROWS = 16
 """Entries, facts and calls in the statement; those of a larger change are inserted after it, in the same transaction."""
-TOOL_CALL_NAMES = ("hash", "seq")
+TOOL_CALL_NAMES, TOOL_CALL_TYPES = ("hash", "seq"), ("bigint", "bigint")
 FACT_NAMES = ("number", "kind", "key", "first_seq", "data")
 FACT_TYPES = ("bigint", "text", "text", "bigint", "text")
 
@@ -114,6 +115,35 @@ class Shape(Struct, frozen=True):
     def has_started_call(self) -> bool:
         """Whether it replaces or deletes the row of a call that was started before."""
         return self.replaces_call or self.drops_call
+
+    @property
+    def has_new_totals(self) -> bool:
+        return self.has_calls and not self.has_started_call
+
+    @property
+    def is_activity(self) -> bool:
+        return self.branch != "none" or self.moves or self.has_calls
+
+    @property
+    def opens_branch(self) -> bool:
+        return self.branch == "open"
+
+    @property
+    def extends_branch(self) -> bool:
+        return self.branch in ("extend", "check")
+
+    @property
+    def checks_branch(self) -> bool:
+        return self.branch == "check"
+
+    @property
+    def only_moves(self) -> bool:
+        return self.moves and self.branch == "none"
+
+    def has(self, part: str) -> bool:
+        """Return whether the statement has the parts of `commit.sql` with this name."""
+        name = part.removeprefix("not ")
+        return name == "always" or bool(getattr(self, name)) == (name == part)
 
 
 class PostgresHead(Struct, frozen=True):
@@ -234,147 +264,34 @@ def values_of(
 
 # -- the statement -----------------------------------------------------------------------------------
 
-SUMS = Totals.__struct_fields__
-NEW_SUMS = tuple(f"new_{name}" for name in SUMS)
-TOTALS = "".join(f", {name} = session.{name} + %(new_{name})s" for name in SUMS)
-# A started call is counted already: what it counted is subtracted. It is read before the session is locked, so the
-# number of facts must still be the one that was read with it; if another writer came between, nothing is written.
-TOTALS_REPLACED = "".join(
-    f", {name} = session.{name} + %(new_{name})s - coalesce(started.{name}, 0)" for name in SUMS
-)
-STARTED = f"""started as materialized (
-    select session.facts as known_facts, call.* from oakleaf.session left join lateral (
-        select number, 1 as calls, {", ".join(f"coalesce({name}, 0) as {name}" for name in SUMS[1:6])},
-               (cost_microcents is null)::integer as unpriced_calls,
-               (input_tokens is null and output_tokens is null)::integer as unknown_calls
-        from oakleaf.usage where usage.session_number = session.number and usage.call_id = %(call_call_id_0)s
-        order by number desc limit 1
-    ) as call on true
-    where {SET_SPACE} and session.id = %(id)s)"""
-# The leaf is the last entry of a branch of this session's own. Asked of the leaf that is expected and not of the
-# row's: so it is two probes of an index, where a join would walk the whole branch. Not asked when the branch is known
-# to be its own: if it has entries after the leaf, the primary key of the first new one refuses.
-CAN_EXTEND = f"""
-    session.number = (select session_number from oakleaf.branch where {SET_SPACE} and branch.id = %(after_branch)s)
-    and not exists (
-        select 1 from oakleaf.entry
-        where {SET_SPACE} and entry.branch = %(after_branch)s and entry.seq = %(next_seq)s)"""
-# The position to move to is an entry, or the beginning of a branch.
-POSITION_EXISTS = f"""
-    (exists (select 1 from oakleaf.entry
-             where {SET_SPACE} and entry.branch = %(to_branch)s and entry.seq = %(to_seq)s)
-     or exists (select 1 from oakleaf.branch
-                where {SET_SPACE} and branch.id = %(to_branch)s and branch.parent_seq = %(to_seq)s))"""
-ACTIVITY = ", active_at = case when session.active_at < %(inactive_before)s then %(activity)s else session.active_at end"
-IS_FREE = "(session.holder is null or coalesce(session.lease_until, 0) <= %(at)s)"
-BRANCH = """branch as (
-    insert into oakleaf.branch (id, space, session_number, parent, parent_seq)
-    select branch, space, number, %(parent_branch)s::bigint, %(parent_seq)s::bigint from head)"""
-REPLACED = f"""replaced as (
-    update oakleaf.usage set branch = head.branch, {
-    ", ".join(f"{name} = %(call_{name}_0)s" for name in CALL_NAMES if name != "branch")
-}
-    from head cross join started where {
-    SET_SPACE
-} and usage.session_number = head.number and usage.number = started.number)"""
-# Rows have the numbers up to the session's count of calls, so those after a dropped one close up: each takes the content
-# of the next, because two parts of a statement may not touch one row, and the last one is deleted.
-DROPPED = f"""closed_up as (
-    update oakleaf.usage set {", ".join(f"{name} = next.{name}" for name in CALL_NAMES)}
-    from head cross join started join oakleaf.usage as next on next.session_number = head.number
-    where {SET_SPACE} and usage.session_number = head.number and usage.number >= started.number and next.number = usage.number + 1),
-dropped as (
-    delete from oakleaf.usage using head
-    where {SET_SPACE} and usage.session_number = head.number and usage.number = head.calls + 1)"""
-INPUT = f"""input as (
-    delete from oakleaf.inbox using head where {SET_SPACE} and inbox.session_number = head.number and inbox.number = %(input)s
-    returning inbox.key)"""
-INPUT_KEY = "case when new.key is not null then (select key from input) end"
-DRAFT = f"draft as (delete from oakleaf.draft using head where {SET_SPACE} and draft.session_number = head.number)"
-STATE = f"""state as (
-    update oakleaf.session_detail set state = %(state)s from head
-    where {SET_SPACE} and session_detail.session_number = head.number)"""
+NEW_SUMS = tuple(f"new_{name}" for name in Totals.__struct_fields__)
+COMMENT = re.compile(r"^ *--(?!\?).*\n", re.MULTILINE)
+TEMPLATE = COMMENT.sub("", (files("oakleaf_postgres.store") / "commit.sql").read_text())
 
 
 @lru_cache(maxsize=1024)
 def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
     """Build the statement, with the condition of a guard and the expression of an effect if there are any."""
-    parts = [STARTED] * shape.has_started_call + [_head(shape, condition)]
-    parts += [BRANCH] * (shape.branch == "open")
-    if shape.entries:
-        parts.append(f"""entries as (
-    insert into oakleaf.entry (branch, space, owner, {", ".join(ENTRY_NAMES)})
-    select head.branch, head.space, head.owner, new.* from head
-    cross join (values {named_rows("entry", ENTRY_NAMES, ENTRY_TYPES, shape.entries)}) as new)""")
-    if shape.tool_calls:
-        parts.append(tool_calls_part("head", shape.tool_calls))
-    if shape.calls:
-        parts.append(_calls(shape))
-    parts += [REPLACED] * shape.replaces_call + [DROPPED] * shape.drops_call + [INPUT] * shape.takes_input
-    leaf = "case when new.key is not null then {} end" if shape.has_leaf else "null::bigint"
-    parts.append(f"""facts as (
-    insert into oakleaf.journal (session_number, number, space, owner, kind, key, branch, first_seq, last_seq, data, at, input_key)
-    select head.number, head.facts + new.number, head.space, head.owner, new.kind, new.key, {leaf.format("head.branch")},
-           new.first_seq, {leaf.format("head.seq")}, new.data, %(at)s::bigint,
-           {INPUT_KEY if shape.takes_input else "null"} from head
-    cross join (values {named_rows("fact", FACT_NAMES, FACT_TYPES, 1 + shape.facts)}) as new ({", ".join(FACT_NAMES)}))""")
-    parts += [DRAFT] * shape.drops_draft + [STATE] * shape.has_state
-    result = f"branch, seq, facts, {effect}" if effect else "branch, seq, facts"
-    return Statement.parse(f"with {', '.join(parts)}\nselect {result} from head")
-
-
-def tool_calls_part(source: str, count: int) -> str:
-    """Return the part that indexes the tool calls of new entries; `source` has their branch and space."""
-    return f"""tool_calls as (
-    insert into oakleaf.tool_call (branch, space, hash, seq)
-    select {source}.branch, {source}.space, new.* from {source}
-    cross join (values {named_rows("tool_call", TOOL_CALL_NAMES, ("bigint", "bigint"), count)}) as new)"""
+    assert SETTABLE_COLUMNS.issuperset(shape.columns), shape.columns
+    _, *parts = re.split(r"^--\? (.+)\n", f"--? always\n{TEMPLATE}", flags=re.MULTILINE)
+    text = "".join(part for name, part in zip(parts[::2], parts[1::2], strict=True) if shape.has(name))
+    filled = text.format(
+        in_space=SET_SPACE,
+        for_write=SET_LOCK_TIMEOUT,
+        guard=f"and {condition}" if condition else "",
+        effect=f", {effect}" if effect else "",
+        columns="".join(f", {name} = %(set_{name})s" for name in shape.columns),
+        entry_rows=named_rows("entry", ENTRY_NAMES, ENTRY_TYPES, shape.entries),
+        tool_call_rows=named_rows("tool_call", TOOL_CALL_NAMES, TOOL_CALL_TYPES, shape.tool_calls),
+        call_rows=named_rows("call", ("number", *CALL_NAMES), ("bigint", *CALL_TYPES), shape.calls),
+        fact_rows=named_rows("fact", FACT_NAMES, FACT_TYPES, 1 + shape.facts),
+    )
+    return Statement.parse(filled)
 
 
 def tool_call_rows(entries: Iterable[NewEntry]) -> list[tuple[int, int]]:
     """Return hash and seq for the tool calls of entries."""
     return [(hash_, entry.seq) for entry in entries for hash_ in call_hashes(entry.role, entry.body)]
-
-
-def _calls(shape: Shape) -> str:
-    names = [name for name in CALL_NAMES if name != "branch"]
-    values = named_rows("call", ("number", *CALL_NAMES), ("bigint", *CALL_TYPES), shape.calls)
-    only_new = " cross join started where started.number is null" if shape.replaces_call else ""
-    return f"""calls as (
-    insert into oakleaf.usage (session_number, number, space, owner, branch, {", ".join(names)})
-    select head.number, head.calls + new.number, head.space, head.owner, head.branch,
-           {", ".join(f"new.{name}" for name in names)} from head
-    cross join (values {values}) as new (number, {", ".join(CALL_NAMES)}){only_new})"""
-
-
-def _head(shape: Shape, condition: str) -> str:
-    assert SETTABLE_COLUMNS.issuperset(shape.columns), shape.columns
-    sets = "facts = session.facts + %(new_facts)s, updated_at = %(at)s, turns = session.turns + %(new_turns)s"
-    sets += ACTIVITY * (shape.branch != "none" or shape.moves or shape.has_calls)
-    sets += TOTALS_REPLACED if shape.has_started_call else TOTALS if shape.has_calls else ""
-    sets += "".join(f", {name} = %(set_{name})s" for name in shape.columns)
-    if shape.has_tags:
-        sets += ", tags = pg_catalog.jsonb_strip_nulls(coalesce(session.tags, '{}') || %(tags)s::text::jsonb)"
-    if shape.branch == "open":
-        sets += ", branch = pg_catalog.nextval('oakleaf.branch_id'), seq = %(last_seq)s"
-    elif shape.branch != "none":
-        sets += ", seq = %(last_seq)s"
-    elif shape.moves:
-        sets += ", branch = %(to_branch)s, seq = %(to_seq)s"
-    conditions = [SET_SPACE, SET_LOCK_TIMEOUT, *([condition] if condition else []), "session.id = %(id)s"]
-    conditions += ["session.owner = %(owner)s"] * shape.is_owned
-    conditions.append("session.trashed_at is null")
-    conditions += ["session.branch = %(after_branch)s and session.seq = %(after_seq)s"] * shape.has_leaf
-    conditions += ["session.fence = %(fence)s"] * shape.is_fenced
-    conditions += [IS_FREE] * shape.needs_free
-    conditions += [CAN_EXTEND] * (shape.branch == "check")
-    conditions += [POSITION_EXISTS] * shape.moves
-    conditions += ["session.facts = started.known_facts"] * shape.has_started_call
-    returned = ("number", "space", "owner", "branch", "seq", "facts", "calls")
-    return f"""head as (
-    update oakleaf.session set {sets}
-    {"from started " * shape.has_started_call}where {" and ".join(conditions)}
-    returning {", ".join(f"session.{name}" for name in returned)})"""
 
 
 def committed(rows: Rows) -> CommitResult | None:

@@ -16,11 +16,11 @@ from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, session_r
 from oakleaf_postgres.store.commit import (
     MAX_ROWS,
     TOOL_CALL_NAMES,
+    TOOL_CALL_TYPES,
     check_blobs,
     insert_blobs,
     tie_blobs,
     tool_call_rows,
-    tool_calls_part,
 )
 from oakleaf_postgres.store.connections import SET_LOCK_TIMEOUT, SET_SPACE, PostgresConnections
 from oakleaf_postgres.store.rows import ENTRY_NAMES, ENTRY_TYPES, named_row, named_rows
@@ -54,7 +54,11 @@ def statement(seeds: int, tool_calls: int, *, is_fork: bool) -> Statement:
     insert into oakleaf.entry (branch, space, owner, {", ".join(ENTRY_NAMES)})
     select created.branch, created.space, created.owner, new.* from created
     cross join (values {named_rows("seed", ENTRY_NAMES, ENTRY_TYPES, seeds)}) as new),"""
-    entries += f"{tool_calls_part('created', tool_calls)}," if tool_calls else ""
+    calls = f"""tool_calls as (
+    insert into oakleaf.tool_call (branch, space, hash, seq)
+    select created.branch, created.space, new.* from created
+    cross join (values {named_rows("tool_call", TOOL_CALL_NAMES, TOOL_CALL_TYPES, tool_calls)}) as new),"""
+    entries += calls if tool_calls else ""
     return Statement.parse(f"""
 with numbers as materialized (
     select pg_catalog.nextval('oakleaf.session_number') as number, pg_catalog.nextval('oakleaf.branch_id') as branch
