@@ -26,7 +26,7 @@ from oakleaf.log.doctor import session_health
 from oakleaf.log.process import Process, current_process
 from oakleaf.log.runtime import Runtime, real_runtime
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf.stores.sqlite.life_lock import LifeLock
+from oakleaf.stores.sqlite.locks import LifeLock
 from support.all_stores import ALL_STORES
 from support.paths import SUPPORT
 from support.stopped_runs import stopped
@@ -298,6 +298,7 @@ with oakleaf.open("memory:") as store:
         assert Process.parse("absurd:queue:019a") is None
 
     def test_between_namespaces_of_one_boot_the_lock_tells(self, tmp_path: Path) -> None:
+        (tmp_path / "store.db").touch()
         here, another = (LifeLock(str(tmp_path / "store.db")) for _ in range(2))
         process = replace(current_process(), namespace="4", life_token=here.token() or "")
         assert process.is_gone(here.is_free) is process.is_gone(another.is_free) is False
@@ -305,7 +306,7 @@ with oakleaf.open("memory:") as store:
         assert replace(process, life_token="no.token").is_gone(another.is_free) is None
         here.close()  # as the kernel does when a process ends
         assert process.is_gone(another.is_free) is True
-        (tmp_path / "store.db-runners").rename(tmp_path / "elsewhere")
+        (tmp_path / "store.db-oakleaf").rename(tmp_path / "elsewhere")
         assert process.is_gone(here.is_free) is None
 
 

@@ -732,8 +732,8 @@ class TestRights:
                 store.session("ses_one").append([user(str(n))])
         assert child.communicate("\n")[0] == "[]\n"
 
-    def test_a_queue_file_of_somebody_else_is_refused_with_an_error_of_ours(self, open_made: Path) -> None:
-        Path(f"{open_made}-queue").chmod(0o400)
+    def test_a_lock_file_of_somebody_else_is_refused_in_words(self, open_made: Path) -> None:
+        Path(f"{open_made}-oakleaf").chmod(0o400)
         assert run(AS_NOBODY, open_made) == "StoreReadOnly\n"
 
     def test_an_unreadable_file_is_refused_with_an_error_of_ours(self, open_made: Path) -> None:

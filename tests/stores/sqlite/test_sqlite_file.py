@@ -172,7 +172,7 @@ def test_a_store_opened_by_a_relative_path_stays_one_when_the_process_changes_it
         thread.join()
     files = {f"{path.parent.name}/{path.name}" for path in tmp_path.glob("*/*")}
     place = "other/real.db" if is_link else "home/a.db"
-    beside = {place, *(f"{place}-{name}" for name in ("wal", "shm", "queue", "runners"))}
+    beside = {place, *(f"{place}-{name}" for name in ("wal", "shm", "oakleaf"))}
     assert files - {"home/a.db", "other/copy.db"} == beside - {"home/a.db"}
     assert len(session.path()) == 2
     store.close()

@@ -20,6 +20,7 @@ import apsw
 from oakleaf.errors import OakleafError, StoreClosed, StoreFull, StoreReadOnly
 from oakleaf.stores.sqlite import file
 from oakleaf.stores.sqlite.group_commit import Group, Ticket
+from oakleaf.stores.sqlite.locks import SUFFIX, Queue
 from oakleaf.stores.sqlite.readonly import check_readable, open_readonly, readonly_snapshot
 
 R = TypeVar("R")
@@ -38,7 +39,7 @@ FILE_FAILURES = (
 
 
 class SqliteConnections:
-    _queue: file.Queue
+    _queue: Queue
     _writer: apsw.Connection
     _cursor: apsw.Cursor
     """The writer's cursor for the statements of every change: making one costs nearly as much as a statement."""
@@ -68,7 +69,7 @@ class SqliteConnections:
             raise StoreClosed(self._path)
         if not self._can_write:
             file.prepare(self._path, synchronous=self._synchronous)
-            self._queue = file.Queue(self._path)
+            self._queue = file.open_queue(self._path)
         try:
             if self._can_write:
                 self._replace_connections()
@@ -203,7 +204,7 @@ class SqliteConnections:
         try:
             self._queue.lock()
         except OSError as error:
-            raise file.refusal(f"{self._path}-queue", error) from None
+            raise file.refusal(f"{self._path}{SUFFIX}", error) from None
 
     def reading(self) -> contextlib.AbstractContextManager[apsw.Connection]:
         """Open a snapshot and return its connection."""

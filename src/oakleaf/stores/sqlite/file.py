@@ -1,6 +1,6 @@
-"""The SQLite file itself: creating, opening, migrating and backing it up, and queueing for it.
+"""The SQLite file itself: creating, opening, migrating and backing it up.
 
-Knows pragmas, file modes, formats and locks between processes. Does not know sessions.
+Knows pragmas, file modes and formats. Does not know sessions.
 
 Format: `application_id` identifies an Oakleaf store; `user_version` is major * 1000 + minor. A newer major is refused; a
 newer minor only adds, so it is opened and unknown kinds of entry are kept as they are.
@@ -15,7 +15,6 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from weakref import WeakSet
 
@@ -32,10 +31,11 @@ from oakleaf.errors import (
     StoreReadOnly,
 )
 from oakleaf.stores.sqlite.encryption import has_key, unlock
+from oakleaf.stores.sqlite.locks import SUFFIX, Queue
 
 try:
     import fcntl
-except ImportError:  # Windows: SQLite's own busy timeout does the queueing, less evenly
+except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 APPLICATION_ID = 0x4F414B4C  # "OAKL"
@@ -108,7 +108,7 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
         raise explain(path, error) from None
     except OSError as error:
         raise refusal(path, error) from None
-    queue = Queue(path)
+    queue = open_queue(path)
     try:
         queue.lock()
         with contextlib.closing(connect(path, synchronous=synchronous)) as connection:
@@ -323,33 +323,9 @@ def _unlocked(target: apsw.Connection, source: apsw.Connection) -> apsw.Connecti
     return target
 
 
-class Queue:
-    """A queue for the writers of several processes.
-
-    SQLite's busy handler sleeps and tries again, so some writers wait long (measured with 8 processes: worst 440 ms,
-    99 ms with the queue). The lock saves time and is not needed for safety: `begin immediate` still decides.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._fd = -1
-        self.lock: Callable[[], object] = bool
-        self.unlock: Callable[[], object] = bool
-        """Call it in a `finally`, whether `lock` returned or was interrupted. No Python code of ours is run: an
-        interrupt at its first step would leave every other process waiting."""
-        if fcntl is not None:
-            flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC
-            try:
-                self._fd = os.open(f"{path}-queue", flags, stat.S_IRUSR | stat.S_IWUSR)
-            except OSError as error:
-                raise refusal(f"{path}-queue", error) from None
-            self.lock = partial(fcntl.flock, self._fd, fcntl.LOCK_EX)
-            self.unlock = partial(fcntl.flock, self._fd, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            self.lock = self.unlock = bool
+def open_queue(path: str) -> Queue:
+    with _refusals(f"{path}{SUFFIX}"):
+        return Queue(path)
 
 
 def refusal(path: str, error: OSError) -> StoreError:

@@ -51,7 +51,7 @@ from oakleaf.stores.sqlite.commit import apply, find_change, insert_blobs, inser
 from oakleaf.stores.sqlite.connections import SqliteConnections
 from oakleaf.stores.sqlite.encryption import register_key
 from oakleaf.stores.sqlite.file import real_path
-from oakleaf.stores.sqlite.life_lock import life_lock
+from oakleaf.stores.sqlite.locks import life_lock
 from oakleaf.stores.sqlite.purge import (
     NOT_QUEUED,
     SELECT_CHILDREN,
