@@ -50,7 +50,7 @@ def test_options_of_a_send_hold_from_its_input_on_and_are_written_once(store: St
     assert [data.get("options") for data in started] == [{"temperature": 0, "stop": ["x"]}] * 2 + [
         {"stop": ["x"]}
     ]
-    appended = [fact.data["first"] for fact in session.journal() if fact.kind == "appended"]
+    appended = [fact.first for fact in session.journal() if fact.kind == "appended"]
     assert 1 in appended, "settings and input are one commit"
     assert 2 not in appended, "settings and input are one commit"
     again = session.send_sync("one", model=model, options={"temperature": 0, "stop": ["x"]}, key="k")

@@ -30,7 +30,7 @@ def check(key: str | None, facts: Iterable[Fact | None], row: Mapping[str, Any] 
         check_text(key, "key")
         check_length(key, "key", 2 * MAX_KEY_BYTES)  # that of a step is longer than the one it is made from
     for fact in facts:
-        if fact is not None and fact.__struct_fields__:
+        if fact is not None:
             _check_fact(fact)
     for name, value in row.items() if row else ():
         if name == "status" and value not in STATUSES:
@@ -42,6 +42,10 @@ def check(key: str | None, facts: Iterable[Fact | None], row: Mapping[str, Any] 
 
 
 def _check_fact(fact: Fact) -> None:
+    if not isinstance(fact, Fact):  # read from a newer format
+        raise InvalidArgument("fact", fact, "a fact of this version")
+    if not fact.__struct_fields__:
+        return
     try:
         values = msgspec.to_builtins(fact)
     except (TypeError, RecursionError) as error:
