@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import Broken, ScriptedModel, Session, Settings, ToolCall, assistant, system, user
+from oakleaf import Broken, ScriptedModel, Session, Settings, ToolCall, assistant, system, tool_result, user
 from oakleaf.core.context import fold_settings
 from oakleaf.errors import MissingBlob
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS, find_provider
+from support.fake_providers import forbids_calls, sent_tools
 from support.sessions import tasks_of
 
 
@@ -39,9 +40,13 @@ def definitions(session: Session) -> Any:
     return fold_settings(session.path()).tool_definitions
 
 
-def sent_tools(model: ScriptedModel) -> list[dict[str, Any]]:
+def sent_requests(model: ScriptedModel) -> list[dict[str, Any]]:
     anthropic = find_provider("anthropic")
     return [anthropic.project(request.context, request.blobs) for request in model.requests]
+
+
+def sent_names(provider: str, request: dict[str, Any]) -> list[str]:
+    return [name for name, _ in sent_tools(provider, request)]
 
 
 class TestPath:
@@ -75,13 +80,35 @@ class TestPath:
         assert all(request["tools"] for request in requests)
         assert model.requests[0].tools == (look.spec, refund.spec)
 
+    @pytest.mark.parametrize("provider", PROVIDERS)
+    def test_a_run_without_tools_sends_the_last_ones(self, session: Session, provider: str) -> None:
+        session.send_sync("q", model=ScriptedModel([CALL, "It is lost."]), tools=[look])
+        for model in (ScriptedModel(["a"]), ScriptedModel(["a"])):
+            session.send_sync("q", model=model)
+            (request,) = model.requests
+            sent = find_provider(provider).project(request.context, request.blobs)
+            assert sent == session.request(provider, at=session.leaf.seq - 1)
+            assert (sent_names(provider, sent), forbids_calls(provider, sent)) == (["look"], True)
+            assert request.tools == ()
+        assert kinds(session)[6:] == ["settings", "user", "assistant", "user", "assistant"]
+        model = ScriptedModel(["a"])
+        session.send_sync("q", model=model, tools=[look])
+        assert model.requests[0].tools == (look.spec,)
+
+    @pytest.mark.parametrize("provider", PROVIDERS)
+    def test_an_own_loop_without_definitions_names_its_calls(self, session: Session, provider: str) -> None:
+        session.append([user("q"), CALL, tool_result("c", "lost")])
+        request = session.request(provider)
+        assert (sent_names(provider, request), forbids_calls(provider, request)) == (["look"], True)
+        assert kinds(session) == ["system", "user", "assistant", "tool"]
+
     def test_a_turn_resumed_with_other_tools_tells_them_before_the_next_call(self, session: Session) -> None:
         session.send_sync("q", model=ScriptedModel([CALL, Broken("away")]), tools=[look])
         model = ScriptedModel(["done"])
         session.resume_sync(model=model, tools=[look, refund])
         assert kinds(session)[-3:] == ["tool", "settings", "assistant"]
         assert definitions(session).names == ("look", "refund")
-        assert sent_tools(model) == [session.request("anthropic", at=session.leaf.seq - 1)]
+        assert sent_requests(model) == [session.request("anthropic", at=session.leaf.seq - 1)]
         assert session.verify() == []
 
     def test_tools_that_are_narrowed_are_told_narrowed(self, session: Session) -> None:
@@ -90,7 +117,7 @@ class TestPath:
         model = ScriptedModel(["a"])
         session.send_sync("q", model=model, tools=[look, refund])
         assert definitions(session).names == ("look",)
-        assert [tool["name"] for tool in sent_tools(model)[0]["tools"]] == ["look"]
+        assert [tool["name"] for tool in sent_requests(model)[0]["tools"]] == ["look"]
 
     def test_a_rewind_and_a_fork_have_those_of_their_position(self, session: Session) -> None:
         session.send_sync("q", model=ScriptedModel(["a"]), tools=[look])
@@ -129,7 +156,7 @@ class TestPath:
         session = oakleaf.open("memory:").start()
         session.send_sync("q", model=model, tools=[call_bank])
         assert model.requests[0].tools[0].description == "Use the key [redacted]."
-        assert session.request("anthropic", at=2) == sent_tools(model)[0]
+        assert session.request("anthropic", at=2) == sent_requests(model)[0]
 
 
 class TestBlob:
@@ -186,7 +213,8 @@ class TestOwnLoop:
         assert kinds(session) == ["system", "settings", *["user", "assistant"] * 2]
         assert [call.after_seq for call in session.model_calls()] == [3, 5]
         with session.turn("q", tools=[]) as turn:
-            assert "tools" not in session.request("anthropic")
+            forbidden = {"tools": request["tools"], "tool_choice": {"type": "none"}}
+            assert session.request("anthropic").items() >= forbidden.items()
             turn.answer(assistant("a"))
         assert session.verify() == []
 
@@ -222,6 +250,14 @@ class TestReplay:
         session.send_sync("q", model=ScriptedModel([CALL, "It is lost."]), tools=[look])
         session.send_sync("q", model=ScriptedModel(["yes"]), tools=[look, refund])
         assert session.replay_sync().is_identical
+
+    def test_a_recording_without_tools_is_replayed_without(self, session: Session) -> None:
+        session.send_sync("q", model=ScriptedModel([CALL, "It is lost."]), tools=[look])
+        session.send_sync("q", model=ScriptedModel(["yes"]))
+        assert session.replay_sync().is_identical
+        model = ScriptedModel([CALL, "no", "no"])
+        session.replay_sync(model=model)
+        assert [request.tools for request in model.requests] == [(look.spec,), (look.spec,), ()]
 
     def test_another_model_is_given_the_recorded_definitions_or_the_tools_that_are_passed(
         self, session: Session

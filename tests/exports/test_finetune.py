@@ -17,6 +17,7 @@ from oakleaf.core.redact import Redactor
 from oakleaf.core.redact_entries import redact_entries
 from oakleaf.exports.finetune import Skipped, finetune
 from oakleaf.store import Store
+from oakleaf.wire.offered_tools import NOT_RECORDED
 from oakleaf.wire.openai_chat.rules import violations
 from support.import_sources import store
 from support.random_logs import path_of, paths, thorough_settings
@@ -65,6 +66,8 @@ class TestTheLine:
         assert done.text.endswith("\n")
         assert done.text.count("\n") == 1
         function = {"name": "lookup", "arguments": '{"order":41}'}
+        parameters = {"type": "object", "properties": {}}
+        not_recorded = {"name": "lookup", "description": NOT_RECORDED, "parameters": parameters}
         assert json.loads(done.text) == {
             "messages": [
                 {"role": "system", "content": "You help."},
@@ -78,7 +81,8 @@ class TestTheLine:
                 {"role": "assistant", "content": "It is lost."},
                 {"role": "user", "content": "Refund it."},
                 {"role": "assistant", "content": "Done."},
-            ]
+            ],
+            "tools": [{"type": "function", "function": not_recorded}],
         }
 
     def test_tools_that_are_handed_in_are_defined(self, store: Store) -> None:

@@ -48,7 +48,7 @@ from oakleaf.store import Store
 from oakleaf.stores.base import Change
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.wire import PROVIDERS, Answer
-from support.random_logs import SOAK, paths
+from support.random_logs import SOAK, TOOL_SETS, paths
 from support.random_recordings import TOOLS, Turn, answers, record, scripts
 from support.runtime import deterministic_runtime
 from support.sessions import tasks_of
@@ -326,6 +326,8 @@ class TestStrict:
         seeds = sum(1 for entry in path if entry.role == "user" and not entry.turn)
         first = next((entry.seq for entry in path if entry.turn), len(path) + 1) - 1 if seeds else 0
         with Store(MemoryStore(), deterministic_runtime()) as store:
+            for tools in TOOL_SETS:
+                store.backend.put_blob(tools.blob, 0)
             session = store.start("host", [without_media(entry.payload) for entry in path[:first]])
             for entry in path[first:]:
                 payload = without_media(entry.payload)

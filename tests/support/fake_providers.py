@@ -326,6 +326,21 @@ def signature(provider: str, number: int) -> str:
     return f"SIG-{provider}-{number};"
 
 
+def sent_tools(provider: str, body: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the name and description of each tool of a request."""
+    tools = body.get("tools", [])
+    if provider == "gemini":
+        tools = [one for tool in tools for one in tool["functionDeclarations"]]
+    functions = [tool["function"] if provider == "openai-chat" else tool for tool in tools]
+    return [(function["name"], function["description"]) for function in functions]
+
+
+def forbids_calls(provider: str, body: dict[str, Any]) -> bool:
+    if provider == "gemini":
+        return body.get("toolConfig") == {"functionCallingConfig": {"mode": "NONE"}}
+    return body.get("tool_choice") == ({"type": "none"} if provider == "anthropic" else "none")
+
+
 # -- Anthropic's Messages --------------------------------------------------------------------------
 
 

@@ -29,6 +29,7 @@ from oakleaf.core.entries import (
 )
 from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Media, Message, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
+from oakleaf.core.tool_definitions import ToolSpec, define_tools
 from oakleaf.core.turns import Cursor, OpenCall, advance
 
 SOAK = os.environ.get("OAKLEAF_SOAK") == "1"
@@ -39,7 +40,10 @@ thorough_settings = settings(
 )
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 24
+TOOL_NAMES = [("search",), ("search", "look"), ("größe", "n" * 200, "fs.read", "fs_read", ""), ()]
+TOOL_SETS = [define_tools([ToolSpec(name, "", {"type": "object"}) for name in names]) for names in TOOL_NAMES]
 BLOBS: dict[str, bytes] = {
+    **{tools.blob.hash: tools.blob.data for tools in TOOL_SETS},
     "png": PNG,
     "jpeg": b"\xff\xd8\xff\xe0" + b"\0" * 8,
     "gif": b"GIF89a" + b"\0" * 8,
@@ -177,6 +181,7 @@ _settings = st.builds(
     prompt=st.none() | texts,
     prompt_patch=st.none() | texts,
     options=st.sampled_from([None, None, {"temperature": 0.5}]),
+    tool_definitions=st.sampled_from([None, *(tools.definitions for tools in TOOL_SETS)]),
     windows=st.sampled_from([None, None, {"m": 4096}]),
     endpoints=st.sampled_from([None, None, {"openai-chat": Endpoint("127.0.0.1:8000", "m", "max_tokens")}]),
 )

@@ -6,6 +6,8 @@ unknown outcome.
 
 from __future__ import annotations
 
+from itertools import cycle
+
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -51,7 +53,7 @@ def sessions(draw: st.DrawFn) -> Session:
 
 @st.composite
 def runtimes(draw: st.DrawFn) -> Runtime:
-    ticks = iter(draw(st.lists(st.integers(0, 50), min_size=1, max_size=9)) * 99)
+    ticks = cycle(draw(st.lists(st.integers(0, 50), min_size=1, max_size=9)))
     ids = iter(range(10**6))
     return Runtime(lambda: next(ticks), lambda prefix: f"{prefix}{next(ids)}", lambda: "me", lambda _: True)
 

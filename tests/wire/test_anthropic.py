@@ -31,6 +31,7 @@ from oakleaf.wire.anthropic.rules import violations
 from oakleaf.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
+TOOLS = [{"name": "f", "input_schema": {"type": "object"}}]
 PNG64 = base64.b64encode(PNG).decode()
 
 
@@ -144,11 +145,11 @@ ACCEPTED = {
 class TestRules:
     @pytest.mark.parametrize("messages", REJECTED.values(), ids=REJECTED)
     def test_what_the_provider_refuses_is_found(self, messages):
-        assert violations({"messages": messages}) != []
+        assert violations({"messages": messages, "tools": TOOLS}) != []
 
     @pytest.mark.parametrize("messages", ACCEPTED.values(), ids=ACCEPTED)
     def test_what_the_provider_takes_is_left_alone(self, messages):
-        assert violations({"messages": messages}) == []
+        assert violations({"messages": messages, "tools": TOOLS}) == []
 
     @pytest.mark.parametrize("prompt", ["", " ", [], [text("")], [image()], None, 7])
     def test_a_system_prompt_is_text_and_not_blank(self, prompt):
@@ -163,9 +164,22 @@ class TestRules:
 
     @pytest.mark.parametrize("messages", [[], [HI, YES]])
     def test_only_what_ends_with_the_user_is_ready(self, messages):
-        assert violations({"messages": messages}) == []
-        assert violations({"messages": messages}, ready=True) != []
+        assert violations({"messages": messages, "tools": TOOLS}) == []
+        assert violations({"messages": messages, "tools": TOOLS}, ready=True) != []
         assert violations({"messages": [HI]}, ready=True) == []
+
+    @pytest.mark.parametrize("name", ["", "fs.read", "größe", "n" * 129])
+    def test_names_of_tools_are_legal_and_unique(self, name):
+        assert violations({"tools": [{**TOOLS[0], "name": name}], "messages": [HI]}) != []
+        assert violations({"tools": [*TOOLS, *TOOLS], "messages": [HI]}) != []
+
+    @pytest.mark.parametrize("tools", [{}, {"tools": []}])
+    def test_a_history_with_calls_and_a_forced_choice_need_tools(self, tools):
+        messages = [HI, a(use()), u(result())]
+        assert violations({"messages": messages, **tools}) != []
+        assert violations({"messages": messages, "tools": TOOLS, "tool_choice": {"type": "none"}}) == []
+        assert violations({"messages": [HI], **tools, "tool_choice": {"type": "any"}}) != []
+        assert violations({"messages": [HI], **tools, "tool_choice": {"type": "auto"}}) == []
 
 
 def project(*payloads: Any, seeds: int = 0) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from oakleaf.wire.gemini.rules import violations
 from oakleaf.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
+TOOLS = [{"functionDeclarations": [{"name": "f"}]}]
 PNG_64 = base64.b64encode(PNG).decode()
 
 
@@ -138,11 +139,11 @@ ACCEPTED = {
 class TestRules:
     @pytest.mark.parametrize("contents", REJECTED.values(), ids=REJECTED)
     def test_what_the_provider_refuses_is_found(self, contents):
-        assert violations({"contents": contents}) != []
+        assert violations({"contents": contents, "tools": TOOLS}) != []
 
     @pytest.mark.parametrize("contents", ACCEPTED.values(), ids=ACCEPTED)
     def test_what_the_provider_takes_is_left_alone(self, contents):
-        assert violations({"contents": contents}) == []
+        assert violations({"contents": contents, "tools": TOOLS}) == []
 
     def test_a_request_without_contents_is_found(self):
         assert violations({}) == ["contents: not a list"]
@@ -165,10 +166,22 @@ class TestRules:
 
     @pytest.mark.parametrize("contents", [[], [HI, YES]])
     def test_only_what_ends_with_the_user_is_ready(self, contents):
-        assert violations({"contents": contents}) == []
-        assert violations({"contents": contents}, ready=True) != []
+        assert violations({"contents": contents, "tools": TOOLS}) == []
+        assert violations({"contents": contents, "tools": TOOLS}, ready=True) != []
         assert violations({"contents": [HI]}, ready=True) == []
-        assert violations({"contents": [HI, m(call()), u(answer())]}, ready=True) == []
+        assert violations({"contents": [HI, m(call()), u(answer())], "tools": TOOLS}, ready=True) == []
+
+    @pytest.mark.parametrize("name", ["", "9f", "größe", "n" * 65])
+    def test_names_of_functions_are_legal_and_unique(self, name):
+        assert violations({"tools": [{"functionDeclarations": [{"name": name}]}], "contents": [HI]}) != []
+        assert violations({"tools": [*TOOLS, *TOOLS], "contents": [HI]}) != []
+
+    @pytest.mark.parametrize("tools", [{}, {"tools": []}, {"tools": [{"googleSearch": {}}]}])
+    def test_a_history_with_calls_and_a_mode_need_functions(self, tools):
+        contents, forbidden = [HI, m(call()), u(answer())], {"functionCallingConfig": {"mode": "NONE"}}
+        assert violations({"contents": contents, **tools}) != []
+        assert violations({"contents": contents, "tools": TOOLS, "toolConfig": forbidden}) == []
+        assert violations({"contents": [HI], **tools, "toolConfig": forbidden}) != []
 
 
 def contents(*payloads: Any) -> list[dict[str, Any]]:

@@ -27,6 +27,7 @@ from oakleaf.wire.openai_chat.rules import violations
 from oakleaf.wire.tool_pairs import EMPTY_MESSAGE, MEDIA_HEADING, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
 
 
@@ -139,11 +140,11 @@ ACCEPTED = {
 class TestRules:
     @pytest.mark.parametrize("messages", REJECTED.values(), ids=REJECTED)
     def test_what_the_provider_refuses_is_found(self, messages):
-        assert violations({"messages": messages}) != []
+        assert violations({"messages": messages, "tools": TOOLS}) != []
 
     @pytest.mark.parametrize("messages", ACCEPTED.values(), ids=ACCEPTED)
     def test_what_the_provider_takes_is_left_alone(self, messages):
-        assert violations({"messages": messages}) == []
+        assert violations({"messages": messages, "tools": TOOLS}) == []
 
     def test_a_request_without_messages_is_found(self):
         assert violations({}) == ["messages: not a list"]
@@ -153,10 +154,24 @@ class TestRules:
 
     @pytest.mark.parametrize("messages", [[], [HI, YES]])
     def test_only_what_ends_with_the_user_or_a_result_is_ready(self, messages):
-        assert violations({"messages": messages}) == []
-        assert violations({"messages": messages}, ready=True) != []
+        assert violations({"messages": messages, "tools": TOOLS}) == []
+        assert violations({"messages": messages, "tools": TOOLS}, ready=True) != []
         assert violations({"messages": [HI]}, ready=True) == []
-        assert violations({"messages": [HI, asks(call()), tool()]}, ready=True) == []
+        assert violations({"messages": [HI, asks(call()), tool()], "tools": TOOLS}, ready=True) == []
+
+    @pytest.mark.parametrize("name", ["", "fs.read", "größe", "n" * 65])
+    def test_names_of_tools_are_legal_and_unique(self, name):
+        named = {"type": "function", "function": {"name": name}}
+        assert violations({"tools": [named], "messages": [HI]}) != []
+        assert violations({"tools": [*TOOLS, *TOOLS], "messages": [HI]}) != []
+
+    @pytest.mark.parametrize("tools", [{}, {"tools": []}])
+    def test_a_history_with_calls_and_a_choice_need_tools(self, tools):
+        messages = [HI, asks(call()), tool()]
+        assert violations({"messages": messages, **tools}) != []
+        assert violations({"messages": messages, "tools": TOOLS, "tool_choice": "none"}) == []
+        assert violations({"messages": [HI], **tools, "tool_choice": "none"}) != []
+        assert violations({"messages": [HI], **tools, "parallel_tool_calls": True}) != []
 
 
 def messages(*payloads: Any) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from oakleaf.wire.openai_responses.rules import violations
 from oakleaf.wire.tool_pairs import EMPTY_MESSAGE, NO_OUTPUT, NO_RESULT
 from support.random_logs import PNG, blobs, entries, path_of
 
+TOOLS = [{"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}]
 PNG_URL = "data:image/png;base64," + base64.b64encode(PNG).decode()
 
 
@@ -173,11 +174,11 @@ ACCEPTED = {
 class TestRules:
     @pytest.mark.parametrize("items", REJECTED.values(), ids=REJECTED)
     def test_what_the_provider_refuses_is_found(self, items):
-        assert violations({"input": items}) != []
+        assert violations({"input": items, "tools": TOOLS}) != []
 
     @pytest.mark.parametrize("items", ACCEPTED.values(), ids=ACCEPTED)
     def test_what_the_provider_takes_is_left_alone(self, items):
-        assert violations({"input": items}) == []
+        assert violations({"input": items, "tools": TOOLS}) == []
 
     def test_a_request_without_input_is_found(self):
         assert violations({}) == ["input: not a list"]
@@ -189,10 +190,23 @@ class TestRules:
 
     @pytest.mark.parametrize("items", [[], [HI, YES]])
     def test_only_what_ends_with_the_user_or_an_output_is_ready(self, items):
-        assert violations({"input": items}) == []
-        assert violations({"input": items}, ready=True) != []
+        assert violations({"input": items, "tools": TOOLS}) == []
+        assert violations({"input": items, "tools": TOOLS}, ready=True) != []
         assert violations({"input": [HI]}, ready=True) == []
-        assert violations({"input": [HI, call(), output()]}, ready=True) == []
+        assert violations({"input": [HI, call(), output()], "tools": TOOLS}, ready=True) == []
+
+    @pytest.mark.parametrize("name", ["", "fs.read", "größe", "n" * 65])
+    def test_names_of_tools_are_legal_and_unique(self, name):
+        assert violations({"tools": [{**TOOLS[0], "name": name}], "input": [HI]}) != []
+        assert violations({"tools": [*TOOLS, *TOOLS], "input": [HI]}) != []
+
+    @pytest.mark.parametrize("tools", [{}, {"tools": []}])
+    def test_a_history_with_calls_and_a_forced_choice_need_tools(self, tools):
+        items = [HI, call(), output()]
+        assert violations({"input": items, **tools}) != []
+        assert violations({"input": items, "tools": TOOLS, "tool_choice": "none"}) == []
+        assert violations({"input": [HI], **tools, "tool_choice": "required"}) != []
+        assert violations({"input": [HI], **tools, "tool_choice": "auto"}) == []
 
 
 def items(*payloads: Any) -> list[dict[str, Any]]:

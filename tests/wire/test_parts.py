@@ -15,6 +15,7 @@ from oakleaf.core.context import Context, build_context
 from oakleaf.core.messages import ToolCall, assistant, tool_result, user
 from oakleaf.ext import read
 from oakleaf.wire import HistoryPart, render
+from oakleaf.wire.offered_tools import called_tools
 from oakleaf.wire.parts import join_messages, part_starts
 from support.hosted_answers import GROUPS, reply
 from support.random_logs import blobs, path_of, paths, thorough_settings
@@ -24,7 +25,7 @@ def join_parts(
     provider: wire.Provider, context: Context, starts: list[int], blobs: wire.Blobs = blobs
 ) -> dict[str, Any]:
     """The request of a context that is divided at these items; everything but its messages is that of its last part."""
-    part, messages = HistoryPart(), list[dict[str, Any]]()
+    part, messages = HistoryPart(called_tools=called_tools(context.items)), list[dict[str, Any]]()
     request: dict[str, Any] = {}
     for first, end in zip([0, *starts], [*starts, len(context.items)], strict=True):
         part.is_start, part.is_end = not messages, end == len(context.items)

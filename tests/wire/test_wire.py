@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from oakleaf import wire
 from oakleaf.core.context import Context, Item, build_context
@@ -101,6 +102,42 @@ def test_every_prefix_of_every_log_in_every_budget_is_one_the_provider_accepts(p
                 _pairs_are_whole(request)
                 _nothing_is_lost(context, request)
                 assert b"DETAILS" not in render(request)
+
+
+FORBIDDEN: dict[str, dict[str, Any]] = {
+    "anthropic": {"tool_choice": {"type": "none"}},
+    "openai": {"tool_choice": "none"},
+    "openai-chat": {"tool_choice": "none"},
+    "gemini": {"toolConfig": {"functionCallingConfig": {"mode": "NONE"}}},
+}
+CHOICES: dict[str, dict[str, Any]] = {
+    "anthropic": {"tool_choice": {"type": "any"}},
+    "openai": {"tool_choice": "required", "parallel_tool_calls": False},
+    "openai-chat": {"tool_choice": "required", "parallel_tool_calls": False},
+    "gemini": {"tool_config": {"functionCallingConfig": {"mode": "ANY"}, "retrievalConfig": {}}},
+}
+
+
+@given(path=paths(), is_stored=st.booleans())
+@thorough_settings
+def test_a_history_with_calls_has_tools_and_a_choice_has_them_too(path, is_stored):
+    for end in range(len(path) + 1):
+        context = build_context(path[:end])
+        definitions = context.settings.tool_definitions
+        recorded = definitions is not None and bool(definitions.names) and is_stored
+        for name, provider in wire.PROVIDERS.items():
+            options = {**(context.settings.options or {}), **CHOICES[name]}
+            chosen = replace(context, settings=replace(context.settings, options=options))
+            request = provider.project(chosen, blobs if is_stored else lambda digest: None)
+            assert provider.violations(request) == []
+            assert ("tools" in request) == (recorded or any(item.message.calls for item in context.items))
+            is_forbidden = FORBIDDEN[name].items() <= _without_retrieval(request).items()
+            assert is_forbidden == ("tools" in request and not (recorded and definitions.is_callable))
+
+
+def _without_retrieval(request: dict[str, Any]) -> dict[str, Any]:
+    config = {key: value for key, value in request.get("toolConfig", {}).items() if key != "retrievalConfig"}
+    return {**request, "toolConfig": config} if config else request
 
 
 def _pairs_are_whole(request: dict[str, Any]) -> None:

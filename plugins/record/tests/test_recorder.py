@@ -269,7 +269,7 @@ def test_a_session_names_every_tool_that_it_was_offered(store: Store) -> None:
         (session,) = proxy.sessions()
         assert session.row.tool_names == ("f", "g")
         assert session.context().settings.tool_definitions is not None
-        assert session.context().settings.tool_definitions.names == ()
+        assert session.context().settings.tool_definitions.is_callable is False
 
 
 SHAPED_KEY = "sk-ant-" + "a1" * 20
@@ -1068,7 +1068,7 @@ def test_results_find_their_calls_although_the_program_made_the_ids_anew(store: 
     results = [{"role": "tool", "tool_call_id": f"own_call_{n}", "content": f"result {n}"} for n in (1, 2)]
     with recording(store, Completion("", "", calls), Completion("done")) as proxy:
         proxy.chat([user("hi")])
-        proxy.chat([user("hi"), {"role": "assistant", "tool_calls": sent}, *results])
+        proxy.chat([user("hi"), {"role": "assistant", "tool_calls": sent}, *results], tools=[function("f")])
         (session,) = proxy.sessions()
         assert proxy.recorder.gaps == []
         stored = [result for entry in session.path() if entry.message for result in entry.message.results]

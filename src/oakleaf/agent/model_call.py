@@ -91,7 +91,8 @@ class ModelCaller:
         tools = self.tool_runner.tool_set()
         if tools is None:
             return Request(context, self.log.read_blob)
-        context = replace(context, settings=replace(context.settings, tool_definitions=tools.definitions))
+        definitions = contexts.fold_tools(context.settings.tool_definitions, tools.definitions)
+        context = replace(context, settings=replace(context.settings, tool_definitions=definitions))
         blob, read_blob = tools.blob, self.log.read_blob  # the definitions may not be stored yet
         return Request(context, lambda hash: blob.data if hash == blob.hash else read_blob(hash))
 
@@ -121,7 +122,7 @@ class ModelCaller:
             max_messages=contexts.changed_max_messages(settings, self.limits.limits.max_messages),
         )
         tools = self.tool_runner.tool_set()
-        if tools is None or tools.definitions == settings.tool_definitions:
+        if tools is None:
             return [] if new == Settings() else [Draft(new)]
         return [Draft(replace(new, tool_definitions=tools.definitions), blobs=(tools.blob,))]
 

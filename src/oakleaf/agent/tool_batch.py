@@ -37,7 +37,7 @@ from oakleaf.core.entries import PARTIAL, Effects
 from oakleaf.core.facts import ApprovalRequested, CallKey, TaskWaits, ToolCallsStarted
 from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, tool_result
 from oakleaf.core.state import State
-from oakleaf.core.tool_definitions import ToolSet, ToolSpec, define_tools
+from oakleaf.core.tool_definitions import ToolSet, ToolSpec, changed_tools, define_tools
 from oakleaf.core.turns import OpenCall
 from oakleaf.errors import Fenced, OakleafError, SessionTrashed, StaleLeaf
 
@@ -112,15 +112,13 @@ class ToolRunner:
         return self.box.in_force({name: self.tools[name] for name in names if name in self.tools})
 
     def tool_set(self) -> ToolSet | None:
-        """Return the definitions of the tools in force; None if there are no tools, and there were none before."""
+        """Return the definitions of the tools in force; None if the path has them already."""
         settings = self.writer.settings()
         specs, repeatable = self.box.shown(self.allowed(), settings)
-        if not specs and settings.tool_definitions is None:
-            return None
         if self._tool_set is None or (specs, repeatable) != self._tool_set[0]:
             definitions = define_tools(specs, self.log.runtime.redactor, repeatable)
             self._tool_set = (specs, repeatable), definitions
-        return self._tool_set[1]
+        return changed_tools(self._tool_set[1], settings.tool_definitions)
 
     async def call_status(self) -> CallStatus:
         """Return the status of the open calls, read from the journal unless this run knows it."""

@@ -23,6 +23,7 @@ from oakleaf.core.entries import (
     Evidence,
     Payload,
     Settings,
+    ToolDefinitions,
     Uncompaction,
 )
 from oakleaf.core.messages import Message, Text, user
@@ -72,7 +73,7 @@ def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Set
             tools=_narrow_tools(settings.tools, new.tools),
             limits=settings.limits if new.limits is None else {**(settings.limits or {}), **new.limits},
             options=merge_options(settings.options, new.options),
-            tool_definitions=new.tool_definitions or settings.tool_definitions,
+            tool_definitions=fold_tools(settings.tool_definitions, new.tool_definitions),
             windows=settings.windows if new.windows is None else {**(settings.windows or {}), **new.windows},
             endpoints=(
                 settings.endpoints
@@ -83,6 +84,16 @@ def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Set
             max_messages=settings.max_messages if new.max_messages is None else new.max_messages,
         )
     return settings
+
+
+def fold_tools(known: ToolDefinitions | None, new: ToolDefinitions | None) -> ToolDefinitions | None:
+    """Return the tools of a request after `new`. Where no tools are in force the known ones stay, not callable.
+
+    Vendors refuse a history with tool calls and no tools.
+    """
+    if new is None:
+        return known
+    return new if new.names or known is None or not known.names else replace(known, is_callable=False)
 
 
 def merge_options(before: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:

@@ -56,6 +56,8 @@ class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
     """In bytes: what of a window they fill, without reading them."""
     repeatable: tuple[str, ...] = ()
     """The names of those that may run again: their effect is `read` or `idempotent`. Not known of the others: unsafe."""
+    is_callable: bool = True
+    """False once no tools are in force: the model still sees the last ones, and may call none. Never stored."""
 
 
 class Endpoint(Struct, frozen=True, omit_defaults=True):

@@ -60,6 +60,13 @@ def define_tools(
     return ToolSet(definitions, Blob(definitions.hash, MIME, data))
 
 
+def changed_tools(new: ToolSet, known: ToolDefinitions | None) -> ToolSet | None:
+    """Return the definitions to record; None if the settings on the path say the same."""
+    if new.definitions.names:
+        return None if new.definitions == known else new
+    return new if known is not None and known.names and known.is_callable else None
+
+
 def decode_tools(data: bytes) -> tuple[ToolSpec, ...] | None:
     """Return the definitions in a blob; None if it holds something else."""
     try:
@@ -74,3 +81,10 @@ def read_tools(
     """Return the definitions that settings name; None if none were recorded, or their blob is missing or unreadable."""
     data = None if definitions is None else blobs(definitions.hash)
     return None if data is None else decode_tools(data)
+
+
+def read_callable_tools(
+    definitions: ToolDefinitions | None, blobs: Callable[[str], bytes | None]
+) -> tuple[ToolSpec, ...] | None:
+    """Return the definitions of the tools that the model may call; None if they are not known."""
+    return () if definitions is not None and not definitions.is_callable else read_tools(definitions, blobs)

@@ -101,6 +101,7 @@ def finetune(
     request = openai_chat.project(
         context, lambda digest: blobs(digest) if recorded and digest == recorded.hash else None
     )
+    request.pop("tool_choice", None)  # an example has none
     if defined := [_definition(tool) for tool in tools]:
         request["tools"] = defined
     text = render(request).decode() + "\n" if kept_turns else ""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from oakleaf.core.context import Context
-from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.tool_definitions import ToolSpec, read_callable_tools
 from oakleaf.errors import ModelUnavailable, UnrecognizedReply
 from oakleaf.wire import Answer
 from oakleaf.wire.base import Blobs
@@ -28,7 +28,7 @@ class Request(Struct, frozen=True):
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
         """The tools that the model may call."""
-        return read_tools(self.context.settings.tool_definitions, self.blobs) or ()
+        return read_callable_tools(self.context.settings.tool_definitions, self.blobs) or ()
 
 
 class Delta(Struct, frozen=True):

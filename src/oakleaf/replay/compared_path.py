@@ -18,7 +18,7 @@ from oakleaf.core.context import Context
 from oakleaf.core.entries import Entry
 from oakleaf.core.facts import SessionEnded
 from oakleaf.core.state import State, fold_state, state_updates
-from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.tool_definitions import ToolSpec, read_callable_tools
 from oakleaf.core.tree import Leaf, Range
 from oakleaf.core.usage import Call, Totals, totals_by_turn
 from oakleaf.log.log import Log
@@ -83,7 +83,7 @@ class PathSide(Struct, frozen=True):
             self._costs(entries),
             frame,
             _incomplete_reason(log, row) if self.leaf == row.leaf else None,
-            read_tools(frame.settings.tool_definitions, log.read_blob),
+            read_callable_tools(frame.settings.tool_definitions, log.read_blob),
             self._models(entries),
         )
 

@@ -21,7 +21,7 @@ from oakleaf.agent.tools.tool import Tool, ToolContext
 from oakleaf.agent.writer import Writer
 from oakleaf.core.entries import Entry, Settings
 from oakleaf.core.messages import Message, ToolCall
-from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.tool_definitions import ToolSpec, read_callable_tools
 from oakleaf.core.turns import Cursor, OpenCall
 from oakleaf.log.log import Log
 from oakleaf.log.threads import run_blocking
@@ -166,7 +166,7 @@ class ReplayedTools:
         """Return the definitions that the recording has at this position; those of the tools that were passed, if any were;
         else those that follow from the recorded calls."""
         definitions = settings.tool_definitions
-        recorded = read_tools(definitions, self._log.read_blob)
+        recorded = read_callable_tools(definitions, self._log.read_blob)
         if recorded is None or definitions is None or self._parts.host_entries.has_own_tools:
             return [tool.spec for tool in tools.values()], repeatable_names(self._parts.tools)
         specs = [tool for tool in recorded if settings.tools is None or tool.name in settings.tools]

@@ -15,7 +15,7 @@ from oakleaf.core.drafts import Blob, Draft
 from oakleaf.core.entries import PARTIAL
 from oakleaf.core.facts import LeftStatus, ModelCallFailed, TurnRefused, TurnResumed, TurnStarted
 from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
-from oakleaf.core.tool_definitions import ToolSet
+from oakleaf.core.tool_definitions import ToolSet, changed_tools
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import OpenCall
 from oakleaf.core.usage import Call, Usage
@@ -197,11 +197,11 @@ class Turn:
 
     def _changed_settings(self) -> list[Draft]:
         """Return the settings to append before the next model call: the definitions of the tools, if they are new."""
-        tools = self._tools
-        path = self._log.store.control_entries(self._log.session_id, leaf=self._log.leaf) if tools else []
-        if tools is None or tools.definitions == fold_settings(path).tool_definitions:
+        if self._tools is None:
             return []
-        return [tools.draft()]
+        path = self._log.store.control_entries(self._log.session_id, leaf=self._log.leaf)
+        tools = changed_tools(self._tools, fold_settings(path).tool_definitions)
+        return [] if tools is None else [tools.draft()]
 
     def _repeat(self, recorded: KeyedTurn) -> None:
         """Continue the recorded turn if it is open; else write nothing. The handle goes back to its input."""

@@ -34,6 +34,8 @@ class HistoryPart(Struct):
     used_items: set[str] = field(default_factory=set)
     used_calls: set[str] = field(default_factory=set)
     """Of OpenAI's items, and of calls of tools that the provider runs."""
+    called_tools: tuple[str, ...] | None = None
+    """The names of the tools that the whole history calls. None: the tools that the projected items call."""
 
 
 class Answer(Struct, frozen=True):

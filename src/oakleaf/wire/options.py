@@ -3,6 +3,7 @@
 `temperature`, `max_tokens`, `effort` … are the same names everywhere and are written as the provider calls them. A field
 of one provider alone, such as Anthropic's `thinking`, has the provider's own name. An option that a provider lacks, or
 a value that it would refuse, raises `InvalidOption`: nothing is dropped and nothing is sent that was not asked for.
+A choice of tools alone is left out of a request without tools: providers refuse it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from oakleaf.core.context import fold_settings
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Note, Payload, Settings
 from oakleaf.core.messages import Message, ToolCall
-from oakleaf.core.tool_definitions import ToolSpec, define_tools
+from oakleaf.core.tool_definitions import ToolSpec, changed_tools, define_tools
 from oakleaf.core.usage import Call, Usage
 from oakleaf.ext import price, read, without_redaction
 from oakleaf.install import install_line
@@ -59,14 +59,14 @@ def record_setup(session: Session, tools: Sequence[ToolSpec], prompt: str | None
         return  # nothing may come between a call and its result
     reader = read(session)
     current, redactor = fold_settings(reader.control_entries()), reader.store.redactor
-    tool_set = define_tools(tools, redactor)
+    tool_set = changed_tools(define_tools(tools, redactor), current.tool_definitions)
     changed: dict[str, Any] = {}
     if prompt is not None and redactor.redact_text(prompt) != (current.prompt or ""):
         changed["prompt"] = prompt
-    if tool_set.definitions != current.tool_definitions and (tools or current.tool_definitions is not None):
+    if tool_set is not None:
         changed["tool_definitions"] = tool_set.definitions
     if changed:
-        blobs = (tool_set.blob,) if "tool_definitions" in changed else ()
+        blobs = () if tool_set is None else (tool_set.blob,)
         session.log.append([Draft(Settings(**changed), blobs=blobs)])
 
 

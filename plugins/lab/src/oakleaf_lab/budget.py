@@ -97,5 +97,6 @@ def _most_tokens(request: Request) -> int:
             contents = part.content if isinstance(part, ToolResult) else (part,)
             media += sum(isinstance(one, Media) for one in contents)
         size += len(msgspec.json.encode(item.message))
-    size += len(msgspec.json.encode(request.tools)) if request.tools else 0
+    tools = request.context.settings.tool_definitions
+    size += 0 if tools is None else tools.size
     return size + media * MEDIA_TOKENS + OVERHEAD_TOKENS

@@ -34,7 +34,7 @@ from oakleaf.core.messages import (
     tool_result,
     with_unique_ids,
 )
-from oakleaf.core.tool_definitions import ToolSet, define_tools
+from oakleaf.core.tool_definitions import ToolSet, changed_tools, define_tools
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import Call, Usage
@@ -451,14 +451,15 @@ class Recorder(Listener):
         if options != (now.options or {}):
             removed = {name: None for name in now.options or {} if name not in options}
             changed["options"] = {**options, **removed}
-        if tools.definitions != now.tool_definitions and (request.tools or now.tool_definitions):
-            changed["tool_definitions"] = tools.definitions
+        new_tools = changed_tools(tools, now.tool_definitions)
+        if new_tools is not None:
+            changed["tool_definitions"] = new_tools.definitions
         model = f"{request.provider}:{request.model}"
         if model != (now.model or session.row.model):
             changed["model"] = model
         if not changed:
             return None
-        return Draft(Settings(**changed), blobs=(tools.blob,) if "tool_definitions" in changed else ())
+        return Draft(Settings(**changed), blobs=() if new_tools is None else (new_tools.blob,))
 
     def _follow(
         self, cursor: Cursor, messages: Sequence[HistoryMessage], settings: Draft | None, *, closes: bool

@@ -1,7 +1,8 @@
 """Windows of a request: the newest messages that a model is given at a leaf, earlier ones by cursor, or all as a stream.
 
 Reads a bounded part of the path, however long it is. The messages of a window are those of the request, with one
-exception: the id of a tool call that repeats one before the window is written as it was recorded. Does not know HTTP.
+exception: the id of a tool call that repeats one before the window is written as it was recorded. Tools that nobody
+recorded are those that the window calls. Does not know HTTP.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from msgspec.structs import replace
 
 from oakleaf.core.context import Context, Item, Replacement, head_length, read_replacement, whole_context
 from oakleaf.core.fit import Budget
+from oakleaf.core.tool_definitions import read_tools
 from oakleaf.core.tree import Leaf
 from oakleaf.ext import SessionReader
 from oakleaf.wire import HistoryPart, Provider
+from oakleaf.wire.offered_tools import called_tools
 from oakleaf.wire.parts import join_messages, part_starts
 from oakleaf_server.truncate import json_size
 
@@ -115,15 +118,20 @@ class PromptReader(Struct, frozen=True):
 
     def around(self, provider: Provider, newest: ItemWindow) -> dict[str, Any]:
         """Return the request without messages: prompt, tools and options, some of which the newest answer decides."""
+        return self._around(provider, newest, called_tools(newest.items))
+
+    def _around(self, provider: Provider, newest: ItemWindow, called: tuple[str, ...]) -> dict[str, Any]:
         answers = [n for n, item in enumerate(newest.items) if item.message.role == "assistant"]
         context = replace(self.frame, items=newest.items[answers[-1] :] if answers else ())
-        request = provider.project(context, self.session.blob, HistoryPart(is_end=newest.is_end))
-        return {**request, provider.history: []}
+        part = HistoryPart(is_end=newest.is_end, called_tools=called)
+        return {**provider.project(context, self.session.blob, part), provider.history: []}
 
     def stream(self, provider: Provider) -> Iterator[bytes]:
         """Yield the request as JSON, byte for byte as it is sent, without having all of it at once."""
         opening = b"{"
-        for key, value in self.around(provider, self.window(None, 1)).items():
+        recorded = read_tools(self.frame.settings.tool_definitions, self.session.blob)
+        called = () if recorded else called_tools(item for part in self.parts() for item in part.items)
+        for key, value in self._around(provider, self.window(None, 1), called).items():
             yield opening + ENCODE(key) + b":"
             opening = b","
             if key != provider.history:

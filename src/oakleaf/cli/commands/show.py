@@ -236,7 +236,8 @@ def _request_settings(session: Session, context: Context) -> Iterator[tuple[str,
     definitions = settings.tool_definitions
     tools = read_tools(definitions, read(session).blob)
     if tools:
-        yield "tools", "\n".join(f"{tool.name}: {tool.description}" for tool in tools)
+        none = "" if definitions is None or definitions.is_callable else "\n(none callable)"
+        yield "tools", "\n".join(f"{tool.name}: {tool.description}" for tool in tools) + none
     elif definitions is not None:
         missing = " (their definitions are not in this store)" if tools is None else ""
         yield "tools", (", ".join(definitions.names) or "none") + missing

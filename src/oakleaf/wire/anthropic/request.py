@@ -13,11 +13,12 @@ from typing import Any
 
 from oakleaf.core.context import Context, Item
 from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
-from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.wire.anthropic import NAME
 from oakleaf.wire.anthropic.parse import describe
 from oakleaf.wire.base import Blobs, HistoryPart, Request
 from oakleaf.wire.media import PDF, load_content, media_stub, with_reasoning
+from oakleaf.wire.offered_tools import offered_tools
 from oakleaf.wire.options import request_fields
 from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
@@ -57,11 +58,15 @@ def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> 
     request: Request = {}
     if system := [_text(prompt) for prompt in context.system if prompt.strip()]:
         request["system"] = system
-    if tools := read_tools(context.settings.tool_definitions, blobs):
-        request["tools"] = [_tool(tool) for tool in tools]
+    tools = offered_tools(context, blobs, part, _name)
+    if tools.specs:
+        request["tools"] = [_tool(tool) for tool in tools.specs]
     request["messages"] = messages
     container = _pending_container(context.items) if part.is_end else {}
-    return request | container | request_fields(NAME, context.settings.options)
+    fields = request_fields(NAME, context.settings.options)
+    if not tools.specs:
+        fields.pop("tool_choice", None)
+    return request | container | fields | ({"tool_choice": {"type": "none"}} if tools.are_forbidden else {})
 
 
 def _pending_container(items: Sequence[Item]) -> dict[str, str]:
@@ -78,6 +83,10 @@ def _pending_container(items: Sequence[Item]) -> dict[str, str]:
 
 def _tool(tool: ToolSpec) -> Block:
     return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+
+
+def _name(raw: str) -> str:
+    return legal_name(raw, NAME_LENGTH)
 
 
 def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]:
@@ -186,8 +195,8 @@ def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
 
 
 def _call(pair: ToolPair, proof: Mapping[str, Any]) -> Block:
-    name = legal_name(pair.call.name, NAME_LENGTH)
-    block = {"type": "tool_use", "id": pair.wire_id, "name": name, "input": pair.arguments}
+    name, arguments = _name(pair.call.name), pair.arguments
+    block = {"type": "tool_use", "id": pair.wire_id, "name": name, "input": arguments}
     return block | {key: proof[key] for key in ("caller", "toolset_name") if proof.get(key)}
 
 

@@ -67,6 +67,7 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
     if not problems:  # pairs can only be checked if all shapes are valid
         problems.extend(_pairs(messages))
         problems.extend(_hosted_pairs(messages))
+        problems.extend(_tools(request, messages))
         problems.extend(_end(messages, ready))
     return problems
 
@@ -257,6 +258,21 @@ def _hosted_pairs(messages: list[dict[str, Any]]) -> Violations:
                 if block["tool_use_id"] not in waiting:
                     yield f"{path}: {block['type']} {block['tool_use_id']} has no tool use before it"
                 waiting.discard(block["tool_use_id"])
+
+
+def _tools(request: Request, messages: list[dict[str, Any]]) -> Violations:
+    """A history with tool calls defines tools; names of tools are legal and unique; a choice has tools to choose from."""
+    tools = request.get("tools") or []
+    names = [tool["name"] for tool in tools if "name" in tool]
+    for name in names:
+        if not _matches(_NAME, name):
+            yield f"tools: {name!r} must match ^[a-zA-Z0-9_-]{{1,128}}$"
+    if len(set(names)) < len(names):
+        yield "tools: tool names must be unique"
+    if not tools and any(_ids(message, "tool_use", "id") for message in messages):
+        yield "tools: requests which include tool_use or tool_result blocks must define tools"
+    if not tools and request.get("tool_choice", {}).get("type") in ("any", "tool"):
+        yield "tool_choice: may only be specified while providing tools"
 
 
 def _end(messages: list[dict[str, Any]], ready: bool) -> Violations:

@@ -14,10 +14,11 @@ from typing import Any
 
 from oakleaf.core.context import Context
 from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
-from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.wire.base import Blobs, HistoryPart, Request
 from oakleaf.wire.gemini import NAME
 from oakleaf.wire.media import PDF, load_content, media_stub
+from oakleaf.wire.offered_tools import OfferedTools, offered_tools
 from oakleaf.wire.options import request_fields
 from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
@@ -37,6 +38,7 @@ IMAGES = ("image/png", "image/jpeg", "image/webp")
 AUDIO = ("audio/wav", "audio/x-wav", "audio/mp3", "audio/mpeg", "audio/ogg", "audio/flac")
 MEDIA_LIMITS = dict.fromkeys((*IMAGES, PDF, *AUDIO), INLINE_BYTES)
 OPENING = "(the conversation goes on from here)"
+CALLING = "functionCallingConfig"
 UNSIGNED = "skip_thought_signature_validator"
 """What Google documents for calls its model did not make: from Gemini 3 on a call without a signature is refused."""
 
@@ -60,9 +62,22 @@ def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> 
     request: Request = {}
     if system := [_text(prompt) for prompt in context.system if prompt.strip()]:
         request["systemInstruction"] = {"parts": system}
-    if tools := read_tools(context.settings.tool_definitions, blobs):
-        request["tools"] = [{"functionDeclarations": [_tool(tool) for tool in tools]}]
-    return {**request, "contents": contents, **request_fields(NAME, context.settings.options)}
+    tools = offered_tools(context, blobs, part, _name)
+    if tools.specs:
+        request["tools"] = [{"functionDeclarations": [_tool(tool) for tool in tools.specs]}]
+    fields = _choose_tools(request_fields(NAME, context.settings.options), tools)
+    return {**request, "contents": contents, **fields}
+
+
+def _choose_tools(fields: dict[str, Any], tools: OfferedTools) -> dict[str, Any]:
+    """Return the options with the mode of function calls: none if calls are forbidden, no mode if there are no tools."""
+    if tools.specs and tools.are_callable:
+        return fields
+    chosen = {key: value for key, value in fields.get("toolConfig", {}).items() if key != CALLING}
+    if tools.specs:
+        chosen[CALLING] = {"mode": "NONE"}
+    rest = {key: value for key, value in fields.items() if key != "toolConfig"}
+    return {**rest, "toolConfig": chosen} if chosen else rest
 
 
 def _tool(tool: ToolSpec) -> Piece:

@@ -60,6 +60,7 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
         problems.extend(_pairs(contents))
         problems.extend(_ids(contents))
         problems.extend(_signatures(contents))
+        problems.extend(_tools(request, contents))
         problems.extend(_end(contents) if ready else ())
     return problems
 
@@ -199,6 +200,21 @@ def _signatures(contents: list[dict[str, Any]]) -> Violations:
         calls = [part for part in content["parts"] if "functionCall" in part]
         if calls and "thoughtSignature" not in calls[0]:
             yield f"contents[{index}]: function call is missing a thought_signature"
+
+
+def _tools(request: Request, contents: list[dict[str, Any]]) -> Violations:
+    """A history with function calls declares functions; names are legal and unique; a mode has functions to choose from."""
+    declared = [one for tool in request.get("tools") or [] for one in tool.get("functionDeclarations") or []]
+    names = [one["name"] for one in declared]
+    for name in names:
+        if not _matches(_NAME, name):
+            yield f"tools: invalid function name {name!r}"
+    if len(set(names)) < len(names):
+        yield "tools: duplicate function declaration found"
+    if not declared and any(_values(content, "functionCall") for content in contents):
+        yield "tools: a history with function calls must declare functions"
+    if not declared and "functionCallingConfig" in request.get("toolConfig", {}):
+        yield "toolConfig: function calling config is set without function_declarations"
 
 
 def _end(contents: list[dict[str, Any]]) -> Violations:

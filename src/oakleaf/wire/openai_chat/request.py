@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from oakleaf.core.context import Context, Item, endpoint_of
 from oakleaf.core.entries import Endpoint
 from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
-from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.wire.base import Blobs, HistoryPart, Request
 from oakleaf.wire.media import PDF, LoadedMedia, load_content, load_media, media_stub, with_reasoning
+from oakleaf.wire.offered_tools import OfferedTools, offered_tools
 from oakleaf.wire.openai_chat import NAME
 from oakleaf.wire.openai_chat.parse import REASONING_FIELDS, link_text
 from oakleaf.wire.options import request_fields
@@ -48,21 +49,31 @@ ERROR = "[error]"
 HOST = "api.openai.com"
 LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 """OpenAI's newer models refuse the first name, other servers do not know the second one."""
+CHOICE_FIELDS = ("tool_choice", "parallel_tool_calls")
 NO_REASONING = " "
 """For an answer without reasoning, on a server that demands it: Kimi refuses an empty text."""
 
 
 def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request:
-    endpoint = endpoint_of(context.settings, NAME)
+    part, endpoint = part or HistoryPart(), endpoint_of(context.settings, NAME)
     issuer = issuer_of(endpoint.host)
     messages = [_text_message("system", prompt) for prompt in context.system if prompt.strip()]
     items = [_without_foreign_evidence(item, issuer) for item in context.items]
-    for paired in pair_results(items, ID_LENGTH, part or HistoryPart()):
+    for paired in pair_results(items, ID_LENGTH, part):
         messages.extend(_with_reasoning(message, endpoint) for message in _write(paired, blobs))
     request: Request = {}
-    if tools := read_tools(context.settings.tool_definitions, blobs):
-        request["tools"] = [_tool(tool) for tool in tools]
-    return {**request, "messages": messages, **_fields(context.settings.options, endpoint)}
+    tools = offered_tools(context, blobs, part, _name)
+    if tools.specs:
+        request["tools"] = [_tool(tool) for tool in tools.specs]
+    fields = choose_tools(_fields(context.settings.options, endpoint), tools)
+    return {**request, "messages": messages, **fields}
+
+
+def choose_tools(fields: dict[str, Any], tools: OfferedTools) -> dict[str, Any]:
+    """Return the options with the choice of tools: none if calls are forbidden, no choice if there are no tools."""
+    if tools.are_forbidden:
+        return {**fields, "tool_choice": "none"}
+    return fields if tools.specs else {name: fields[name] for name in fields if name not in CHOICE_FIELDS}
 
 
 def _fields(options: Mapping[str, Any] | None, endpoint: Endpoint) -> dict[str, Any]:
@@ -97,6 +108,10 @@ def _with_reasoning(message: dict[str, Any], endpoint: Endpoint) -> dict[str, An
 def _tool(tool: ToolSpec) -> dict[str, Any]:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", "function": function}
+
+
+def _name(raw: str) -> str:
+    return legal_name(raw, NAME_LENGTH)
 
 
 def _write(paired: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
@@ -159,7 +174,7 @@ def _call(pair: ToolPair, proof: dict[str, Any]) -> dict[str, Any]:
     # vLLM and llama-server parse the arguments of the whole history: one that is not JSON fails every later request.
     # Keys keep their order: the text is the same bytes whenever it is written.
     written = msgspec.json.encode(pair.arguments).decode()
-    function = {"name": legal_name(pair.call.name, NAME_LENGTH), "arguments": written}
+    function = {"name": _name(pair.call.name), "arguments": written}
     extra = {"extra_content": proof["extra_content"]} if isinstance(proof.get("extra_content"), dict) else {}
     return {"id": pair.wire_id, "type": "function", "function": function, **extra}
 

@@ -51,6 +51,7 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
         problems.extend(_message(f"messages[{index}]", message))
     if not problems:  # pairs can only be checked if all shapes are valid
         problems.extend(_pairs(messages))
+        problems.extend(_tools(request, messages))
         problems.extend(_end(messages) if ready else ())
     return problems
 
@@ -170,6 +171,22 @@ def _pairs(messages: list[dict[str, Any]]) -> Violations:
             ids.add(call_id)
     if waiting:
         yield f"messages: tool_calls at the end were not answered: {', '.join(waiting)}"
+
+
+def _tools(request: Request, messages: list[dict[str, Any]]) -> Violations:
+    """A history with tool calls defines tools; names of tools are legal and unique; a choice has tools to choose from."""
+    tools = request.get("tools") or []
+    names = [tool["function"]["name"] for tool in tools if tool.get("type") == "function"]
+    for name in names:
+        if not _matches(_NAME, name):
+            yield f"tools: {name!r} must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    if len(set(names)) < len(names):
+        yield "tools: names must be unique"
+    if not tools and any(message.get("tool_calls") for message in messages):
+        yield "tools: a history with tool_calls must define tools"
+    for key in ("tool_choice", "parallel_tool_calls"):
+        if not tools and key in request:
+            yield f"{key}: is only allowed when tools are specified"
 
 
 def _end(messages: list[dict[str, Any]]) -> Violations:

@@ -18,10 +18,11 @@ import msgspec
 from oakleaf.core.context import Context, endpoint_of
 from oakleaf.core.context import Item as ContextItem
 from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
-from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.wire.base import Blobs, HistoryPart, Request
 from oakleaf.wire.media import PDF, load_content, media_stub, with_reasoning
-from oakleaf.wire.openai_chat.request import ERROR, MEDIA_LIMITS
+from oakleaf.wire.offered_tools import offered_tools
+from oakleaf.wire.openai_chat.request import ERROR, MEDIA_LIMITS, choose_tools
 from oakleaf.wire.openai_responses import NAME
 from oakleaf.wire.options import request_fields
 from oakleaf.wire.tool_pairs import (
@@ -58,17 +59,22 @@ def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> 
     request: Request = {}
     if prompt := "\n\n".join(prompt for prompt in context.system if prompt.strip()):
         request["instructions"] = prompt
-    if tools := read_tools(context.settings.tool_definitions, blobs):
-        request["tools"] = [_tool(tool) for tool in tools]
+    tools = offered_tools(context, blobs, part, _name)
+    if tools.specs:
+        request["tools"] = [_tool(tool) for tool in tools.specs]
     request |= {"input": items, "store": False}
     if endpoint_of(context.settings, NAME).encrypts_reasoning:
         request["include"] = [ENCRYPTED_REASONING]
-    return request | request_fields(NAME, context.settings.options)
+    return request | choose_tools(request_fields(NAME, context.settings.options), tools)
 
 
 def _tool(tool: ToolSpec) -> Item:
     function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
     return {"type": "function", **function, "strict": False}
+
+
+def _name(raw: str) -> str:
+    return legal_name(raw, NAME_LENGTH)
 
 
 class _UsedIds:
@@ -254,7 +260,7 @@ def _call(pair: ToolPair, proof: Proof, is_original: bool) -> Item:
     # Keys keep their order: the text is the same bytes whenever it is written. What is not JSON fails every later request
     # at servers that parse the history.
     written = msgspec.json.encode(pair.arguments).decode()
-    name = legal_name(call.name, NAME_LENGTH)
+    name = _name(call.name)
     item = {"type": "function_call", "call_id": pair.wire_id, "name": name, "arguments": written}
     return (item | {"id": proof["id"]} if is_original else item) | described
 

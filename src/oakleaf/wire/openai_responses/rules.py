@@ -84,6 +84,7 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
         problems.extend(_other_pairs(items))
         problems.extend(_pairs(items))
         problems.extend(_reasons(items))
+        problems.extend(_tools(request, items))
         problems.extend(_end(items) if ready else ())
     return problems
 
@@ -261,6 +262,21 @@ def _reasons(items: list[dict[str, Any]]) -> Violations:
         after = items[index + 1] if index + 1 < len(items) else None
         if _kind(item) == "reasoning" and (after is None or not _is_output(after)):
             yield f"input[{index}]: reasoning was provided without its required following item"
+
+
+def _tools(request: Request, items: list[dict[str, Any]]) -> Violations:
+    """A history with tool calls defines tools; names of tools are legal and unique; a choice has tools to choose from."""
+    tools = request.get("tools") or []
+    names = [tool["name"] for tool in tools if tool.get("type") == "function"]
+    for name in names:
+        if not _matches(_NAME, name):
+            yield f"tools: {name!r} must match ^[a-zA-Z0-9_-]{{1,64}}$"
+    if len(set(names)) < len(names):
+        yield "tools: names must be unique"
+    if not tools and any(_kind(item) in _CALLS for item in items):
+        yield "tools: a history with function calls must define tools"
+    if not tools and request.get("tool_choice", "auto") not in ("auto", "none"):
+        yield "tool_choice: must be specified with tools"
 
 
 def _is_output(item: dict[str, Any]) -> bool:

@@ -1,0 +1,54 @@
+"""The tools of a request: the definitions on the path, or minimal ones for a history that calls tools without any.
+
+Providers and gateways refuse a history with tool calls and no tools. Where nobody runs tools, a request forbids calls.
+Does not know how a provider writes a tool or forbids a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from oakleaf.core.context import Context, Item
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
+from oakleaf.wire.base import Blobs, HistoryPart
+
+NOT_RECORDED = "The definition of this tool was not recorded."
+
+
+class OfferedTools(Struct, frozen=True):
+    specs: tuple[ToolSpec, ...] = ()
+    """Under names that the provider accepts, each once."""
+    are_callable: bool = True
+
+    @property
+    def are_forbidden(self) -> bool:
+        return bool(self.specs) and not self.are_callable
+
+
+def offered_tools(
+    context: Context, blobs: Blobs, part: HistoryPart, legal_name: Callable[[str], str]
+) -> OfferedTools:
+    """Return the tools of a request."""
+    definitions = context.settings.tool_definitions
+    if definitions is not None and (recorded := read_tools(definitions, blobs)):
+        return OfferedTools(_with_legal_names(recorded, legal_name), definitions.is_callable)
+    names = called_tools(context.items) if part.called_tools is None else part.called_tools
+    minimal = [ToolSpec(name, NOT_RECORDED, {"type": "object", "properties": {}}) for name in names]
+    return OfferedTools(_with_legal_names(minimal, legal_name), are_callable=False)
+
+
+def called_tools(items: Iterable[Item]) -> tuple[str, ...]:
+    """Return the names of the tools that a history calls, each once, in order."""
+    return tuple(dict.fromkeys(call.name for item in items for call in item.message.calls))
+
+
+def _with_legal_names(specs: Iterable[ToolSpec], legal_name: Callable[[str], str]) -> tuple[ToolSpec, ...]:
+    """Return the tools under the names that calls in the history have."""
+    named: dict[str, ToolSpec] = {}
+    for spec in specs:
+        name = legal_name(spec.name)
+        named.setdefault(name, spec if name == spec.name else replace(spec, name=name))
+    return tuple(named.values())
