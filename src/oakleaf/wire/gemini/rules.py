@@ -14,7 +14,8 @@ from typing import Any
 from oakleaf.wire.base import Request
 
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
-_BASE64 = re.compile(r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?")
+# Of both alphabets, with or without padding.
+_BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{2}(?:==)?|[A-Za-z0-9+/_-]{3}=?)?")
 _SIGNATURE = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
 _INLINE_LIMIT = 20 * 1024 * 1024  # of base64, for the whole request
 # As base64, without the letter that the byte after them has a part in.
@@ -144,7 +145,7 @@ def _inline(path: str, blob: Any) -> Violations:
         yield f"{path}.data: base64 decoding failed"
     elif mime not in _FIRST_BYTES:
         yield f"{path}.mimeType: unsupported MIME type {mime!r}"
-    elif not data.startswith(_FIRST_BYTES[mime]):
+    elif not data.replace("-", "+").replace("_", "/").startswith(_FIRST_BYTES[mime]):
         yield f"{path}.data: unable to process as {mime}"
     elif len(data) > _INLINE_LIMIT:
         yield f"{path}.data: request payload exceeds 20 MB: {len(data)} > {_INLINE_LIMIT}"
