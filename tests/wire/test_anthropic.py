@@ -64,9 +64,7 @@ THINKING = {"type": "thinking", "thinking": "hm", "signature": "s"}
 
 REJECTED = {
     "first message is the assistant's": [YES],
-    "two user messages in a row": [HI, HI],
-    "two assistant messages in a row": [HI, YES, YES],
-    "a system role in the list": [{"role": "system", "content": "x"}, HI],
+    "an image of the system": [HI, {"role": "system", "content": [image()]}],
     "a message that is no object": ["hi"],
     "an extra field of a message": [{**HI, "details": {}}],
     "an extra field of a block": [u({**text("x"), "details": 1})],
@@ -124,6 +122,9 @@ REJECTED = {
 }
 
 ACCEPTED = {
+    "a message of the system": [HI, YES, {"role": "system", "content": "x"}, HI],
+    "two user messages in a row": [HI, HI],
+    "two assistant messages in a row": [HI, YES, YES],
     "nothing yet": [],
     "a question": [HI],
     "strings as content": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}],

@@ -72,8 +72,6 @@ REJECTED = {
     "no parts": [u()],
     "parts that are text": [{"role": "user", "parts": "hi"}],
     "the model first": [YES, HI],
-    "two of the user in a row": [HI, HI],
-    "two of the model in a row": [HI, YES, YES],
     "an empty text": [u(text(""))],
     "a text that is null": [u({"text": None})],
     "a part that holds nothing": [u({})],
@@ -119,6 +117,8 @@ REJECTED = {
 }
 
 ACCEPTED = {
+    "two of the user in a row": [HI, HI],
+    "two of the model in a row": [HI, YES, YES],
     "nothing yet": [],
     "a question": [HI],
     "a batch": [HI, m(text("x"), call("f"), call("g", sign=None)), u(answer("f"), answer("g"))],

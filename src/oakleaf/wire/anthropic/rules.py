@@ -1,4 +1,4 @@
-"""The rules of Anthropic's Messages API for a history, from its documentation and its error messages.
+"""The rules of Anthropic's Messages API for a history, each with the sources it was learned from.
 
 Knows requests, and not how Oakleaf makes them: it judges the projection independently.
 A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 from oakleaf.wire.base import Request
+from oakleaf.wire.sources import error, gateway, learned, sdk, unconfirmed
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
@@ -32,15 +32,16 @@ _FIELDS = {
     "search_result": {"type", "source", "title", "content", "citations", "cache_control"},
     "server_tool_use": {"type", "id", "name", "input", "caller", "cache_control"},
     "mcp_tool_use": {"type", "id", "name", "server_name", "input", "cache_control"},
-    "image": {"type", "source", "cache_control"},
+    "image": {"type", "source", "cache_control", "transformations"},
     "document": {"type", "source", "title", "context", "citations", "cache_control"},
     "tool_use": {"type", "id", "name", "input", "cache_control", "caller", "toolset_name"},
-    "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control"},
+    "tool_result": {"type", "tool_use_id", "content", "is_error", "cache_control", "toolset_name"},
     "thinking": {"type", "thinking", "signature"},
     "redacted_thinking": {"type", "data"},
 }
 _ALLOWED_PARTS = {
     "user": {"text", "image", "document", "search_result", "container_upload", "tool_result"},
+    "system": {"text"},
     "assistant": {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use"},
     "tool_result": {"text", "image", "document", "search_result"},
 }
@@ -72,6 +73,10 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
     return problems
 
 
+@learned(
+    sdk("anthropic 2.8.0, types/message_create_params.py", "2026-11", "text or a list of text blocks"),
+    error("anthropics/claude-code#23440", "2026-02-05", "no blank text"),
+)
 def _system(request: Request) -> Violations:
     if "system" not in request:
         return
@@ -85,18 +90,21 @@ def _system(request: Request) -> Violations:
         yield from _block(f"system[{index}]", block, {"text"})
 
 
+@learned(
+    error("livekit/agents#669", "2024", "the first message is the user's; no newer evidence"),
+)
 def _order(messages: list[Any]) -> Violations:
-    roles = [message.get("role") if isinstance(message, dict) else None for message in messages]
-    if roles and roles[0] == "assistant":
+    if messages and isinstance(messages[0], dict) and messages[0].get("role") == "assistant":
         yield "messages[0]: the first message must be the user's"
-    for index, (before, role) in enumerate(pairwise(roles), 1):
-        if role == before:
-            yield f"messages[{index}]: roles must alternate, a second {role} in a row"
 
 
+@learned(
+    sdk("anthropic 2.8.0, types/message_param.py", "2026-11", "roles and fields"),
+    error("tailcallhq/forgecode#2107", "2025-12-11", "no thinking at the end"),
+)
 def _message(path: str, message: Any) -> Violations:
-    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant"):
-        yield f"{path}: not a message of the user or the assistant"
+    if not isinstance(message, dict) or message.get("role") not in ("user", "assistant", "system"):
+        yield f"{path}: not a message of the user, the assistant or the system"
         return
     if message.keys() != {"role", "content"}:
         yield f"{path}: fields are role and content, not {', '.join(map(str, message))}"
@@ -109,6 +117,9 @@ def _message(path: str, message: Any) -> Violations:
             yield f"{path}: the final block of an assistant message cannot be thinking"
 
 
+@learned(
+    error("anomalyco/opencode#15371", "2026-02-27", "not empty"),
+)
 def _content(path: str, content: Any, may_hold: set[str]) -> Violations:
     if isinstance(content, str):
         content = [{"type": "text", "text": content}]
@@ -121,6 +132,11 @@ def _content(path: str, content: Any, may_hold: set[str]) -> Violations:
             yield from _block(f"{path}[{index}]", block, may_hold)
 
 
+@learned(
+    error("anthropics/claude-code#23440", "2026-02-05", "no blank text"),
+    error("anthropics/claude-code#4378", "2025-07-25", "no extra fields"),
+    sdk("anthropic 2.8.0, types/content_block_param.py", "2026-11", "the blocks and their fields"),
+)
 def _block(path: str, block: Any, may_hold: set[str]) -> Violations:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _HOSTED_RESULTS and may_hold is _ALLOWED_PARTS["assistant"]:
@@ -153,6 +169,10 @@ def _block(path: str, block: Any, may_hold: set[str]) -> Violations:
         yield from _thinking(path, kind, block)
 
 
+@learned(
+    sdk("anthropic 2.8.0, types/web_search_tool_result_block_param.py", "2026-11", "required fields"),
+    unconfirmed("the pattern of the id"),
+)
 def _hosted_result(path: str, block: dict[str, Any]) -> Violations:
     if not _matches(_ID, block.get("tool_use_id")):
         yield f"{path}.tool_use_id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
@@ -160,6 +180,13 @@ def _hosted_result(path: str, block: dict[str, Any]) -> Violations:
         yield f"{path}.content: field required"
 
 
+@learned(
+    error("anthropics/claude-code#8184", "2025-09-25", "the four types of images"),
+    error("home-assistant/core#167208", "2026-04-02", "bytes of the declared type"),
+    error("lobehub/lobehub#14711", "2026-05-12", "5 MB of base64 for an image"),
+    error("can1357/oh-my-pi#10633", "2026-09-03", "10 MB by then; other platforms may lag behind"),
+    unconfirmed("the first bytes of a PDF"),
+)
 def _source(path: str, kind: str, source: Any) -> Violations:
     how = source.get("type") if isinstance(source, dict) else None
     if how in _SOURCE_FIELDS:
@@ -184,6 +211,11 @@ def _source(path: str, kind: str, source: Any) -> Violations:
         yield f"{path}.data: image exceeds 5 MB: {len(data)} > {_IMAGE_LIMIT}"
 
 
+@learned(
+    error("QwenLM/qwen-code#8160", "2026-07-30", "the letters of an id"),
+    error("anthropics/claude-code#96152", "2026-09-22", "128 letters of a name"),
+    unconfirmed("64 letters of an id"),
+)
 def _tool_use(path: str, block: dict[str, Any]) -> Violations:
     if not _matches(_ID, block.get("id")):
         yield f"{path}.id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
@@ -193,6 +225,10 @@ def _tool_use(path: str, block: dict[str, Any]) -> Violations:
         yield f"{path}.input: must be an object"
 
 
+@learned(
+    error("vellum-ai/vellum-assistant#18387", "2026-03-17", "only text in an error"),
+    error("bytedance/trae-agent#230", "2025-07-30", "no empty error"),
+)
 def _tool_result(path: str, block: dict[str, Any]) -> Violations:
     if not _matches(_ID, block.get("tool_use_id")):
         yield f"{path}.tool_use_id: must match ^[a-zA-Z0-9_-]{{1,64}}$"
@@ -208,6 +244,10 @@ def _tool_result(path: str, block: dict[str, Any]) -> Violations:
     yield from _content(f"{path}.content", content, may_hold)
 
 
+@learned(
+    error("JohnnyZ93/oai-compatible-copilot#217", "2026-04-29", "the signature"),
+    sdk("anthropic 2.8.0, types/redacted_thinking_block_param.py", "2026-11", "the data"),
+)
 def _thinking(path: str, kind: str, block: dict[str, Any]) -> Violations:
     key = "signature" if kind == "thinking" else "data"
     if not isinstance(block.get(key), str) or not block[key]:
@@ -216,6 +256,12 @@ def _thinking(path: str, kind: str, block: dict[str, Any]) -> Violations:
         yield f"{path}.thinking: field required"
 
 
+@learned(
+    error("lbjlaq/Antigravity-Manager#654", "2026-01-15", "a result in the next message"),
+    error("anthropics/claude-code#13460", "2025-12-09", "a call in the message before"),
+    error("anthropics/claude-code#28515", "2026-02-25", "unique ids"),
+    error("anthropics/claude-code#37", "2025-02-24", "results at the head of the message"),
+)
 def _pairs(messages: list[dict[str, Any]]) -> Violations:
     """Each call is answered once, at the head of the very next message; no id is used twice."""
     ids: set[str] = set()
@@ -238,6 +284,10 @@ def _pairs(messages: list[dict[str, Any]]) -> Violations:
             ids.add(call_id)
 
 
+@learned(
+    error("anthropics/claude-code#95406", "2026-09-18", "a call before a result"),
+    unconfirmed("a result before the next input"),
+)
 def _hosted_pairs(messages: list[dict[str, Any]]) -> Violations:
     """A tool that Anthropic runs has its result before the next input; only the last answer may still wait for it."""
     waiting: set[str] = set()
@@ -260,6 +310,15 @@ def _hosted_pairs(messages: list[dict[str, Any]]) -> Violations:
                 waiting.discard(block["tool_use_id"])
 
 
+@learned(
+    error("netclaw-dev/netclaw#1133", "2026-05-21", "the letters of a name"),
+    error("danny-avila/LibreChat#13162", "2026-05-17", "unique names"),
+    gateway(
+        "aws-samples/bedrock-access-gateway#239", "2026-04-20", "Bedrock: tools for calls in the history"
+    ),
+    gateway("BerriAI/litellm#24712", "2026-03-28", "LiteLLM: the same; the API itself takes it by then"),
+    unconfirmed("tools for a forced choice"),
+)
 def _tools(request: Request, messages: list[dict[str, Any]]) -> Violations:
     """A history with tool calls defines tools; names of tools are legal and unique; a choice has tools to choose from."""
     tools = request.get("tools") or []
@@ -275,6 +334,11 @@ def _tools(request: Request, messages: list[dict[str, Any]]) -> Violations:
         yield "tool_choice: may only be specified while providing tools"
 
 
+@learned(
+    error("langchain-ai/langchain#31696", "2025-06-21", "at least one message"),
+    error("tailcallhq/forgecode#1872", "2025-11-08", "no blanks at the end"),
+    error("cortexkit/magic-context#511", "2026-09-23", "the user last, from Claude 4.6 on"),
+)
 def _end(messages: list[dict[str, Any]], ready: bool) -> Violations:
     if not messages:
         if ready:

@@ -1,4 +1,4 @@
-"""The rules of Google's Gemini API for a history, from its documentation and its error messages.
+"""The rules of Google's Gemini API for a history, each with the sources it was learned from.
 
 Knows requests, and not how Oakleaf makes them: it judges the projection independently.
 A history at rest may be empty or end with the model; one that is `ready` to be sent may not.
@@ -12,12 +12,13 @@ from itertools import pairwise
 from typing import Any
 
 from oakleaf.wire.base import Request
+from oakleaf.wire.sources import documentation, error, learned, sdk, unconfirmed
 
 _NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.:-]{0,63}")
 # Of both alphabets, with or without padding.
 _BASE64 = re.compile(r"(?:[A-Za-z0-9+/_-]{4})*(?:[A-Za-z0-9+/_-]{2}(?:==)?|[A-Za-z0-9+/_-]{3}=?)?")
 _SIGNATURE = re.compile(r"[A-Za-z0-9+/_-]+={0,2}")
-_INLINE_LIMIT = 20 * 1024 * 1024  # of base64, for the whole request
+_INLINE_LIMIT = 100 * 1024 * 1024  # of base64, for the whole request
 # As base64, without the letter that the byte after them has a part in.
 _FIRST_BYTES = {
     "image/png": ("iVBORw0KGg",),
@@ -36,14 +37,18 @@ _ALLOWED_PARTS = {
     "system": {"text"},
 }
 _DATA = {"text", "inlineData", "fileData", "functionCall", "functionResponse", *_HOSTED}
+_METADATA = {
+    *("videoMetadata", "mediaResolution", "partMetadata"),
+    *("speechMetadata", "mediaProcessing", "audioTranscription"),
+}
 _MORE = {
-    "user": {"videoMetadata", "mediaResolution", "partMetadata"},
-    "model": {"thought", "thoughtSignature", "videoMetadata", "mediaResolution", "partMetadata"},
+    "user": _METADATA,
+    "model": {"thought", "thoughtSignature", *_METADATA},
     "system": set(),
 }
 _FIELDS = {
-    "functionCall": {"id", "name", "args"},
-    "functionResponse": {"id", "name", "response"},
+    "functionCall": {"id", "name", "args", "partialArgs", "willContinue"},
+    "functionResponse": {"id", "name", "response", "parts", "scheduling", "willContinue"},
 }
 
 Violations = Iterator[str]
@@ -66,6 +71,9 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
     return problems
 
 
+@learned(
+    sdk("google-genai 3.1.0, types.py", "2026-11", "one content without a role"),
+)
 def _system(request: Request) -> Violations:
     for key in ("messages", "system"):
         if key in request:
@@ -78,15 +86,17 @@ def _system(request: Request) -> Violations:
             yield from _parts("systemInstruction.parts", system.get("parts"), "system")
 
 
+@learned(
+    error("google-gemini/gemini-cli#11814", "2025-10-23", "no call at the beginning"),
+)
 def _order(contents: list[Any]) -> Violations:
-    roles = [content.get("role") if isinstance(content, dict) else None for content in contents]
-    if roles and roles[0] == "model":
+    if contents and isinstance(contents[0], dict) and contents[0].get("role") == "model":
         yield "contents[0]: the first content must be the user's"
-    for index, (before, role) in enumerate(pairwise(roles), 1):
-        if role == before:
-            yield f"contents[{index}]: roles must alternate, a second {role} in a row"
 
 
+@learned(
+    error("the-open-agent/openagent#1666", "2025-10-19", "the two roles"),
+)
 def _content(path: str, content: Any) -> Violations:
     if not isinstance(content, dict) or content.get("role") not in ("user", "model"):
         yield f"{path}: please use a valid role: user, model"
@@ -96,6 +106,9 @@ def _content(path: str, content: Any) -> Violations:
         yield from _parts(f"{path}.parts", content["parts"], content["role"])
 
 
+@learned(
+    error("anomalyco/opencode#28669", "2026-05-21", "at least one part"),
+)
 def _parts(path: str, parts: Any, role: str) -> Violations:
     if not isinstance(parts, list) or not parts:
         yield f"{path}: must include at least one part"
@@ -104,6 +117,10 @@ def _parts(path: str, parts: Any, role: str) -> Violations:
         yield from _part(f"{path}[{index}]", part, role)
 
 
+@learned(
+    error("router-for-me/CLIProxyAPI#1292", "2026-01-28", "one kind of data, no empty text"),
+    error("Chevey339/kelivo#543", "2026-04-30", "no unknown names"),
+)
 def _part(path: str, part: Any, role: str) -> Violations:
     kinds = _DATA & part.keys() if isinstance(part, dict) else set()
     if not kinds and role == "model" and isinstance(part, dict) and part.keys() - _MORE["model"]:
@@ -132,6 +149,16 @@ def _part(path: str, part: Any, role: str) -> Violations:
         yield from _function(f"{path}.{kind}", kind, part[kind])
 
 
+@learned(
+    error("ogkalu2/comic-translate#399", "2026-01-28", "the types"),
+    documentation(
+        "blog.google/innovation-and-ai/technology/developers-tools/gemini-api-new-file-limits",
+        "2026-11",
+        "100 MB of base64",
+    ),
+    sdk("google-genai 3.1.0, _common.py", "2026-11", "both alphabets of base64"),
+    unconfirmed("the first bytes of a type"),
+)
 def _inline(path: str, blob: Any) -> Violations:
     if not isinstance(blob, dict) or not {"mimeType", "data"} <= blob.keys() <= {
         "mimeType",
@@ -148,9 +175,13 @@ def _inline(path: str, blob: Any) -> Violations:
     elif not data.replace("-", "+").replace("_", "/").startswith(_FIRST_BYTES[mime]):
         yield f"{path}.data: unable to process as {mime}"
     elif len(data) > _INLINE_LIMIT:
-        yield f"{path}.data: request payload exceeds 20 MB: {len(data)} > {_INLINE_LIMIT}"
+        yield f"{path}.data: request payload exceeds 100 MB: {len(data)} > {_INLINE_LIMIT}"
 
 
+@learned(
+    error("kaitranntt/ccs#25", "2025-11-30", "the letters of a name"),
+    sdk("google-genai 3.1.0, types.py", "2026-11", "the fields"),
+)
 def _function(path: str, kind: str, value: Any) -> Violations:
     if not isinstance(value, dict) or not value.keys() <= _FIELDS[kind]:
         yield f"{path}: not an object with {', '.join(sorted(_FIELDS[kind]))}"
@@ -164,6 +195,11 @@ def _function(path: str, kind: str, value: Any) -> Violations:
         yield f"{path}.{key}: must be an object"
 
 
+@learned(
+    error("microsoft/vscode#299295", "2026-03-04", "as many responses as calls"),
+    error("google-gemini/gemini-cli#26486", "2026-05-05", "a call after the user or a response"),
+    unconfirmed("the same order, responses first"),
+)
 def _pairs(contents: list[dict[str, Any]]) -> Violations:
     """The calls of a content are answered at the head of the very next, as many and in the same order."""
     nothing: dict[str, Any] = {"parts": []}
@@ -183,6 +219,9 @@ def _pairs(contents: list[dict[str, Any]]) -> Violations:
             yield f"{path}: function responses must come first"
 
 
+@learned(
+    unconfirmed("unique ids"),
+)
 def _ids(contents: list[dict[str, Any]]) -> Violations:
     ids: set[str] = set()
     for index, content in enumerate(contents):
@@ -192,6 +231,10 @@ def _ids(contents: list[dict[str, Any]]) -> Violations:
             ids.update({call["id"]} if "id" in call else ())
 
 
+@learned(
+    error("nanbingxyz/5ire#405", "2026-02-04", "from Gemini 3 on"),
+    error("nearai/ironclaw#1510", "2026-03-21", "the first call of a step"),
+)
 def _signatures(contents: list[dict[str, Any]]) -> Violations:
     """From Gemini 3 on the first call of each step of the current turn must be signed."""
     for index in range(len(contents) - 1, -1, -1):
@@ -203,6 +246,11 @@ def _signatures(contents: list[dict[str, Any]]) -> Violations:
             yield f"contents[{index}]: function call is missing a thought_signature"
 
 
+@learned(
+    error("kaitranntt/ccs#25", "2025-11-30", "the letters of a name"),
+    error("UKGovernmentBEIS/inspect_ai#2462", "2025-09-12", "functions for a mode"),
+    unconfirmed("unique names, functions for calls in the history"),
+)
 def _tools(request: Request, contents: list[dict[str, Any]]) -> Violations:
     """A history with function calls declares functions; names are legal and unique; a mode has functions to choose from."""
     declared = [one for tool in request.get("tools") or [] for one in tool.get("functionDeclarations") or []]
@@ -218,6 +266,10 @@ def _tools(request: Request, contents: list[dict[str, Any]]) -> Violations:
         yield "toolConfig: function calling config is set without function_declarations"
 
 
+@learned(
+    error("pipecat-ai/pipecat#5821", "2026-09-17", "the user last, on newer models"),
+    unconfirmed("at least one content"),
+)
 def _end(contents: list[dict[str, Any]]) -> Violations:
     if not contents:
         yield "contents: is not specified"

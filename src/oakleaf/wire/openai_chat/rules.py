@@ -1,4 +1,4 @@
-"""The rules of OpenAI's Chat Completions for a history, from its documentation and its error messages.
+"""The rules of OpenAI's Chat Completions for a history, each with the sources it was learned from.
 
 Knows requests, and not how Oakleaf makes them: it judges the projection independently.
 A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from oakleaf.wire.base import Request
+from oakleaf.wire.sources import error, gateway, learned, sdk, unconfirmed
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,40}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -27,7 +28,10 @@ _FIELDS = {
     "system": {"role", "content", "name"},
     "developer": {"role", "content", "name"},
     "user": {"role", "content", "name"},
-    "assistant": {"role", "content", "name", "refusal", "tool_calls", "reasoning_content", "reasoning"},
+    "assistant": {
+        *("role", "content", "name", "refusal", "tool_calls", "audio", "function_call"),
+        *("reasoning_content", "reasoning"),
+    },
     "tool": {"role", "content", "tool_call_id"},
 }
 _ALLOWED_PARTS = {
@@ -56,6 +60,9 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
     return problems
 
 
+@learned(
+    sdk("openai 3.49.0, types/chat/chat_completion_message_param.py", "2026-11", "roles and fields"),
+)
 def _message(path: str, message: Any) -> Violations:
     role = message.get("role") if isinstance(message, dict) else None
     if role not in _FIELDS:
@@ -71,6 +78,11 @@ def _message(path: str, message: Any) -> Violations:
         yield f"{path}.tool_call_id: must be 1 to 40 of a-z, A-Z, 0-9, _ and -"
 
 
+@learned(
+    error("vercel/ai#13744", "2026-04-30", "content or calls"),
+    sdk("openai 3.49.0, types/chat/chat_completion_assistant_message_param.py", "2026-11", "the fields"),
+    unconfirmed("reasoning that is not empty, on compatible servers"),
+)
 def _assistant(path: str, message: dict[str, Any]) -> Violations:
     calls = message.get("tool_calls")
     for field in ("reasoning_content", "reasoning"):  # of compatible servers; OpenAI has no such field
@@ -89,6 +101,15 @@ def _assistant(path: str, message: dict[str, Any]) -> Violations:
         yield from _call(f"{path}.tool_calls[{index}]", call)
 
 
+@learned(
+    error("agno-agi/agno#5382", "2025-11-11", "40 letters of an id"),
+    error("mcp-use/mcp-use#94", "2025", "the letters of a name"),
+    error("OpenHands/software-agent-sdk#2887", "2026-06-01", "llama-server and vLLM parse arguments"),
+    error(
+        "vllm-project/vllm#48922", "2026-07-17", "vLLM no longer refuses other arguments after this change"
+    ),
+    unconfirmed("the letters of an id"),
+)
 def _call(path: str, call: Any) -> Violations:
     fields = call.keys() - {"extra_content"} if isinstance(call, dict) else set()  # Google's signatures
     if fields != {"id", "type", "function"} or call["type"] != "function":
@@ -106,6 +127,9 @@ def _call(path: str, call: Any) -> Violations:
         yield f"{path}.function.arguments: must be the text of a JSON object, which some servers parse"
 
 
+@learned(
+    gateway("BiFangKNT/mtga#68", "2026-02-28", "no empty text, where Claude is behind the gateway"),
+)
 def _content(path: str, content: Any, role: str) -> Violations:
     if isinstance(content, str):
         if not content and role != "tool":
@@ -119,11 +143,20 @@ def _content(path: str, content: Any, role: str) -> Violations:
             yield from _part(f"{path}[{index}]", part, role)
 
 
+@learned(
+    sdk("openai 3.49.0, types/chat/chat_completion_content_part_param.py", "2026-11", "parts by role"),
+    error("marketing-factory/ai-filemetadata#18", "2025-02-17", "the four types of images"),
+    sdk(
+        "openai 3.49.0, types/chat/chat_completion_content_part_input_audio_param.py",
+        "2026-11",
+        "wav and mp3",
+    ),
+)
 def _part(path: str, part: Any, role: str) -> Violations:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in _ALLOWED_PARTS[role]:
         yield f"{path}: a part of type {kind!r} cannot stand in a {role} message"
-    elif part.keys() != {"type", kind}:
+    elif part.keys() - {"prompt_cache_breakpoint"} != {"type", kind}:
         yield f"{path}: fields are type and {kind}"
     elif kind in ("text", "refusal"):
         if not isinstance(part[kind], str) or not part[kind]:
@@ -140,6 +173,10 @@ def _part(path: str, part: Any, role: str) -> Violations:
         yield from _file(f"{path}.file", part[kind])
 
 
+@learned(
+    sdk("openai 3.49.0, types/chat/chat_completion_content_part_param.py", "2026-11", "the fields"),
+    unconfirmed("a name and a PDF"),
+)
 def _file(path: str, file: Any) -> Violations:
     if not isinstance(file, dict):
         yield f"{path}: not an object"
@@ -150,6 +187,11 @@ def _file(path: str, file: Any) -> Violations:
             yield f"{path}.filename: required with file_data"
 
 
+@learned(
+    error("spring-ai-community/spring-ai-session#44", "2026-09-09", "a result for each call"),
+    error("diegosouzapw/OmniRoute#2893", "2026-05-29", "a call before each result"),
+    unconfirmed("unique ids"),
+)
 def _pairs(messages: list[dict[str, Any]]) -> Violations:
     """Each call is answered once, before any other message; no id is used twice."""
     ids: set[str] = set()
@@ -173,6 +215,14 @@ def _pairs(messages: list[dict[str, Any]]) -> Violations:
         yield f"messages: tool_calls at the end were not answered: {', '.join(waiting)}"
 
 
+@learned(
+    error("hackers365/xiaozhi-esp32-server-golang#268", "2026-05-24", "the letters of a name"),
+    gateway(
+        "earendil-works/pi#149", "2025-12-08", "tools for calls in the history; the API itself does not ask"
+    ),
+    error("dapr/dapr-agents#248", "2025-11-02", "tools for a choice"),
+    unconfirmed("unique names, 64 letters, tools for parallel calls"),
+)
 def _tools(request: Request, messages: list[dict[str, Any]]) -> Violations:
     """A history with tool calls defines tools; names of tools are legal and unique; a choice has tools to choose from."""
     tools = request.get("tools") or []
@@ -189,6 +239,10 @@ def _tools(request: Request, messages: list[dict[str, Any]]) -> Violations:
             yield f"{key}: is only allowed when tools are specified"
 
 
+@learned(
+    gateway("aj47/SpeakMCP#1037", "2026-02-17", "the user last, where Claude is behind the gateway"),
+    unconfirmed("at least one message"),
+)
 def _end(messages: list[dict[str, Any]]) -> Violations:
     if not messages:
         yield "messages: at least one message is required"

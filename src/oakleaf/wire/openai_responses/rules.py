@@ -1,4 +1,4 @@
-"""The rules of OpenAI's Responses API for a stateless history, from its documentation and its error messages.
+"""The rules of OpenAI's Responses API for a stateless history, each with the sources it was learned from.
 
 Knows requests, and not how Oakleaf makes them: it judges the projection independently.
 A history at rest may be empty or end with the assistant; one that is `ready` to be sent may not.
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from oakleaf.wire.base import Request
+from oakleaf.wire.sources import error, learned, sdk, unconfirmed
 
 _ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -25,10 +26,10 @@ _LINK = re.compile(r"https?://\S+")
 _STATUS = ("completed", "incomplete", "in_progress")
 _FIELDS = {
     "message": {"type", "id", "role", "content", "status", "phase"},
-    "function_call": {"type", "id", "call_id", "name", "namespace", "arguments", "status", "caller"},
-    "custom_tool_call": {"type", "id", "call_id", "name", "namespace", "input", "caller"},
+    "function_call": {"type", "id", "call_id", "name", "namespace", "arguments", "status", "caller", "async"},
+    "custom_tool_call": {"type", "id", "call_id", "name", "namespace", "input", "caller", "async"},
     "custom_tool_call_output": {"type", "id", "call_id", "output"},
-    "function_call_output": {"type", "id", "call_id", "output", "status"},
+    "function_call_output": {"type", "id", "call_id", "output", "status", "name", "namespace", "caller"},
     "reasoning": {"type", "id", "summary", "encrypted_content", "content", "status"},
 }
 _ID_BEGINS = {
@@ -58,12 +59,20 @@ _ALLOWED_PARTS = {
     "custom_tool_call_output": {"input_text", "input_image", "input_file"},
 }
 _PART_FIELDS = {
-    "input_text": {"type", "text"},
+    "input_text": {"type", "text", "prompt_cache_breakpoint"},
     "output_text": {"type", "text", "annotations", "logprobs"},
     "refusal": {"type", "refusal"},
-    "input_image": {"type", "image_url", "file_id", "detail"},
+    "input_image": {"type", "image_url", "file_id", "detail", "prompt_cache_breakpoint"},
     "input_audio": {"type", "input_audio"},
-    "input_file": {"type", "file_data", "file_id", "file_url", "filename", "detail"},
+    "input_file": {
+        "type",
+        "file_data",
+        "file_id",
+        "file_url",
+        "filename",
+        "detail",
+        "prompt_cache_breakpoint",
+    },
 }
 
 Violations = Iterator[str]
@@ -93,6 +102,16 @@ def _kind(item: dict[str, Any]) -> Any:
     return item.get("type", "message")
 
 
+@learned(
+    error("openai/codex#33176", "2026-07-14", "the beginning of an id"),
+    error("earendil-works/pi#1022", "2026-01-28", "the letters of an id"),
+    error(
+        "CopilotKit/CopilotKit#6117",
+        "2026-07-23",
+        "an id with a dash was refused, against the text of the error",
+    ),
+    sdk("openai 3.49.0, types/responses/response_input_item_param.py", "2026-11", "items and fields"),
+)
 def _item(path: str, item: Any) -> Violations:
     kind = _kind(item) if isinstance(item, dict) else None
     if not isinstance(kind, str):
@@ -117,6 +136,9 @@ def _item(path: str, item: Any) -> Violations:
         yield from _tool(path, kind, item)
 
 
+@learned(
+    sdk("openai 3.49.0, types/responses/response_input_item_param.py", "2026-11", "roles and fields"),
+)
 def _message(path: str, item: dict[str, Any]) -> Violations:
     role = item.get("role")
     if role not in ("user", "system", "developer", "assistant"):
@@ -129,6 +151,11 @@ def _message(path: str, item: dict[str, Any]) -> Violations:
         yield f"{path}: an output message with an id has a status and a list of content"
 
 
+@learned(
+    error("AnswerDotAI/fastllm#45", "2026-06-08", "64 letters of a call id"),
+    sdk("openai 3.49.0, types/responses/response_function_tool_call_param.py", "2026-11", "the fields"),
+    unconfirmed("64 letters of a name"),
+)
 def _tool(path: str, kind: str, item: dict[str, Any]) -> Violations:
     if not _matches(_ID, item.get("call_id")):
         yield f"{path}.call_id: must be 1 to 64 of a-z, A-Z, 0-9, _ and -"
@@ -144,6 +171,10 @@ def _tool(path: str, kind: str, item: dict[str, Any]) -> Violations:
         yield from _content(f"{path}.output", item.get("output"), kind)
 
 
+@learned(
+    sdk("openai 3.49.0, types/responses/response_reasoning_item_param.py", "2026-11", "the fields"),
+    error("coder/xum#59", "2025-10-07", "encrypted content where nothing is stored"),
+)
 def _reasoning(path: str, item: dict[str, Any]) -> Violations:
     if "id" not in item:
         yield f"{path}.id: field required"
@@ -160,6 +191,14 @@ def _reasoning(path: str, item: dict[str, Any]) -> Violations:
             yield f"{path}.summary[{index}].text: must be text"
 
 
+@learned(
+    sdk(
+        "openai 3.49.0, types/responses/response_input_message_content_list_param.py",
+        "2026-11",
+        "text or parts",
+    ),
+    unconfirmed("not empty"),
+)
 def _content(path: str, content: Any, holder: str) -> Violations:
     if isinstance(content, str):
         if not content:
@@ -173,6 +212,11 @@ def _content(path: str, content: Any, holder: str) -> Violations:
             yield from _part(f"{path}[{index}]", part, holder)
 
 
+@learned(
+    sdk("openai 3.49.0, types/responses/response_input_content_param.py", "2026-11", "parts and fields"),
+    error("yuji-hatakeyama/opencode-gpt-imagegen#82", "2026-09-12", "the four types of images"),
+    unconfirmed("no empty text"),
+)
 def _part(path: str, part: Any, holder: str) -> Violations:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind not in _ALLOWED_PARTS[holder]:
@@ -199,6 +243,10 @@ def _part(path: str, part: Any, holder: str) -> Violations:
             yield f"{path}.annotations: field required"
 
 
+@learned(
+    sdk("openai 3.49.0, types/responses/response_input_file_param.py", "2026-11", "the fields"),
+    unconfirmed("a name beside the bytes"),
+)
 def _file(path: str, part: dict[str, Any]) -> Violations:
     if _is_text(part.get("file_id")) or _matches(_LINK, part.get("file_url")):
         return
@@ -208,6 +256,10 @@ def _file(path: str, part: dict[str, Any]) -> Violations:
         yield f"{path}.filename: required with file_data"
 
 
+@learned(
+    error("earendil-works/pi#5151", "2026-05-28", "unique items"),
+    unconfirmed("unique call ids"),
+)
 def _ids(items: list[dict[str, Any]]) -> Violations:
     """No item and no call twice."""
     for key in ("id", "call_id"):
@@ -219,6 +271,11 @@ def _ids(items: list[dict[str, Any]]) -> Violations:
                 ids.add(item[key])
 
 
+@learned(
+    error("Azure/azure-sdk-for-python#46092", "2026-04-02", "an output for each call"),
+    error("can1357/oh-my-pi#106", "2026-02-18", "a call for each output"),
+    unconfirmed("the outputs right after the calls, in the same order"),
+)
 def _pairs(items: list[dict[str, Any]]) -> Violations:
     """The outputs of a batch follow what the model said in one run, in call order, and nothing else does."""
     waiting: list[str] = []
@@ -240,6 +297,9 @@ def _pairs(items: list[dict[str, Any]]) -> Violations:
         yield f"input: no tool output found for function call {', '.join(waiting)}"
 
 
+@learned(
+    unconfirmed("an output for each call of another tool"),
+)
 def _other_pairs(items: list[dict[str, Any]]) -> Violations:
     """Calls of other tools, such as a shell, have an output after them, and outputs a call before."""
     others = [
@@ -257,6 +317,9 @@ def _other_pairs(items: list[dict[str, Any]]) -> Violations:
         calls.update(() if is_output else {call_id})
 
 
+@learned(
+    error("openclaw/openclaw#19582", "2026-02-18", "an item after reasoning"),
+)
 def _reasons(items: list[dict[str, Any]]) -> Violations:
     for index, item in enumerate(items):
         after = items[index + 1] if index + 1 < len(items) else None
@@ -264,6 +327,9 @@ def _reasons(items: list[dict[str, Any]]) -> Violations:
             yield f"input[{index}]: reasoning was provided without its required following item"
 
 
+@learned(
+    unconfirmed("names, tools for calls in the history and for a choice, as in Chat Completions"),
+)
 def _tools(request: Request, items: list[dict[str, Any]]) -> Violations:
     """A history with tool calls defines tools; names of tools are legal and unique; a choice has tools to choose from."""
     tools = request.get("tools") or []
@@ -285,6 +351,9 @@ def _is_output(item: dict[str, Any]) -> bool:
     return item.get("role") == "assistant" if kind == "message" else kind not in (*_OUTPUTS, *_OF_THE_USER)
 
 
+@learned(
+    unconfirmed("the user or an output last"),
+)
 def _end(items: list[dict[str, Any]]) -> Violations:
     if not items:
         yield "input: at least one item is required"
