@@ -186,7 +186,7 @@ class Fat:
             "appended_messages": [msgspec.to_builtins(answer.message), *ran],
             "finish_reason": answer.finish,
             "usage": msgspec.to_builtins(answer.usage),
-            **({"tool_calls_started": started} if self._is_safe else {}),
+            **({"calls_started": started} if self._is_safe else {}),
         }
 
     async def _ask(self, request: Request) -> Answer:

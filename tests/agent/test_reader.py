@@ -112,7 +112,7 @@ class TestJournal:
         assert [*reader.facts_backwards()] == journal[::-1]
         assert reader.facts_of(Moved) == [fact for fact in journal if fact.kind == "moved"]
         appended = [fact for fact in journal if fact.kind == "appended"]
-        assert next(entry.seq for entry in reader.appended_entries(appended[0])) == appended[0].data["first"]
+        assert next(entry.seq for entry in reader.appended_entries(appended[0])) == appended[0].first
         assert reader.appended_entries(journal[0]) == []
 
     def test_a_turn_is_found_by_the_key_of_its_input(self, session: Session) -> None:

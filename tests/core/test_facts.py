@@ -12,11 +12,13 @@ import pytest
 
 import oakleaf
 from oakleaf import user
+from oakleaf.core.drafts import Draft
 from oakleaf.core.facts import (
     Approved,
     Fact,
     KnownFact,
     Moved,
+    PluginFact,
     ToolCallsStarted,
     Trigger,
     TurnLeft,
@@ -78,7 +80,10 @@ class TestWriting:
         with pytest.raises(NotJson), session.turn("x", policy={"v": float("nan")}):
             pass
         with pytest.raises(NotJson):
-            session.log.append([oakleaf.core.drafts.Draft(user("x"))], about=TurnStarted(0, policy={1: 2}))
+            session.log.append([Draft(user("x"))], about=TurnStarted(0, policy={1: 2}))
+        for value in ({1, 2}, b"bytes", object(), float("inf")):
+            with pytest.raises(NotJson):
+                session.log.record(PluginFact("tests", "odd", {"x": value}))
 
 
 def _sources() -> Iterator[Path]:

@@ -23,6 +23,7 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import interrupt
 
 import oakleaf
+from oakleaf.core.facts import Moved
 from oakleaf.store import Store
 from oakleaf.stores.base import Change, CommitResult
 from oakleaf.stores.sqlite.store import SqliteStore
@@ -198,7 +199,7 @@ class Dying(SqliteStore):
 
     def commit(self, change: Change) -> CommitResult:
         done = super().commit(change)
-        if change.kind == "moved":
+        if isinstance(change.fact, Moved):
             os.kill(os.getpid(), signal.SIGKILL)
         return done
 

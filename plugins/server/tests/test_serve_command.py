@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from oakleaf.cli.terminal import AgentOptions
+from oakleaf.core.entries import Settings
 from oakleaf.install import install_line
 from oakleaf_server.commands import _agent
 from support import workspace_plugin
@@ -51,11 +52,15 @@ class TestFlags:
         lines = '[chat]\nmax_turns = 7\nallowed_commands = ["git"]\nfs_scope = "project"\n'
         (tmp_path / "config.toml").write_text(lines)
         agent = _agent(AgentOptions(models=("scripted:one.json",), workspace=".", max_rounds=3), ())
-        assert (agent.limits_of(None).turns, agent.limits_of(None).rounds, agent.commands) == (7, 3, ("git",))
+        assert (agent.limits_of(Settings()).turns, agent.limits_of(Settings()).rounds, agent.commands) == (
+            7,
+            3,
+            ("git",),
+        )
         assert agent.workspace is not None
         assert agent.workspace.fs_scope_tier == "project"
-        assert agent.limits_of({"turns": 9}).turns == 0  # the session's own
-        assert _agent(AgentOptions(), ()).limits_of(None).turns == 7
+        assert agent.limits_of(Settings(limits={"turns": 9})).turns == 0  # the session's own
+        assert _agent(AgentOptions(), ()).limits_of(Settings()).turns == 7
 
 
 class TestPlugin:

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from oakleaf.core.codec import MAX_KEY_BYTES, check_json, check_length, check_text, to_json
 from oakleaf.core.drafts import NewEntry
@@ -14,7 +15,7 @@ from oakleaf.core.entries import Payload, Settings
 from oakleaf.core.facts import Fact, ToolCallsStarted, TurnEnded, TurnStarted, encode_fact, to_fact
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import MAX_COUNT, Call, check_call_text, with_known_counts
-from oakleaf.errors import InvalidArgument, InvalidCount, NotJson
+from oakleaf.errors import InvalidArgument, InvalidCount
 from oakleaf.log.runtime import Runtime
 from oakleaf.stores.base import MADE_KEY, STATUSES, is_callers_key
 
@@ -44,14 +45,11 @@ def check(key: str | None, facts: Iterable[Fact | None], row: Mapping[str, Any] 
 def _check_fact(fact: Fact) -> None:
     if not isinstance(fact, Fact):  # read from a newer format
         raise InvalidArgument("fact", fact, "a fact of this version")
-    if not fact.__struct_fields__:
-        return
-    try:
-        values = msgspec.to_builtins(fact)
-    except (TypeError, RecursionError) as error:
-        raise NotJson("a fact", error) from None
-    check_json(values, "a fact")
-    to_json(values, "a fact")
+    for name in fact.__struct_fields__:
+        value = getattr(fact, name)
+        check_json(asdict(value) if isinstance(value, Struct) else value, name)
+    if fact.__struct_fields__:
+        to_json(msgspec.to_builtins(fact), "a fact")
 
 
 def redacted_fact(fact: FactType, redactor: Redactor) -> FactType:

@@ -22,6 +22,7 @@ import pytest
 
 import oakleaf
 from oakleaf import StaleLeaf, Store, Usage, assistant, errors, user
+from oakleaf.core.facts import PluginFact
 from oakleaf.stores.base import Change
 from oakleaf.stores.sqlite import connections, group_commit
 from oakleaf.stores.sqlite.group_commit import Group, Ticket
@@ -349,7 +350,7 @@ def gate(tmp_path: Path) -> Any:
 
 def raw(session: oakleaf.Session, **odd: Any) -> object:
     """A change that the log would have refused, handed to the store behind its back."""
-    change = Change(**{"session_id": session.session_id, "key": "k", "at": 1, "kind": "odd", **odd})
+    change = Change(**{"session_id": session.session_id, "key": "k", "at": 1, **odd})
     return session.log.store.commit(change)
 
 
@@ -359,7 +360,7 @@ BAD: dict[str, Callable[[oakleaf.Session], object]] = {
     "surrogate in a key": lambda s: raw(s, key="\ud800"),
     "surrogate in an error": lambda s: raw(s, columns={"error": "\ud800"}),
     "number too great": lambda s: raw(s, columns={"context_window": 1 << 70}),
-    "not json in a fact": lambda s: raw(s, data={"x": {1, 2}}),
+    "not json in a fact": lambda s: raw(s, fact=PluginFact("tests", "odd", {"x": object()})),
 }
 
 
