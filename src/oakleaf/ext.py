@@ -17,6 +17,8 @@ _HOMES = {
     "oakleaf.agent.events": ["fact_event_type", "is_whole_answer"],
     "oakleaf.agent.limits": ["with_defaults"],
     "oakleaf.agent.notebook": ["Notebook"],
+    "oakleaf.agent.open_turn": ["OpenTurn"],
+    "oakleaf.agent.policy": ["Answers", "GoesOn", "OwnTools", "Recorded", "RunPolicy"],
     "oakleaf.agent.prompt_window": ["measure_window"],
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
     "oakleaf.agent.run": ["resolve_models"],
@@ -33,14 +35,14 @@ _HOMES = {
         "split_tools",
         "tools_by_name",
     ],
-    "oakleaf.agent.tools.tool": ["EarlierCall", "Effect"],
+    "oakleaf.agent.tools.tool": ["EarlierCall", "Effect", "error_text"],
     "oakleaf.agent.writer": ["run_uncancelled"],
     "oakleaf.bundle.exporters": ["Exporter", "find_exporter", "formats"],
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
     "oakleaf.log.threads": ["run_blocking", "run_by_size", "run_to_end"],
     "oakleaf.log.moves": ["Move"],
-    "oakleaf.log.runtime": ["environment_secrets"],
+    "oakleaf.log.runtime": ["Runtime", "environment_secrets", "real_runtime"],
     "oakleaf.log.storage": ["SessionStorage"],
     "oakleaf.log.workspace": ["ScopeTier", "Selection"],
     "oakleaf.models.availability": ["available_models", "check_available"],
@@ -57,6 +59,7 @@ _HOMES = {
         "notebook",
         "observe_commits",
         "open_for_owner",
+        "open_turn",
         "read",
         "read_store",
         "replay_session",
@@ -82,6 +85,12 @@ if TYPE_CHECKING:
     from oakleaf.agent.events import is_whole_answer as is_whole_answer
     from oakleaf.agent.limits import with_defaults as with_defaults
     from oakleaf.agent.notebook import Notebook as Notebook
+    from oakleaf.agent.open_turn import OpenTurn as OpenTurn
+    from oakleaf.agent.policy import Answers as Answers
+    from oakleaf.agent.policy import GoesOn as GoesOn
+    from oakleaf.agent.policy import OwnTools as OwnTools
+    from oakleaf.agent.policy import Recorded as Recorded
+    from oakleaf.agent.policy import RunPolicy as RunPolicy
     from oakleaf.agent.prompt_window import measure_window as measure_window
     from oakleaf.agent.reader import SessionReader as SessionReader
     from oakleaf.agent.reader import StoreReader as StoreReader
@@ -101,6 +110,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.tools.sources import tools_by_name as tools_by_name
     from oakleaf.agent.tools.tool import EarlierCall as EarlierCall
     from oakleaf.agent.tools.tool import Effect as Effect
+    from oakleaf.agent.tools.tool import error_text as error_text
     from oakleaf.agent.writer import run_uncancelled as run_uncancelled
     from oakleaf.bundle.exporters import Exporter as Exporter
     from oakleaf.bundle.exporters import find_exporter as find_exporter
@@ -108,7 +118,9 @@ if TYPE_CHECKING:
     from oakleaf.bundle.read import check_bundle as check_bundle
     from oakleaf.bundle.write import atomic_file as atomic_file
     from oakleaf.log.moves import Move as Move
+    from oakleaf.log.runtime import Runtime as Runtime
     from oakleaf.log.runtime import environment_secrets as environment_secrets
+    from oakleaf.log.runtime import real_runtime as real_runtime
     from oakleaf.log.storage import SessionStorage as SessionStorage
     from oakleaf.log.threads import run_blocking as run_blocking
     from oakleaf.log.threads import run_by_size as run_by_size
@@ -137,6 +149,7 @@ if TYPE_CHECKING:
     from oakleaf.store import notebook as notebook
     from oakleaf.store import observe_commits as observe_commits
     from oakleaf.store import open_for_owner as open_for_owner
+    from oakleaf.store import open_turn as open_turn
     from oakleaf.store import read as read
     from oakleaf.store import read_store as read_store
     from oakleaf.store import replay_session as replay_session

@@ -56,6 +56,7 @@ from oakleaf.stores.search import IndexProgress, SearchPage
 
 if TYPE_CHECKING:
     from oakleaf.agent.notebook import Notebook
+    from oakleaf.agent.open_turn import OpenTurn
     from oakleaf.agent.reader import SessionReader, StoreReader
     from oakleaf.agent.tools.tool import Tool
     from oakleaf.bundle.transfer import BundleImportResult, PathOrFile
@@ -566,6 +567,13 @@ def draw_tree(session: Session, *, width: int = 100) -> str:
 def store_of(session: Session) -> Store:
     """Return the store that a session is in."""
     return Store(session.log.store, session.log.runtime)
+
+
+def open_turn(session: Session) -> OpenTurn:
+    """Return the open turn of a session, for a worker that runs it as a task."""
+    from oakleaf.agent.open_turn import OpenTurn
+
+    return OpenTurn(session.log, session.row)
 
 
 def session_at(session: Session, leaf: Leaf) -> Session:

@@ -317,6 +317,8 @@ class UnknownFact(Struct, frozen=True, gc=False):
     body: bytes
 
 
+Signal = Approved | Denied | TaskDecided | CancelRequested
+"""What a turn that waits for a person waits for."""
 KnownFact = (
     Started
     | Appended

@@ -45,6 +45,7 @@ from oakleaf.models.prices import Rates
 from oakleaf.stores.tasks import task_queue
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf_postgres.absurd import schema as absurd_schema
+from oakleaf_postgres.absurd import turn_task
 from oakleaf_postgres.absurd import worker as absurd_worker
 from oakleaf_postgres.absurd.claim import CLAIM, AbsurdClient, Claim, ConnectionHandle
 from oakleaf_postgres.absurd.engine import TASK, Agent
@@ -1073,7 +1074,7 @@ class TestClaim:
         self, claimed: tuple[Claim, Log], queue: AbsurdQueue
     ) -> None:
         claim, log = claimed
-        check_steps(log, claim)
+        check_steps(log.session_id, log.leaf.seq, claim)
         queue.database.run(
             f"alter table absurd.c_{queue.name} add constraint none check (checkpoint_name = '') not valid"
         )
@@ -1476,7 +1477,7 @@ class TestWorker:
         self, queue: AbsurdQueue, how: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Its task ended as that of a session that is gone, and nothing ever answered the input."""
-        monkeypatch.setattr(absurd_worker, "TRASH_SECONDS", 0.05)
+        monkeypatch.setattr(turn_task, "TRASH_SECONDS", 0.05)
         agent = Agent("a", ScriptedModel(lambda request: "Yes."))
         session = queue.store.start("a")
         if how != "queued":
@@ -1498,7 +1499,7 @@ class TestWorker:
     def test_a_session_that_is_purged_ends_its_task_in_the_trash(
         self, queue: AbsurdQueue, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(absurd_worker, "TRASH_SECONDS", 0.05)
+        monkeypatch.setattr(turn_task, "TRASH_SECONDS", 0.05)
         session = queue.send("hello")
         queue.store.delete(session.session_id)
         sleeping = f"select 1 from absurd.r_{queue.name} where state = 'sleeping'"

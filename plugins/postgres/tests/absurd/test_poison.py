@@ -129,7 +129,7 @@ class TestProcess:
             error = session.row.error or ""
             assert {"segfault": "SIGSEGV", "exit": "exited with code 0"}[text] in error
             assert f"--resume {session.session_id}" in error
-            facts = [fact.data for fact in session.journal() if fact.kind == "turn_ended"]
+            facts = [fact.data for fact in session.journal() if fact.kind == "turn_left"]
             assert facts == [{"turn": 1, "status": "failed", "error": error}]
             assert session.row.holder is None
             assert session.verify() == []

@@ -121,8 +121,11 @@ class CancellableRun(Protocol):
 
     space: str
     session_id: str
-    facts_read: int
-    """How many facts of its session's journal were read."""
+
+    @property
+    def facts_read(self) -> int:
+        """How many facts of its session's journal were read."""
+        ...
 
     def is_cancel_requested(self) -> bool:
         """Read the facts after those; return whether one of them cancels the turn."""

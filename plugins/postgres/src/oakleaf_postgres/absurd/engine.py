@@ -80,11 +80,11 @@ class Agent(Struct, frozen=True):
     def sources(self) -> tuple[ToolSource, ...]:
         return split_tools(self.tools)[1]
 
-    def tools_for(self, log: Log) -> dict[str, Tool]:
+    def tools_for(self, session: Session) -> dict[str, Tool]:
         """Return its tools with those of its workspace, which store output that is too long to show with the session."""
         if self.workspace is None:
             return self.tools_by_name()
-        own = plugin_tools("workspace", Session(log), self.workspace, commands=self.commands, env=self.env)
+        own = plugin_tools("workspace", session, self.workspace, commands=self.commands, env=self.env)
         return split_tools([*self.tools, *own])[0]
 
 

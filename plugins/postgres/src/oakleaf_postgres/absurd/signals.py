@@ -6,12 +6,12 @@ a process that runs no worker sends signals, too.
 
 from __future__ import annotations
 
-from oakleaf.core.facts import Approved, CancelRequested, Denied, TaskDecided, TurnLeft, kind_of
+from typing import get_args
+
+from oakleaf.core.facts import Signal, TurnLeft, kind_of
 from oakleaf_postgres.store.statement import Connection, fetch_row
 
-Signal = Approved | Denied | TaskDecided | CancelRequested
-"""The facts that wake a task."""
-SIGNALS = (kind_of(Approved), kind_of(Denied), kind_of(TaskDecided), kind_of(CancelRequested))
+SIGNALS = tuple(map(kind_of, get_args(Signal)))
 # Under the session's lock: how many signals there are with the new one, and the queue of the latest task that waits.
 SELECT_WAITING = f"""
 select count(*) filter (where journal.kind in ({", ".join(f"'{kind}'" for kind in SIGNALS)})),

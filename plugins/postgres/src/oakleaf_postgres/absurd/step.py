@@ -14,14 +14,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import Limits
-from oakleaf.agent.policy import Answers, GoesOn, OwnTools, Recorded, RunPolicy
 from oakleaf.core.drafts import Draft, NewEntry
 from oakleaf.core.entries import Entry, Payload
 from oakleaf.core.messages import Message
 from oakleaf.core.turns import ENDED_BY_TOOL
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Call, Totals, total
-from oakleaf.log.log import Log
+from oakleaf.ext import Answers, GoesOn, OwnTools, Recorded, RunPolicy
 from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.errors import SessionRewound
 from oakleaf_postgres.store.guard import SqlEffect
@@ -75,12 +74,12 @@ def _backwards(path: Sequence[Entry], drafts: Sequence[Draft]) -> Iterator[tuple
         yield entry.seq, entry.payload, entry.finish
 
 
-def check_steps(log: Log, claim: Claim) -> None:
-    """Raise SessionRewound unless the log holds the completed steps of the task: none of them runs again."""
+def check_steps(session_id: str, leaf_seq: int, claim: Claim) -> None:
+    """Raise SessionRewound unless the session holds the completed steps of the task: none of them runs again."""
     for state in claim.completed_steps():
         ended = _to_checkpoint(state).to_message_number
-        if ended > log.leaf.seq:
-            raise SessionRewound(log.session_id, ended, log.leaf.seq)
+        if ended > leaf_seq:
+            raise SessionRewound(session_id, ended, leaf_seq)
 
 
 def claimed_run(

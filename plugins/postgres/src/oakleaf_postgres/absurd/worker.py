@@ -9,7 +9,6 @@ the worker is killed, the next run of a task continues from what is durable.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import platform
 import time
@@ -26,34 +25,17 @@ from msgspec.structs import replace
 from psycopg.rows import dict_row
 
 from oakleaf import Tool
-from oakleaf.agent.call_status import read_call_status
-from oakleaf.agent.cancellation import is_cancel_requested
-from oakleaf.agent.events import StopRun
-from oakleaf.agent.loop import Loop, build_loop
-from oakleaf.agent.policy import Answers, OwnTools, RunPolicy
-from oakleaf.agent.tools.tool import error_text
-from oakleaf.agent.writer import Writer
-from oakleaf.core.context import fold_settings
-from oakleaf.core.entries import Settings, check_effects
-from oakleaf.core.facts import CancelRequested, TurnLeft
+from oakleaf.core.entries import check_effects
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import (
     ClaimLost,
-    ImportNotAccepted,
     InvalidArgument,
-    InvalidOption,
-    NotFound,
     OakleafError,
     SessionRunning,
-    SessionTrashed,
     StoreReadOnly,
-    TaskTrashed,
     TurnFailed,
 )
-from oakleaf.ext import environment_secrets
-from oakleaf.log.lease import require_free
-from oakleaf.log.log import Log
-from oakleaf.log.runtime import Runtime, real_runtime
+from oakleaf.ext import Runtime, environment_secrets, error_text, real_runtime
 from oakleaf.models.base import Model
 from oakleaf.stores.tasks import DEFAULT_QUEUE
 from oakleaf.wire.options import check_options
@@ -67,14 +49,13 @@ from oakleaf_postgres.absurd.claim import (
 )
 from oakleaf_postgres.absurd.client_inputs import spaces_with_client_input, take_client_inputs
 from oakleaf_postgres.absurd.deaths import Deaths, TaskDeaths
-from oakleaf_postgres.absurd.engine import TASK, Agent, TaskParams, to_task_params
-from oakleaf_postgres.absurd.handlers import HandlerWorker, plugin_handlers, run_claimed
+from oakleaf_postgres.absurd.engine import TASK, Agent
+from oakleaf_postgres.absurd.handlers import HandlerWorker, plugin_handlers
 from oakleaf_postgres.absurd.own_process import BEGUN, ENDED, OwnProcess, ParentPipe
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.registry import Registration
-from oakleaf_postgres.absurd.signals import Signal, signal_event
-from oakleaf_postgres.absurd.step import check_steps, claimed_run
-from oakleaf_postgres.errors import PoisonTask, UnknownAgent
+from oakleaf_postgres.absurd.turn_task import run_turn_task
+from oakleaf_postgres.errors import PoisonTask
 from oakleaf_postgres.store.connections import Connection
 from oakleaf_postgres.store.pool import Pool
 from oakleaf_postgres.store.statement import fetch_row
@@ -86,8 +67,6 @@ CANCEL_POLL_SECONDS = 1.0
 CLIENT_INPUT_POLL_SECONDS = 1.0
 BUSY_SECONDS = 1.0
 """How long a task sleeps while another runner has its session."""
-TRASH_SECONDS = 15
-"""How often the task of a session in the trash looks whether it was restored."""
 SHUTDOWN_SECONDS = 5.0
 DEATH_PAUSE_SECONDS = 1.0
 """How long a task waits after its process died, times the number of deaths."""
@@ -155,7 +134,7 @@ class Worker:
         self.report = report
         self.own_process, self.only_run = tuple(own_process), only_run
         self.processes: set[OwnProcess] = set()
-        self.handlers: dict[str, TaskHandler] = {**plugin_handlers(report), TASK: _run_turn_task}
+        self.handlers: dict[str, TaskHandler] = {**plugin_handlers(report), TASK: run_turn_task}
         self.name = f"{platform.node()}:{os.getpid()}"
         self.stopping, self.has_ended = Flag(), Flag()
         self.for_handlers = HandlerWorker(self)
@@ -494,160 +473,6 @@ class Slot:
         )
 
 
-class TaskRun:
-    """One run of a task: from the session's leaf to the end of its turn, or until it must wait."""
-
-    def __init__(self, worker: Worker, claim: Claim, params: TaskParams) -> None:
-        self._worker, self._claim, self._params = worker, claim, params
-        self.space, self.session_id, self.facts_read = params.space, params.session, 0
-        self._tenant = worker.store(params.space)
-        self._store, self._runtime = worker.claimed_store(params.space, claim), worker.claimed_runtime(claim)
-
-    def run(self) -> dict[str, Any]:
-        try:
-            row = self._store.session(self._params.session)
-            if row.trashed_at is not None:
-                raise SessionTrashed(row.session_id)
-            log = Log(self._store, row, self._runtime)
-            check_steps(log, self._claim)
-            agent = self._load_agent(log)
-            if agent is None:
-                return self._refuse(log)
-            self._log, self.facts_read = log, row.facts
-            self._claim.run = self
-            while True:
-                has_stopped = self._run_turn(log, agent)
-                if self._claim.is_cancelled and log.cursor.turn:
-                    self._claim.is_cancelled = False
-                    continue  # cancelled before it had a turn to close; now it checks first
-                if has_stopped and self._has_work(log):
-                    self._claim.reschedule(0)
-                    raise SuspendTask
-                if not self._is_waiting(log, agent.tools):
-                    return self._result(log)
-        except SessionTrashed:
-            # It may be restored, and then its input is answered: an ended task would never be.
-            self._claim.reschedule(TRASH_SECONDS)
-            raise SuspendTask from None
-        except NotFound as error:
-            return {"stop_reason": "gone", "why": str(error)}
-
-    def _load_agent(self, log: Log) -> LoadedAgent | None:
-        agent = self._worker.agents.get(self._params.agent or "")
-        return None if agent is None else replace(agent, tools=agent.agent.tools_for(log))
-
-    def _refuse(self, log: Log) -> dict[str, Any]:
-        """Fail a turn for which this worker has no agent. If it was ended elsewhere meanwhile, return the task's result."""
-        if not self._has_work(log):
-            return self._result(log)
-        require_free(log.refresh(), self._runtime)
-        unknown = UnknownAgent(self._params.agent, list(self._worker.agents))
-        self._record_failure(log, unknown)
-        raise unknown
-
-    def _record_failure(self, log: Log, error: OakleafError) -> None:
-        """Mark the turn as failed, once: nobody watches a worker that cannot start it, and it is tried again and again."""
-        row = log.refresh()
-        if (row.status, row.error) != ("failed", str(error)):
-            left = TurnLeft(log.cursor.turn, "failed", str(error))
-            log.record(left, row={"status": "failed", "error": str(error)})
-
-    def give_up(self, deaths: Deaths) -> None:
-        """End the turn as failed and raise PoisonTask: the processes that ran its step died."""
-        row = self._store.session(self._params.session)
-        require_free(row, self._runtime)
-        log = Log(self._store, row, self._runtime)
-        poison = PoisonTask(
-            row.session_id, self._claim.task_id, self._worker.queue, deaths.total, deaths.last
-        )
-        failed = {"status": "failed", "error": str(poison)}
-        free = {"holder": None, "lease_until": None, "fence": row.fence + 1}
-        left = TurnLeft(log.cursor.turn, "failed", str(poison))
-        log.record(left, row=failed | free, fence=row.fence)
-        raise poison
-
-    def is_cancel_requested(self) -> bool:
-        """Return whether a new fact requests to cancel the current turn.
-
-        Called by `watch_cancel_requests`, and reads the store and not the log, which may be waiting for the server.
-        """
-        facts = self._tenant.journal(self.session_id, self.facts_read)
-        self.facts_read += len(facts)
-        return any(isinstance(stored.fact, CancelRequested) for stored in facts) and is_cancel_requested(
-            reversed(facts), self._log.cursor.turn
-        )
-
-    def _run_turn(self, log: Log, agent: LoadedAgent) -> bool:
-        """Run the open turn and what is queued behind it; return whether the run stopped for another worker."""
-        policy = self._policy(log, agent)
-        loop = build_loop(Writer(log, policy), policy)
-        running = asyncio.run_coroutine_threadsafe(self._run_cancellable(loop), self._worker.loop)
-        try:
-            running.result()
-        except (InvalidOption, ImportNotAccepted) as error:  # a person has to do something first
-            self._record_failure(log, error)
-            raise
-        return loop.writer.has_stopped
-
-    def _policy(self, log: Log, loaded: LoadedAgent) -> RunPolicy:
-        """Return the policy of the agent's run: of its options, its effects and its maximum of messages those that the
-        session does not have."""
-        agent, own = loaded.agent, Settings()
-        limits = agent.limits
-        if agent.options or agent.effects or limits.max_messages is not None:
-            own = fold_settings(self._store.control_entries(log.session_id, leaf=log.leaf))
-        options = {name: value for name, value in agent.options.items() if name not in (own.options or {})}
-        effects = agent.effects if own.effects is None else None
-        if own.max_messages is not None:
-            limits = replace(limits, max_messages=None)
-        return claimed_run(
-            self._claim,
-            Answers(models=loaded.models, options=options),
-            OwnTools(loaded.tools, agent.sources(), effects),
-            limits,
-            self._worker.stopping.is_set,
-        )
-
-    async def _run_cancellable(self, loop: Loop) -> None:
-        """Cancel the loop when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""
-        try:
-            await run_claimed(self._claim, _run_until_stopped(loop))
-        except asyncio.CancelledError:
-            if not self._claim.is_cancelled:
-                raise
-
-    def _is_waiting(self, log: Log, tools: dict[str, Tool]) -> bool:
-        """Return whether the turn waits for a user; if so the task sleeps until the next signal.
-
-        The signals are counted before the waiting calls are read: one that comes in between wakes the task.
-        """
-        facts = self._store.journal(log.session_id)
-        signals = sum(isinstance(stored.fact, Signal) for stored in facts)
-        if is_cancel_requested(reversed(facts), log.cursor.turn):
-            return True
-        calls = read_call_status(log)
-        if not any(calls.is_waiting(call, tools) for call in log.cursor.open_calls):
-            return False
-        self._claim.context.await_event(signal_event(log.session_id, signals + 1))
-        return True
-
-    def _has_work(self, log: Log) -> bool:
-        return bool(log.cursor.turn or self._store.inbox(log.session_id, 1))
-
-    def _result(self, log: Log) -> dict[str, Any]:
-        row = log.refresh()
-        if log.cursor.turn:
-            raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did")
-        return {"stop_reason": row.status, "to_message_number": log.leaf.seq}
-
-
-def _run_turn_task(worker: Worker, claim: Claim, params: Any, deaths: Deaths) -> dict[str, Any]:
-    task_run = TaskRun(worker, claim, to_task_params(params))
-    if deaths.is_hopeless:
-        task_run.give_up(deaths)
-    return task_run.run()
-
-
 def _other_tasks() -> set[asyncio.Task[Any]]:
     """Return what a stopped task had started and is still ending."""
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
@@ -658,9 +483,3 @@ async def _join(threads: Iterable[Thread], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
         await asyncio.sleep(POLL_SECONDS / 10)
-
-
-async def _run_until_stopped(loop: Loop) -> None:
-    # The task keeps sleeping after TaskTrashed; once the child is restored, a signal wakes it.
-    with contextlib.suppress(TaskTrashed, StopRun):
-        await loop.run(None)

@@ -22,7 +22,7 @@ from psycopg.errors import UniqueViolation
 from oakleaf.core.codec import decode_message, from_json
 from oakleaf.core.drafts import Blob
 from oakleaf.core.entries import Entry
-from oakleaf.core.facts import Fact, StoredFact, kind_of
+from oakleaf.core.facts import Fact, Signal, StoredFact, kind_of
 from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf
@@ -67,7 +67,7 @@ from oakleaf.stores.sql.purge import descendants
 from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_from, stored_from
 from oakleaf.stores.sql.session_query import session_conditions
 from oakleaf.stores.sql.session_rows import detail_from
-from oakleaf_postgres.absurd.signals import Signal, wake_task
+from oakleaf_postgres.absurd.signals import wake_task
 from oakleaf_postgres.store.commit import (
     IS_CALLERS_KEY,
     commit_locked,
