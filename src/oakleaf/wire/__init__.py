@@ -125,7 +125,7 @@ def parse_reply(reply: object) -> Answer:
 
 
 def parse_tool(definition: dict[str, Any]) -> ToolSpec:
-    """Parse the definition of a tool: name, description and parameters, or the same as Anthropic or OpenAI take it."""
+    """Parse a tool's definition: name, description and parameters, or the form of Anthropic or OpenAI."""
     fields = definition.get("function", definition)
     if not isinstance(fields, dict) or not isinstance(fields.get("name"), str) or not fields["name"]:
         raise InvalidArgument("tools", definition, "a dict with name, description and parameters")
@@ -146,7 +146,7 @@ def parse_tool(definition: dict[str, Any]) -> ToolSpec:
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
-    """Parse messages in the shape of any provider, with the evidence it requires back; a `Message` stays as it is.
+    """Parse messages of any provider's shape, with the evidence for the provider; a `Message` stays unchanged.
 
     Consecutive messages of one shape are parsed together: on OpenAI's Responses an answer is several items.
     """
@@ -161,7 +161,7 @@ def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
 
 
 def _provider_of(message: dict[str, Any]) -> str:
-    """Return which provider writes such a message; plain text is the same for all but Gemini."""
+    """Return the provider of a message; plain text is the same for all but Gemini."""
     if "parts" in message:
         return "gemini"
     if message.get("type", "message") != "message":

@@ -22,7 +22,7 @@ Blobs = Callable[[str], bytes | None]
 
 
 class HistoryPart(Struct):
-    """Which part of a history is projected, and what the parts before it used; by default it is all of it.
+    """The projected part of a history, and the ids used before; by default the whole history.
 
     `wire.parts` says where a history may be divided.
     """
@@ -39,7 +39,7 @@ class HistoryPart(Struct):
 
 
 class Answer(Struct, frozen=True):
-    """A model's reply, independent of its provider."""
+    """A model's reply in no provider's form."""
 
     message: Message
     usage: Usage | None = None
@@ -62,7 +62,7 @@ class HistoryMessage(Struct, frozen=True):
 
 
 def history_message(issuer: str, role: Role, parsed: Sequence[tuple[Part, Proof]]) -> HistoryMessage:
-    """Return the message of these parts; what is required back with them is evidence, by their index."""
+    """Return the message of the parsed parts; proofs become evidence, by the index of the part."""
     proofs = {str(index): proof for index, (_, proof) in enumerate(parsed) if proof}
     message = Message(role, tuple(part for part, _ in parsed))
     return HistoryMessage(message, Evidence(issuer, proofs) if proofs else None)
@@ -77,7 +77,7 @@ class Projection(Protocol):
 
 
 class Provider(Struct, frozen=True):
-    """One provider's wire format: projection, parsing and rules."""
+    """A provider's wire format: projection, parsing and rules."""
 
     name: str
     project: Projection
@@ -90,5 +90,5 @@ class Provider(Struct, frozen=True):
     """The key of a message's blocks, if neighbours of one role are written as one message."""
 
     def parse_messages(self, messages: Iterable[object]) -> list[Message]:
-        """Return the messages of a history, without the evidence of their issuer."""
+        """Return the messages of a history, without evidence."""
         return [parsed.message for parsed in self.parse_history(messages)]

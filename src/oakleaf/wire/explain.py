@@ -19,14 +19,14 @@ PROMPT_KEYS = ("system", "instructions", "systemInstruction")
 
 
 class Missing(Struct, frozen=True):
-    """Placeholder where one of two requests has no value."""
+    """Placeholder for a value that only the other request has."""
 
     def __repr__(self) -> str:
         return "nothing"
 
 
 class Difference(Struct, frozen=True):
-    """Where two requests first differ, and what each has there."""
+    """The first difference of two requests, with both values."""
 
     path: str
     before: Any
@@ -69,13 +69,13 @@ def _rank(key: str) -> int:
 
 
 def _prompt_length(messages: list[Any]) -> int:
-    """Return how many system messages a history begins with, where the prompt is part of it."""
+    """Return the number of system messages at the head of a history, where the prompt is part of the history."""
     is_prompt = (isinstance(message, dict) and message.get("role") == "system" for message in messages)
     return next((index for index, is_one in enumerate(is_prompt) if not is_one), len(messages))
 
 
 def _drop_added_blocks(message: Any, present: Any) -> Any:
-    """Return `present` without its blocks beyond those of `message`."""
+    """Return `present` with as many blocks as `message` has."""
     if not isinstance(message, dict) or not isinstance(present, dict):
         return present
     for key in ("content", "parts"):

@@ -40,7 +40,7 @@ class LoadedMedia(Struct, frozen=True):
 
 
 def load_content(part: Part, blobs: Blobs, size_limits: Mapping[str, int]) -> LoadedMedia | str:
-    """Return the media to send, or a text: that of the part, or a stub for media that the provider does not take."""
+    """Return the media to send, or a text: the part's own, or a stub for media that the provider does not take."""
     if isinstance(part, Text):
         return part.text
     if isinstance(part, ProviderBlock):
@@ -62,7 +62,7 @@ def load_media(part: Media | Attachment, blobs: Blobs, size_limits: Mapping[str,
 
 
 def with_reasoning(message: Message, blobs: Blobs) -> Message | None:
-    """Return the message with its reasoning as the model wrote it; None if bytes of it are missing."""
+    """Return the message with the model's own reasoning; None if bytes of the reasoning are missing."""
     if not any(isinstance(part, Reasoning) and part.placeholders for part in message.parts):
         return message
     parts: list[Part] = []

@@ -41,7 +41,7 @@ def offered_tools(
 
 
 def called_tools(items: Iterable[Item]) -> tuple[str, ...]:
-    """Return the names of the tools that a history calls, each once, in order."""
+    """Return the names of the called tools of a history, each once, in order."""
     return tuple(dict.fromkeys(call.name for item in items for call in item.message.calls))
 
 

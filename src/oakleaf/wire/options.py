@@ -24,7 +24,7 @@ EXTRA_BODY = "extra_body"
 
 
 class Option(Struct, frozen=True):
-    """An option as one provider takes it."""
+    """An option in a provider's form."""
 
     field: str
     """Where its request has it; `a.b` is the field b of the object a."""
@@ -178,7 +178,7 @@ _RESERVED = ("model", "messages", "tools", "stream", "stream_options")
 
 
 def check_options(provider: str | None, options: Mapping[str, Any] | None) -> None:
-    """Raise `InvalidOption` if the provider lacks one of the options or refuses its value; None is always a value.
+    """Raise `InvalidOption` for an unknown option or a refused value; None is always a value.
 
     Without a provider an option must be one that some provider has. Of a provider that has no wire format, which is
     a model of the host's own, only the common options are checked.
@@ -204,7 +204,7 @@ def check_options(provider: str | None, options: Mapping[str, Any] | None) -> No
 
 
 def request_fields(provider: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return what these options are in a request of the provider; raise `InvalidOption` as `check_options` does."""
+    """Return the options as fields of the provider's request; raise `InvalidOption` as `check_options` does."""
     check_options(provider, options)
     available = _known_options(provider)
     fields: dict[str, Any] = {"max_tokens": DEFAULT_MAX_TOKENS} if provider == "anthropic" else {}
@@ -252,7 +252,7 @@ def _check_value(provider: str | None, name: str, value: object, option: Option)
 
 
 def _set_fields(value: Any, option: Option) -> Iterator[str]:
-    """Yield the fields that an option sets: those of an object one by one, because others may add to it."""
+    """Yield the fields that an option sets; of an object each field, because other options may add fields."""
     if isinstance(value, Mapping) and option.values == dict[str, Any]:
         prefix = f"{option.field}." if option.field else ""
         yield from (f"{prefix}{key}" for key in value)
@@ -274,7 +274,7 @@ def _put(fields: dict[str, Any], place: list[str], value: Any) -> None:
 
 
 def read_options(provider: str, request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that a request of the provider sets, by their names here; the inverse of `request_fields`.
+    """Return the options of a provider's request, by the names here; the inverse of `request_fields`.
 
     An option that is part of an object, such as an effort, is read from it, and the rest of the object is an option too.
     """

@@ -40,7 +40,7 @@ def to_dict(value: object) -> dict[str, Any]:
 
 
 def content_blocks(content: object) -> list[dict[str, Any]]:
-    """Return content as a list of blocks, whether it is text, a list or None."""
+    """Return content as a list of blocks, from text, a list or None."""
     if content is None:
         return []
     if isinstance(content, str):
@@ -53,7 +53,7 @@ def content_blocks(content: object) -> list[dict[str, Any]]:
 
 
 def text_field(block: Mapping[str, Any], key: str) -> str:
-    """Return a field that must be text."""
+    """Return a field of text."""
     value = block.get(key)
     if isinstance(value, str):
         return value
@@ -62,7 +62,7 @@ def text_field(block: Mapping[str, Any], key: str) -> str:
 
 
 def to_plain(value: object) -> Any:
-    """Return a value of an SDK as the JSON that its provider wrote."""
+    """Return a value of an SDK as the provider's JSON."""
     if type(value) in _PLAIN:
         return value
     if isinstance(value, Enum):
@@ -84,13 +84,13 @@ def compact_json(value: object) -> str:
 
 
 def int_field(usage: Mapping[str, Any], key: str) -> int | None:
-    """Return a count; a server that reports -1 does not know it."""
+    """Return a count; a server's -1 means unknown."""
     value = usage.get(key)
     return value if is_count(value) else None
 
 
 def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
-    """Return the call; arguments that no store could keep unchanged are kept as their raw text."""
+    """Return the call; arguments stay raw text if no store could keep the arguments unchanged."""
     value, raw = arguments, arguments
     if isinstance(raw, str):
         # A call without arguments streams no text.
@@ -103,7 +103,7 @@ def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
 def result_parts(
     parsed: Iterable[tuple[Part, Proof]],
 ) -> tuple[tuple[Text | Attachment, ...], dict[str, Any]]:
-    """Return the content of a tool's result, and by index the blocks its provider requires back in place of a piece."""
+    """Return a tool result's content, and by index the blocks that the provider requires back."""
     content: list[Text | Attachment] = []
     blocks: dict[str, Any] = {}
     for part, proof in parsed:

@@ -14,7 +14,7 @@ from oakleaf.wire.base import Provider
 
 
 def part_starts(items: Sequence[Item]) -> list[int]:
-    """Return the indexes of the items that parts may begin with, the first one's excepted."""
+    """Return the indexes of items where parts may begin, the first item excepted."""
     starts, has_block = list[int](), False
     for n, item in enumerate(items):
         if item.message.role == "user":
@@ -32,7 +32,7 @@ def part_starts(items: Sequence[Item]) -> list[int]:
 
 
 def join_messages(provider: Provider, messages: list[dict[str, Any]], more: Iterable[dict[str, Any]]) -> None:
-    """Append the messages of the next part to those of the parts before it."""
+    """Append the messages of the next part to the messages so far."""
     key = provider.block_key
     for message in more:
         if key is not None and messages and messages[-1]["role"] == message["role"]:

@@ -56,5 +56,5 @@ def gateway(where: str, date: str, about: str) -> Source:
 
 
 def unconfirmed(about: str) -> Source:
-    """Return the source of a rule that no evidence was found for in the month of the search."""
+    """Return the source of a rule without evidence in the month of the search."""
     return Source("unconfirmed", "", "2026-11", about)

@@ -52,18 +52,18 @@ class ToolPair(Struct, frozen=True, gc=False):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The call's arguments as an object: no provider is sent the text of malformed ones as it is."""
+        """The call's arguments as an object: no provider is sent malformed text."""
         malformed = self.call.malformed
         return self.call.arguments if malformed is None else {"malformed_arguments": malformed}
 
     def pieces(self, issuer: str) -> list[tuple[ResultPart, Any]]:
-        """Return what the model sees of the result, each piece with the block that `issuer` gets back in its place."""
+        """Return the pieces of the result for the model, each with the block for `issuer`."""
         blocks = self.blocks if self.issuer == issuer else {}
         return [(piece, blocks.get(index)) for piece, index in _result_pieces(self.result)]
 
 
 class PairedMessage(Struct, frozen=True, gc=False):
-    """A message that is not a tool result, with the calls it makes and their results."""
+    """A message other than a tool result, with calls and results."""
 
     item: Item
     pairs: tuple[ToolPair, ...] = ()
@@ -72,7 +72,7 @@ class PairedMessage(Struct, frozen=True, gc=False):
 def pair_results(
     items: Sequence[Item], max_id_length: int, part: HistoryPart, resumes: str | None = None
 ) -> list[PairedMessage]:
-    """Return the messages of a context in order, results moved to their calls.
+    """Return the messages of a context in order, results moved to the calls.
 
     An answer that its provider paused is continued by `resumes`, if that issued it; another is asked to continue.
     """
@@ -96,14 +96,14 @@ def pair_results(
 
 
 def proofs_of(evidence: Evidence | None, issuer: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the evidence by the index of its part; nothing if another provider issued it."""
+    """Return the evidence by index of the part; nothing if another provider issued the evidence."""
     return evidence.parts if evidence is not None and evidence.issuer == issuer else {}
 
 
 def _attach_result(
     paired: list[PairedMessage], item: Item, result: ToolResult, proof: Mapping[str, Any]
 ) -> None:
-    """Attach a result to its call; without its call it becomes text, so that it is never lost."""
+    """Attach a result to the call; without a call the result becomes text and is never lost."""
     last = paired[-1] if paired else None
     for index, pair in enumerate(last.pairs if last else ()):
         if last and pair.result is None and pair.call.id == result.call_id:
@@ -118,7 +118,7 @@ def _attach_result(
 
 
 def legal_id(raw: str, seq: int, index: int, max_length: int, used: set[str]) -> str:
-    """Return `raw` if it is legal and new, else an id derived from its position, which never changes."""
+    """Return `raw` if legal and new, else an id derived from the position, the same in every request."""
     legal = raw
     salt = 0
     while not 0 < len(legal) <= max_length or _ILLEGAL.search(legal) or legal in used:
@@ -133,12 +133,12 @@ def legal_name(raw: str, max_length: int, illegal: re.Pattern[str] = _ILLEGAL) -
 
 
 def result_content(result: ToolResult | None) -> tuple[ResultPart, ...]:
-    """Return what the model sees of a result: its content, after a marker unless its outcome is done."""
+    """Return a result's content for the model, after a marker unless the outcome is done."""
     return tuple(piece for piece, _ in _result_pieces(result))
 
 
 def _result_pieces(result: ToolResult | None) -> list[tuple[ResultPart, str]]:
-    """Return `result_content`, each piece with its index in the result; "" for a text of ours."""
+    """Return `result_content`, each piece with an index in the result; "" for a text of ours."""
     if result is None:
         return [(Text(NO_RESULT), "")]
     marker = MARKERS.get(result.outcome)

@@ -64,7 +64,7 @@ def parse_reply(reply: object) -> Answer:
 
 
 def parse_usage(usage: dict[str, Any]) -> tuple[Usage, dict[str, int] | None]:
-    """Return the tokens, and the units that have a price of their own."""
+    """Return the tokens, and the units with a price of their own."""
     fresh = int_field(usage, "input_tokens")
     read, written = (
         int_field(usage, "cache_read_input_tokens"),
@@ -76,7 +76,7 @@ def parse_usage(usage: dict[str, Any]) -> tuple[Usage, dict[str, int] | None]:
 
 
 def _parse_units(usage: dict[str, Any]) -> dict[str, int] | None:
-    """Return the searches, and the cache writes that are kept for an hour, which cost more."""
+    """Return the searches, and the dearer cache writes for an hour."""
     if not usage.get("server_tool_use") and not usage.get("cache_creation"):
         return None
     tools, written = (to_dict(usage.get(key) or {}) for key in ("server_tool_use", "cache_creation"))
@@ -127,7 +127,7 @@ def _checked_message(role: str, parsed: Sequence[tuple[Part, Proof]]) -> History
 
 
 def _parse_block(block: Block) -> tuple[Part, Proof]:
-    """Return the part of a block, and what Anthropic requires back with it."""
+    """Return the part of a block, and the evidence that Anthropic requires back."""
     kind = block.get("type")
     proof = {key: to_plain(block[key]) for key in _PROOF.get(str(kind), ()) if block.get(key)}
     if block.get("unread_deltas"):
@@ -193,7 +193,7 @@ def _parse_provider_block(kind: str, block: Block) -> tuple[Part, Proof]:
 
 
 def describe(kind: str, block: Mapping[str, Any]) -> str:
-    """Say in a few words what a block is."""
+    """Describe a block in a few words."""
     if kind in ("server_tool_use", "mcp_tool_use"):
         return _describe_use(block)
     if kind.endswith("_tool_result"):
@@ -239,7 +239,7 @@ def _describe_result(kind: str, content: object) -> str:
 
 
 def _text_of(content: object) -> str:
-    """Return the text of a content: it is one, or blocks that have some."""
+    """Return the text of a content: a string, or the text of the blocks."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []

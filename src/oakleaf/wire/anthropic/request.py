@@ -70,7 +70,7 @@ def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> 
 
 
 def _pending_container(items: Sequence[Item]) -> dict[str, str]:
-    """Return the container in which code waits: for the results of its calls, or for its paused answer to continue."""
+    """Return the container of waiting code: code waits for results of calls, or for a paused answer to continue."""
     last = next((item for item in reversed(items) if item.message.role == "assistant"), None)
     later = items[items.index(last) + 1 :] if last is not None else ()
     if last is None or last.evidence is None or any(item.message.role == "user" for item in later):
@@ -132,13 +132,13 @@ def _answer(paired: PairedMessage, blobs: Blobs) -> list[Block]:
 
 
 def _trim(content: list[Block]) -> None:
-    """Cut trailing blanks: refused only in the last message, but cut everywhere so that no prefix changes."""
+    """Cut trailing blanks everywhere, so that no prefix changes; only the last message is refused with blanks."""
     if content and content[-1]["type"] == "text":
         content[-1]["text"] = content[-1]["text"].rstrip()
 
 
 def _replace_unpaired(messages: list[dict[str, Any]], part: HistoryPart) -> None:
-    """Write calls and results of Anthropic's own tools as text where the other half is missing: alone it is refused.
+    """Write unpaired calls and results of Anthropic's own tools as text: Anthropic refuses a call without a result.
 
     A call may wait for its result as long as nothing but results of tools follows: Anthropic continues it. A result that
     comes after the next input is none of it.
@@ -185,7 +185,7 @@ def _is_input(message: dict[str, Any]) -> bool:
 
 
 def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
-    """Thinking is accepted only with its signature, which may come without text."""
+    """Thinking is accepted only with a signature; the signature may come without text."""
     signature, data = signed.get("signature"), signed.get("data")
     if isinstance(signature, str) and signature:
         return [{"type": "thinking", "thinking": part.text, "signature": signature}]

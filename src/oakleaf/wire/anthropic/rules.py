@@ -58,7 +58,7 @@ Violations = Iterator[str]
 
 
 def violations(request: Request, *, ready: bool = False) -> list[str]:
-    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
+    """Return the provider's objections, each with a path; empty if the history is accepted."""
     messages = request.get("messages")
     if not isinstance(messages, list):
         return ["messages: not a list"]
@@ -289,7 +289,7 @@ def _pairs(messages: list[dict[str, Any]]) -> Violations:
     unconfirmed("a result before the next input"),
 )
 def _hosted_pairs(messages: list[dict[str, Any]]) -> Violations:
-    """A tool that Anthropic runs has its result before the next input; only the last answer may still wait for it."""
+    """A tool that Anthropic runs has a result before the next input; only in the last answer a call may wait."""
     waiting: set[str] = set()
     ids: set[str] = set()
     for index, message in enumerate(messages):

@@ -36,7 +36,7 @@ _AS_GIVEN = ("args", "response", "partMetadata")
 
 
 def parse_reply(reply: object) -> Answer:
-    """Parse a reply, or only its content."""
+    """Parse a reply, or only the content of a reply."""
     data = to_dict(reply)
     candidate: dict[str, Any] = {"content": data}
     if "parts" not in data:
@@ -72,7 +72,7 @@ def parse_reply(reply: object) -> Answer:
 
 
 def _parse_units(model: object, grounding: object) -> dict[str, int] | None:
-    """Return the searches that are billed: each query, before Gemini 3 each answer that was searched for."""
+    """Return the billed searches: each query, before Gemini 3 each answer with a search."""
     queries = _field(to_dict(grounding), "web_search_queries") if grounding is not None else None
     if not queries:
         return None
@@ -113,7 +113,7 @@ def _parse_content(content: dict[str, Any]) -> list[HistoryMessage]:
 
 
 def _parse_parts(content: dict[str, Any]) -> list[tuple[Part, Proof]]:
-    """Return the parts, each with the data Gemini requires back with it."""
+    """Return the parts, each with the data that Gemini requires back."""
     parsed: list[tuple[Part, Proof]] = []
     # Without ids the n-th call of a name is answered by the n-th response of that name, whenever it is read.
     calls: Counter[str] = Counter()
@@ -186,7 +186,7 @@ def _parse_part(
 
 
 def _fields(piece: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a part as the REST API writes it."""
+    """Return a part in the form of the REST API."""
     plain = to_plain({key: value for key, value in piece.items() if value is not None})
     fields: dict[str, Any] = _camel_case(plain)
     if "thoughtSignature" in fields:
@@ -195,7 +195,7 @@ def _fields(piece: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _camel_case(value: Any) -> Any:
-    """Return JSON with the names of the REST API, and without what is not set."""
+    """Return JSON with the names of the REST API, without unset fields."""
     if isinstance(value, list):
         return [_camel_case(item) for item in value]
     if not isinstance(value, dict):
@@ -218,7 +218,7 @@ def _standard_base64(data: object) -> object:
 
 
 def _describe(part: Mapping[str, Any]) -> str:
-    """Say in a few words what a part is."""
+    """Describe a part in a few words."""
     match part:
         case {"executableCode": {"code": str(code)}}:
             return f"ran code:\n{code}"
@@ -246,11 +246,11 @@ def _describe_sources(metadata: Mapping[str, Any]) -> str:
 
 
 def _encode(data: object) -> object:
-    """The SDK's bytes as the REST API writes them."""
+    """Return the SDK's bytes in the form of the REST API."""
     return base64.b64encode(data).decode() if isinstance(data, bytes) else data
 
 
 def _field(data: Mapping[str, Any], name: str) -> Any:
-    """A field by its name in snake_case or in camelCase."""
+    """Return a field by the name in snake_case or in camelCase."""
     value = data.get(name)
     return data.get(_camel(name)) if value is None else value

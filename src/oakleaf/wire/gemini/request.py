@@ -169,7 +169,7 @@ def _content(part: Part, blobs: Blobs, block: Piece | None) -> Piece:
 
 
 def _original(part: Part, blobs: Blobs, block: Piece) -> Piece:
-    """Return a part as Gemini or the user wrote it, with the text or the bytes that are stored apart from it."""
+    """Return a part in the original form, with the text or the bytes from the store."""
     if isinstance(part, Text):
         return {**block, "text": part.text}
     if not isinstance(part, Media | Attachment):

@@ -55,7 +55,7 @@ Violations = Iterator[str]
 
 
 def violations(request: Request, *, ready: bool = False) -> list[str]:
-    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
+    """Return the provider's objections, each with a path; empty if the history is accepted."""
     contents = request.get("contents")
     if not isinstance(contents, list):
         return ["contents: not a list"]

@@ -29,7 +29,7 @@ _SOUND = {
 
 
 def parse_reply(reply: object) -> Answer:
-    """Parse a completion, or only its message."""
+    """Parse a completion, or only the message of a completion."""
     data = to_dict(reply)
     choice: dict[str, Any] = {}
     message = data
@@ -87,7 +87,7 @@ def _parse_message(message: dict[str, Any]) -> HistoryMessage:
 
 
 def _parse_assistant(message: dict[str, Any]) -> HistoryMessage:
-    """Reasoning first, then text, then calls: the order in which a model produces them.
+    """Return reasoning, then text, then calls: the order in which a model writes.
 
     A server that demands its reasoning back demands it with tool calls; so only with them the field is evidence.
     """
@@ -118,7 +118,7 @@ def _thinking(block: dict[str, Any]) -> str:
 
 
 def _parse_audio(audio: dict[str, Any]) -> Iterator[Part]:
-    """An answer that was spoken: its words, and the sound. Its id is not kept, for it expires within the hour."""
+    """Return the words and the sound of a spoken answer. Its id is not kept, for it expires within the hour."""
     if audio.get("transcript"):
         yield Text(text_field(audio, "transcript"))
     if audio.get("data"):
@@ -165,7 +165,7 @@ def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment, Proof]:
 
 
 def link_text(part: Mapping[str, Any]) -> str | None:
-    """Return the text for media that are elsewhere, an image by its URL or a file by its id; None if it is neither."""
+    """Return the text for linked media, an image by URL or a file by id; None for other parts."""
     kind = part.get("type")
     target = part.get(str(kind))
     if isinstance(target, str) and kind == "image_url":  # Mistral

@@ -86,12 +86,12 @@ def _fields(options: Mapping[str, Any] | None, endpoint: Endpoint) -> dict[str, 
 
 
 def issuer_of(host: str | None) -> str:
-    """Return the name under which a server's evidence is kept."""
+    """Return the issuer name of a server's evidence."""
     return f"{NAME}@{host or HOST}"
 
 
 def _without_foreign_evidence(item: Item, issuer: str) -> Item:
-    """Return an item without what another server requires back: it would be refused here."""
+    """Return an item without another server's evidence: this server would refuse the evidence."""
     other = item.evidence.issuer if item.evidence is not None else issuer
     is_foreign = other != issuer and other.startswith(f"{NAME}@")
     return replace(item, evidence=None) if is_foreign else item
@@ -155,7 +155,7 @@ def _answer(paired: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
 
 
 def _proofs(paired: PairedMessage) -> dict[str, dict[str, Any]]:
-    """Return what a server of this format requires back. Which one, its client knows: issuers are NAME or NAME@server."""
+    """Return the evidence for a server of this format. Which one, its client knows: issuers are NAME or NAME@server."""
     evidence = paired.item.evidence
     return {} if evidence is None or evidence.issuer.partition("@")[0] != NAME else evidence.parts
 
@@ -194,7 +194,7 @@ def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[dict[str, Any]]:
 
 
 def _user_content(part: Part, proof: dict[str, Any], blobs: Blobs) -> dict[str, Any]:
-    """Return media that are elsewhere, and sound, as they came from this format; another would not know them."""
+    """Return linked media and sound in the form of this format; other formats know neither."""
     link = proof.get("data")
     if isinstance(part, Text) and isinstance(link, dict) and link_text(link) == part.text:
         return link

@@ -46,7 +46,7 @@ Violations = Iterator[str]
 
 
 def violations(request: Request, *, ready: bool = False) -> list[str]:
-    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
+    """Return the provider's objections, each with a path; empty if the history is accepted."""
     messages = request.get("messages")
     if not isinstance(messages, list):
         return ["messages: not a list"]

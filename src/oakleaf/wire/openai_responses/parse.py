@@ -39,7 +39,7 @@ _OF_THE_MODEL = ("program_output", "tool_search_output", "shell_call_output")
 
 
 def parse_reply(reply: object) -> Answer:
-    """A whole response, or only an item of one."""
+    """Parse a whole response, or only an item of a response."""
     data = to_dict(reply)
     is_response = data.get("object") == "response"
     if is_response and (data.get("status") == "failed" or data.get("error")):
@@ -60,7 +60,7 @@ def parse_reply(reply: object) -> Answer:
 
 
 def _is_search(item: dict[str, Any]) -> bool:
-    """Whether it is a search that is billed; opening a page is not."""
+    """Whether an item is a billed search; opening a page is free."""
     action = item.get("action")
     kind = to_dict(action).get("type", "search") if action is not None else "search"
     return item.get("type") == "web_search_call" and kind == "search"
@@ -82,7 +82,7 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
 
 
 def _parse_output_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
-    """Yield the parts of an output item, each with the data OpenAI requires back with it."""
+    """Yield the parts of an output item, each with the data that OpenAI requires back."""
     kind = item.get("type") or "message"
     proof = {key: to_plain(item[key]) for key in _PROOF.get(kind, ()) if item.get(key)}
     if proof.get("status", "completed") not in _STATUSES:  # of another version; OpenAI would refuse it
@@ -113,14 +113,14 @@ def _parse_output_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
 
 
 def _parse_image(item: dict[str, Any]) -> tuple[Part, Proof]:
-    """Store the image as any other; the item that goes back refers to it."""
+    """Store the image like any other; the item for OpenAI refers to the image."""
     format_ = item.get("output_format") or "png"
     image = parse_base64(item["result"], "image/svg+xml" if format_ == "svg" else f"image/{format_}")
     return image, {"block": item | {"result": None}}
 
 
 def _parse_reasoning(item: dict[str, Any]) -> tuple[Part, Proof]:
-    """Keep encrypted content to send back; without it the id is useless for a stateless client."""
+    """Keep encrypted content to send back; alone the id is useless for a stateless client."""
     summary, content = content_blocks(item.get("summary")), content_blocks(item.get("content"))
     text = "\n\n".join(text_field(piece, "text") for piece in summary or content)
     proof = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
@@ -137,7 +137,7 @@ def _parse_answer(items: Iterable[dict[str, Any]]) -> HistoryMessage:
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
-    """Parse input items; consecutive output of the model is one answer."""
+    """Parse input items; consecutive output of the model becomes a single answer."""
     parsed: list[HistoryMessage] = []
     for is_output, items in groupby(map(to_dict, messages), _is_output):
         if is_output:
@@ -148,7 +148,7 @@ def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
 
 
 def _is_output(item: dict[str, Any]) -> bool:
-    """Whether the model, or OpenAI on its behalf, made the item; one of an unknown type too."""
+    """Whether the model or OpenAI made the item; items of unknown types count too."""
     kind = item.get("type") or "message"
     if kind == "message":
         return item.get("role") == "assistant"
@@ -217,7 +217,7 @@ def _parse_link(kind: str, part: dict[str, Any], key: str) -> tuple[Text | Attac
 
 
 def _describe(item: Mapping[str, Any]) -> str:
-    """Say in a few words what an item is."""
+    """Describe an item in a few words."""
     match item:
         case {"type": "web_search_call", "action": {"type": "open_page", "url": str(url)}}:
             return f"opened {url}"

@@ -78,7 +78,7 @@ def _name(raw: str) -> str:
 
 
 class _UsedIds:
-    """The ids that are in the input already, and the outputs of the user's that come after each answer."""
+    """The ids in the input so far, and the user's outputs after each answer."""
 
     def __init__(self, part: HistoryPart, outputs_after: dict[int, set[str]]) -> None:
         self.items, self.calls = part.used_items, part.used_calls
@@ -86,7 +86,7 @@ class _UsedIds:
 
 
 def _outputs_of_user(items: Sequence[ContextItem]) -> dict[int, set[str]]:
-    """Return, by the seq of each answer, the calls whose outputs the user gives right after it.
+    """Return, by the seq of each answer, the calls that the user answers right after.
 
     An output behind another input or answer is too late: the call was sent as text by then, and stays so.
     """
@@ -124,7 +124,7 @@ def _write(paired: PairedMessage, blobs: Blobs, used: _UsedIds) -> list[Item]:
 
 
 def _input_item(item: Item | None, used: _UsedIds) -> Item | None:
-    """Return an item of the user's that is no message, unless what it refers to is not in the input."""
+    """Return a user's item other than a message, unless the item refers to something outside the input."""
     if item is None:
         return None
     key = item.get("approval_request_id") or item.get("call_id")
@@ -158,7 +158,7 @@ def _answer(paired: PairedMessage, used: _UsedIds, blobs: Blobs) -> list[Item]:
 
 
 def _part_proofs(paired: PairedMessage) -> list[Proof]:
-    """Return, for each part of a message, what OpenAI requires back with it."""
+    """Return, for each part of a message, the evidence for OpenAI."""
     proofs = proofs_of(paired.item.evidence, NAME)
     return [proofs.get(str(index), {}) for index in range(len(paired.item.message.parts))]
 
@@ -170,7 +170,7 @@ def _plain_text(part: Text | Media | Attachment | ProviderBlock) -> str:
 
 
 def _image(part: Part, proof: Proof, blobs: Blobs) -> Item | None:
-    """Return the item of an image that OpenAI made, with its bytes."""
+    """Return the item of a generated image, with the bytes."""
     if not isinstance(part, Media | Attachment) or "block" not in proof:
         return None
     data = part.data if isinstance(part, Attachment) else blobs(part.hash)
@@ -184,7 +184,7 @@ def _has_all_ids(
     used: _UsedIds,
     outputs: set[str],
 ) -> bool:
-    """Whether every part has the id of its item, well-formed and new, and all reasoning what was encrypted of it."""
+    """Whether every part has a well-formed, new item id, and all reasoning has encrypted content."""
     if not parts or isinstance(parts[-1], Reasoning):
         return False
     ids: list[str] = []
@@ -221,7 +221,7 @@ def _has_all_ids(
 
 
 def _append_text(items: list[Item], text: str, proof: Proof) -> None:
-    """Without its id an assistant message is plain text, as the schema requires."""
+    """Without an id an assistant message is plain text, as the schema requires."""
     says = {"role": "assistant", "content": text} | _phase(proof)
     if items and items[-1] | {"content": text} == says:
         items[-1]["content"] += text
@@ -289,7 +289,7 @@ def _content(part: Part, blobs: Blobs, block: Item | None) -> Item:
 
 
 def _with_bytes(block: Item, part: Media | Attachment, blobs: Blobs) -> Item:
-    """Return a content part as the user wrote it, with its bytes where they were."""
+    """Return a content part in the user's original form, with the bytes from the store."""
     data = part.data if isinstance(part, Attachment) else blobs(part.hash)
     if data is None:
         return _text(media_stub(part, "is missing"))

@@ -79,7 +79,7 @@ Violations = Iterator[str]
 
 
 def violations(request: Request, *, ready: bool = False) -> list[str]:
-    """Return what the provider would refuse, each with its path; empty if it accepts the history."""
+    """Return the provider's objections, each with a path; empty if the history is accepted."""
     items = request.get("input")
     if not isinstance(items, list):
         return ["input: not a list"]
@@ -277,7 +277,7 @@ def _ids(items: list[dict[str, Any]]) -> Violations:
     unconfirmed("the outputs right after the calls, in the same order"),
 )
 def _pairs(items: list[dict[str, Any]]) -> Violations:
-    """The outputs of a batch follow what the model said in one run, in call order, and nothing else does."""
+    """The outputs of a batch follow the model's items in call order; nothing else follows."""
     waiting: list[str] = []
     is_answering = False
     for index, item in enumerate(items):
@@ -301,7 +301,7 @@ def _pairs(items: list[dict[str, Any]]) -> Violations:
     unconfirmed("an output for each call of another tool"),
 )
 def _other_pairs(items: list[dict[str, Any]]) -> Violations:
-    """Calls of other tools, such as a shell, have an output after them, and outputs a call before."""
+    """Each call of another tool, such as a shell, has an output after the call."""
     others = [
         (index, item["call_id"], _kind(item).endswith("_output"))
         for index, item in enumerate(items)
@@ -346,7 +346,7 @@ def _tools(request: Request, items: list[dict[str, Any]]) -> Violations:
 
 
 def _is_output(item: dict[str, Any]) -> bool:
-    """Whether the model made it."""
+    """Whether the model made an item."""
     kind = _kind(item)
     return item.get("role") == "assistant" if kind == "message" else kind not in (*_OUTPUTS, *_OF_THE_USER)
 
