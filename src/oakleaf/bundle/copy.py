@@ -25,7 +25,7 @@ def import_exports(
 
 
 def with_checked_ids(exports: SessionExports) -> SessionExports:
-    """Return the same sessions; `InvalidId` at the first whose id may not be one here."""
+    """Return the same sessions; raise `InvalidId` at the first illegal id."""
 
     def check(export: SessionExport) -> SessionExport:
         check_id(export.row.session_id)
@@ -35,8 +35,9 @@ def with_checked_ids(exports: SessionExports) -> SessionExports:
 
 
 def as_imported(exports: SessionExports) -> SessionExports:
-    """Mark all that comes in as done elsewhere: its decisions do not count here, and what it left open runs only if a
-    person accepts it."""
+    """Mark incoming decisions and open calls as done elsewhere: decisions do not count here, and open calls run only
+    if a person accepts.
+    """
 
     def mark(export: SessionExport) -> SessionExport:
         row = replace(export.row, imported_facts=export.row.facts)
@@ -49,7 +50,7 @@ def as_imported(exports: SessionExports) -> SessionExports:
 def copy_session(
     source: StoreBackend, session_id: str, target: StoreBackend, runtime: Runtime, *, new_id: bool
 ) -> str:
-    """Copy a session and its tasks, with blobs and evidence, into another store or space; return its id there."""
+    """Copy a session and all tasks, with blobs and evidence, into another store or space; return the new id."""
     if source.session(session_id).trashed_at is not None:
         raise SessionTrashed(session_id)
     with source.export_sessions(session_id, children=True) as exports:

@@ -30,7 +30,7 @@ def excerpt(source: Log, last: int) -> Log:
 
 
 def _find(store: StoreBackend, session_id: str, entry: Entry) -> Leaf:
-    """Return where a copy has this entry: its branches have other numbers than those of the source."""
+    """Return the entry's position in a copy: branches have other numbers than in the source."""
     leaves = (
         Leaf(branch.branch, entry.seq)
         for branch in store.branches(session_id)

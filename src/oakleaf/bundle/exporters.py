@@ -36,11 +36,11 @@ Report = TypeVar("Report")
 
 
 class NoOptions(Struct, frozen=True, kw_only=True):
-    """Of a format that takes no options."""
+    """Of a format without options."""
 
 
 class Exporter(Struct, frozen=True, kw_only=True):
-    """A writer of one format. Reads a session, writes bytes, and changes nothing."""
+    """A writer of a format. Reads a session, writes bytes, and changes nothing."""
 
     suffix: str
     """How the names of its files end: ".md"."""
@@ -62,7 +62,7 @@ class Exporter(Struct, frozen=True, kw_only=True):
 
 
 class ExportResult(Struct, Generic[Report], frozen=True):
-    """What was written."""
+    """The result of an export."""
 
     format: str
     bytes: int
@@ -72,7 +72,7 @@ class ExportResult(Struct, Generic[Report], frozen=True):
 
 
 class BundleOptions(Struct, frozen=True, kw_only=True):
-    """What a bundle holds."""
+    """The contents of a bundle."""
 
     blobs: bool = False
     children: bool = True
@@ -146,7 +146,7 @@ def _call(name: str, exporter: Exporter, session: Session, to: BinaryIO, options
 
 
 class _CountedFile(io.RawIOBase):
-    """Passes bytes on to a file and counts them."""
+    """Passes bytes on to a file and counts bytes."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self._file, self._name, self.size = file, name, 0
@@ -182,7 +182,7 @@ def _parse_options(name: str, exporter: Exporter, options: Mapping[str, Any]) ->
 
 
 def format_of(to: PathOrFile) -> str:
-    """Return the format that the name of a file asks for: of several with its suffix the one that is named like it."""
+    """Return the format for a file name: of several with the same suffix the format with the same name."""
     if not isinstance(to, str | os.PathLike):
         raise InvalidArgument("format", None, f"one of {', '.join(formats())}: an open file has no suffix")
     path = os.fspath(to)
@@ -197,7 +197,7 @@ def format_of(to: PathOrFile) -> str:
 
 
 def _suffixes() -> Iterator[tuple[str, str]]:
-    """Yield the formats that can be used, with their suffixes."""
+    """Yield the usable formats, with suffixes."""
     for name in formats():
         with suppress(PluginMissing, PluginBroken):
             yield name, find_exporter(name).suffix

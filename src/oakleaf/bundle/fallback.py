@@ -11,7 +11,7 @@ from oakleaf.stores.base import SessionQuery, StoreBackend
 def import_conversation(
     older: StoreBackend | str, store: StoreBackend, runtime: Runtime, conversation_id: str, owner: str | None
 ) -> None:
-    """Import a conversation that is not here yet; with an owner, that one's. An older store's sessions come oldest first.
+    """Import a missing conversation; with an owner, only the owner's. An older store's sessions come oldest first.
 
     If two processes do so at once, the second import adds nothing; if the first has already continued the
     conversation, its version wins.
@@ -32,7 +32,7 @@ def import_conversation(
 
 
 def _has_conversation(store: StoreBackend, conversation_id: str, owner: str | None) -> bool:
-    """Count trashed sessions too: what was deleted here must not come back from the older store."""
+    """Count trashed sessions too: a session deleted here must not come back from the older store."""
     queries = (
         SessionQuery(conversation_id=conversation_id, owner=owner, trashed=trashed, limit=1)
         for trashed in (False, True)

@@ -23,7 +23,7 @@ MAX_ADDRESSES = 20
 
 
 class ModelAddresses:
-    """Collects them while the sessions are read."""
+    """Collects the addresses of models while sessions are read."""
 
     def __init__(self) -> None:
         self._found: dict[str, None] = {}
@@ -33,7 +33,7 @@ class ModelAddresses:
         return tuple(sorted(self._found))
 
     def watch(self, exports: SessionExports) -> SessionExports:
-        """Return the same sessions; whoever reads them has their addresses collected."""
+        """Return the same sessions; reading the sessions collects the addresses."""
         return SessionExports(map(self._watch, exports.sessions), exports.blobs)
 
     def _watch(self, export: SessionExport) -> SessionExport:

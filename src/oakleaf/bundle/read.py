@@ -56,7 +56,7 @@ L = TypeVar("L", bound=AnyLine)
 
 
 class _AnyHeader(Struct, frozen=True, tag_field="line", tag="oakleaf"):
-    """The part of the header that every version has."""
+    """The part of the header common to all versions."""
 
     format: Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,5}\.[0-9]{1,6}$")]
 
@@ -65,7 +65,7 @@ _decode_header = json_decoder(_AnyHeader)
 
 
 class BundleReader:
-    """One pass over a bundle."""
+    """A single pass over a bundle."""
 
     def __init__(self, file: BinaryIO, name: str, phase: str, progress: OnProgress | None) -> None:
         self.file, self.name, self.phase, self.progress = file, name, phase, progress
@@ -235,7 +235,7 @@ class BundleReader:
 
 
 def check_bundle(file: BinaryIO, name: str, progress: OnProgress | None) -> list[bytes]:
-    """Read the whole bundle without keeping it; raises `InvalidBundle` at the first problem.
+    """Read the whole bundle without keeping anything; raise `InvalidBundle` at the first problem.
 
     Returns by session the hash of the entries it inherits.
     """
@@ -251,7 +251,7 @@ def check_bundle(file: BinaryIO, name: str, progress: OnProgress | None) -> list
 
 
 def _read_to_end(dump: SessionExport, references: BlobReferences) -> bytes:
-    """Read an export to its end; return the hash of what it inherits."""
+    """Read an export to the end; return the hash of the inherited part."""
     inherited = {branch.branch for branch in dump.branches if branch.session_id is None}
 
     def inherited_entries() -> Iterator[StoredEntry]:
@@ -269,7 +269,7 @@ def _read_to_end(dump: SessionExport, references: BlobReferences) -> bytes:
 
 @contextlib.contextmanager
 def open_twice(source: str | os.PathLike[str] | BinaryIO) -> Iterator[tuple[BinaryIO, str]]:
-    """Open a file that can be read twice, and its name for messages. A pipe is first copied to a temporary file."""
+    """Open a file for two passes, and return a name for messages. A pipe is first copied to a temporary file."""
     if not isinstance(source, str | os.PathLike):
         with _seekable(source) as file:
             yield file, str(getattr(source, "name", "the bundle"))

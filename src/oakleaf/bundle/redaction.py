@@ -28,7 +28,7 @@ MARK = "redacted"
 
 
 class CountingRedactor(Redactor):
-    """A redactor that counts what it hides, by the name of the secret."""
+    """A redactor that counts hidden secrets, by name."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class Redaction:
     def blobs(
         self, blobs: Callable[[Mapping[str, str]], Iterable[BlobStream]]
     ) -> Callable[[Mapping[str, str]], Iterator[BlobStream]]:
-        """Leave out definitions of tools that hold a secret: their digest is part of the entries."""
+        """Leave out tool definitions with a secret: the digest is part of the entries."""
 
         def clean(mimes: Mapping[str, str]) -> Iterator[BlobStream]:
             for blob in blobs(mimes):
@@ -99,7 +99,7 @@ class Redaction:
         )
 
     def _detail(self, detail: SessionDetail) -> SessionDetail:
-        """Drop the cached state: it is folded again from the redacted entries."""
+        """Drop the cached state: readers fold the state again from the redacted entries."""
         return SessionDetail(*(self._json(text) for text in (detail.spec, detail.policy, detail.workspace)))
 
     def _json(self, text: bytes | None) -> bytes | None:
@@ -143,7 +143,7 @@ class Redaction:
         return to_json(values, "a fact")
 
     def _summary_body(self, payload: Payload) -> bytes:
-        """Replace the entry id it refers to, which has changed."""
+        """Replace the changed id of the entry in a reference."""
         assert isinstance(payload, BranchSummary)
         leaf_id = self._ids.get(bytes.fromhex(payload.leaf_id), b"")
         return encode(replace(payload, leaf_id=leaf_id.hex()))

@@ -20,7 +20,7 @@ LINKS = {
 
 
 class IdMap(dict[str, str]):
-    """New ids by old ones, created on first use."""
+    """New ids by old ids, created on first use."""
 
     def __init__(self, make: Callable[[str], str]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def with_new_ids(dumps: Iterable[SessionExport], new_id: Callable[[str], str]) -
 
 
 def with_owner(dump: SessionExport, session_id: str) -> SessionExport:
-    """Assign its own branches to `session_id`."""
+    """Assign the session's own branches to `session_id`."""
     branches = tuple(
         branch if branch.session_id is None else replace(branch, session_id=session_id)
         for branch in dump.branches

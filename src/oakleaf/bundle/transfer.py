@@ -58,7 +58,7 @@ def export(
     redact: bool = False,
     progress: OnProgress | None = None,
 ) -> BundleExportResult:
-    """Write a session and its tasks as a bundle. The same session gives the same bytes from any store."""
+    """Write a session and all tasks as a bundle. The same session gives the same bytes from any store."""
     if blobs and redact:
         raise InvalidArgument("blobs", blobs, "False with redact=True: blobs cannot be searched for secrets")
     redaction = Redaction(log.runtime.redactor) if redact else None
@@ -74,7 +74,7 @@ def export(
 
 
 class CheckedBundle:
-    """A bundle that was read to its end and found whole, before anything is written."""
+    """A bundle after a complete check, before anything is written."""
 
     def __init__(self, file: BinaryIO, name: str, progress: OnProgress | None) -> None:
         start = file.tell()
@@ -85,7 +85,7 @@ class CheckedBundle:
     def import_into(
         self, store: StoreBackend, runtime: Runtime, *, new_id: bool = False
     ) -> BundleImportResult:
-        """Import it in one transaction, all or nothing; can be called once."""
+        """Import the bundle in a single transaction, all or nothing; callable once."""
         addresses = ModelAddresses()
         dumps = addresses.watch(as_imported(self._reader.dumps(self._inherited_hashes)))
         result = import_exports(store, runtime, dumps, new_id=new_id)
@@ -104,7 +104,7 @@ class CheckedBundle:
 
 @contextmanager
 def open_bundle(source: PathOrFile, progress: OnProgress | None = None) -> Iterator[CheckedBundle]:
-    """Open a bundle and check all of it; raises InvalidBundle at the first problem."""
+    """Open a bundle and check all contents; raise InvalidBundle at the first problem."""
     if isinstance(source, io.TextIOBase):
         raise InvalidBundle(
             str(getattr(source, "name", "the bundle")), 0, 'it was opened as text; open it with "rb"'
@@ -121,7 +121,7 @@ def import_bundle(
     new_id: bool = False,
     progress: OnProgress | None = None,
 ) -> BundleImportResult:
-    """Import a bundle in one transaction, all or nothing. Importing it again adds nothing.
+    """Import a bundle in a single transaction, all or nothing. Importing it again adds nothing.
 
     `new_id` gives it and its tasks new ids, so that it can exist beside the original.
     """

@@ -48,7 +48,7 @@ OnProgress = Callable[[TransferProgress], None]
 
 
 class BundleExportResult(Struct, frozen=True):
-    """What was written to a bundle, and what was left out."""
+    """The written and the omitted parts of a bundle."""
 
     counts: Counts
     bytes: int
@@ -59,7 +59,7 @@ class BundleExportResult(Struct, frozen=True):
 
 
 class BundleWriter:
-    """Writes lines to a file, and hashes and counts them."""
+    """Writes lines to a file, with hash and count."""
 
     def __init__(self, file: BinaryIO, where: str, progress: OnProgress | None) -> None:
         self.file, self.where, self.progress = file, where, progress
@@ -125,7 +125,7 @@ class BundleWriter:
 
 
 def _split(blob: BlobStream) -> Iterator[bytes]:
-    """Cut pieces to one size, so that bundles from different stores are equal."""
+    """Cut pieces to the same size, so that bundles from different stores are equal."""
     for piece in blob.pieces:
         for begin in range(0, len(piece), PIECE_BYTES):
             yield piece[begin : begin + PIECE_BYTES]
@@ -133,7 +133,7 @@ def _split(blob: BlobStream) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def open_target(to: str | os.PathLike[str] | BinaryIO, name: str) -> Iterator[BinaryIO]:
-    """Open a path as `atomic_file` does, or write to an open file, which errors call `name` if it has no name."""
+    """Open a path as `atomic_file` does, or write to an open file; `name` is the name in errors."""
     if isinstance(to, str | os.PathLike):
         with atomic_file(to) as file:
             yield file
@@ -148,7 +148,7 @@ def open_target(to: str | os.PathLike[str] | BinaryIO, name: str) -> Iterator[Bi
 
 @contextlib.contextmanager
 def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name once it is complete and on disk, and leaves nothing behind otherwise."""
+    """Open a file that appears under the final name once complete and on disk; a failure leaves no file behind."""
     target = Path(os.path.realpath(path))  # write through a symbolic link
     if target.exists() and not target.is_file():
         with _open_stream(target) as file:
@@ -174,7 +174,7 @@ def atomic_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _open_stream(target: Path) -> Iterator[BinaryIO]:
-    """Write to a pipe or device directly: replacing it by a file would break it for others."""
+    """Write to a pipe or device directly: a replacement file would break other readers."""
     try:
         with open(target, "wb") as file:
             yield file
