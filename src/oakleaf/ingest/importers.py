@@ -21,7 +21,7 @@ def _no_source(root: Path, file: Path) -> None:
 
 
 class Importer(Struct, frozen=True, kw_only=True):
-    """A reader of one tool's sessions. Readers never write to a source; losses go into the records."""
+    """A reader of a tool's sessions. Readers never write to a source; losses go into the records."""
 
     source: str
     """What people name as a source: "its projects folder, or one .jsonl file in it"."""
@@ -59,7 +59,7 @@ def find_importer(tool: str) -> Importer:
 
 
 def read_sessions(tool: str, source: str | None = None) -> Iterator[SessionRecord]:
-    """Read the sessions of a tool from `source`, or from its default location."""
+    """Read the sessions of a tool from `source` or the default location."""
     importer = find_importer(tool)
     location = source or importer.default_path
     if location is None:
@@ -70,7 +70,7 @@ def read_sessions(tool: str, source: str | None = None) -> Iterator[SessionRecor
 
 
 def read_conversation(tool: str, source: str, conversation_id: str) -> SessionRecord | None:
-    """Read one conversation of a tool; None if the source does not have it."""
+    """Read a single conversation of a tool; None if the source lacks the conversation."""
     importer = find_importer(tool)
     if importer.conversation is not None:
         return importer.conversation(source, conversation_id)

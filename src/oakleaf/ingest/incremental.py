@@ -31,7 +31,7 @@ MAX_ATTEMPTS = 20
 def append_new_entries(
     store: StoreBackend, runtime: Runtime, staging: StoreBackend, session_id: str, call_ids: frozenset[str]
 ) -> int:
-    """Run a `SessionUpdate`; what another import of the same source has appended meanwhile is known at the next attempt."""
+    """Run a `SessionUpdate`, and again if another import of the same source was faster."""
     for _ in range(MAX_ATTEMPTS - 1):
         with suppress(StaleLeaf):
             return SessionUpdate(store, runtime, staging, session_id, call_ids).run()
@@ -39,7 +39,7 @@ def append_new_entries(
 
 
 class SessionUpdate:
-    """Appends the new entries of `staging`, which holds the session as its source has it now.
+    """Appends the new entries of `staging`, the source's present version of the session.
 
     `call_ids` are those that the source gave: a call is counted once, at its last answer and with its last usage.
     """
@@ -69,7 +69,7 @@ class SessionUpdate:
         self.present_calls = {call.call_id: call for call in present if call.call_id in call_ids}
 
     def run(self) -> int:
-        """Append them and return their number."""
+        """Append the new entries and return the number of entries."""
         source_entries = list(_entries_with_parents(self.staging, self.row.session_id))
         has_moved = self._has_moved()
         self._refuse_conflict([entry for _, _, entry in source_entries], has_moved)
@@ -92,7 +92,7 @@ class SessionUpdate:
         return added
 
     def _has_moved(self) -> bool:
-        """Whether it was written or moved since the import, by a user or by an update that was interrupted."""
+        """Whether a user or an interrupted update has written or moved the session since the import."""
         for stored in reversed(self.log.store.journal(self.row.session_id)):
             match stored.fact:
                 case Imported():
@@ -131,7 +131,7 @@ class SessionUpdate:
         self.positions[entry.entry_id] = self.log.leaf
 
     def _add_usage(self, entry_id: bytes, call: Call | None, *, has_moved: bool) -> None:
-        """Add the usage of an answer that was imported before the source recorded it, or before it was complete."""
+        """Add the usage of an answer that an earlier import found without usage or incomplete."""
         if call is None:
             return
         place, present = self.positions[entry_id], self.present_calls.get(call.call_id)
@@ -145,14 +145,14 @@ class SessionUpdate:
         self.log.record(ModelCallRecorded(), calls=self._new_calls(call), replaces_call=present is not None)
 
     def _new_calls(self, call: Call | None) -> list[Call]:
-        """Return the ledger row, under the source's id or a new one: generated ids are unique within one import only."""
+        """Return the ledger row, under the source's id or a new id: generated ids are unique within an import only."""
         if call is None:
             return []
         call_id = call.call_id if call.call_id in self.call_ids else self.log.runtime.new_id("")
         return [replace(call, call_id=call_id, branch=0)]
 
     def _new_title(self) -> str | None:
-        """Return the source's title if it is new and the session has no other title here."""
+        """Return a new title of the source, if the session has no title of the user's."""
         imports = _imports(self.log.store, self.row.session_id)
         imported = imports[-1].title if imports else None
         title, present = self.source_row.title, self.row.title
@@ -176,7 +176,7 @@ def _imports(store: StoreBackend, session_id: str) -> list[Imported]:
 
 
 def _entries_with_parents(staging: StoreBackend, session_id: str) -> Iterator[tuple[Leaf, bytes, NewEntry]]:
-    """Yield every entry with its position and the id of the entry before it, oldest first."""
+    """Yield every entry with the position and the previous entry's id, oldest first."""
     branches = {branch.branch: branch for branch in staging.branches(session_id)}
     ids: dict[Leaf, bytes] = {}
     for stored in staging.entries(session_id):
@@ -187,7 +187,7 @@ def _entries_with_parents(staging: StoreBackend, session_id: str) -> Iterator[tu
 
 
 def _owner_position(branches: Mapping[int, Branch], place: Leaf) -> Leaf:
-    """Return the same position on the branch that holds its entry."""
+    """Return the same position on the branch of the entry."""
     number = place.branch
     while place.seq <= branches[number].parent_seq and (parent := branches[number].parent) is not None:
         number = parent

@@ -54,7 +54,7 @@ NO_RESULT = "The session this was imported from has no result for this call."
 
 
 class ToolImportResult(Struct, frozen=True):
-    """The result of importing one session of another tool."""
+    """The result of importing a session of another tool."""
 
     tool: str
     source: str
@@ -89,7 +89,7 @@ def import_session(
     new_id: bool = False,
     owner: str | None = None,
 ) -> ToolImportResult:
-    """Import one session and its tasks, all or nothing; only the new entries of one that has grown.
+    """Import a session and all tasks, all or nothing; of a grown session only the new entries.
 
     It belongs to `owner`, or else to the owner the store was opened for.
     """
@@ -122,7 +122,7 @@ def import_session(
 def preview_session(
     store: StoreBackend, runtime: Runtime, record: SessionRecord, *, new_id: bool = False
 ) -> ToolImportResult:
-    """Return what `import_session` would do, and write nothing: it is done on a copy in memory."""
+    """Return the result of `import_session` without writing; the import runs on a copy in memory."""
     scratch = MemoryStore(space=store.space, owner=store.owner)
     for session_id in () if new_id else [session.session_id for session in record.family()]:
         if (row := store.find_session(session_id)) is None:
@@ -143,7 +143,7 @@ def _write(
     *,
     new_id: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Return the sessions written now, those that existed before, and the number of new entries."""
+    """Return the written sessions, the sessions from before, and the number of new entries."""
     try:
         with staging.export_sessions(record.session_id, children=True) as exports:
             exports = addresses.watch(as_imported(exports))
@@ -169,7 +169,7 @@ def _write(
 
 
 class SessionBuilder:
-    """Builds a session and its tasks in a memory store."""
+    """Builds a session and all tasks in a memory store."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class SessionBuilder:
         self._count_redactions()
 
     def _count_redactions(self, drafts: Sequence[Draft] = ()) -> None:
-        """Count what was masked: the session's own fields, or each of the drafts that had something to mask."""
+        """Count masked fields: the session's own fields, or each masked draft."""
         redactor = self.redactor
         if not redactor.redactions:
             return
@@ -247,7 +247,7 @@ class SessionBuilder:
             SessionBuilder(self.log.store, self.outer, task, self.losses, self.log).run()
 
     def _add_batch(self, batch: Sequence[EntryRecord]) -> None:
-        """Add the steps of a turn in one change, which takes half the time; one by one if one of them is refused."""
+        """Add the steps of a turn in a single change, in half the time; step by step if a step is refused."""
         first, *others = batch
         self._set_time(first)
         if self._make_room(first):
@@ -269,7 +269,7 @@ class SessionBuilder:
         self.now = entry.at if entry.at is not None else self.now
 
     def _make_room(self, entry: EntryRecord) -> bool:
-        """Move to where the entry belongs; return whether it may be appended there now."""
+        """Move to the entry's place; return whether the entry may be appended there now."""
         results = entry.payload.results if isinstance(entry.payload, Message) else ()
         if self._are_open(results):  # they belong where their calls are, whatever they follow in the source
             return True
@@ -287,7 +287,7 @@ class SessionBuilder:
         return True
 
     def _append_waiting(self) -> None:
-        """Append the settings that waited for results."""
+        """Append the settings after the awaited results."""
         waiting, self.waiting = self.waiting, []
         for entry in waiting:
             self._append(entry)
@@ -308,7 +308,7 @@ class SessionBuilder:
             self.log.move(place)
 
     def _append_all(self, batch: Sequence[EntryRecord]) -> bool:
-        """Append answers and results as they follow each other, or none of them; return whether they were appended."""
+        """Append answers and results together, or nothing; return whether all were appended."""
         if any(entry.usage is not None and not is_countable(entry.usage) for entry in batch):
             return False
         before, started_at = self.log.leaf.seq, self.now
@@ -368,7 +368,7 @@ class SessionBuilder:
         )
 
     def _payload(self, entry: EntryRecord) -> Payload:
-        """Return the payload with the position of the entry that `refers_to` names."""
+        """Return the payload with the position of the entry behind `refers_to`."""
         payload = entry.payload
         place = None if entry.refers_to is None else self.places.get(entry.refers_to)
         if isinstance(payload, Compaction):
@@ -441,7 +441,7 @@ def _calls(entry: EntryRecord) -> list[str]:
 
 
 def _ids(session_id: str) -> Callable[[str], str]:
-    """Return a function for ids that are the same on every import: hashes of a counter."""
+    """Return a function for ids, the same on every import: hashes of a counter."""
     numbers = count(1)
 
     def new_id(prefix: str) -> str:

@@ -33,7 +33,7 @@ START = ""
 
 
 class Loss(Struct):
-    """How often one kind of content could not be converted as it was, with a few examples."""
+    """The number of unconverted items of a kind, with a few examples."""
 
     count: int = 0
     examples: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class LossReport(dict[str, Loss]):
 
 
 class EntryRecord(Struct, frozen=True, gc=False):
-    """One entry, and what the tool recorded about the model call that made it."""
+    """An entry, and the tool's record of the model call behind the entry."""
 
     payload: Payload
     key: str | None = None
@@ -101,7 +101,7 @@ class EntryRecord(Struct, frozen=True, gc=False):
 
 
 class SessionRecord(Struct, frozen=True):
-    """One session of another tool: its entries in the order they were written, as a tree."""
+    """A session of another tool: a tree of entries in the order of writing."""
 
     tool: str
     source: str
@@ -133,7 +133,7 @@ class SessionRecord(Struct, frozen=True):
         return f"{self.tool}-{escape_id(self.source)}"
 
     def family(self) -> Iterator[SessionRecord]:
-        """Yield the session and its tasks, and theirs."""
+        """Yield the session, the tasks, and the tasks of tasks."""
         yield self
         for task in self.tasks:
             yield from task.family()
@@ -154,7 +154,7 @@ def is_countable(usage: Usage) -> bool:
 
 
 def patches(state: State, values: State) -> list[State]:
-    """Return the state updates that set exactly these values. An object that would merge is deleted first."""
+    """Return the state updates that set exactly the given values. An object that would merge is deleted first."""
     deletions = {
         name: None for name, value in values.items() if merge_state(state, {name: value}).get(name) != value
     }
@@ -162,7 +162,7 @@ def patches(state: State, values: State) -> list[State]:
 
 
 def unknown_note(tool: str, kind: object, data: object, losses: LossReport) -> Note:
-    """Return a note that keeps an item as it is, or its text if no store could keep it, and count it: formats grow."""
+    """Return a note with the unknown item, or with the text if no store could keep the item; count the item."""
     losses.add(UNKNOWN_KIND, str(kind))
     try:
         to_json(data, "an item")
@@ -172,7 +172,7 @@ def unknown_note(tool: str, kind: object, data: object, losses: LossReport) -> N
 
 
 def recorded_price(dollars: object, tool: str) -> Price | None:
-    """Return the price of a call in dollars; None for 0, which tools write for a model they do not know or that a subscription covers."""
+    """Return a call's price in dollars; None for 0, the tools' price for unknown models and subscriptions."""
     if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not math.isfinite(dollars):
         return None
     microcents = int((Decimal(str(dollars)) * MICROCENTS_PER_DOLLAR).to_integral_value())
@@ -180,7 +180,7 @@ def recorded_price(dollars: object, tool: str) -> Price | None:
 
 
 def stable_call_id(tool: str, *names: str) -> str:
-    """Return an id that is the same on every import, so that a call whose answer or usage has grown is counted once.
+    """Return an id, the same on every import, so that a call with a grown answer or usage is counted once.
 
     It is that of the call that a source names, or of all calls of a session of which only the sum is known.
     """

@@ -15,7 +15,7 @@ from oakleaf.models.prefixes import SCRIPTED, model_problem
 
 
 def available_models(names: Iterable[str], *, stored_in: str | None = None) -> list[Model]:
-    """Return the models of a chain; raise ModelUnavailable if none of them can answer.
+    """Return the models of a chain; raise ModelUnavailable if no model can answer.
 
     `stored_in` is the session whose stored data names them; without it the operator does.
     """
@@ -30,7 +30,7 @@ def available_models(names: Iterable[str], *, stored_in: str | None = None) -> l
 
 
 def check_available(model: Model) -> Model:
-    """Return the model; raise ModelUnavailable if it cannot answer."""
+    """Return the model; raise ModelUnavailable if the model cannot answer."""
     if (problem := _problem(model)) is not None:
         raise problem
     return model

@@ -20,7 +20,7 @@ from oakleaf.wire.base import Blobs
 
 
 class Request(Struct, frozen=True):
-    """The input of a model call: the context, whose settings name the tools it may call, and how to read blobs."""
+    """The input of a model call: the context, with callable tools in the settings, and a reader of blobs."""
 
     context: Context
     blobs: Blobs
@@ -39,14 +39,16 @@ class Delta(Struct, frozen=True):
 
 
 class Model(Protocol):
-    """Anything that answers a request: implement `stream` to plug in your own."""
+    """A source of answers: implement `stream` to plug in your own."""
 
     provider: str
     """The wire format it speaks, and the issuer of its evidence."""
     model: str
 
     def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
-        """Yield deltas, then exactly one Answer. A stream that ends without a stop reason raises `TruncatedReply`."""
+        """Yield deltas, then exactly one Answer. A stream that ends without a stop reason raises
+        `TruncatedReply`.
+        """
         ...
 
 
@@ -55,13 +57,13 @@ ModelLike = Model | str | Sequence[Model | str]
 
 
 def model_name(model: Model) -> str | None:
-    """Return the name by which `oakleaf.models` finds this model again, if it has one: `provider:model`."""
+    """Return the name by which `oakleaf.models` finds the model again, if any: `provider:model`."""
     name: str | None = getattr(model, "name", f"{model.provider}:{model.model}")
     return name
 
 
 class StreamReply(Struct):
-    """A provider's reply as its API would have returned it at once; None if nothing came."""
+    """A provider's reply in the form without streaming; None if nothing came."""
 
     data: dict[str, Any] | None
     is_complete: bool
@@ -70,7 +72,7 @@ class StreamReply(Struct):
 
 
 class ModelPlugin(ABC):
-    """The models of one prefix: what an entry point of the group `oakleaf.models` names.
+    """The models of a prefix: an entry point of the group `oakleaf.models` names such a plugin.
 
     The models are called `prefix:name`, and `prefix:name@http://host/path` on another server.
     """
@@ -88,7 +90,7 @@ class ModelPlugin(ABC):
         """
 
     def problem(self, model: Model) -> ModelUnavailable | None:
-        """Return why a model of this plugin cannot answer, such as a missing package or key. Send nothing."""
+        """Return the reason why a model of the plugin cannot answer, such as a missing package or key. Send nothing."""
         return None
 
     def read_reply(self, content_type: str, body: bytes) -> StreamReply:

@@ -40,7 +40,7 @@ def model_by_name(name: str) -> Model:
 
 
 def stored_model(name: str, session_id: str, option: str = "model") -> Model:
-    """Return the model that stored data of a session names; raise ModelRefused for one that only an operator may name.
+    """Return the model named by a session's stored data; raise ModelRefused for a name reserved to operators.
 
     The operator gave it if $OAKLEAF_MODEL is the same. A loopback address that is not listed in $OAKLEAF_SERVERS gets no
     key. `option` is what an operator names a model with.
@@ -72,13 +72,13 @@ def stored_model(name: str, session_id: str, option: str = "model") -> Model:
 
 
 def address_of(name: str) -> str | None:
-    """Return the address in a model's name; None if it has none, so that the vendor's own server is meant."""
+    """Return the address in a model's name; None means the vendor's own server."""
     _, *address = _URL.split(name, maxsplit=1)
     return address[0] if address and is_model_name(name) and not name.startswith(f"{SCRIPTED}:") else None
 
 
 def foreign_address(name: str) -> str | None:
-    """Return the address in a model's name if it gets nothing unless an operator says so; else None."""
+    """Return the address in a model's name if only an operator's word allows the address; else None."""
     address = address_of(name)
     if address is None or is_loopback(address) or _is_configured(name, address):
         return None
@@ -86,7 +86,9 @@ def foreign_address(name: str) -> str | None:
 
 
 def _is_configured(name: str, address: str) -> bool:
-    """Whether the operator allows the address: by $OAKLEAF_SERVERS, or by the vendor's own variable such as OPENAI_BASE_URL."""
+    """Whether the operator allows the address: by $OAKLEAF_SERVERS, or by the vendor's variable such as
+    OPENAI_BASE_URL.
+    """
     variable = url_variable(name.partition(":")[0])
     own = None if variable is None else os.environ.get(variable)
     return (own is not None and is_same_address(own, address)) or find_server(address, name) is not None
@@ -99,6 +101,6 @@ def is_model_name(name: str) -> bool:
 
 
 def with_provider(name: str) -> str:
-    """Return `claude-…`, `gpt-…` and `gemini-…` with the provider before it, as people write them; any other as it is."""
+    """Return `claude-…`, `gpt-…` and `gemini-…` with the provider in front; other names unchanged."""
     prefix = None if ":" in name else prefix_of_family(name)
     return name if prefix is None else f"{prefix}:{name}"

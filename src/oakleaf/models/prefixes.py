@@ -24,7 +24,7 @@ def prefixes() -> list[str]:
 
 
 def prefix_of_family(name: str) -> str | None:
-    """Return the prefix of a model whose name has none, such as `claude-…`; None if no plugin knows the family.
+    """Return the prefix of a bare model name such as `claude-…`; None if no plugin knows the family.
 
     The library's own plugins are asked first: no stranger takes over a vendor's names.
     """
@@ -37,7 +37,7 @@ def prefix_of_family(name: str) -> str | None:
 
 
 def url_variable(prefix: str) -> str | None:
-    """Return the variable in which the operator names another server; None if there is none, or no plugin to ask."""
+    """Return the operator's variable for another server; None if there is no variable, or no plugin to ask."""
     plugin = _usable(prefix)
     return None if plugin is None else plugin.url_variable
 
@@ -59,7 +59,7 @@ def make_model(prefix: str, name: str, base_url: str | None, *, takes_key: bool 
 
 
 def model_problem(prefix: str, model: Model) -> ModelUnavailable | None:
-    """Return why a model cannot answer, as its plugin knows before a call."""
+    """Return the reason, known to the plugin before a call, why a model cannot answer."""
     plugin = _find(prefix)
     with plugins.naming(plugins.MODELS, prefix, "problem"):
         problem = plugin.problem(model)

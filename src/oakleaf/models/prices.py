@@ -35,7 +35,7 @@ def _library() -> Any | None:
 def price(
     usage: Usage, provider: str | None, model: str | None, units: Mapping[str, int] | None = None
 ) -> Price | None:
-    """Return the price of one call, with the version of the table it is from; None if it is not known.
+    """Return a call's price, with the version of the price table; None if the price is unknown.
 
     `units` are what has a price of its own beside the tokens; those that the table does not know cost nothing.
     """
@@ -69,7 +69,7 @@ def _ask_table(vendor: str | None, model: str, usage: Usage, units: Mapping[str,
 
 
 class TokenRates(Struct, frozen=True):
-    """Dollars for one token of each kind, for requests whose input is between two sizes."""
+    """Dollars for a token of each kind, for requests with an input between two sizes."""
 
     low: int
     high: int
@@ -81,7 +81,7 @@ class TokenRates(Struct, frozen=True):
 
 
 def _price_by_rates(usage: Usage, vendor: str | None, model: str, units: Mapping[str, int]) -> Decimal | None:
-    """Multiply by the rates of the table, which takes 0.3 ms for each question; None: it has to be asked.
+    """Multiply by the rates of the table, instead of 0.3 ms per question; None: ask the table.
 
     Raises LookupError if the table does not know the model.
     """
@@ -164,7 +164,7 @@ def _is_complete(usage: Usage) -> bool:
 
 
 class Rates(Struct, frozen=True, forbid_unknown_fields=True):
-    """Dollars per million tokens, for a model that is not in the table: your own, or a scripted one."""
+    """Dollars per million tokens, for a model outside the table: your own, or a scripted model."""
 
     input: float
     output: float
@@ -189,12 +189,12 @@ class Rates(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def needs_table(model: Model) -> bool:
-    """Whether the table of prices tells what the model's calls cost."""
+    """Whether the price table knows the model's costs."""
     return getattr(model, "rates", None) is None and model.provider not in UNPRICED_PROVIDERS
 
 
 def price_of(model: Model, usage: Usage, units: Mapping[str, int] | None = None) -> Price | None:
-    """Return the price by the model's own `rates` if it has any, else by the table."""
+    """Return the price by the model's own `rates` if present, else by the table."""
     rates: Rates | None = getattr(model, "rates", None)
     return price(usage, model.provider, model.model, units) if rates is None else rates.price(usage)
 

@@ -25,7 +25,7 @@ from oakleaf.wire import Answer
 
 
 class RecordedModel:
-    """Gives the answer that was recorded after the same history, or raises ModelError."""
+    """Gives the recorded answer to the same history, or raises ModelError."""
 
     provider = "recorded"
     rates = Rates(0, 0)
@@ -41,7 +41,7 @@ class RecordedModel:
         """The key after each message of the latest history, which the next history usually extends."""
 
     def find(self, context: Context) -> Entry | None:
-        """Return the recorded answer to this history; None if it was not recorded."""
+        """Return the recorded answer to a history; None if no answer was recorded."""
         messages = [item.message for item in context.items]
         shared = 0
         for earlier, message in zip(self._history, messages, strict=False):
@@ -55,7 +55,7 @@ class RecordedModel:
         return self._answers.get(self._keys[-1] if self._keys else b"")
 
     def answer(self, history: History) -> Answer:
-        """Return the recorded answer to a history that was followed entry by entry, so that nothing is read again."""
+        """Return the recorded answer to a history that was followed entry by entry; nothing is read again."""
         return self._answer(self._answers.get(history.key))
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
@@ -72,8 +72,9 @@ class RecordedModel:
 
 
 class History:
-    """The history at the end of a path as one key, updated per entry. Only a compaction or its cancellation computes
-    the key from all messages again."""
+    """The history at the end of a path as a key, updated per entry. Only a compaction or its cancellation computes
+    the key from all messages again.
+    """
 
     def __init__(self) -> None:
         self.key = b""
@@ -92,7 +93,7 @@ class History:
         self.key = _extend_key(self.key, [item.message])
 
     def _context_messages(self) -> Iterator[Message]:
-        """Yield the messages in context: the summaries, then those after the last one."""
+        """Yield the messages in context: the summaries, then the messages after the last summary."""
         replacement = contexts.read_replacement(self._summaries)
         for summary in replacement.summaries:
             yield summary.message
@@ -110,7 +111,7 @@ class History:
 
 
 def _answers(path: Iterable[Entry]) -> Iterator[tuple[bytes, Entry]]:
-    """Yield each answer with the key of the history before it."""
+    """Yield each answer with the key of the history before the answer."""
     history = History()
     for entry in path:
         if entry.role == "assistant" and entry.turn and entry.finish != INTERRUPTED:
@@ -126,7 +127,7 @@ def _extend_key(key: bytes, messages: Iterable[Message]) -> bytes:
 
 
 def _identity(message: Message) -> list[bytes]:
-    """Return the bytes that identify a message. Results count one by one, however they are grouped in messages."""
+    """Return the identifying bytes of a message. Results count one by one, however they are grouped in messages."""
     if message.role == "tool":
         return [b"result" for _ in message.results]
     parts = [replace(part, id="") if isinstance(part, ToolCall) else part for part in message.parts]

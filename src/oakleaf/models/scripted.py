@@ -33,13 +33,13 @@ MAX_SCRIPT_BYTES = 10_000_000
 
 
 class Broken(Struct, frozen=True):
-    """Streams its text, then the connection breaks."""
+    """Streams the text, then the connection breaks."""
 
     text: str
 
 
 class Slow(Struct, frozen=True):
-    """Waits before it answers; for tests of cancellation."""
+    """Waits before the answer; for tests of cancellation."""
 
     seconds: float
     answer: str | Message = ""
@@ -51,7 +51,7 @@ ScriptLine = (
 
 
 class ScriptedModel:
-    """Answers from a list, one line per call, or from a function of the request."""
+    """Answers from a list, a line per call, or from a function of the request."""
 
     provider = "scripted"
 
@@ -150,7 +150,7 @@ def _read_script(path: str) -> _ScriptFile:
 
 
 def _read_regular(path: str) -> str:
-    """Read a regular file: a device or a pipe may have no end, and reading it may change something."""
+    """Read a regular file: a device or a pipe may have no end, and reading may change a pipe."""
     place = Path(path)
     if not place.is_file():
         place.stat()  # raises the error that says what is missing

@@ -24,14 +24,14 @@ _LOOPBACK = re.compile(
 
 
 class AllowedServer(Struct, frozen=True):
-    """A server that the operator allows."""
+    """A server allowed by the operator."""
 
     address: str
     key_variable: str | None = None
     """The variable that has its key; None: it needs none."""
 
     def key(self, model: str) -> str | None:
-        """Return its key; raise ModelUnavailable if the variable is not set."""
+        """Return the server's key; raise ModelUnavailable if the variable is not set."""
         if self.key_variable is None:
             return None
         key = os.environ.get(self.key_variable)
@@ -45,7 +45,9 @@ class AllowedServer(Struct, frozen=True):
 
 
 def find_server(address: str, model: str) -> AllowedServer | None:
-    """Return the server of $OAKLEAF_SERVERS at an address; None if it is not listed. `model` is named in errors."""
+    """Return the server of $OAKLEAF_SERVERS at an address; None if the address is not listed. `model` is named in
+    errors.
+    """
     return next((each for each in _listed(model) if is_same_address(each.address, address)), None)
 
 
@@ -64,7 +66,7 @@ def _listed(model: str) -> list[AllowedServer]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address is surely one of this machine."""
+    """Whether an address surely belongs to this machine."""
     return _LOOPBACK.fullmatch(address) is not None
 
 

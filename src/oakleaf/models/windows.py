@@ -16,14 +16,14 @@ SMALL_REQUEST = 2_000
 
 
 def window_of(model: Model) -> int | None:
-    """Return the window that the table gives for a model."""
+    """Return a model's window from the table."""
     if model.provider in UNPRICED_PROVIDERS:
         return None
     return _table_window(vendor_of(model.provider), model.model)
 
 
 def window_by_name(name: str) -> int | None:
-    """Return the window that the table gives for a model by its name, `provider:model` or `provider:model@URL`."""
+    """Return the window from the table by a model's name, `provider:model` or `provider:model@URL`."""
     provider, _, model = name.partition(":")
     if not model or provider in UNPRICED_PROVIDERS:
         return None

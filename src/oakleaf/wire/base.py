@@ -39,7 +39,7 @@ class HistoryPart(Struct):
 
 
 class Answer(Struct, frozen=True):
-    """A model's reply in no provider's form."""
+    """A model's reply, independent of the provider."""
 
     message: Message
     usage: Usage | None = None

@@ -126,7 +126,7 @@ class QueryConformance(StoreFactory):
         assert listed() == "130"
 
     def test_a_store_that_grows_while_it_is_listed_repeats_no_session(self) -> None:
-        """By creation none is missed either; by activity the next listing begins with those that were active."""
+        """By creation no session is missed either; by activity the next listing begins with the active sessions."""
         store = self.open_store()
         writers = [SessionWriter(store, f"ses_{n}", updated_at=n) for n in range(9)]
         old = {writer.session_id for writer in writers}
@@ -195,7 +195,7 @@ class QueryConformance(StoreFactory):
         assert counts == {"idle": 1, "running": 1}
 
     def test_first_inputs_are_read_for_many_sessions_at_once(self) -> None:
-        """Seeds and notes are none; a fork has the input it inherits, a rewound session its new one."""
+        """Seeds and notes are no inputs; a fork has the inherited input, a rewound session the new input."""
         store = self.open_store()
         seeded = SessionWriter(store, "ses_seeded", seeds=[user("example"), assistant("shot")])
         after_seeds = (seeded.leaf, seeded.cursor)
@@ -345,7 +345,7 @@ class DeleteConformance(StoreFactory):
         assert [row.call_id for row in writer.store.inherited_calls("ses_g")] == ["second"]
 
     def test_nothing_is_forked_where_what_it_would_stand_on_is_gone(self) -> None:
-        """The branch is still there: another fork stands on the beginning of it."""
+        """The branch is still there: another fork stands on the beginning of the branch."""
         writer, fork = self._fork()
         at, cursor = writer.leaf, writer.cursor
         delete(writer.store, "ses_a")
@@ -543,7 +543,7 @@ class BlobConformance(StoreFactory):
 
 
 def _names(store: StoreBackend, **query: Any) -> list[str]:
-    """Return the ids of a list, page by page, without their prefix."""
+    """Return the ids of a list, page by page, without the prefix."""
     return [row.session_id[4:] for row in _walk(store, SessionQuery(**query))]
 
 

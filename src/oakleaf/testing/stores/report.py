@@ -14,7 +14,7 @@ NAME = "oakleaf-laws"
 
 
 class CheckedLaws(Struct):
-    """What one test class has checked."""
+    """The checks of a test class."""
 
     parts: Counter[str] = field(default_factory=Counter)
     """Laws that hold, by part of the suite."""

@@ -133,7 +133,7 @@ class SearchConformance(StoreFactory):
         assert [f"{hit.session_id[4:]}:{hit.seq}" for hit in pages] == whole
 
     def test_a_search_that_matches_everything_goes_page_by_page_while_the_store_grows(self) -> None:
-        """What is new is before the first page: nothing is listed twice, and nothing that was there is missing."""
+        """New sessions are before the first page: nothing is listed twice, and no earlier session is missing."""
         store = self.open_store()
         writers = [SessionWriter(store, f"ses_{n}") for n in range(4)]
         for n, writer in enumerate(writers * 8):

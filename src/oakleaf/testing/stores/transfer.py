@@ -29,7 +29,7 @@ from oakleaf.testing.stores.writer import (
 
 
 def read_exports(store: StoreBackend, *session_ids: str, children: bool = False) -> list[Any]:
-    """Dumps read to their end, as plain values."""
+    """Dumps read to the end, as plain values."""
     with store.export_sessions(*session_ids, children=children) as dumps:
         return [
             (

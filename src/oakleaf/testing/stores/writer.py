@@ -24,7 +24,7 @@ from oakleaf.testing.stores.report import LawReport
 
 
 def assert_raises(kind: type[OakleafError], action: Callable[[], Any]) -> OakleafError:
-    """Return the error that `action` raises; fail unless it is of that kind."""
+    """Return the error of `action`; fail unless the error is of the expected kind."""
     try:
         result = action()
     except kind as error:
@@ -33,7 +33,7 @@ def assert_raises(kind: type[OakleafError], action: Callable[[], Any]) -> Oaklea
 
 
 class SessionWriter:
-    """Writes a session through a store's methods and remembers its leaf."""
+    """Writes a session through a store's methods and remembers the leaf."""
 
     def __init__(self, store: StoreBackend, session_id: str = "ses_a", **row: Any) -> None:
         self.store, self.session_id, self.at = store, session_id, 100
@@ -63,7 +63,7 @@ class SessionWriter:
         return Change(session_id=self.session_id, entries=built.entries, **fields)
 
     def commit(self, **fields: Any) -> CommitResult:
-        """Commit a change with these fields. The writer stays at its leaf."""
+        """Commit a change with the given fields. The writer stays at its leaf."""
         self.at += 1
         fields = {"key": f"~k{self.at}", "at": self.at, **fields}
         return self.store.commit(Change(session_id=self.session_id, **fields))
@@ -80,7 +80,7 @@ class SessionWriter:
         return result
 
     def fork(self, session_id: str, at: tuple[Leaf, Cursor] | None = None, **row: Any) -> SessionWriter:
-        """Create a fork of the session at a leaf with its cursor, or at its own leaf."""
+        """Create a fork of the session at a leaf with a cursor, or at the writer's leaf."""
         leaf, cursor = at or (self.leaf, self.cursor)
         row = {"relation": "fork", "parent_session": self.session_id, "parent_seq": leaf.seq, **row}
         return SessionWriter(self.store, session_id, fork_point=(leaf, cursor), **row)
@@ -100,7 +100,7 @@ def call(name: str, after: int, answer: int | None, tokens: int | None = 10, cos
 
 
 def read_everything(store: StoreBackend, session_id: str) -> tuple[Any, ...]:
-    """Return all that a store has of a session; equal before and after means nothing was built."""
+    """Return a store's whole data of a session; equal before and after means nothing was built."""
     return (
         store.session(session_id),
         store.detail(session_id),
@@ -114,7 +114,7 @@ def read_everything(store: StoreBackend, session_id: str) -> tuple[Any, ...]:
 
 
 def delete(store: StoreBackend, *session_ids: str) -> None:
-    """Trash and purge sessions, one after the other."""
+    """Trash and purge sessions in order."""
     for session_id in session_ids:
         store.trash(session_id, 500)
         store.purge(session_id)
@@ -129,18 +129,18 @@ def media_of(blob: Blob) -> Media:
 
 
 def claims(store: StoreBackend, method: str) -> bool:
-    """Whether a store has a capability: its class has the method, and not only what the contract does without."""
+    """Whether a store has a capability: the store's class has a method beyond the contract's default."""
     return getattr(type(store), method) is not getattr(StoreBackend, method)
 
 
 def require(store: StoreBackend, method: str, deed: str) -> None:
-    """Raise StoreLacks, which leaves the law unchecked, unless the store has the capability."""
+    """Raise StoreLacks, so that the law stays unchecked, unless the store has the capability."""
     if not claims(store, method):
         raise StoreLacks(store.url, deed)
 
 
 class StoreFactory(ABC):
-    """What each part of the suite needs from its subclass."""
+    """The needs of each part of the suite from a subclass."""
 
     def __init_subclass__(cls) -> None:
         if cls.__module__.startswith("oakleaf.testing."):
@@ -150,7 +150,7 @@ class StoreFactory(ABC):
 
     @abstractmethod
     def open_store(self, space: str = "default", owner: str | None = None) -> StoreBackend:
-        """Return a store over the data of this test, opened for that space and owner."""
+        """Return a store over the data of the test, opened for a space and an owner."""
 
     @pytest.fixture(autouse=True)
     def _laws(self, request: pytest.FixtureRequest) -> None:
