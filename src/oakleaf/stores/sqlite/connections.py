@@ -50,7 +50,7 @@ class SqliteConnections:
 
     def _open(self) -> None:
         self._pid = os.getpid()
-        self._group: Group[Work, Any] = Group(self._run_batch, run_alone=self._transact)
+        self._group = Group(self._run_batch)
         self._readers: list[apsw.Connection] = []
         self._in_use: dict[object, int] = {}
         """The snapshots that are open or being opened, with the thread of each."""
@@ -152,8 +152,11 @@ class SqliteConnections:
         result: R = self._group.submit(work)
         return result
 
-    def _run_batch(self, tickets: Sequence[Ticket[Work, Any]]) -> None:
+    def _run_batch(self, tickets: Sequence[Ticket]) -> None:
         """Run the work of all tickets in one transaction, each once. An error of one does not affect the others."""
+        if len(tickets) == 1:
+            tickets[0].succeed(self._transact(tickets[0].work))
+            return
         results = self._transact(lambda cursor: [self._attempt(cursor, ticket.work) for ticket in tickets])
         for ticket, result in zip(tickets, results, strict=True):
             if isinstance(result, Exception):

@@ -1,14 +1,8 @@
 """Group commit: concurrent writers share one transaction and one sync.
 
-Each writer queues a ticket and tries to take the lead. The leader runs every queued ticket; the others sleep until
-theirs is done, or until the lead is free and they have waited longest. Each is woken on its own: if they slept on the
-lock, it would pass through all of them before the next one could lead. A writer that finds the lead free, no ticket
-queued and no companion writes directly.
-
-Writers that came together once come together again: those that shared a transaction, or queued during one, are companions
-in the next. A writer that finds fewer tickets than companions sleeps until the last of them comes. That one leads at once
-and finds all others asleep, so none of its statements loses the interpreter to a thread that encodes, and one sync serves
-all. No writer waits longer for the next companion than the last transaction took, and one that is alone never waits.
+Each writer queues a ticket and takes the lead if it is free. The leader runs all queued tickets; the others sleep until
+theirs is done, or until the lead is free and theirs is the oldest. Each is woken on its own: if they slept on the lead's
+lock, it would pass through all of them before the next one could lead.
 
 Safe against an interrupt between any two steps. The lead is a plain lock that only `with` statements take: the interpreter
 lets no interrupt in between taking such a lock and entering the block, nor between leaving the block and releasing it, as
@@ -22,38 +16,35 @@ import contextlib
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import Lock
-from time import perf_counter
-from typing import Generic, TypeVar
+from typing import Any
 
 from oakleaf.errors import StoreError
 
-T = TypeVar("T")
-R = TypeVar("R")
 RECHECK_SECONDS = 0.5
-MAX_PAUSE_SECONDS = 0.005
-"""The longest wait for a companion, however slow the disk is."""
 INTERRUPTED = "the writer ahead was interrupted, perhaps after it had written this; look, then try again"
 
 
-class Ticket(Generic[T, R]):
+class Ticket:
+    """The work of one writer, and its outcome."""
+
     __slots__ = ("_asleep", "error", "is_done", "result", "work")
 
-    def __init__(self, work: T) -> None:
+    def __init__(self, work: Any) -> None:
         self.work = work
-        self.result: R | None = None
+        self.result: Any = None
         self.error: BaseException | None = None
         self.is_done = False
         self._asleep = Lock()
         self._asleep.acquire()
 
-    def wait(self, seconds: float = RECHECK_SECONDS) -> None:
-        self._asleep.acquire(timeout=seconds)
+    def sleep(self) -> None:
+        self._asleep.acquire(timeout=RECHECK_SECONDS)
 
     def wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # it is awake already
             self._asleep.release()
 
-    def succeed(self, result: R) -> None:
+    def succeed(self, result: Any) -> None:
         self.result, self.is_done = result, True
         self.wake()
 
@@ -62,106 +53,52 @@ class Ticket(Generic[T, R]):
         self.wake()
 
 
-class Group(Generic[T, R]):
-    def __init__(
-        self,
-        run_batch: Callable[[Sequence[Ticket[T, R]]], None],
-        max_batch: int = 256,
-        run_alone: Callable[[T], R] | None = None,
-    ) -> None:
+class Group:
+    def __init__(self, run_batch: Callable[[Sequence[Ticket]], None]) -> None:
         self._run_batch = run_batch
-        self._run_alone = run_alone
-        self._max_batch = max_batch
-        self._waiting: deque[Ticket[T, R]] = deque()
-        self._companions = 1
-        """How many writers the next transaction is expected to have."""
-        self._pause = 0.0
-        """How long to wait for one of them: as long as the last transaction took."""
+        self._waiting: deque[Ticket] = deque()
         self.lead = Lock()
         """The right to write, for one thread at a time; call `wake_next` after releasing it."""
 
     def wake_next(self) -> None:
         """Wake the thread that has waited longest. A ticket queued before the lead was released is seen here; one
         queued after that finds the lead free."""
-        if self._waiting:
-            with contextlib.suppress(IndexError):  # it was emptied just now
-                self._waiting[0].wake()
+        with contextlib.suppress(IndexError):  # nobody waits
+            self._waiting[0].wake()
 
-    def submit(self, work: T) -> R:
-        if self._run_alone is not None and self._is_alone() and not self.lead.locked():
-            try:
-                with self.lead:
-                    if not self._waiting:
-                        began = perf_counter()
-                        result = self._run_alone(work)
-                        if self._waiting:
-                            self._expect(1, began)
-                        return result
-            finally:
-                self.wake_next()
-        return self.wait_for(Ticket(work))
-
-    def _is_alone(self) -> bool:
-        return self._companions == 1 and not self._waiting
-
-    def wait_for(self, ticket: Ticket[T, R]) -> R:
-        """Queue a ticket and return its result once this thread or another has run it."""
+    def submit(self, work: Any) -> Any:
+        """Return the result of the work once this thread or another has run it."""
+        ticket = Ticket(work)
         try:
             self._waiting.append(ticket)
-            self._run_until_done(ticket)
-        except BaseException:  # Ctrl-C: work that has not begun is withdrawn, and the next thread leads
-            with contextlib.suppress(ValueError):
-                self._waiting.remove(ticket)
-            self.wake_next()
-            raise
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.result  # type: ignore[return-value]  # a ticket without an error has a result
-
-    def _run_until_done(self, ticket: Ticket[T, R]) -> None:
-        queued = 0
-        while not ticket.is_done:
-            if self.lead.locked():
-                ticket.wait()
-                continue
-            # The first time, or another one has come meanwhile.
-            if queued < len(self._waiting) < self._companions:
-                queued = len(self._waiting)
-                ticket.wait(self._pause if self._is_oldest(ticket) else RECHECK_SECONDS)
-                continue
-            try:
+            while not ticket.is_done:
+                if self.lead.locked():
+                    ticket.sleep()
+                    continue
                 with self.lead:
                     if not ticket.is_done:
                         self._lead(ticket)
-            finally:
-                self.wake_next()
+        except BaseException:  # Ctrl-C: work that has not begun is withdrawn
+            with contextlib.suppress(ValueError):
+                self._waiting.remove(ticket)
+            raise
+        finally:
+            self.wake_next()
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.result
 
-    def _is_oldest(self, ticket: Ticket[T, R]) -> bool:
-        with contextlib.suppress(IndexError):  # it was emptied just now
-            return self._waiting[0] is ticket
-        return False
-
-    def _lead(self, own: Ticket[T, R]) -> None:
-        batch: list[Ticket[T, R]] = []
-        with contextlib.suppress(IndexError):  # another thread may withdraw its ticket meanwhile
-            while len(batch) < self._max_batch:
+    def _lead(self, own: Ticket) -> None:
+        batch: list[Ticket] = []
+        with contextlib.suppress(IndexError):  # all are taken
+            while True:
                 batch.append(self._waiting.popleft())
-        if own not in batch and own not in self._waiting:
+        if own not in batch:
             own.fail(StoreError(INTERRUPTED))  # an earlier leader took it and was interrupted twice
-        began = perf_counter()
         try:
             self._run_batch(batch)
-            self._expect(len(batch), began)
-        except Exception as error:  # noqa: BLE001 - passed on to every waiting writer
+        except BaseException as error:  # also Ctrl-C: this thread stops, so none may wait for it
             for ticket in batch:
-                if not ticket.is_done:
-                    ticket.fail(error)
-        except BaseException as error:  # Ctrl-C: the leader stops, so no thread may wait for it
-            for ticket in batch:
-                if not ticket.is_done:
-                    ticket.fail(error if ticket is own else StoreError(INTERRUPTED))
+                if ticket is not own and not ticket.is_done:
+                    ticket.fail(error if isinstance(error, Exception) else StoreError(INTERRUPTED))
             raise
-
-    def _expect(self, writers: int, began: float) -> None:
-        self._companions = min(writers + len(self._waiting), self._max_batch)
-        self._pause = min(perf_counter() - began, MAX_PAUSE_SECONDS)
