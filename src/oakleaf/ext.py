@@ -40,6 +40,7 @@ _HOMES = {
     "oakleaf.bundle.exporters": ["Exporter", "find_exporter", "formats"],
     "oakleaf.bundle.read": ["check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
+    "oakleaf.mirror": ["Mirror"],
     "oakleaf.log.threads": ["run_blocking", "run_by_size", "run_to_end"],
     "oakleaf.log.moves": ["Move"],
     "oakleaf.log.runtime": ["Runtime", "environment_secrets", "real_runtime"],
@@ -127,6 +128,7 @@ if TYPE_CHECKING:
     from oakleaf.log.threads import run_to_end as run_to_end
     from oakleaf.log.workspace import ScopeTier as ScopeTier
     from oakleaf.log.workspace import Selection as Selection
+    from oakleaf.mirror import Mirror as Mirror
     from oakleaf.models.availability import available_models as available_models
     from oakleaf.models.availability import check_available as check_available
     from oakleaf.models.names import address_of as address_of

@@ -20,6 +20,7 @@ from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import ModelError
 from oakleaf.log.lease import Lease
 from oakleaf.log.log import Log
+from oakleaf.log.request import Request
 from oakleaf.models.base import Model
 
 
@@ -50,19 +51,18 @@ class Notebook:
 
         With a key it is stored once, however often and by whomever it is added. `read` returns it, too.
         """
-        calls = [] if call is None else [call]
+        calls = () if call is None else (call,)
         with self._lock:
-            self._log.follows_notes = True
-            drafts = [Draft(Note(data, hidden=True))]
-            self._log.append(drafts, key=key, calls=calls, replaces_call=bool(calls), fence=self._fence)
+            drafts = (Draft(Note(data, hidden=True)),)
+            self._write(drafts=drafts, key=key, calls=calls, replaces_call=bool(calls))
         redacted: dict[str, Any] = self._log.runtime.redactor.redact_json(data)
         return redacted
 
     def add_next(self, data: dict[str, Any]) -> None:
         """Store a note if no other was added since `read`; raise StaleLeaf if one was. `read` does not return it."""
         with self._lock:
-            self._log.follows_notes = False
-            self._log.append([Draft(Note(data, hidden=True))], after=self._leaf, fence=self._fence)
+            drafts = (Draft(Note(data, hidden=True)),)
+            self._write(drafts=drafts, after=self._leaf, follows_notes=False)
             self._leaf, self._seq = self._log.leaf, self._log.leaf.seq
 
     # -- model calls -------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class Notebook:
                 provider=model.provider,
                 model=model.model,
             )
-            self._log.record(call_started(call, reserved), calls=[call], fence=self._fence)
+            self._write(fact=call_started(call, reserved), calls=(call,), at_leaf=True)
             return call
 
     def fail_call(self, call: Call, error: ModelError) -> None:
@@ -90,7 +90,7 @@ class Notebook:
         failed = replace(call, usage=error.usage or Usage(), failed=True)
         fact = call_failed(call.call_id, error)
         with self._lock:
-            self._log.record(fact, calls=[failed], replaces_call=True, fence=self._fence)
+            self._write(fact=fact, calls=(failed,), replaces_call=True, at_leaf=True)
 
     # -- one writer in charge ----------------------------------------------------------------------
 
@@ -110,7 +110,10 @@ class Notebook:
         """Mark the session as ended, and say why."""
         with self._lock:
             row = {"status": status, "error": error, "completed_at": self._log.runtime.now()}
-            self._log.record(SessionEnded(status, error), row=row, fence=self._fence)
+            self._write(fact=SessionEnded(status, error), row=row)
+
+    def _write(self, *, follows_notes: bool = True, **values: Any) -> None:
+        self._log.commit(Request(follows_notes=follows_notes, fence=self._fence, **values))
 
     @property
     def _fence(self) -> int | None:

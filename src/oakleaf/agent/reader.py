@@ -379,6 +379,10 @@ class StoreReader:
         """Return a new id."""
         return self._runtime.new_id(prefix)
 
+    def holder(self) -> str:
+        """Return the name of this process, as the row of a session that it runs has it."""
+        return self._runtime.holder()
+
     def now(self) -> int:
         """Return the time in microseconds since 1970."""
         return self._runtime.now()

@@ -112,8 +112,6 @@ class Log:
         """The fence of the caller's own turn that is open on this handle."""
         self.recorded_steps: RecordedSteps | None = None
         """The steps of a keyed turn whose lines run again on this handle."""
-        self.follows_notes = False
-        """Whether commits without a fence go behind notes of others: for a framework that runs the session by itself."""
         self._lock = RLock()
         _LOGS.add(self)
 
@@ -397,9 +395,8 @@ class Log:
         return self.commit(Request(move_to=to, drafts=tuple(drafts), fact=moved, row=row or {})).leaf
 
     def commit(self, request: Request) -> Committed:
-        """Write a request, all of it or nothing. A runner's request goes behind notes that others added meanwhile.
-
-        `StaleLeaf` if the leaf has moved otherwise. A caller's key that is known returns what was recorded under it.
+        """Write a request, all of it or nothing. Behind notes that others added meanwhile goes a runner's request, and one
+        that follows notes. `StaleLeaf` if the leaf has moved otherwise. A caller's key that is known returns what was recorded under it.
         """
         with self._lock:
             request = self._checked(request)
@@ -579,7 +576,7 @@ class Log:
             if row.status == "running":
                 require_free(row, self.runtime)  # its runner has written since, which says more
             raise stale
-        if request.fence is None and not self.follows_notes:
+        if request.fence is None and not request.follows_notes:
             raise stale
         expected = stale.expected
         snapshot = self.store.path(self.session_id, first=expected.seq + 1)

@@ -78,6 +78,8 @@ class Request(Struct, frozen=True, kw_only=True):
     """The number of the queued input that the request removes."""
     key: str | None = None
     fence: int | None = None
+    follows_notes: bool = False
+    """Whether a request without a fence goes behind notes of others: that of a program which runs the session by itself."""
     effect: Callable[[Sequence[NewEntry]], Effect] | None = None
     """The effect of the change, made from the entries as the commit writes them: notes of others may come before."""
 

@@ -16,7 +16,7 @@ from oakleaf.core.entries import Note, Payload, Settings
 from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.tool_definitions import ToolSpec, changed_tools, define_tools
 from oakleaf.core.usage import Call, Usage
-from oakleaf.ext import price, read, without_redaction
+from oakleaf.ext import Mirror, price, read, without_redaction
 from oakleaf.install import install_line
 from oakleaf.session import Session
 from oakleaf.store import Store
@@ -53,8 +53,9 @@ def require_store(value: V, adapter: str, *, or_session: bool = False, redact: b
     raise TypeError(f"{adapter} expected {expected}, not {type(value).__name__}{hint}")
 
 
-def record_setup(session: Session, tools: Sequence[ToolSpec], prompt: str | None = None) -> None:
+def record_setup(mirror: Mirror, tools: Sequence[ToolSpec], prompt: str | None = None) -> None:
     """Record the tools and the prompt that the model receives next, unless the path has the same already."""
+    session = mirror.session
     if session.open_tool_calls:
         return  # nothing may come between a call and its result
     reader = read(session)
@@ -67,7 +68,7 @@ def record_setup(session: Session, tools: Sequence[ToolSpec], prompt: str | None
         changed["tool_definitions"] = tool_set.definitions
     if changed:
         blobs = () if tool_set is None else (tool_set.blob,)
-        session.log.append([Draft(Settings(**changed), blobs=blobs)])
+        mirror.append([Draft(Settings(**changed), blobs=blobs)])
 
 
 def model_call(

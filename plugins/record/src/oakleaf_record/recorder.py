@@ -48,7 +48,7 @@ from oakleaf.errors import (
     UnknownCommit,
     UnrecognizedReply,
 )
-from oakleaf.ext import price, read, read_store
+from oakleaf.ext import Mirror, price, read, read_store
 from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf.wire import Answer, find_provider
 from oakleaf.wire.base import HistoryMessage
@@ -125,10 +125,9 @@ class Recorder(Listener):
         """Why the store is away, while it is."""
         self.unrecorded: list[Job] = []
         """What was not written when the recorder was closed; `record_elsewhere` writes it."""
-        runtime = store.runtime
-        self._reader, self._new_id = read_store(store), runtime.new_id
-        self._run = runtime.new_id("")
-        self._holder = f"{runtime.holder()}#{self._run}"
+        self._reader = read_store(store)
+        self._run = self._reader.new_id()
+        self._holder = f"{self._reader.holder()}#{self._run}"
         self._positions: dict[int, CallPosition] = {}
         self._prompts: dict[str, list[str]] = {}
         """The texts in the arguments of each session's open calls: one of them may be the prompt of a task."""
@@ -229,7 +228,7 @@ class Recorder(Listener):
         row = session.refresh()
         if row.status == "running" and row.holder == self._holder:
             ended = {"status": "interrupted", "holder": None}
-            session.log.record(RunnerEnded(row.holder), row=ended)
+            Mirror(session).record(RunnerEnded(row.holder), row=ended)
 
     def _record_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -304,13 +303,13 @@ class Recorder(Listener):
         count, position = self._find(request, digests, stored)
         session = position[0] if position is not None else self._start(request, call)
         if position is not None and session.leaf != position[1]:
-            session.log.move(position[1])
+            Mirror(session).move(position[1])
         self.sessions.setdefault(session.session_id)
         tools = define_tools(request.tools, self._reader.redactor)
         settings = self._new_settings(session, request, tools)
         holder = {"holder": self._holder, "lease_until": None}  # a name for `doctor`, which leases it nothing
         columns = {**_tool_columns(session.row.tool_names, tools), **holder}
-        call_id = self._new_id("")
+        call_id = self._reader.new_id()
         announced = Call(call_id, 0, 0, None, call.started_at, provider=request.provider, model=request.model)
         ends = [
             end for end in range(count + 1, len(request.messages) + 1) if _is_boundary(request.messages, end)
@@ -327,7 +326,7 @@ class Recorder(Listener):
             is_announced = is_last
             row = replace(announced, after_seq=session.leaf.seq + len(drafts))
             key = self._key(request, digests, end)
-            session.log.append(
+            Mirror(session).append(
                 drafts,
                 key=key,
                 calls=[row] if is_announced else [],
@@ -339,10 +338,10 @@ class Recorder(Listener):
             columns |= {"status": "running"} if cursor.turn else {}
             if settings is not None and not cursor.open_calls:  # a known history, asked another way
                 announced = replace(announced, after_seq=session.leaf.seq + 1)
-                session.log.append([settings], calls=[announced], row=columns)
+                Mirror(session).append([settings], calls=[announced], row=columns)
             else:
                 announced = replace(announced, after_seq=session.leaf.seq)
-                session.log.record(ModelCallStarted(), calls=[announced], row=columns)
+                Mirror(session).record(ModelCallStarted(), calls=[announced], row=columns)
         return CallPosition(session, session.leaf, digests[-1], call_id, request)
 
     def _find_stored(self, request: ModelRequest) -> tuple[Session, Leaf] | None:
@@ -500,7 +499,7 @@ class Recorder(Listener):
         request, session = position.request, position.session
         session.refresh()  # another call of the same session may have moved it
         if session.leaf != position.leaf:
-            session.log.move(position.leaf)
+            Mirror(session).move(position.leaf)
         if call.end == "unreachable":
             self._fail(position, call, call.error)
             return
@@ -530,11 +529,11 @@ class Recorder(Listener):
         if request.conversation is not None:
             key = _conversation_key(request.conversation)
             is_known = self._reader.find_change(session.session_id, key) is not None
-            session.log.record(CONVERSATION_STORED, key=None if is_known else key, only_at_leaf=True)
+            Mirror(session).record(CONVERSATION_STORED, key=None if is_known else key, at_leaf=True)
         if reply.response_id is not None and request.provider == "openai":
             key = _response_key(reply.response_id)
             if self._find_key(key) is None:
-                session.log.record(RESPONSE_STORED, key=key, only_at_leaf=True)
+                Mirror(session).record(RESPONSE_STORED, key=key, at_leaf=True)
 
     def _answer(self, position: CallPosition, call: ApiCall, answer: Answer) -> None:
         session = position.session
@@ -545,12 +544,14 @@ class Recorder(Listener):
         earlier = self._reader.find_change(session.session_id, key)
         if earlier is not None and earlier.seq == position.leaf.seq + 1:
             # The same answer again: the entry is there, the call was paid for once more.
-            session.log.record(ModelCallRecorded(), calls=[replace(row, answer_seq=None)], replaces_call=True)
-            session.log.move(earlier)
+            Mirror(session).record(
+                ModelCallRecorded(), calls=[replace(row, answer_seq=None)], replaces_call=True
+            )
+            Mirror(session).move(earlier)
         else:
             draft = Draft(message, answer.model or position.request.model, answer.finish, answer.evidence)
             columns = None if message.calls else {"holder": None}
-            session.log.append(
+            Mirror(session).append(
                 [draft], key=None if earlier else key, calls=[row], replaces_call=True, row=columns
             )
         texts = [text.strip() for call in message.calls for text in _texts(call.arguments)]
@@ -558,17 +559,17 @@ class Recorder(Listener):
 
     def _interrupt(self, position: CallPosition, call: ApiCall, answer: Answer, error: str) -> None:
         """Append the part of an answer that came before the stream broke off."""
-        log = position.session.log
+        mirror = Mirror(position.session)
         row = replace(self._ledger_row(position, call, answer), answer_seq=None, failed=True)
         ended = "cancelled" if call.end == "cancelled" else "interrupted"
         status = {"status": ended, "error": error or None, "holder": None}
         text = answer.message.text
         if text.strip():
             draft = Draft(assistant(text), answer.model or position.request.model, INTERRUPTED)
-            log.append([draft], calls=[row], replaces_call=True, row=status)
+            mirror.append([draft], calls=[row], replaces_call=True, row=status)
         else:
             why = error or f"the stream was {call.end}"
-            log.record(ModelCallFailed(why), calls=[row], replaces_call=True, row=status)
+            mirror.record(ModelCallFailed(why), calls=[row], replaces_call=True, row=status)
 
     def _fail(self, position: CallPosition, call: ApiCall, why: str) -> None:
         why = self._mask.text(why)
@@ -576,7 +577,7 @@ class Recorder(Listener):
         ended = "cancelled" if call.end == "cancelled" else "failed"
         status = {"status": ended, "error": why, "holder": None}
         failed = ModelCallFailed(why)
-        position.session.log.record(failed, calls=[row], replaces_call=True, row=status)
+        Mirror(position.session).record(failed, calls=[row], replaces_call=True, row=status)
 
     def _ledger_row(self, position: CallPosition, call: ApiCall, answer: Answer | None) -> Call:
         usage = (None if answer is None else answer.usage) or Usage()

@@ -33,7 +33,7 @@ from oakleaf.core.state import State, fold_state, merge_state
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import IdTaken, NotFound, SessionTrashed, StaleLeaf
-from oakleaf.ext import read, read_store, run_to_end, session_of
+from oakleaf.ext import Mirror, read, read_store, run_to_end, session_of
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import PathSnapshot, SessionRow
@@ -430,7 +430,7 @@ def _append_event(session: Session, after: Leaf, event: Event, delta: State) -> 
         after = session.leaf
     drafts = event_drafts(event, read(session).cursor, patch, SessionHistory(session))
     calls = _model_calls(event, drafts, session)
-    appended = session.log.append(
+    appended = Mirror(session).append(
         drafts.drafts,
         after=after,
         key=change_key(event),

@@ -20,7 +20,7 @@ from oakleaf.core.messages import Message, tool_result
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import Call, Usage
-from oakleaf.ext import read
+from oakleaf.ext import Mirror, read
 from oakleaf.ingest.records import LossReport
 from oakleaf.session import Session
 from oakleaf.wire import Answer
@@ -270,6 +270,7 @@ class BatchWriter:
     def __init__(self, index: TranscriptIndex, *, parses: bool = True, sources: Collection[str] = ()) -> None:
         self._sources = sources
         self.index, self.session, self.parses = index, index.session, parses
+        self._mirror = Mirror(index.session)
         self.cursor: Cursor = index.reader.cursor
         self._drafts: list[Draft] = []
         self._calls: list[Call] = []
@@ -368,7 +369,7 @@ class BatchWriter:
         self._flush()
         leaf = index.reader.leaf_at(0) if unit == ROOT else index.ends.get(unit)
         if leaf is not None:
-            self.session.log.move(leaf)
+            self._mirror.move(leaf)
             self.cursor, index.tip = index.reader.cursor, unit or None
 
     def _add_entries(self, group: LineGroup, parsed: ParsedGroup) -> None:
@@ -459,7 +460,7 @@ class BatchWriter:
         if not self._drafts:
             return
         columns = {**(model_column(self._calls) or {}), **(row or {})}
-        appended = self.session.log.append(self._drafts, calls=self._calls, row=columns or None)
+        appended = self._mirror.append(self._drafts, calls=self._calls, row=columns or None)
         tip = self.index.tip
         for unit, seq in self._units:
             self.index.add_entry(unit, Leaf(appended.leaf.branch, seq))

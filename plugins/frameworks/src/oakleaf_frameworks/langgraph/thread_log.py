@@ -26,7 +26,7 @@ from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor, advance
 from oakleaf.core.usage import Call
 from oakleaf.errors import OrphanResult, StaleLeaf
-from oakleaf.ext import SessionReader, read
+from oakleaf.ext import Mirror, SessionReader, read
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionRow
 from oakleaf_frameworks.langgraph.checkpoints import (
@@ -93,7 +93,7 @@ class ThreadLog:
     """A session with an index of its latest checkpoints. Safe to use from several threads."""
 
     def __init__(self, session: Session) -> None:
-        self.session, self.reader = session, read(session)
+        self.session, self.reader, self._mirror = session, read(session), Mirror(session)
         self.index = CheckpointIndex()
         self._lock = RLock()
         self._first_fact = self._last_fact = 0
@@ -268,11 +268,11 @@ class ThreadLog:
             self.catch_up()
         newest = self.index.checkpoints.get(self._newest or "")
         if self._leaf_before_move is not None:
-            self.session.log.move(self._leaf_before_move, moved=Moved((0, 0), host={KEY: BACK}))
+            self._mirror.move(self._leaf_before_move, host={KEY: BACK})
             self._leaf_before_move = None
         elif self._was_rewound and self._has_foreign_tail:
             leaf = self._leaf_at(self.session.leaf, 0) if newest is None else newest.leaf
-            self.session.log.move(leaf, moved=Moved((0, 0), host={KEY: BACK}))
+            self._mirror.move(leaf, host={KEY: BACK})
             self._has_foreign_tail = False
         self._was_rewound = False
 
@@ -316,7 +316,7 @@ class ThreadLog:
         )  # tools may run before the checkpoint with their calls is put
         leaf, newest, had_tail = self.session.leaf, self._newest, self._has_foreign_tail
         if base != leaf:
-            self.session.log.move(base, moved=Moved((0, 0), host={KEY: TO_APPEND}))
+            self._mirror.move(base, host={KEY: TO_APPEND})
             self._leaf_before_move = leaf  # until it is appended: if that fails, the leaf moves back
         self._append(builder, data)
         self._leaf_before_move = None
@@ -325,9 +325,7 @@ class ThreadLog:
         if recorded is not None:
             recorded.add(builder.calls)
         if newest is not None and newest > new.checkpoint_id:
-            self.session.log.move(
-                leaf, moved=Moved((0, 0), host={KEY: BACK})
-            )  # a late checkpoint: the thread stays where it is
+            self._mirror.move(leaf, host={KEY: BACK})  # a late checkpoint: the thread stays where it is
             self._newest, self._has_foreign_tail = newest, had_tail
 
     def _append(self, builder: EntryBuilder, data: dict[str, Any]) -> None:
@@ -335,7 +333,7 @@ class ThreadLog:
         key = None if run_id is None or run_id in self._runs else run_key(run_id)
         if self.reader.find_change(key) is not None:
             key = None
-        appended = self.session.log.append(
+        appended = self._mirror.append(
             builder.drafts,
             key=key,
             calls=builder.calls,
@@ -419,9 +417,7 @@ class ThreadLog:
         self._append_note({"dropped": list(checkpoint_ids)}, codec)
         latest = self.latest()
         if latest is not None and latest.checkpoint_id != self._newest:
-            self.session.log.move(
-                latest.leaf, moved=Moved((0, 0), host={KEY: BACK})
-            )  # the session shows what the graph gets
+            self._mirror.move(latest.leaf, host={KEY: BACK})  # the session shows what the graph gets
             self._newest, self._has_foreign_tail = latest.checkpoint_id, False
 
     def _append_note(

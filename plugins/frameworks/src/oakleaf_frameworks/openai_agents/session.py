@@ -34,11 +34,11 @@ from msgspec.structs import replace
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Compaction, Entry, Uncompaction
 from oakleaf.core.facts import ModelCallStarted, ToolCallsStarted
-from oakleaf.core.messages import Message
+from oakleaf.core.messages import Message, tool_result
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
-from oakleaf.ext import read, run_to_end
+from oakleaf.ext import Mirror, read, run_to_end
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf_frameworks.openai_agents.items import Item, ItemDraftBuilder, is_ahead, path_items
@@ -119,7 +119,7 @@ class OakleafSession:
 
     async def write_setup(self, tools: Sequence[ToolSpec], prompt: str) -> None:
         """Record the tools and the instructions that the model receives next."""
-        await self._run(lambda: record_setup(self._session, tools, prompt))
+        await self._run(lambda: record_setup(self._mirror, tools, prompt))
 
     async def write_answer(self, agent: Agent[Any], response: ModelResponse) -> None:
         """Write a model's answer when it arrives: calls are durable before they run. An answer without calls waits for
@@ -173,8 +173,11 @@ class OakleafSession:
             self._source = self._source.latest_or_start(
                 self.session_id, self._agent, title=self._title, tags=self._tags
             )
-        self._source.log.follows_notes = True
         return self._source
+
+    @property
+    def _mirror(self) -> Mirror:
+        return Mirror(self._session, follows_notes=True)
 
     def _read(self, limit: int | None) -> list[Item]:
         session = self._session
@@ -201,10 +204,10 @@ class OakleafSession:
             many *= 4
 
     def _add(self, items: Sequence[object]) -> None:
-        log = self._session.log
-        rest = self._ahead.remaining(self._session, items)
+        session, mirror = self._session, self._mirror
+        rest = self._ahead.remaining(session, items)
         if rest is None:  # the SDK changed what was written ahead: its version wins
-            log.move(self._ahead.base)
+            mirror.move(self._ahead.base)
             self._ahead.clear()
             rest = items
         if not rest:
@@ -212,10 +215,11 @@ class OakleafSession:
         drafts = self._builder().add(rest)
         call, last = self._ahead.call, _last_answer(drafts)
         if call is None or last is None:
-            log.append(drafts)
+            mirror.append(drafts)
         else:
             drafts[last] = replace(drafts[last], model=call.model)
-            log.append(drafts, calls=[replace(call, answer_seq=log.leaf.seq + last + 1)], replaces_call=True)
+            answered = replace(call, answer_seq=session.leaf.seq + last + 1)
+            mirror.append(drafts, calls=[answered], replaces_call=True)
         self._ahead.call = None  # an answer that is not among the items was blocked and will not come
 
     def _builder(self) -> ItemDraftBuilder:
@@ -284,7 +288,7 @@ class OakleafSession:
             ItemDraftBuilder([call.call.id for call in open_calls], model=model).add(items) if items else []
         )
         self._ahead.clear()
-        self._session.log.move(base, drafts=drafts)
+        self._mirror.move(base, drafts=drafts)
 
     def _clear(self) -> None:
         self._session.refresh()
@@ -295,41 +299,43 @@ class OakleafSession:
     def _close_batch(self, text: str) -> int:
         self._session.refresh()
         open_calls = self._session.open_tool_calls
-        self._session.close_batch(text, outcome="unknown")
+        if open_calls:
+            self._mirror.append(
+                [Draft(tool_result(call.call.id, text, error=True, outcome="unknown")) for call in open_calls]
+            )
         return len(open_calls)
 
     def _record_usage(self, usages: Sequence[CallUsage]) -> None:
         calls = [self._call(usage) for usage in usages]
         if calls:
-            self._session.log.record(ModelCallStarted(), calls=calls, row=model_column(calls))
+            self._mirror.record(ModelCallStarted(), calls=calls, row=model_column(calls))
 
     def _write_answer(self, items: list[Item], usage: CallUsage, needing_approval: Container[str]) -> None:
-        log, call = self._session.log, self._call(usage)
+        session, mirror, call = self._session, self._mirror, self._call(usage)
         drafts = ItemDraftBuilder(model=call.model, is_ahead=True).add(items)
         last = drafts[-1].payload if drafts else None
         tool_calls = last.calls if isinstance(last, Message) else ()
-        if log.cursor.open_calls or not tool_calls:
-            log.record(ModelCallStarted(), calls=[call], row=model_column([call]))
+        if session.open_tool_calls or not tool_calls:
+            mirror.record(ModelCallStarted(), calls=[call], row=model_column([call]))
             # While calls are open this is a nested run, which has its own session or none.
-            self._ahead.call = None if log.cursor.open_calls else call
+            self._ahead.call = None if session.open_tool_calls else call
             return
-        base, seq = log.leaf, log.leaf.seq + len(drafts)
+        base, seq = session.leaf, session.leaf.seq + len(drafts)
         starts = [index for index, tool in enumerate(tool_calls) if tool.name not in needing_approval]
-        log.append(drafts, calls=[replace(call, answer_seq=seq)], row=model_column([call]), starts=starts)
-        self._ahead.add(base, log.leaf, items)
+        mirror.append(drafts, calls=[replace(call, answer_seq=seq)], row=model_column([call]), starts=starts)
+        self._ahead.add(base, session.leaf, items)
 
     def _write_tool_start(self, call_id: str) -> None:
-        log = self._session.log
-        for call in log.cursor.open_calls:
+        for call in self._session.open_tool_calls:
             if call.call.id == call_id:
-                log.record(ToolCallsStarted(call.seq, (call.index,)), only_at_leaf=True)
+                self._mirror.record(ToolCallsStarted(call.seq, (call.index,)), at_leaf=True)
 
     def _write_tool_result(self, item: Item) -> None:
-        log = self._session.log
-        if any(call.call.id == item.get("call_id") for call in log.cursor.open_calls):
-            base = log.leaf
-            log.append(ItemDraftBuilder([item["call_id"]], is_ahead=True).add([item]))
-            self._ahead.add(base, log.leaf, [item])
+        session = self._session
+        if any(call.call.id == item.get("call_id") for call in session.open_tool_calls):
+            base = session.leaf
+            self._mirror.append(ItemDraftBuilder([item["call_id"]], is_ahead=True).add([item]))
+            self._ahead.add(base, session.leaf, [item])
 
     def _call(self, usage: CallUsage) -> Call:
         return model_call(self._session, *usage, after=self._session.leaf.seq, answer=None)

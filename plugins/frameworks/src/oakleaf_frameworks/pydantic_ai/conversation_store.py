@@ -46,7 +46,7 @@ from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import StaleLeaf
-from oakleaf.ext import UNKNOWN_OUTCOME, fork_at, read, read_store, run_to_end, session_of
+from oakleaf.ext import UNKNOWN_OUTCOME, Mirror, fork_at, read, read_store, run_to_end, session_of
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionQuery, SessionRow
@@ -422,7 +422,7 @@ class Conversations:
         leaf = read(session).leaf_at(0) if parent is None else self._leaf_of(session, parent)
         if leaf is None:
             raise ConversationConflict(record.conversation_id)
-        session.log.move(leaf)
+        Mirror(session).move(leaf)
 
     def _append(self, session: Session, record: ConversationRecord, new: list[ConversationEntry]) -> None:
         prompt = fold_settings(read(session).control_entries()).prompt if new else None
@@ -434,7 +434,7 @@ class Conversations:
         builder.add_record(_record_fields(record))
         calls = [self._call(session, session.leaf.seq + index, message) for index, message in builder.answers]
         key = _change_key(new[-1].id) if new else None
-        session.log.append(builder.drafts, calls=calls, row=model_column(calls), key=key)
+        Mirror(session).append(builder.drafts, calls=calls, row=model_column(calls), key=key)
 
     def _call(self, session: Session, after: int, answer: Dumped) -> Call:
         tokens, model = answer["usage"], answer.get("model_name")
@@ -452,7 +452,7 @@ class Conversations:
     def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
         session = self.find(conversation_id)
         if session is not None:
-            record_setup(session, tools)
+            record_setup(Mirror(session), tools)
 
     def write_start(self, conversation_id: str, call_id: str) -> bool:
         """Record the start of an open call; return False if it was recorded before."""
@@ -461,7 +461,7 @@ class Conversations:
             if session is not None and call.call.id == call_id:
                 if (call.seq, call.index) in read(session).call_status().started:
                     return False
-                session.log.record(ToolCallsStarted(call.seq, (call.index,)))
+                Mirror(session).record(ToolCallsStarted(call.seq, (call.index,)))
         return True
 
     def write_result(self, conversation_id: str, part: Dumped) -> None:
@@ -473,7 +473,7 @@ class Conversations:
             builder = MessageDraftBuilder(open_calls)
             builder.add_result(part)
             with suppress(StaleLeaf):
-                session.log.append(builder.drafts)
+                Mirror(session).append(builder.drafts)
                 return
 
     def delete(self, conversation_id: str, expected_revision: str) -> None:
