@@ -21,7 +21,7 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 def canonical_call(call: ToolCall) -> bytes:
-    """Return bytes that are equal for two calls if they are the same."""
+    """Return bytes of a call: equal calls give equal bytes."""
     arguments = _encode(call.arguments)
     if b"." in arguments or b"e" in arguments:  # as few have: a number with a fraction or an exponent
         arguments = _encode(_whole_numbers(call.arguments))
@@ -37,7 +37,7 @@ def _whole_numbers(value: Any) -> Any:
 
 
 def call_hash(call: ToolCall) -> int:
-    """Return the number that an index has for a call. Two calls may share one: who finds a call compares it."""
+    """Return a call's number in an index. Two calls may share a number: compare the calls after a lookup."""
     return int.from_bytes(sha256(canonical_call(call)).digest()[:HASH_BYTES], "big")
 
 

@@ -30,7 +30,7 @@ _KIND_OF_TYPE: dict[type, str] = {type_: kind for kind, type_ in KINDS.items()}
 
 
 def encode(payload: Payload) -> bytes:
-    """Encode a payload without checking it; `round_trip` does that."""
+    """Encode a payload without a check; `round_trip` checks."""
     kind = _KIND_OF_TYPE.get(type(payload))
     if kind is None:
         name = getattr(payload, "kind", type(payload).__name__)
@@ -39,7 +39,7 @@ def encode(payload: Payload) -> bytes:
 
 
 def round_trip(payload: Payload, body: bytes) -> Payload:
-    """Decode `body` and return the payload as every reader will see it; raise if it differs from `payload`.
+    """Decode `body` and return every reader's view of the payload; raise if the view differs from `payload`.
 
     msgspec checks types when it decodes, not when it encodes, so this keeps a part of the wrong type out of the log.
     Bytes that became text and NaN that became null make it unequal.
@@ -106,14 +106,14 @@ def decode_or_refuse(decoder: msgspec.json.Decoder[Any], body: bytes, field: str
 
 
 def chain_id(parent: bytes, kind: str, turn: int, step: int, body: bytes) -> bytes:
-    """Return the id of an entry: a hash over its parent's id and its canonical content."""
+    """Return the id of an entry: a hash over the parent's id and the canonical content."""
     hashed = sha256(b"%b%b %d %d\n" % (parent, kind.encode(), turn, step))
     hashed.update(body)
     return hashed.digest()[:ID_BYTES]
 
 
 def to_json(value: object, field: str) -> bytes:
-    """Encode a JSON value, keys in the given order; raise if JSON cannot hold it unchanged."""
+    """Encode a JSON value, keys in the given order; raise for a value that JSON would change."""
     body = _write(value, field)
     # What is shorter is neither too deep nor too large.
     if len(body) > MAX_DEPTH or _decode_json(body) != value:
@@ -131,7 +131,7 @@ def is_storable(value: object) -> bool:
 
 
 def json_text(value: object) -> str:
-    """Return the value as JSON text, or as Python writes it if it is not JSON."""
+    """Return the value as JSON text, or as Python's text if no JSON can hold the value."""
     try:
         return to_json(value, "value").decode()
     except InvalidValue:
@@ -151,13 +151,13 @@ MAX_KEY_BYTES = 1_000
 
 
 def check_length(value: str | None, field: str, limit: int = MAX_NAME_BYTES) -> None:
-    """Raise for an id, a name or a key that is too long for an index of some store."""
+    """Raise for an id, a name or a key too long for an index of some store."""
     if value is not None and len(value) * 4 > limit and len(value.encode()) > limit:
         raise InvalidArgument(field, value, f"at most {limit:,} bytes")
 
 
 def check_text(value: OptionalText, field: str) -> OptionalText:
-    """Return text for a plain column; raise on a NUL or a lone surrogate, which some stores cannot hold."""
+    """Return text for a plain column; raise on a NUL or a lone surrogate, because some stores hold neither."""
     if value is None:
         return value
     if not isinstance(value, str):

@@ -33,7 +33,7 @@ from oakleaf.errors import ToolsNotAllowed
 
 
 class Item(Struct, frozen=True, gc=False):
-    """One message of a context, and the entry it comes from."""
+    """A message of a context, and the entry behind the message."""
 
     message: Message
     seq: int
@@ -48,7 +48,7 @@ class Item(Struct, frozen=True, gc=False):
 
 
 class Context(Struct, frozen=True):
-    """The messages a model gets at a leaf, and the settings that apply there."""
+    """A model's messages at a leaf, and the settings in force."""
 
     system: tuple[str, ...]
     items: tuple[Item, ...]
@@ -56,7 +56,8 @@ class Context(Struct, frozen=True):
 
 
 def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Settings:
-    """Return the settings at the end of the path: later ones win, patches add up until a new prompt, tools only narrow.
+    """Return the settings at the end of the path: later values win, patches add up until a new prompt, tools only
+    narrow.
 
     `settings` are those before `path`, if it is only the last part of one.
     """
@@ -97,24 +98,24 @@ def fold_tools(known: ToolDefinitions | None, new: ToolDefinitions | None) -> To
 
 
 def merge_options(before: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return the options in force after `new`; a value of None removes one."""
+    """Return the options in force after `new`; a value of None removes an option."""
     merged = {name: value for name, value in {**(before or {}), **(new or {})}.items() if value is not None}
     return merged or None
 
 
 def changed_options(before: Mapping[str, Any] | None, new: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Return those of the new options that are not in force already; None if all are."""
+    """Return the new options beyond the options in force; None if all are in force."""
     changed = {name: value for name, value in (new or {}).items() if (before or {}).get(name) != value}
     return changed or None
 
 
 def changed_max_messages(before: Settings, new: int | None) -> int | None:
-    """Return the new maximum of messages; None if it is in force already."""
+    """Return the new maximum of messages; None if the maximum is in force already."""
     return None if new is None or new == (before.max_messages or 0) else new
 
 
 def endpoint_of(settings: Settings, provider: str) -> Endpoint:
-    """Return who is asked in a provider's format."""
+    """Return the server asked in a provider's format."""
     return (settings.endpoints or {}).get(provider, Endpoint())
 
 
@@ -135,8 +136,9 @@ def _narrow_tools(before: tuple[str, ...] | None, new: tuple[str, ...] | None) -
 def check_tools_allowed(
     path: Iterable[Entry], payloads: Iterable[Payload], session_tools: tuple[str, ...]
 ) -> None:
-    """Raise ToolsNotAllowed for tools that are not allowed at the end of the path, or that are not among the session's,
-    if it names any; they would be dropped silently."""
+    """Raise ToolsNotAllowed for tools outside the allowed tools of the path or of the session, instead of dropping
+    tools silently.
+    """
     allowed = _narrow_tools(session_tools or None, fold_settings(path).tools)
     for payload in payloads:
         if not isinstance(payload, Settings) or not isinstance(payload.tools, tuple | list):
@@ -148,12 +150,12 @@ def check_tools_allowed(
 
 
 def active_compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
-    """Return the compactions whose summaries the model sees, oldest first, with their seqs."""
+    """Return the compactions with summaries in the context, oldest first, with seqs."""
     return _without_replaced(_compactions(path))
 
 
 def _without_replaced(compactions: Sequence[tuple[int, Compaction]]) -> list[tuple[int, Compaction]]:
-    """Leave out the compactions that a later one replaces."""
+    """Leave out replaced compactions."""
     active: list[tuple[int, Compaction]] = []
     for seq, compaction in compactions:
         active = [] if compaction.replaces_earlier else active
@@ -162,7 +164,7 @@ def _without_replaced(compactions: Sequence[tuple[int, Compaction]]) -> list[tup
 
 
 def _compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
-    """Return the compactions that are not cancelled, with their seqs."""
+    """Return the uncancelled compactions, with seqs."""
     control = [entry for entry in path if type(entry.payload) is not Message]
     cancelled = {entry.payload.cancels for entry in control if isinstance(entry.payload, Uncompaction)}
     return [
@@ -173,7 +175,7 @@ def _compactions(path: Sequence[Entry]) -> list[tuple[int, Compaction]]:
 
 
 class Replacement(Struct, frozen=True):
-    """What the compactions of a path replace: which entries the model still sees, after which summaries."""
+    """The effect of a path's compactions: the entries left in the context, and the summaries before."""
 
     summaries: tuple[Item, ...] = ()
     first_kept: int = 1
@@ -182,11 +184,11 @@ class Replacement(Struct, frozen=True):
     """How many characters of each result the model sees, by the seq of the tool message. Others are whole."""
 
     def keeps(self, seq: int, turn: int) -> bool:
-        """Whether the model sees the entry, or the item, with this seq and turn."""
+        """Whether the entry or the item with the seq and turn stays in the context."""
         return seq >= self.first_kept or (seq == self.kept_input and seq == turn)
 
     def item(self, entry: Entry) -> Item | None:
-        """Return an entry as the model sees it, its results shortened; None if the model does not see it."""
+        """Return an entry as the model sees it, with shortened results; None for an invisible entry."""
         item = context_item(entry) if self.keeps(entry.seq, entry.turn) else None
         length = self.lengths.get(entry.seq)
         if item is None or length is None or item.message.role != "tool":
@@ -196,7 +198,7 @@ class Replacement(Struct, frozen=True):
 
 
 def read_replacement(path: Sequence[Entry], first: int = 1) -> Replacement:
-    """Return what the compactions among these entries replace; messages before seq `first` are left out as well."""
+    """Return the effect of the compactions among the entries; messages before seq `first` are left out as well."""
     compactions = _compactions(path)
     summaries = [
         (seq, compaction) for seq, compaction in _without_replaced(compactions) if compaction.summary
@@ -212,14 +214,15 @@ def read_replacement(path: Sequence[Entry], first: int = 1) -> Replacement:
 
 
 def first_shown(control_entries: Sequence[Entry]) -> tuple[int, int]:
-    """Return the seq from which on the model sees the messages of a path, and that of the one input it sees before; 0 if
-    there is none. The entries of the path that are neither messages nor notes tell it."""
+    """Return the seq of the first visible message of a path, and the seq of the input kept before; 0 for no input.
+    The path's entries other than messages and notes are enough.
+    """
     summaries = [compaction for _, compaction in active_compactions(control_entries) if compaction.summary]
     return (summaries[-1].first_kept, summaries[-1].kept_input) if summaries else (1, 0)
 
 
 def build_context(path: Sequence[Entry]) -> Context:
-    """Return the context at the end of a path: the messages and settings that a model is given there.
+    """Return the context at the end of a path: the messages and settings for a model.
 
     Messages that a summary replaced may be missing from the path.
     """
@@ -227,8 +230,9 @@ def build_context(path: Sequence[Entry]) -> Context:
 
 
 def whole_context(path: Sequence[Entry], first: int = 1) -> Context:
-    """Return the context before the maximum of messages trims it; of the last part of a path too, whose incomplete first
-    turn is dropped. Messages before seq `first` are left out."""
+    """Return the context before the maximum of messages; in the last part of a path an incomplete first turn is
+    dropped. Messages before seq `first` are left out.
+    """
     return replace_entries(path, read_replacement(path, first))
 
 
@@ -255,7 +259,7 @@ def trim(context: Context, max_messages: int | None = None) -> Context:
 
 
 def replace_entries(path: Sequence[Entry], replacement: Replacement) -> Context:
-    """Return the whole context at the end of a path of which these entries are replaced."""
+    """Return the whole context at the end of a path with replaced entries."""
     settings = fold_settings(path)
     head = head_length(path)
     prompts = [entry.message.text for entry in path[:head] if entry.message is not None]
@@ -269,7 +273,7 @@ def replace_entries(path: Sequence[Entry], replacement: Replacement) -> Context:
 
 
 def head_length(path: Sequence[Entry]) -> int:
-    """Return the number of entries before the first message that is not the system prompt."""
+    """Return the number of entries before the first message outside the system prompt."""
     for index, entry in enumerate(path):
         if entry.message is not None and entry.message.role != "system":
             return index
@@ -279,7 +283,7 @@ def head_length(path: Sequence[Entry]) -> int:
 
 
 def _first_complete_turn(path: Sequence[Entry]) -> int:
-    """Return the seq of the first complete turn of a window; 1 if it is the whole path."""
+    """Return the seq of the first complete turn of a window; 1 for a whole path."""
     if not path or path[0].seq == 1:
         return 1
     for entry in path:
@@ -289,7 +293,7 @@ def _first_complete_turn(path: Sequence[Entry]) -> int:
 
 
 def context_item(entry: Entry) -> Item | None:
-    """Return an entry as the model sees it; None if the model does not see it."""
+    """Return an entry as the model sees it; None for an invisible entry."""
     message = entry.payload
     if type(message) is Message:
         if entry.finish == INTERRUPTED and not message.calls:

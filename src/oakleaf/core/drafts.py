@@ -51,7 +51,7 @@ class Blob(Struct, frozen=True, gc=False):
 
 
 class Draft(Struct, frozen=True, gc=False):
-    """A payload to append, and what is known about its origin."""
+    """A payload to append, and facts about the origin."""
 
     payload: Payload
     model: str | None = None
@@ -64,7 +64,7 @@ class Draft(Struct, frozen=True, gc=False):
 
 
 class NewEntry(Struct, frozen=True, gc=False):
-    """An entry ready to be stored; the body is its canonical bytes."""
+    """An entry ready for a store; the body is canonical bytes."""
 
     seq: int
     entry_id: bytes
@@ -84,7 +84,7 @@ class NewEntry(Struct, frozen=True, gc=False):
     """Digests of blobs that a text in it names already, as a repeated result does; tied to it if they are stored."""
 
     def to_entry(self, branch: int) -> Entry:
-        """Decode this entry."""
+        """Decode the entry."""
         return Entry(
             branch,
             self.seq,
@@ -101,7 +101,7 @@ class NewEntry(Struct, frozen=True, gc=False):
 
 
 class EntryBatch(Struct, frozen=True, gc=False):
-    """Entries ready to be stored: with their blobs, facts and the cursor after them."""
+    """Entries ready for a store: with blobs, facts and the cursor after the entries."""
 
     entries: tuple[NewEntry, ...]
     payloads: tuple[Payload, ...]
@@ -117,7 +117,7 @@ CLOSING = Draft(assistant("(ended by a tool)"), finish=ENDED_BY_TOOL)
 def build_entries(
     cursor: Cursor, drafts: Sequence[Draft], at: int, *, seed: bool = False, redactor: Redactor | None = None
 ) -> EntryBatch:
-    """Chain drafts after a cursor; raise if one may not follow or cannot be stored unchanged."""
+    """Chain drafts after a cursor; raise if a draft may not follow or cannot be stored unchanged."""
     entries: list[NewEntry] = []
     payloads: list[Payload] = []
     blobs: dict[str, Blob] = {}
@@ -172,7 +172,7 @@ def _word(text: str, field: str, redactor: Redactor | None) -> str | None:
 
 
 class _Canonical(Struct, frozen=True, gc=False):
-    """A payload as it will be read, its bytes, the evidence that still holds, and the digests of its blobs."""
+    """A payload in the readers' form, the bytes, the evidence still valid, and the digests of blobs."""
 
     payload: Payload
     body: bytes

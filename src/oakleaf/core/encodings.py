@@ -37,12 +37,12 @@ class Decoded(Struct, frozen=True):
     """Returns where the bytes begin and end of which that one was made."""
 
     def span(self, start: int, end: int) -> tuple[int, int]:
-        """Return where the bytes begin and end of which a part was made."""
+        """Return begin and end of the bytes behind a part."""
         return self.source(start)[0], self.source(end - 1)[1]
 
 
 class Escapes(Struct, frozen=True):
-    """One way to escape characters."""
+    """A way to escape characters."""
 
     mark: int
     """A byte that each of its escapes has."""
@@ -51,7 +51,7 @@ class Escapes(Struct, frozen=True):
     """Returns what an escape stands for, in UTF-8."""
 
     def undo(self, data: bytes) -> Decoded | None:
-        """Return the text with each escape undone once; None if it has none."""
+        """Return the text with each escape undone once; None without escapes."""
         if self.mark not in data:
             return None
         pieces: list[bytes] = []
@@ -109,12 +109,12 @@ def _character(code: int) -> bytes:
 
 
 def shortest_base64(size: int) -> int:
-    """Return how many letters of base64 stand for so many bytes alone, where they are aligned worst."""
+    """Return the number of base64 letters for bytes alone, in the worst alignment."""
     return size * 8 // 6 - 1
 
 
 def words_of(length: int) -> re.Pattern[bytes]:
-    """Return what finds words of at least so many letters of base64."""
+    """Return a pattern for words of at least so many letters of base64."""
     return re.compile(_LETTERS + rb"{%d,}" % length)
 
 
@@ -142,7 +142,7 @@ LINES = Escapes(
 
 
 def from_base64(data: bytes, words: re.Pattern[bytes]) -> Iterator[Decoded]:
-    """Yield what the words of a text stand for as base64, standard or urlsafe, however it is aligned in them."""
+    """Yield the bytes behind words of base64, standard or urlsafe, in any alignment."""
     for match in words.finditer(data):
         word = match[0].translate(_TO_STANDARD)
         for skipped in range(4):
@@ -163,7 +163,7 @@ def _decode(letters: bytes) -> bytes:
 
 
 def encoded_forms(text: str) -> Iterator[str]:
-    """Yield a text as each encoding alone writes it, and as hexadecimal digits."""
+    """Yield a text in each encoding alone, and as hexadecimal digits."""
     import json  # few programs need these, and all load this module
     from html import escape
     from urllib.parse import quote
@@ -178,11 +178,11 @@ def encoded_forms(text: str) -> Iterator[str]:
 
 
 def is_text(data: bytes) -> bool:
-    """Return whether it is short, or nearly all of it could be text: what is wrongly taken for base64 seldom gives any."""
+    """Return whether bytes are short or nearly all text: a word wrongly taken for base64 seldom gives text."""
     return len(data) <= _SHORT_TEXT or len(data.translate(None, _PRINTABLE)) * 16 <= len(data)
 
 
 def begun_escape(text: str) -> int:
-    """Return where an escape begins that the end of the text may cut off, else its length."""
+    """Return the begin of an escape that the end of the text may cut off, else the length."""
     match = _BEGUN_ESCAPE.search(text, max(0, len(text) - 64))
     return len(text) if match is None else match.start()

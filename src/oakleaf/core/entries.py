@@ -40,7 +40,7 @@ class Uncompaction(Struct, frozen=True):
 
 
 class BranchSummary(Struct, frozen=True):
-    """A summary of an abandoned branch, which is identified by the seq and id of its last entry."""
+    """A summary of an abandoned branch, identified by the seq and id of the last entry."""
 
     summary: str
     leaf_seq: int
@@ -48,7 +48,7 @@ class BranchSummary(Struct, frozen=True):
 
 
 class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
-    """The tools that a model receives: the digest of the blob that holds their definitions, their names, and its size."""
+    """A model's tools: the digest of the blob with the definitions, the names, and the size."""
 
     hash: str
     names: tuple[str, ...]
@@ -61,7 +61,7 @@ class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
 
 
 class Endpoint(Struct, frozen=True, omit_defaults=True):
-    """Who is asked in a provider's format, and what it turned out to accept: servers of one format differ."""
+    """The server asked in a provider's format, and the server's own demands: servers of a format differ."""
 
     host: str | None = None
     """None: the vendor's own."""
@@ -79,13 +79,13 @@ Effects = Literal["ask", "repeat", "reuse"]
 
 
 def check_effects(effects: object) -> None:
-    """Raise InvalidArgument for what is none of `Effects`; None is fine."""
+    """Raise InvalidArgument for a value outside `Effects`; None is fine."""
     if effects not in (None, *get_args(Effects)):
         raise InvalidArgument("effects", effects, "ask, repeat or reuse")
 
 
 class Settings(Struct, frozen=True, omit_defaults=True):
-    """Settings that apply from here on. None: unchanged."""
+    """Settings from here on. None: unchanged."""
 
     model: str | None = None
     prompt: str | None = None
@@ -116,7 +116,7 @@ class Note(Struct, frozen=True, omit_defaults=True):
 
 
 class Unknown(Struct, frozen=True):
-    """An entry of a kind from a newer minor format: preserved as it is, never written by this version."""
+    """An entry of a kind from a newer minor format: kept unchanged, never written by this version."""
 
     kind: str
     body: bytes
@@ -140,14 +140,14 @@ def kind_of(payload: Payload) -> str:
 
 
 class Evidence(Struct, frozen=True, gc=False):
-    """Data the issuer requires back (signatures, native ids), by index of the part it belongs to."""
+    """Data for the issuer (signatures, native ids), by index of the part."""
 
     issuer: str
     parts: dict[str, dict[str, Any]]
 
 
 class Entry(Struct, frozen=True, gc=False):
-    """One immutable node of the tree: its position, its payload, and a hash over its whole history."""
+    """An immutable node of the tree: a position, a payload, and a hash over the whole history."""
 
     branch: int
     seq: int
@@ -174,7 +174,7 @@ class Entry(Struct, frozen=True, gc=False):
 
     @property
     def is_input(self) -> bool:
-        """Whether it is the input that starts a turn."""
+        """Whether the entry is the input of a turn."""
         return self.turn == self.seq
 
     @property
@@ -182,7 +182,7 @@ class Entry(Struct, frozen=True, gc=False):
         return self.payload if isinstance(self.payload, Message) else None
 
     def __repr__(self) -> str:
-        """Omits evidence, which is meant for its issuer only."""
+        """Omits evidence, meant for the issuer only."""
         return (
             f"Entry({self.branch}:{self.seq} {self.entry_id.hex()[:8]} {self.kind}"
             f"{'/' + self.role if self.role else ''} turn={self.turn} step={self.step})"
@@ -206,7 +206,7 @@ CUT_OFF_FINISHES = (
 
 
 def is_internal(payload: Payload, *, seed: bool, finish: str | None = None) -> bool:
-    """Return False for inputs and for answers without tool calls that end their turn: public; fixed at append."""
+    """Return False for inputs and for final answers without tool calls: public; fixed at append."""
     if seed or type(payload) is not Message:
         return True
     if payload.role == "user":

@@ -53,7 +53,7 @@ def move_evidence(
 
 
 def redact_evidence(evidence: Evidence, redactor: Redactor) -> Evidence | None:
-    """Return the evidence without content that holds a secret: altered, its issuer would not accept it."""
+    """Return the evidence without secret content: the issuer would not accept altered evidence."""
     parts: dict[str, dict[str, Any]] = {}
     for name, proof in evidence.parts.items():
         content = [proof[key] for key in CONTENT if key in proof]

@@ -49,7 +49,7 @@ class Size(Struct, frozen=True, gc=False):
 
 
 class FitResult(Struct, frozen=True):
-    """A context within a budget, and what was dropped to fit it."""
+    """A context within a budget, and the dropped messages."""
 
     context: Context
     dropped: tuple[int, ...]
@@ -58,7 +58,7 @@ class FitResult(Struct, frozen=True):
 
 
 def measure(message: Message) -> Size:
-    """Estimate the size of a message, the same everywhere: bytes of the JSON, a quarter of them as tokens."""
+    """Estimate a message's size, the same everywhere: bytes of the JSON, a quarter as tokens."""
     text = len(
         _encoder.encode([_visible_part(part) for part in message.parts] if message.results else message.parts)
     )
@@ -68,7 +68,7 @@ def measure(message: Message) -> Size:
 
 
 def measure_item(item: Item, provider: str | None = None) -> Size:
-    """Estimate the size of a message with what its issuer gets back: signatures, sealed reasoning, blocks of its own tools.
+    """Estimate a message's size with the issuer's evidence: signatures, sealed reasoning, blocks of hosted tools.
 
     With a provider only what that one issued counts; no other is sent it.
     """
@@ -82,7 +82,7 @@ def measure_item(item: Item, provider: str | None = None) -> Size:
 
 
 def _visible_part(part: Part) -> Part:
-    """Return a part without details, which no model sees."""
+    """Return a part without details, invisible to models."""
     is_detailed = isinstance(part, ToolResult) and part.details is not None
     return replace(part, details=None) if is_detailed else part
 
@@ -110,7 +110,7 @@ def measure_context(context: Context, provider: str | None = None) -> Size:
 
 
 def fit(context: Context, budget: Budget, provider: str | None = None) -> FitResult:
-    """Keep the system prompt, the tools and the summaries, then whole turns, newest first, as long as they fit."""
+    """Keep the system prompt, the tools and the summaries, then whole turns, newest first, within the budget."""
     used = measure_system(context) + measure_tools(context.settings)
     pinned = [item for item in context.items if item.pinned]
     used = sum((measure_item(item, provider) for item in pinned), used)

@@ -14,7 +14,7 @@ ESCAPE = "~"
 
 
 def check_id(session_id: str | None) -> None:
-    """Raise InvalidId for an id that would address another session, or none."""
+    """Raise InvalidId for an id that would address another session or no session."""
     if session_id is None:
         return
     unusable = next((each for each in session_id if each in REFUSED or not each.isprintable()), None)
@@ -29,8 +29,9 @@ def check_id(session_id: str | None) -> None:
 
 
 def escape_id(foreign: str) -> str:
-    """Return a part of an id for the id of another program: what an id may not have, and `~`, as `~` and two hex digits
-    per byte. `unescape_id` returns the foreign id."""
+    """Escape another program's id for an id: illegal characters and `~` become `~` and two hex digits per byte.
+    `unescape_id` returns the foreign id.
+    """
     is_plain = foreign.isprintable() and not REFUSED.intersection(foreign) and ESCAPE not in foreign
     if is_plain and foreign[:1] not in (".", " ") and foreign[-1:] != " ":
         return foreign
@@ -48,7 +49,7 @@ def escape_id(foreign: str) -> str:
 
 
 def unescape_id(escaped: str) -> str:
-    """Return the foreign id that `escape_id` was given."""
+    """Return the foreign id behind the result of `escape_id`."""
     first, *pieces = escaped.encode("utf-8", "surrogatepass").split(ESCAPE.encode())
     raw = b"".join([first, *(bytes.fromhex(piece[:2].decode()) + piece[2:] for piece in pieces)])
     return raw.decode("utf-8", "surrogatepass")

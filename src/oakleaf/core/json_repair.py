@@ -13,7 +13,7 @@ _LONE_SURROGATE = re.compile(
 
 
 def decode_repaired(text: bytes) -> object:
-    """Decode JSON where no report of what was replaced is needed."""
+    """Decode JSON without a report of replacements."""
     try:
         return msgspec.json.decode(text)
     except INVALID_JSON:
@@ -21,6 +21,6 @@ def decode_repaired(text: bytes) -> object:
 
 
 def repair_json(text: bytes) -> bytes:
-    """Return JSON with U+FFFD in place of lone surrogates and of bytes that are not UTF-8."""
+    """Return JSON with U+FFFD in place of lone surrogates and invalid UTF-8."""
     valid_utf8 = text.decode("utf-8", "replace").encode()
     return _LONE_SURROGATE.sub(lambda match: rb"\ufffd" if match[1] else match[0], valid_utf8)

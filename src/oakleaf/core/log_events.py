@@ -18,7 +18,7 @@ EVENTS_PER_ENTRY = 1000
 
 
 class LogEvent(Struct, frozen=True):
-    """One message, tool call or tool result of a path, in the order of the log."""
+    """A message, tool call or tool result of a path, in the order of the log."""
 
     type: EventType
     number: int

@@ -93,7 +93,7 @@ def media_handle(attachment: Attachment) -> Media:
 
 
 def may_hold_bytes(body: bytes) -> bool:
-    """Return whether an entry with this body may hold bytes to extract; most do not, and are not searched."""
+    """Return whether an entry's body may hold bytes to extract; most bodies hold no bytes and are not searched."""
     return has_run(letter_runs(body)) or holds_attachment(body)
 
 
@@ -102,7 +102,7 @@ def holds_attachment(body: bytes) -> bool:
 
 
 def letter_runs(text: bytes) -> bytes:
-    """Return a copy in which `has_run` finds long words: it costs more than the search, and may be searched twice."""
+    """Return a copy for `has_run`: the copy costs more than the search, and may be searched twice."""
     return text.translate(_TO_RUNS)
 
 
@@ -115,7 +115,7 @@ def has_run(runs: bytes, length: int = MIN_LENGTH) -> bool:
 
 
 class InlineBytes(Struct, frozen=True, gc=False):
-    """Base64 within a text: where it is, its bytes, and how it is written."""
+    """Base64 within a text: the place, the bytes, and the notation."""
 
     start: int
     end: int
@@ -125,7 +125,7 @@ class InlineBytes(Struct, frozen=True, gc=False):
 
 
 def find_inline_bytes(text: str) -> Iterator[InlineBytes]:
-    """Yield the data: URLs of a text, and the base64 of files: by their first bytes, or what is said beside them."""
+    """Yield the data: URLs of a text, and the base64 of files, known by first bytes or a stated type."""
     if not has_run(letter_runs(text.encode(errors="replace"))):  # as in most texts: 2 µs instead of 60
         return
     end = 0
@@ -143,7 +143,7 @@ def find_inline_bytes(text: str) -> Iterator[InlineBytes]:
 
 
 def _all_lines(text: str, match: re.Match[str]) -> tuple[str, int, str]:
-    """Return the letters of base64, of all lines if it is wrapped, where they end, and how to wrap them again."""
+    """Return the letters of base64, of all lines if wrapped, the end, and the notation of the lines."""
     letters, end = match["url"] or match["bare"], match.end()
     line_break = _LINE_BREAK.match(text, end)
     if line_break is None or not MIN_LENGTH <= len(letters) <= MAX_LINE or letters.endswith("="):
@@ -168,7 +168,7 @@ def _more_lines(length: int, line_break: str) -> re.Pattern[str]:
 
 
 def _type_of(letters: str) -> str | None:
-    """Return the type of a file by its first bytes."""
+    """Return a file's type by the first bytes."""
     for first, mime in _FIRST_LETTERS.items():
         if letters.startswith(first):
             return mime
@@ -176,7 +176,7 @@ def _type_of(letters: str) -> str | None:
 
 
 def _type_beside(text: str, match: re.Match[str], end: int, letters: str) -> str | None:
-    """Return the type that JSON states beside its bytes. A hash or an id may have the letters of base64 too."""
+    """Return the type stated beside the bytes in JSON. A hash or an id may have the letters of base64 too."""
     if match["url"]:
         return _OTHER
     before = text[max(0, match.start() - _NEAR) : match.start()]
@@ -216,7 +216,7 @@ def _notation(letters: str) -> str:
 
 
 def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment], list[int]]:
-    """Return the message with handles in place of bytes, the attachments by their digest, and where parts come from.
+    """Return the message with handles in place of bytes, the attachments by digest, and the origins of parts.
 
     The last is for each part the index of the one it was made of: a text with a data: URL becomes several.
     """
@@ -231,7 +231,7 @@ def extract_blobs(message: Message) -> tuple[Message, dict[str, Attachment], lis
 
 
 def extract_from_note(note: Note) -> tuple[Note, dict[str, Attachment]]:
-    """Return the note with references in place of the bytes in its data, and the attachments by their digest.
+    """Return the note with references in place of bytes in the data, and the attachments by digest.
 
     A hidden note stays as it is: it holds a framework's own state, in a form that the framework alone reads.
     """
@@ -254,7 +254,7 @@ def has_inline_bytes(payload: Payload) -> bool:
 
 
 class _Extraction:
-    """The bytes of one entry, and the references that stand for them in JSON and reasoning, in their order."""
+    """The bytes of an entry, and the references in JSON and reasoning, in order."""
 
     def __init__(self) -> None:
         self.blobs: dict[str, Attachment] = {}
@@ -312,7 +312,7 @@ class _Extraction:
         return self.text(value) if isinstance(value, str) else value
 
     def _bare(self, text: str, mime: str | None) -> str:
-        """Return the reference to a block's base64, or the text if it is none."""
+        """Return the reference to a block's base64, or the text unless the text is base64."""
         match = _INLINE.match(text)
         letters, end, lines = _all_lines(text, match) if match is not None and match["bare"] else ("", 0, "")
         data = _decode(letters) if not text[end:].strip() else None
@@ -332,7 +332,7 @@ class _Extraction:
         return "".join([*pieces, text[end:]]) if pieces else text
 
     def _refer(self, original: str, attachment: Attachment, notation: str) -> str | None:
-        """Return a reference that stands for a text; None if it could not be restored to the letter."""
+        """Return a reference in place of a text; None if the text could not be restored to the letter."""
         media = media_handle(attachment)
         reference = f"{BLOB_REFERENCE}{media.hash};{media.mime};{media.size}{notation}]"
         if base64_text(reference, attachment.data) != original:
@@ -349,14 +349,14 @@ class _Extraction:
 
 
 def _is_data(name: str, text: str, mime: str | None) -> bool:
-    """Return whether a string of a block holds its bytes, by its name."""
+    """Return whether a string of a block holds bytes, by name."""
     if mime == _OTHER and name == "content":
         return True
     return name in _DATA_KEYS and (mime is not None or _is_unmistakable(text))
 
 
 def _stated_type(block: Mapping[str, Any], key: str) -> str | None:
-    """Return the type that a block of media states for its base64."""
+    """Return the stated type of a media block's base64."""
     if key == "input_audio" and isinstance(block.get("format"), str):
         mime = f"audio/{block['format']}"
     else:
@@ -369,20 +369,20 @@ def _stated_type(block: Mapping[str, Any], key: str) -> str | None:
 
 
 def referenced_digest(reference: str) -> str:
-    """Return the digest of the blob that a reference stands for; "", which no blob has, if it is none of ours."""
+    """Return the digest of a reference's blob; "", the digest of no blob, for other text."""
     match = _REFERENCE.fullmatch(reference)
     return "" if match is None else match[1]
 
 
 def digests_in(body: bytes) -> list[str]:
-    """Return the digests of all blobs that references within an entry's bytes stand for."""
+    """Return the digests of all blobs referenced within an entry's bytes."""
     if body.find(_REFERENCE_MARK) < 0:  # as in most
         return []
     return list(dict.fromkeys(match[1] for match in _REFERENCE.finditer(body.decode())))
 
 
 def base64_text(reference: str, data: bytes) -> str:
-    """Return the text that a reference stands for: a data: URL or bare base64."""
+    """Return the text behind a reference: a data: URL or bare base64."""
     match = _REFERENCE.fullmatch(reference)
     if match is None:
         return reference
@@ -399,7 +399,7 @@ def base64_text(reference: str, data: bytes) -> str:
 
 
 def restore_reasoning(reasoning: Reasoning, read_blob: ReadBlob) -> Reasoning | None:
-    """Return the reasoning as the model wrote it; None if bytes of it are missing."""
+    """Return the model's original reasoning; None if bytes are missing."""
     pieces, text = [], reasoning.text
     for reference in reasoning.placeholders:
         before, match, text = text.partition(reference)
@@ -411,7 +411,7 @@ def restore_reasoning(reasoning: Reasoning, read_blob: ReadBlob) -> Reasoning | 
 
 
 def restore_json(value: Any, read_blob: ReadBlob) -> Any:
-    """Return the data of a note or the details of a message as they were written; what is missing stays a reference."""
+    """Return a note's data or a message's details in the original form; missing bytes stay a reference."""
     if isinstance(value, dict):
         return {key: restore_json(item, read_blob) for key, item in value.items()}
     if isinstance(value, list):

@@ -31,7 +31,7 @@ class Text(Struct, frozen=True, tag_field="type", tag="text", gc=False):
 
 
 class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_defaults=True, gc=False):
-    """The model's reasoning, as far as its provider shows it; the signature is stored as evidence."""
+    """The model's reasoning, as far as the provider shows reasoning; the signature is stored as evidence."""
 
     text: str = ""
     placeholders: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_def
 
 
 class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True, gc=False):
-    """A model's call of a tool: its name, its arguments, and the id that its result refers to."""
+    """A model's call of a tool: the name, the arguments, and an id for the result."""
 
     id: str
     name: str
@@ -52,12 +52,12 @@ class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defa
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the arguments contain placeholders, so that no tool may be run with them."""
+        """Whether the arguments contain placeholders, so that no tool may run."""
         return bool(self.placeholders)
 
 
 class Media(Struct, frozen=True, tag_field="type", tag="media", omit_defaults=True, gc=False):
-    """A handle to bytes, which the store keeps by (space, sha256)."""
+    """A handle to bytes, kept by the store under (space, sha256)."""
 
     hash: str
     mime: str
@@ -76,7 +76,7 @@ class Attachment(Struct, frozen=True, tag_field="type", tag="attachment", gc=Fal
 class ProviderBlock(
     Struct, frozen=True, tag_field="type", tag="provider_block", omit_defaults=True, gc=False
 ):
-    """What only its provider can read: a search it made, code it ran, a file it keeps, a type of a newer API.
+    """Content that only the provider can read: a search, executed code, a kept file, a type of a newer API.
 
     `text` says for people what it is. The block itself is stored as evidence and returned to its issuer as it was; any
     other provider is sent `stub`.
@@ -107,7 +107,7 @@ Part = Text | Reasoning | ToolCall | ToolResult | Media | Attachment | ProviderB
 
 
 class Message(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A role and its parts: a value, equal to another if its content is."""
+    """A role and parts: a value, equal to another message with equal content."""
 
     role: Role
     parts: tuple[Part, ...] = ()
@@ -148,7 +148,7 @@ PARTS_BY_ROLE: dict[str, tuple[type, ...]] = {
 
 
 def check_message(message: Message) -> None:
-    """Raise InvalidMessage for an unknown role or a part its role cannot have."""
+    """Raise InvalidMessage for an unknown role or a part foreign to the role."""
     allowed = PARTS_BY_ROLE.get(message.role)
     if allowed is None:
         raise InvalidMessage(f"unknown role {message.role!r}; roles are {', '.join(ROLES)}")
@@ -197,7 +197,7 @@ def tool_result(
     state: dict[str, Any] | None = None,
     details: dict[str, Any] | None = None,
 ) -> Message:
-    """Return a tool message with one result. Content is text, parts, or any JSON value (written as JSON text).
+    """Return a tool message with a single result. Content is text, parts, or any JSON value (written as JSON text).
 
     The result of an MCP tool, as the SDK's object or as JSON, becomes its texts and images; base64 of a known file within
     other text or JSON becomes an attachment too.
@@ -237,7 +237,7 @@ def _content(content: object) -> tuple[Text | Media | Attachment, ...]:
 
 
 def to_user_message(content: str | Message) -> Message:
-    """Return the user message that opens a turn; text becomes one."""
+    """Return the user message that opens a turn; text becomes a message."""
     message = user(content) if isinstance(content, str) else content
     if not isinstance(message, Message) or message.role != "user":
         name = message.role if isinstance(message, Message) else type(message).__name__
@@ -248,7 +248,7 @@ def to_user_message(content: str | Message) -> Message:
 
 
 def with_unique_ids(message: Message) -> Message:
-    """Give calls that share an id ids of their own: a result is paired by id."""
+    """Give calls with the same id ids of their own: a result is paired by id."""
     used_ids: set[str] = set()
     parts: list[Part] = []
     for part in message.parts:

@@ -36,10 +36,10 @@ class Page(Struct, frozen=True, kw_only=True):
 
 
 class PageFiles(Protocol):
-    """Makes files that open from disk without a server. The export `html` is one, if the viewer is installed."""
+    """Makes files for use from disk without a server. The export `html` is one, if the viewer is installed."""
 
     def page_file(self, name: str, page: Page, module: str, data: bytes, *, title: str) -> Iterator[bytes]:
-        """Yield one HTML file that runs a module of a page's folder and can load nothing.
+        """Yield an HTML file that runs a module of a page's folder and can load nothing.
 
         The data stand in the text of all elements `script.data` together, each in base64.
         """

@@ -21,7 +21,7 @@ from oakleaf.core.entries import Entry, Note, Settings
 
 
 class PromptPath:
-    """A path, without messages that a summary replaced, that grows at its end."""
+    """A growing path, without messages replaced by a summary."""
 
     def __init__(self, entries: list[Entry] | None = None) -> None:
         self.start([] if entries is None else entries)
@@ -54,7 +54,7 @@ class PromptPath:
         self.entries.extend(entries)
 
     def values(self) -> list[Entry | Item]:
-        """Return everything of which a long path has many."""
+        """Return all values of a kind numerous in a long path."""
         return [*self.entries, *self._items]
 
     def settings(self) -> Settings:
@@ -66,11 +66,11 @@ class PromptPath:
 
     @property
     def unread(self) -> int:
-        """How many entries the next context reads: those since the last one, or all of them."""
+        """How many entries the next context reads: the entries since the last context, or all."""
         return len(self.entries) if self._is_stale() else len(self.entries) - self._built
 
     def _is_stale(self) -> bool:
-        """Whether an entry since the last context may change what the model sees of those before it."""
+        """Whether an entry since the last context may change the view of earlier entries."""
         new = self.entries[self._built :]
         return not self._built or any(
             entry.message is None and not isinstance(entry.payload, Note) for entry in new

@@ -106,7 +106,7 @@ def is_key_text(text: str) -> bool:
 
 
 def pack_bytes(data: bytes) -> str:
-    """Return bytes of a format that is not Oakleaf's own as text that is never taken for a key, and can be redacted."""
+    """Return foreign bytes as text that is never taken for a key, and can be redacted."""
     letters = b64encode(data).decode()
     return "".join(
         f"{letters[start : start + PACKED_PIECE]}." for start in range(0, len(letters), PACKED_PIECE)
@@ -118,12 +118,12 @@ def unpack_bytes(text: str) -> bytes:
 
 
 def may_contain_packed(body: bytes) -> bool:
-    """Return whether these bytes of JSON may contain packed ones, in which `may_contain_secret` sees nothing."""
+    """Return whether bytes of JSON may contain packed bytes, invisible to `may_contain_secret`."""
     return _MAY_BE_PACKED(body) is not None
 
 
 class Secret(Struct, frozen=True):
-    """A value that is not to be stored, and what stands for it."""
+    """A value never to be stored, and the placeholder."""
 
     value: bytes
     placeholder: str
@@ -142,7 +142,7 @@ class Secret(Struct, frozen=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether one needle is enough to say that the secret may be there."""
+        """Whether a single needle is enough to suspect the secret."""
         return any(len(needle) >= MIN_NEEDLE for needle in self.needles)
 
 
@@ -155,7 +155,7 @@ class Span(Struct, frozen=True, order=True):
 
 
 class Redactor:
-    """Redacts named secrets, unnamed ones, and whatever has the shape of a key."""
+    """Redacts named secrets, unnamed secrets, and text in the shape of a key."""
 
     def __init__(self, named: Mapping[str, str] = {}, unnamed: Iterable[str] = ()) -> None:
         secrets = [*named.items(), *((f"secret {n}", value) for n, value in enumerate(unnamed, 1))]
@@ -182,13 +182,13 @@ class Redactor:
         self._searches_of_short_words = tuple(search for search in self._searches if search is not _GITHUB)
 
     def with_own_count(self) -> Redactor:
-        """Return a redactor of the same secrets that counts only what is done with itself."""
+        """Return a redactor of the same secrets with a count of its own."""
         other = copy(self)
         other.redactions = 0
         return other
 
     def may_contain_secret(self, body: bytes, runs: bytes | None = None) -> bool:
-        """Return whether these bytes of JSON or text may contain a secret. Called for every append.
+        """Return whether bytes of JSON or text may contain a secret. Called for every append.
 
         `runs` are their `letter_runs`, if the caller has them.
         """
@@ -200,7 +200,7 @@ class Redactor:
         return bool(self._secrets) and self._may_contain_encoded(body)
 
     def _may_contain_encoded(self, body: bytes) -> bool:
-        """Return whether a secret may be in them as base64, or one whose escapes leave nothing of it as it is."""
+        """Return whether the bytes may contain a secret as base64 or in escapes throughout."""
         for secret in self._odd_secrets:
             if all(body.find(needle) >= 0 for needle in secret.needles):
                 return bool(self._find(body))
@@ -215,12 +215,13 @@ class Redactor:
     # -- finding known secrets -----------------------------------------------------------------------------
 
     def _find(self, data: bytes) -> list[Span]:
-        """Return where the secrets are, however they are encoded."""
+        """Return the places of secrets, in any encoding."""
         return [*self._find_values(data, is_encoded=False), *self._find_encoded(data, 0, {hash(data): 0})]
 
     def _find_encoded(self, data: bytes, nesting: int, known: dict[int, int]) -> list[Span]:
-        """Return where they are encoded. `known` has the hashes of this text with its escapes undone, and the nesting at which
-        it was searched: undone in another order, they often give the same."""
+        """Return the places of encoded secrets. `known` has the hashes of the text with escapes undone, and the nesting
+        of the search: undone in another order, escapes often give the same text.
+        """
         spans: list[Span] = []
         for escapes in self._escapes:
             decoded = escapes.undo(data)
@@ -250,7 +251,7 @@ class Redactor:
         return spans
 
     def _find_begun(self, data: bytes, nesting: int = 0) -> int:
-        """Return where a secret may begin that the end of the text cuts off, else its length."""
+        """Return the begin of a secret that the end of the text may cut off, else the length."""
         first = len(data)
         for secret in self._secrets:
             value = secret.value
@@ -273,7 +274,7 @@ class Redactor:
         return redacted
 
     def redact_bytes(self, data: bytes) -> bytes:
-        """Overwrite the secrets in bytes of a format that is not Oakleaf's own. As many bytes stay: it may count them."""
+        """Overwrite the secrets in foreign bytes. The number of bytes stays the same: the format may count bytes."""
         if not self.may_contain_secret(data):
             return data
         text, masked = data.decode("latin-1"), bytearray(data)
@@ -307,7 +308,7 @@ class Redactor:
         return "".join([*pieces, text[end:]]) if pieces else text
 
     def redact_word(self, text: str | None) -> str | None:
-        """Redact a short text that occurs again and again, such as a model's name."""
+        """Redact a short recurring text, such as a model's name."""
         if text is None:
             return None
         redacted = self._words.get(text)
@@ -318,18 +319,18 @@ class Redactor:
         return redacted
 
     def check_name(self, name: object, field: str) -> None:
-        """Raise SecretInName for an id or a name with a secret in it: redacted, two of them could become one."""
+        """Raise SecretInName for an id or a name with a secret: two redacted names could become the same."""
         if isinstance(name, str) and (redacted := self.redact_text(name)) != name:
             raise SecretInName(field, redacted)
 
     def check_options(self, options: Mapping[str, Any] | None) -> None:
-        """Raise SecretInName for an option of a model with a secret in it: redacted, the next call would send another."""
+        """Raise SecretInName for a model's option with a secret: redacted, the next call would send another value."""
         for name, value in (options or {}).items():
             if (redacted := self.redact_json(value)) != value:
                 raise SecretInName(f"option {name}", str(redacted))
 
     def safe_length(self, text: str) -> int:
-        """Return how much of a stream's text may be shown: nothing that follows can turn this part into a secret.
+        """Return how much of a stream's text may be shown: no later text can turn the shown part into a secret.
 
         The last word may become a key; a multi-line key, or a known secret, may have begun.
         """
@@ -418,7 +419,7 @@ class Redactor:
 
 
 class NullRedactor(Redactor):
-    """Leaves everything as it is: for a framework's own state, which must come back unchanged."""
+    """Leaves all text unchanged: for a framework's own state, which must come back unchanged."""
 
     def may_contain_secret(self, body: bytes, runs: bytes | None = None) -> bool:
         return False
@@ -434,7 +435,7 @@ class NullRedactor(Redactor):
 
 
 def _replace_spans(data: bytes, spans: Iterable[Span]) -> str:
-    """Replace the secrets by their placeholders. Of those that overlap the first, or longer one, stands for all."""
+    """Replace the secrets by placeholders. Of overlapping secrets the first, or longer, stands for all."""
     pieces: list[bytes] = []
     end = 0
     for span in sorted(spans, key=lambda span: (span.start, -span.end)):

@@ -20,7 +20,7 @@ _RESULT_KEYS = {"content", "isError", "structuredContent", "_meta"}
 
 
 def is_mcp_error(content: object) -> bool:
-    """Return whether it is the result of an MCP tool that failed."""
+    """Return whether a value is the result of a failed MCP tool."""
     return _is_mcp_result(content) and content.get("isError") is True
 
 
@@ -29,7 +29,7 @@ def _is_mcp_result(content: object) -> TypeGuard[dict[str, Any]]:
 
 
 def parse_blocks(content: object) -> tuple[ResultPart, ...] | None:
-    """Return the parts of an MCP result, or of a list of blocks or a single one; None if there is no media in it."""
+    """Return the parts of an MCP result, of a list of blocks or of a block; None without media."""
     blocks: Any = content
     extra: object = None
     if _is_mcp_result(content):
@@ -73,7 +73,7 @@ def _json(value: object) -> str:
 
 
 def split_base64(text: str) -> tuple[ResultPart, ...]:
-    """Return text with the base64 of files in it as attachments: whole strings whose type is known or stated beside them."""
+    """Return text with attachments for base64 of files: whole strings of a known or stated type."""
     parts: list[ResultPart] = []
     end = 0
     for inline in find_inline_bytes(text):

@@ -40,7 +40,7 @@ _TERM = re.compile(r'(-(?!-))?(?:([a-z_]+):(?=[^\s:/]))?("[^"]*"?\*?|[^\s"]+)')
 
 
 class Term(Struct, frozen=True):
-    """Consecutive words, in one column of an entry."""
+    """Consecutive words, in a single column of an entry."""
 
     column: Column
     words: tuple[str, ...]
@@ -145,7 +145,7 @@ def _parse_time(typed: str, value: str, now: int) -> int:
 
 
 def marker_word(name: str, value: str) -> str:
-    """Return a filter's value as one word, unique within its column."""
+    """Return a filter's value as a single word, unique within the column."""
     return name + value.replace("_", "")
 
 
@@ -171,7 +171,7 @@ def index_columns(
 
 
 def matches(terms: Sequence[Term], columns: Mapping[Column, str]) -> bool:
-    """Return whether an entry with these columns matches all terms."""
+    """Return whether an entry with the columns matches all terms."""
     tokens: dict[Column, list[Token]] = {}
     for term in terms:
         if term.column not in tokens:
@@ -183,7 +183,7 @@ def matches(terms: Sequence[Term], columns: Mapping[Column, str]) -> bool:
 
 
 def excerpt(text: str, terms: Sequence[Term]) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """Return one line of the text around the first match, and the spans of the matches in it."""
+    """Return a line of the text around the first match, and the spans of the matches."""
     shown_terms = [term for term in terms if term.column == "text" and not term.is_excluded]
     offsets = [find_phrase(text, term.words, is_prefix=term.is_prefix) for term in shown_terms]
     at = min((offset for offset in offsets if offset >= 0), default=0)

@@ -11,7 +11,7 @@ MEDIA_LENGTH = 6_000
 
 
 def shorten_results(message: Message, length: int) -> Message:
-    """Show `length` characters of each result: its begin and its end, and in between how many are left out."""
+    """Show `length` characters of each result: begin and end, and in between the number of omitted characters."""
     parts = tuple(_shorten(part, length) if isinstance(part, ToolResult) else part for part in message.parts)
     return replace(message, parts=parts)
 

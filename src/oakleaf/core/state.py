@@ -15,7 +15,7 @@ State = dict[str, Any]
 
 
 def state_updates(payload: Payload) -> list[State]:
-    """Return the updates one entry recorded, in order."""
+    """Return an entry's updates, in order."""
     if type(payload) is Note:
         return [] if payload.state is None else [payload.state]
     if type(payload) is not Message or payload.role != "tool":
@@ -41,7 +41,7 @@ def merge_state(state: State, update: State) -> State:
 
 
 def derive_updates(path: Iterable[Entry | Message]) -> list[State]:
-    """Return the state updates that tools and notes recorded in these entries or messages, in order."""
+    """Return the state updates of tools and notes in the entries or messages, in order."""
     payloads = (item.payload if isinstance(item, Entry) else item for item in path)
     return [update for payload in payloads for update in state_updates(payload)]
 

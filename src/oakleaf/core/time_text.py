@@ -29,7 +29,7 @@ def parse_duration(name: str, text: str) -> int:
 
 
 def parse_time(name: str, text: str, now: int) -> int:
-    """Return a time in microseconds since 1970; of a day its beginning, of a weekday the latest, today included."""
+    """Return a time in microseconds since 1970; of a day the beginning, of a weekday the latest, today included."""
     text = text.strip()
     if _DURATION.fullmatch(text):
         return now - parse_duration(name, text)

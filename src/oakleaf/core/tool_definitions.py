@@ -33,7 +33,7 @@ _decoder = msgspec.json.Decoder(tuple[ToolSpec, ...])
 
 
 class ToolSet(Struct, frozen=True):
-    """Definitions to be stored: what settings say of them, and the blob that holds them."""
+    """Definitions for a store: the settings' part, and the blob."""
 
     definitions: ToolDefinitions
     blob: Blob
@@ -45,7 +45,7 @@ class ToolSet(Struct, frozen=True):
 def define_tools(
     tools: Iterable[ToolSpec], redactor: Redactor | None = None, repeatable: Container[str] = ()
 ) -> ToolSet:
-    """Encode definitions: equal ones give equal bytes, and so one blob, in every process.
+    """Encode definitions: equal definitions give equal bytes and the same blob, in every process.
 
     `repeatable` has the names of tools that may run again.
     """
@@ -68,7 +68,7 @@ def changed_tools(new: ToolSet, known: ToolDefinitions | None) -> ToolSet | None
 
 
 def decode_tools(data: bytes) -> tuple[ToolSpec, ...] | None:
-    """Return the definitions in a blob; None if it holds something else."""
+    """Return the definitions in a blob; None for another content."""
     try:
         return _decoder.decode(data)
     except msgspec.MsgspecError:
@@ -78,7 +78,7 @@ def decode_tools(data: bytes) -> tuple[ToolSpec, ...] | None:
 def read_tools(
     definitions: ToolDefinitions | None, blobs: Callable[[str], bytes | None]
 ) -> tuple[ToolSpec, ...] | None:
-    """Return the definitions that settings name; None if none were recorded, or their blob is missing or unreadable."""
+    """Return the definitions named by settings; None if not recorded, or if the blob is missing or unreadable."""
     data = None if definitions is None else blobs(definitions.hash)
     return None if data is None else decode_tools(data)
 
@@ -86,5 +86,5 @@ def read_tools(
 def read_callable_tools(
     definitions: ToolDefinitions | None, blobs: Callable[[str], bytes | None]
 ) -> tuple[ToolSpec, ...] | None:
-    """Return the definitions of the tools that the model may call; None if they are not known."""
+    """Return the definitions of the callable tools; None if not known."""
     return () if definitions is not None and not definitions.is_callable else read_tools(definitions, blobs)

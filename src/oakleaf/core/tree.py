@@ -12,7 +12,7 @@ from msgspec import Struct
 
 
 class Leaf(Struct, frozen=True, order=True, gc=False):
-    """The position of a session in its tree. Seq 0 is before the first entry."""
+    """A session's position in the tree. Seq 0 is before the first entry."""
 
     branch: int
     seq: int
@@ -22,7 +22,7 @@ class Leaf(Struct, frozen=True, order=True, gc=False):
 
 
 class Branch(Struct, frozen=True, gc=False):
-    """A branch of the tree: its parent, and the seq at which it branched off."""
+    """A branch of the tree: the parent, and the seq of the fork."""
 
     branch: int
     session_id: str | None
@@ -67,7 +67,7 @@ def window(ranges: Iterable[Range], first: int, last: int) -> list[Range]:
 
 
 def shared_seq(a: Iterable[Range], b: Iterable[Range]) -> int:
-    """Return the seq of the last entry that two paths share; 0 if they share none."""
+    """Return the seq of the last shared entry of two paths; 0 for none."""
     shared = 0
     for part_a, part_b in zip(a, b, strict=False):
         if part_a.branch != part_b.branch:
@@ -79,7 +79,7 @@ def shared_seq(a: Iterable[Range], b: Iterable[Range]) -> int:
 
 
 def reachable_seqs(branches: Mapping[int, Branch], leaves: Iterable[Leaf]) -> dict[int, int]:
-    """Return the last seq of each branch that is reachable from `leaves`.
+    """Return the last reachable seq of each branch from `leaves`.
 
     A leaf needs its branch up to its seq, and every ancestor up to where the line branched off. Branches that are
     not in the result are unreachable.
@@ -98,7 +98,7 @@ def reachable_seqs(branches: Mapping[int, Branch], leaves: Iterable[Leaf]) -> di
 
 
 def contains_leaf(branches: Iterable[Branch], session_id: str, leaf: Leaf) -> bool:
-    """Return whether a leaf is in a session's tree, given the session's branches and their ancestors.
+    """Return whether a leaf is in a session's tree, given the branches of the session and of all ancestors.
 
     Of branches that belong to other sessions, the tree includes only what its own branches descend from.
     """
@@ -111,5 +111,5 @@ def contains_leaf(branches: Iterable[Branch], session_id: str, leaf: Leaf) -> bo
 
 
 def parse_seq(text: str) -> int | None:
-    """Return the number of an entry; None for other text, such as ², or so many digits that `int` refuses them."""
+    """Return an entry's number; None for other text, such as ², or too many digits for `int`."""
     return int(text) if text.isdecimal() and len(text) < 12 else None

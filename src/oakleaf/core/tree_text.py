@@ -43,7 +43,7 @@ def tree_lines(
     width: int = 100,
     labels: Mapping[Leaf, str] | None = None,
 ) -> Iterator[TreeLine]:
-    """Yield one line per entry; `●` marks the leaf, `├╮` a branch with its number, `⚑` a label.
+    """Yield a line per entry; `●` marks the leaf, `├╮` a branch with a number, `⚑` a label.
 
     Hidden notes have no line, unless labelled; if the leaf is one, the entry before it is marked.
     """
@@ -75,7 +75,7 @@ class _Drawing:
         return before if before in self.entries else self._owner(before)
 
     def _owner(self, point: Point) -> Point:
-        """Return the point on the branch that stores it: a branch shares its first points with its parent."""
+        """Return the point on the storing branch: a branch shares the first points with the parent."""
         branch, seq = point
         while branch in self.branches and seq <= self.branches[branch].parent_seq:
             parent = self.branches[branch].parent
@@ -96,7 +96,7 @@ class _Drawing:
         return not (isinstance(payload, Note) and payload.hidden) or Leaf(*point) in self.labels
 
     def _mark_entry(self) -> Point:
-        """Return the last drawn entry on the path, which stands for the leaf."""
+        """Return the last drawn entry on the path, in place of the leaf."""
         point = self.leaf
         while point in self.entries and not self._is_drawn(point):
             point = self._before(*point)
@@ -142,7 +142,7 @@ def _margin(depth: int) -> str:
 
 
 def describe_entry(entry: Entry) -> str:
-    """Return the content of an entry in one line."""
+    """Return an entry's content in a line."""
     match entry.payload:
         case Message() as message:
             mark = "[interrupted]" if entry.finish in (INTERRUPTED, PARTIAL) else ""
@@ -177,7 +177,7 @@ def describe_message(message: Message) -> str:
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Return the beginning of a text as one printable line."""
+    """Return the beginning of a text as a printable line."""
     return shorten(_printable(" ".join(text[: limit * 4].split())), limit)
 
 
@@ -186,14 +186,14 @@ JOINERS = "\u200c\u200d"
 
 
 def _printable(line: str) -> str:
-    """Return the line with a dot for each character that a terminal would obey or that is not seen."""
+    """Return the line with a dot for each control character or invisible character."""
     if line.isprintable():
         return line
     return "".join(c if c.isprintable() or c in JOINERS else "·" for c in line)
 
 
 def _fields(payload: Settings | Note) -> dict[str, Any]:
-    """Return the fields of a payload that are set, as JSON values."""
+    """Return a payload's set fields, as JSON values."""
     fields: dict[str, Any] = to_builtins(payload)
     return {name: value for name, value in fields.items() if value}
 

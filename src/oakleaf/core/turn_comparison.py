@@ -32,14 +32,14 @@ Aligned = tuple[TurnView | None, TurnView | None, list["Divergence"]]
 
 
 class TextSpan(Struct, frozen=True):
-    """A stretch of text that is the same on both sides, only in a, or only in b."""
+    """A stretch of text, the same on both sides, only in a, or only in b."""
 
     side: Literal["both", "a", "b"]
     text: str
 
 
 class Divergence(Struct, frozen=True):
-    """One difference between two versions of a turn."""
+    """A difference between two versions of a turn."""
 
     kind: Kind
     subject: str
@@ -60,7 +60,7 @@ class Divergence(Struct, frozen=True):
 
 
 class DiffRow(Struct, frozen=True):
-    """One turn of both sides."""
+    """A turn of both sides."""
 
     kind: Kind
     input: str
@@ -80,7 +80,7 @@ def heaviest_kind(divergences: Sequence[Divergence]) -> Kind:
 
 
 def align(a: Sequence[TurnView], b: Sequence[TurnView]) -> Iterator[Aligned]:
-    """Pair the turns of both sides by the order of their inputs; a turn without a counterpart is paired with None."""
+    """Pair the turns of both sides by the order of inputs; a turn without a counterpart is paired with None."""
     keys_a, keys_b = [message_text(turn.input) for turn in a], [message_text(turn.input) for turn in b]
     head = _count_common(keys_a, keys_b)
     tail = _count_common(keys_a[head:][::-1], keys_b[head:][::-1])
@@ -159,7 +159,7 @@ def _compare_steps(a: Step | None, b: Step | None) -> Iterator[StepDifference]:
 
 
 def _step_text(step: Step | None) -> str:
-    """Return the calls of a step, or its text if it calls nothing."""
+    """Return the calls of a step, or the text of a step without calls."""
     if step is None:
         return ""
     return calls_text(step) or message_text(step.message)
@@ -174,7 +174,7 @@ def _compare_calls(a: CallView, b: CallView, seqs: Seqs) -> Iterator[StepDiffere
 
 
 def word_diff(a: str, b: str) -> list[TextSpan]:
-    """Compare two texts word by word; whitespace belongs to the word after it."""
+    """Compare two texts word by word; whitespace belongs to the next word."""
     words_a, words_b = _split(a), _split(b)
     if max(len(words_a), len(words_b)) > MAX_WORDS:
         return [TextSpan("a", a), TextSpan("b", b)]

@@ -18,7 +18,7 @@ _sorted = msgspec.json.Encoder(order="sorted")
 
 
 class CallView(Struct, frozen=True):
-    """One call and its result, if it has one."""
+    """A call and the result, if any."""
 
     call: ToolCall
     result: ToolResult | None = None
@@ -35,7 +35,7 @@ class Step(Struct, frozen=True):
 
 
 class TurnView(Struct, frozen=True):
-    """One turn."""
+    """A turn."""
 
     turn: int
     input: Message
@@ -56,7 +56,7 @@ def read_turns(path: Sequence[Entry]) -> list[TurnView]:
 
 
 def _turn(input_message: Message, entries: Sequence[Entry]) -> TurnView:
-    """An answer that broke off and was asked for again is no step: the answer after it stands for it."""
+    """An answer that broke off is no step: the next answer takes the place."""
     steps: list[Step] = []
     is_broken_off = False
     for entry in entries:
@@ -88,7 +88,7 @@ def _with_results(step: Step, entry: Entry, message: Message) -> Step:
 
 
 def message_text(message: Message) -> str:
-    """Return the text of a message, its media by type and hash."""
+    """Return a message's text, media by type and hash."""
     pieces = []
     for part in message.parts:
         if isinstance(part, Text):
@@ -107,7 +107,7 @@ def arguments_text(call: ToolCall) -> str:
 
 
 def calls_text(step: Step | None) -> str:
-    """Return the calls of a step in one line: `look({"order":41})`; empty if there are none."""
+    """Return the calls of a step in a line: `look({"order":41})`; empty without calls."""
     calls = step.calls if step is not None else ()
     return ", ".join(f"{view.call.name}({arguments_text(view.call)})" for view in calls)
 

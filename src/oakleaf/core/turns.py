@@ -21,7 +21,7 @@ ENDED_BY_TOOL = "ended_by_tool"
 
 
 class OpenCall(Struct, frozen=True, gc=False):
-    """A tool call without its result, identified by the seq of its answer and its index there."""
+    """A tool call without a result, identified by the answer's seq and an index."""
 
     seq: int
     index: int
@@ -29,7 +29,7 @@ class OpenCall(Struct, frozen=True, gc=False):
 
 
 class Cursor(Struct, frozen=True, gc=False):
-    """Everything an append needs to know about the entry it follows."""
+    """Everything an append needs from the entry before."""
 
     seq: int = 0
     entry_id: bytes = b""
@@ -42,16 +42,16 @@ class Cursor(Struct, frozen=True, gc=False):
 
     @property
     def is_ended_by_tool(self) -> bool:
-        """Whether a tool ended the turn, and only its closing answer is missing."""
+        """Whether a tool ended the turn, and only the closing answer is missing."""
         return self.ends_turn and self.turn > 0 and not self.open_calls
 
     def with_id(self, entry_id: bytes) -> Cursor:
-        """Return the same cursor with the id of its entry."""
+        """Return the same cursor with the entry's id."""
         return Cursor(self.seq, entry_id, self.turn, self.step, self.open_calls, self.ends_turn)
 
 
 class TurnPosition(Struct, frozen=True, gc=False):
-    """The turn and step of an appended entry, and the cursor after it."""
+    """The turn and step of an appended entry, and the next cursor."""
 
     turn: int
     step: int
@@ -62,7 +62,8 @@ class TurnPosition(Struct, frozen=True, gc=False):
 def advance(
     cursor: Cursor, payload: Payload, *, seed: bool = False, finish: str | None = None
 ) -> TurnPosition:
-    """Return the position of `payload` after `cursor`; raise OpenBatch, OrphanResult or InvalidPosition if it may not follow.
+    """Return the position of `payload` after `cursor`; raise OpenBatch, OrphanResult or InvalidPosition for an
+    illegal payload.
 
     An answer that calls no tool ends the turn, unless its `finish` says that it was interrupted or paused. The last
     result ends the turn if its `finish` is `ENDED_BY_TOOL`.
@@ -142,7 +143,7 @@ class CallModel(Struct, frozen=True):
 
 
 class RunTools(Struct, frozen=True):
-    """These calls wait for results. The started ones may have run before a crash."""
+    """Calls wait for results. Started calls may have run before a crash."""
 
     calls: tuple[OpenCall, ...]
     started: frozenset[tuple[int, int]] = frozenset()
@@ -158,7 +159,7 @@ Action = CallModel | RunTools | Rest
 
 
 def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) -> Action:
-    """Return what to do at the end of this path: call the model, run these tools, or rest.
+    """Return the next action at the end of a path: call the model, run tools, or rest.
 
     A pure function of what is durable, so resuming after a crash is the same loop as running at all.
     `started` holds (seq of the answer, index) of the calls whose start was recorded.
@@ -170,7 +171,7 @@ def next_action(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) 
 
 
 def action_at_end(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()) -> Action | None:
-    """Return what to do after the last of consecutive entries; None if earlier entries are needed."""
+    """Return the next action after consecutive entries; None if earlier entries are needed."""
     cursor = cursor_from_tail(path)
     if cursor is None:
         return None
@@ -186,7 +187,7 @@ def action_at_end(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()
 
 
 def is_completed(turn: Sequence[Entry]) -> bool:
-    """Return whether a turn has its final answer: the same rule for resume, export and usage."""
+    """Return whether a turn has a final answer: the same rule for resume, export and usage."""
     messages = [entry.message for entry in turn if entry.message is not None]
     if not messages:
         return False
@@ -197,7 +198,7 @@ def is_completed(turn: Sequence[Entry]) -> bool:
 
 
 class HasTurn(Protocol):
-    """An entry, or an item of a context: it has a turn and may have a message."""
+    """An entry, or an item of a context: with a turn and perhaps a message."""
 
     @property
     def turn(self) -> int: ...
@@ -209,7 +210,7 @@ P = TypeVar("P", bound=HasTurn)
 
 
 def group_by_turn(items: Iterable[P]) -> list[list[P]]:
-    """Group what is kept or dropped together: a turn; outside of turns a single item, or a call with its results."""
+    """Group entries to keep or drop together: a turn; outside of turns an item, or a call with the results."""
     groups: list[list[P]] = []
     open_calls = 0
     for item in items:

@@ -19,18 +19,18 @@ _lock = Lock()  # two modules may prepare a type that both of theirs contain
 
 
 def prepare(type_: Any) -> None:
-    """Let msgspec build all it needs to know of a type; raises TypeError if it does not support it."""
+    """Let msgspec build all knowledge of a type; raises TypeError for an unsupported type."""
     with _lock:
         msgspec.json.Decoder(type_)
 
 
 def converter(type_: type[T]) -> Callable[[object], T]:
-    """Return a function that turns dicts, lists and scalars into this type, or raises msgspec.ValidationError."""
+    """Return a function from dicts, lists and scalars to a type; the function raises msgspec.ValidationError."""
     prepare(type_)
     return lambda value: msgspec.convert(value, type_)
 
 
 def json_decoder(type_: type[T]) -> Callable[[bytes | str], T]:
-    """Return a function that decodes JSON as this type."""
+    """Return a function that decodes JSON as a type."""
     with _lock:
         return msgspec.json.Decoder(type_).decode

@@ -25,7 +25,7 @@ K = TypeVar("K")
 
 
 class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
-    """Token counts a provider reported for one call. None: not reported."""
+    """A provider's token counts for a call. None: not reported."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -34,7 +34,7 @@ class Usage(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Price(Struct, frozen=True, gc=False):
-    """The cost of one call, in millionths of a cent."""
+    """The cost of a call, in millionths of a cent."""
 
     microcents: int
     version: str
@@ -60,7 +60,7 @@ class Call(Struct, frozen=True, gc=False):
 
     @property
     def seq(self) -> int:
-        """The entry that answers it, or after which it was made."""
+        """The entry with the call's answer, or else the entry before the call."""
         return self.after_seq if self.answer_seq is None else self.answer_seq
 
 
@@ -68,12 +68,12 @@ MAX_COUNT = 2**53  # the largest integer every JSON reader and every store handl
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Return whether every store can keep and sum this number of tokens or microcents."""
+    """Return whether every store can keep and sum a number of tokens or microcents."""
     return type(value) is int and 0 <= value <= MAX_COUNT
 
 
 def with_known_counts(call: Call) -> Call:
-    """Return the call with None for each count that is none, such as -1: a bad report never costs a paid answer."""
+    """Return the call with None for each false count, such as -1: a bad report never costs a paid answer."""
     usage, price = _known_counts(call.usage), call.price
     if price is not None and not is_count(price.microcents):
         price = None
@@ -92,7 +92,7 @@ def _known_counts(usage: Usage) -> Usage:
 
 
 def check_call(call: Call) -> None:
-    """Raise if not every store could keep and sum this row."""
+    """Raise if not every store could keep and sum the row."""
     check_call_text(call)
     for count in (*astuple(call.usage), None if call.price is None else call.price.microcents):
         if count is not None and not is_count(count):
@@ -100,7 +100,7 @@ def check_call(call: Call) -> None:
 
 
 def check_call_text(call: Call) -> None:
-    """Raise if a column of this row cannot hold its text."""
+    """Raise if a column cannot hold the row's text."""
     texts = [call.call_id, call.provider, call.model, None if call.price is None else call.price.version]
     if call.purpose != "answer" or call.bucket != "live":  # as most are: not looked at
         texts += [call.purpose, call.bucket]
@@ -124,7 +124,7 @@ class Totals(Struct, frozen=True, gc=False):
 
     @property
     def is_unknown(self) -> bool:
-        """Whether no call reported its tokens, so that the sums say nothing."""
+        """Whether no call reported tokens, so that the sums say nothing."""
         return 0 < self.calls == self.unknown_calls
 
     @property
@@ -151,7 +151,7 @@ def add(first: Totals, second: Totals) -> Totals:
 
 
 def to_microcents(dollars: float | None, microcents: int | None) -> int | None:
-    """Return a maximum cost, given in one of the two units, in microcents."""
+    """Return a maximum cost in microcents, from either of two units."""
     if dollars is None:
         return microcents
     if type(dollars) not in (int, float) or not 0 <= dollars < 1e9:
@@ -163,7 +163,7 @@ def to_microcents(dollars: float | None, microcents: int | None) -> int | None:
 
 
 def format_dollars(microcents: int) -> str:
-    """Format an amount in dollars exactly: with all its digits, and with cents at least."""
+    """Format an amount in dollars exactly: with all digits, and with cents at least."""
     digits = f"{microcents / MICROCENTS_PER_DOLLAR:,.8f}"
     whole, _, fraction = digits.partition(".")
     return f"${whole}.{fraction.rstrip('0').ljust(2, '0')}"
@@ -177,7 +177,7 @@ def format_cost(totals: Totals) -> str:
 
 
 def format_tokens(totals: Totals) -> str:
-    """Format the sums of tokens; calls that reported none are unknown, not zero."""
+    """Format the sums of tokens; calls without a report are unknown, not zero."""
     if totals.is_unknown:
         return "tokens unknown"
     counts = f"{totals.input_tokens:,} in, {totals.output_tokens:,} out"
@@ -200,7 +200,7 @@ def total(calls: Iterable[Call]) -> Totals:
 
 
 def totals_by(calls: Iterable[Call], key: Callable[[Call], K]) -> dict[K, Totals]:
-    """Return the sums of the calls that have the same key."""
+    """Return the sums of the calls with the same key."""
     groups: dict[K, list[Call]] = {}
     for call in calls:
         groups.setdefault(key(call), []).append(call)
@@ -208,12 +208,12 @@ def totals_by(calls: Iterable[Call], key: Callable[[Call], K]) -> dict[K, Totals
 
 
 def totals_by_turn(calls: Iterable[Call], entries: Iterable[Entry]) -> dict[int, Totals]:
-    """Return what the calls of each turn of these entries used."""
+    """Return the usage of each turn's calls."""
     turn_of = {entry.seq: entry.turn for entry in entries}
     return totals_by(calls, lambda call: turn_of.get(call.seq, 0))
 
 
 def calls_on_path(calls: Iterable[Call], ranges: Iterable[Range]) -> list[Call]:
-    """Return the calls of the path; a call counts where its answer is, or else where it was made."""
+    """Return the calls of the path; a call counts at the answer, or else at the entry before the call."""
     reach = {part.branch: part.last for part in ranges}
     return [call for call in calls if call.seq <= reach.get(call.branch, -1)]
