@@ -119,7 +119,7 @@ class ExitCode(IntEnum):
 
 
 class OakleafError(Exception):
-    """Base class: catch this to catch every error of Oakleaf.
+    """Base class: catch OakleafError to catch every error of Oakleaf.
 
     `problem` says what happened, `hint` what to do next in Python, `command_hint` what to do next at the command
     line or in the viewer (the same hint unless it differs). `str()` is the problem and the Python hint.
@@ -140,7 +140,7 @@ class OakleafError(Exception):
 
     @property
     def command_text(self) -> str:
-        """The problem and what to do about it at the command line."""
+        """The problem and the hint at the command line."""
         return _join(self.problem, self.command_hint)
 
 
@@ -149,7 +149,7 @@ def _join(problem: str, hint: str) -> str:
 
 
 def without_passwords(text: str) -> str:
-    """Return the text without the passwords of the URLs in it."""
+    """Return the text without passwords of URLs."""
     if "://" not in text or "@" not in text:
         return text
     first, *rest = text.split("://")
@@ -169,7 +169,7 @@ def shorten(text: str, length: int = 80) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """Return the count with its noun: `1 turn`, `2 turns`."""
+    """Return the count with a noun: `1 turn`, `2 turns`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -183,7 +183,7 @@ def list_some(names: Sequence[str], count: int = 3, length: int = 40) -> str:
 
 
 class PluginMissing(OakleafError):
-    """A plugin that is asked for by name is not installed, or lacks a package."""
+    """A plugin asked for by name is not installed, or lacks a package."""
 
     exit_code = ExitCode.USAGE
     http_status = 501
@@ -209,7 +209,7 @@ def _plugin_hint(group: str, name: str, provider: str, module: str) -> str:
 
 
 class PluginBroken(OakleafError):
-    """A plugin cannot be used: it raised while it was loaded, or it is not what its name promises."""
+    """A plugin cannot be used: loading raised an error, or the plugin breaks the promise of the name."""
 
     http_status = 500
 
@@ -226,7 +226,7 @@ class PluginBroken(OakleafError):
 
 
 class NotFound(OakleafError):
-    """No such session here, or it belongs to another tenant."""
+    """No session of the tenant has the id."""
 
     exit_code = ExitCode.USAGE
     http_status = 404
@@ -300,7 +300,7 @@ class SessionRunning(OakleafError):
 
 
 class TurnOpen(SessionRunning):
-    """An engine takes one input at a time, and the one before waits for a worker."""
+    """An engine takes a single input at a time, and the input before waits for a worker."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id, self.holder, self.lease_until = session_id, None, None
@@ -344,7 +344,7 @@ class KeyReused(OakleafError):
 
 
 def short_holder(holder: str) -> str:
-    """Return who holds a lease as people know it: host and pid, or the task of an engine."""
+    """Return a lease's holder for people: host and pid, or the task of an engine."""
     return holder.partition("#")[0].partition("/")[0]
 
 
@@ -480,7 +480,7 @@ class PageTooLarge(OakleafError):
 
 
 class InvalidOperation(OakleafError):
-    """Not allowed at this point of the log; nothing was written."""
+    """Not allowed at the present point of the log; nothing was written."""
 
 
 class OpenBatch(InvalidOperation):
@@ -568,7 +568,7 @@ class ToolsNotAllowed(InvalidOperation):
 
 
 class ToolsMissing(InvalidOperation):
-    """Raised before anything is written: the call keeps waiting for a process that has its tool."""
+    """Raised before anything is written: the call keeps waiting for a process with the tool."""
 
     http_status = 409
 
@@ -585,7 +585,7 @@ MAX_PLAN_LINES, MAX_PLAN_TEXT = 20, 200
 
 
 class ImportedCall(NamedTuple):
-    """A call that an import left open."""
+    """An open call of an import."""
 
     session_id: str
     """The session it is open in: the one that runs, or a task of it."""
@@ -595,7 +595,7 @@ class ImportedCall(NamedTuple):
 
 
 class ImportedInput(NamedTuple):
-    """An input that was queued when the session was exported."""
+    """A queued input of an exported session."""
 
     session_id: str
     text: str
@@ -622,7 +622,7 @@ class ImportNotAccepted(InvalidOperation):
 
     @property
     def lines(self) -> list[str]:
-        """The plan, a line for each call and input; long ones are shortened."""
+        """The plan, a line for each call and input; long plans are shortened."""
         import json  # late: few programs see this error
 
         sessions = [call.session_id for call in self.calls] + [queued.session_id for queued in self.inputs]
@@ -678,7 +678,7 @@ class InvalidReplay(InvalidOperation):
 
 
 class InvalidValue(OakleafError):
-    """A value that not every store could keep unchanged; nothing was written."""
+    """A value that some store could not keep unchanged; nothing was written."""
 
     exit_code = ExitCode.USAGE
 
@@ -743,7 +743,7 @@ class UnknownExportOption(InvalidValue):
 
 
 class InvalidOption(InvalidValue):
-    """An option of a model call that the provider lacks, or a value that it refuses; nothing was written or sent."""
+    """An option of a model call unknown to the provider, or a refused value; nothing was written or sent."""
 
 
 class WrongSpace(InvalidValue):
@@ -879,13 +879,13 @@ class ContextOverflow(ModelError):
         super().__init__(model, reason, hint, command_hint)
 
     def explain(self, cause: PromptTooLarge) -> ContextOverflow:
-        """Return this error with what can be done about its cause."""
+        """Return the error with the hints of the cause."""
         hints = str(cause), cause.command_text
         return ContextOverflow(self.model, self.reason, self.window, self.tokens, *hints)
 
 
 class PromptTooLarge(ContextOverflow):
-    """What no compaction can shorten, the system prompt, tool definitions and input, does not fit. Nothing was sent."""
+    """The system prompt, tool definitions and input do not fit, and no compaction can shorten them. Nothing was sent."""
 
     def __init__(self, model: str, limit: int, system: int, tools: int, newest_input: int) -> None:
         self.limit, self.system, self.tools, self.newest_input = limit, system, tools, newest_input
@@ -913,13 +913,13 @@ class TruncatedReply(ModelError):
 
 
 class ModelUnavailable(ModelError):
-    """No such model, no key, or its SDK is not installed; the hint names the variable or the extra."""
+    """No such model, no key, or the SDK is not installed; the hint names the variable or the extra."""
 
     exit_code = ExitCode.USAGE
 
 
 class ModelRefused(ModelUnavailable):
-    """A model that stored data or a request names, and that the operator did not allow. Nothing was sent or read."""
+    """A model named by stored data or a request, not allowed by the operator. Nothing was sent or read."""
 
     outcome = "was not asked"
 
@@ -947,7 +947,7 @@ class InvalidTool(OakleafError):
 
 
 class DuplicateTool(InvalidTool):
-    """Two tools of one name, at least one of a source such as an MCP server; nothing was written."""
+    """Two tools of the same name, at least one of a source such as an MCP server; nothing was written."""
 
     def __init__(self, name: str, first: str, second: str) -> None:
         self.name, self.first, self.second = name, first, second
@@ -973,7 +973,7 @@ class TurnFailed(OakleafError):
 
 
 class TurnLimit(OakleafError):
-    """A limit stopped a turn, or refused its input, which was not stored. `limit` is turns, rounds or cost."""
+    """A limit stopped a turn, or refused an input without storing the input. `limit` is turns, rounds or cost."""
 
     def __init__(
         self,
@@ -998,7 +998,7 @@ class OutOfScope(OakleafError):
 
 
 class PlatformUnsupported(OakleafError):
-    """Raised before anything is done: what makes it safe is missing on this operating system."""
+    """Raised before anything is done: the operating system lacks a safeguard."""
 
     exit_code = ExitCode.USAGE
 
@@ -1008,7 +1008,7 @@ class PlatformUnsupported(OakleafError):
 
 
 class TokenRequired(OakleafError):
-    """The server was not started: others could reach it without a token."""
+    """The server was not started: without a token others could reach the server."""
 
     exit_code = ExitCode.USAGE
 
@@ -1120,7 +1120,7 @@ class StoreReadOnly(StoreError):
 
 
 class StoreLacks(StoreError):
-    """A capability that the contract leaves to a store, and this one has not."""
+    """The store lacks an optional capability of the contract."""
 
     exit_code = ExitCode.USAGE
     http_status = 501

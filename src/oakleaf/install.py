@@ -59,12 +59,12 @@ EXTRAS_OF_NAMES = {
 
 
 def extra_of(group: str, name: str) -> str | None:
-    """Return the extra that brings a name of a group; None if no plugin of this project has the name."""
+    """Return the extra with a group's name; None if no plugin of this project has the name."""
     return EXTRAS_OF_NAMES.get(group, {}).get(name)
 
 
 def install_line(extra: str) -> str:
-    """Return the command that adds an extra: `pip install '/path/to/oakleaf[server]' '/path/to/oakleaf/plugins/server'`."""
+    """Return the command to add an extra: `pip install '/path/to/oakleaf[server]' '/path/to/oakleaf/plugins/server'`."""
     origin, names = find_origin() or CHECKOUT, PLUGINS_OF.get(extra, ())
     if origin.suffix == ".whl":
         added = [origin.with_name(origin.name.replace("oakleaf-", f"oakleaf_{name}-", 1)) for name in names]
@@ -74,7 +74,7 @@ def install_line(extra: str) -> str:
 
 
 def find_origin() -> Path | None:
-    """Return the checkout or the wheel that this Oakleaf was installed from; None if the installer wrote down neither."""
+    """Return the checkout or the wheel of the installed Oakleaf; None if the installer recorded neither."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

@@ -31,7 +31,7 @@ GROUPS = (STORES, MODELS, IMPORTERS, EXPORTS, VERBS, PAGES, TOOLS, SCORERS, TASK
 
 
 class Provider(NamedTuple):
-    """One entry point: who adds what."""
+    """An entry point: a distribution, a group, a name and a target."""
 
     group: str
     name: str
@@ -46,7 +46,7 @@ class Provider(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """Whether this project made it."""
+        """Whether the plugin is part of this project."""
         return self.distribution.partition("-")[0] == "oakleaf"
 
     def __str__(self) -> str:
@@ -59,12 +59,12 @@ def names(group: str) -> list[str]:
 
 
 def find(group: str, name: str) -> Any:
-    """Import and return what a plugin adds under this name; raise PluginMissing or PluginBroken."""
+    """Import and return the plugin of a name; raise PluginMissing or PluginBroken."""
     return load(provider_of(group, name))
 
 
 def provider_of(group: str, name: str) -> Provider:
-    """Return who adds this name. This project goes before strangers; two strangers are an error."""
+    """Return the provider of a name. This project goes before strangers; two strangers are an error."""
     found = [provider for provider in providers() if (provider.group, provider.name) == (group, name)]
     if not found:
         raise PluginMissing(group, name)
@@ -76,18 +76,18 @@ def provider_of(group: str, name: str) -> Provider:
 
 
 def load(provider: Provider) -> Any:
-    """Import and return what an entry point names, whoever else adds the same name."""
+    """Import and return an entry point's target, whatever other plugins add."""
     return _load(provider, *provider.target.split(":", 1))
 
 
 def broken(group: str, name: str, reason: str) -> PluginBroken:
-    """Return the error of a plugin that is not what its name promises, for whoever finds out."""
+    """Return the error of a plugin that breaks the promise of the name."""
     return PluginBroken(group, name, str(provider_of(group, name)), reason)
 
 
 @contextmanager
 def naming(group: str, name: str, deed: str) -> Iterator[None]:
-    """Name the plugin in whatever its code raises, but for errors of Oakleaf, which are in words already."""
+    """Name the plugin in errors of the plugin's code; errors of Oakleaf are in words already."""
     try:
         yield
     except OakleafError:
@@ -97,7 +97,7 @@ def naming(group: str, name: str, deed: str) -> Iterator[None]:
 
 
 def conflict(provider: Provider) -> PluginBroken | None:
-    """Return the error of a name that two distributions add; None if this one adds it alone or goes first."""
+    """Return the error of a name added by two distributions; None if the provider is alone or goes first."""
     try:
         first = provider_of(provider.group, provider.name)
     except PluginBroken as error:
@@ -109,7 +109,7 @@ def conflict(provider: Provider) -> PluginBroken | None:
 
 
 def summary_module(group: str, name: str) -> ModuleType | None:
-    """Import `plugin.py` of a plugin's package, which says in words what the plugin adds; None if it has none."""
+    """Import `plugin.py` of a plugin's package, with the plugin's own words; None without such a module."""
     provider = provider_of(group, name)
     module = f"{provider.module.partition('.')[0]}.plugin"
     try:
@@ -132,7 +132,7 @@ def _load(provider: Provider, module: str, attributes: str = "") -> Any:
 
 
 def _failure(provider: Provider, module: str, error: BaseException) -> OakleafError:
-    """Return what to install, mend or uninstall: who raised is one plugin, and must not stop the others."""
+    """Return the advice to install, mend or uninstall: a plugin that raises must not stop other plugins."""
     package = provider.module.partition(".")[0]
     missing = (error.name or "") if isinstance(error, ImportError) else ""
     top = missing.partition(".")[0]
