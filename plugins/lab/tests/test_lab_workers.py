@@ -344,7 +344,6 @@ class TestWorker:
         assert record.has(Judge(lab_worker.judge(), "Is it polite?").key(cell)), (
             "nothing waits for its scores"
         )
-        worker.pool.close()
         worker._store.close()
 
 

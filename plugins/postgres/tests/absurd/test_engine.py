@@ -1259,7 +1259,7 @@ class TestWorker:
         url = f"{queue.database.url}&connections={most}"
         with queue.working(agent, url=url, concurrency=slots, lease=lease):
             meeting.wait(60)
-            assert connections(queue.database) - before <= 2 * most + 1
+            assert connections(queue.database) - before <= most + 1
             wait_until(queue.is_done)
         ended = queue.database.run(
             f"select state, attempts, count(*) from absurd.t_{queue.name} group by 1, 2"

@@ -141,5 +141,4 @@ class TestWhatAClientPlanted:
             (task,) = client.claim_tasks()
             TaskDeaths(handle, queue.name, task).fail_run("killed", 0)
             deaths.use_up_attempts()
-            worker.pool.close()
             worker._store.close()

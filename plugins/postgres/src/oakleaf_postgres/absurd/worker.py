@@ -143,8 +143,7 @@ class Worker:
         """Held while polling the queue: one idle slot polls for all of them."""
         self.registration = Registration(queue, self.name, lease, concurrency, list(self.agents))
         self._store = PostgresStore(url)
-        self.address = self._store.connections.address
-        self.pool = Pool(self.address)
+        self.address, self.pool = self._store.connections.address, self._store.connections.pool
         try:
             self._store.connections.read_snapshot(self._check)
         except BaseException:
@@ -200,7 +199,6 @@ class Worker:
         )
         if not abandoned:
             await self.loop.shutdown_asyncgens()  # closes connections to vendors
-        self.pool.close()
         self._store.close()
         return len(abandoned) + len(processes)
 

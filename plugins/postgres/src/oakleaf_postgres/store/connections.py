@@ -115,7 +115,7 @@ class PostgresConnections:
             if address.is_prepared and shares_statements(connection):
                 address, connection.prepare_threshold = replace(address, is_prepared=False), None
             postgres_schema.check_schema(connection, self.url)
-        self.address, self._pool = address, Pool(address)
+        self.address, self.pool = address, Pool(address)
 
     def for_space(self, space: str) -> PostgresConnections:
         """Return the same pool for another tenant; an engine serves thousands of them with few connections."""
@@ -130,11 +130,11 @@ class PostgresConnections:
         return other
 
     def close(self) -> None:
-        self._pool.close()
+        self.pool.close()
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[Connection]:
-        with self._pool.connection(SERVER_TIMEOUT_SECONDS) as connection, noticing_loss(connection):
+        with self.pool.connection(SERVER_TIMEOUT_SECONDS) as connection, noticing_loss(connection):
             yield connection
 
     # -- one statement -----------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class PostgresConnections:
         if time.monotonic() > deadline:
             raise UnknownCommit(self.url, error.reason) from None
         self.log_loss(error)
-        self._pool.drain()
+        self.pool.drain()
         time.sleep(RECOVERY_SECONDS)
 
     def log_loss(self, error: ConnectionLost) -> None:
