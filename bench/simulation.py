@@ -19,6 +19,7 @@ from typing import Any
 import oakleaf
 from oakleaf import Message, ToolCall, assistant
 from oakleaf.models.base import Request
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.worker import Worker
@@ -73,7 +74,7 @@ def send(url: str, queue: str, times: Sequence[float], reports: Any) -> None:
             for at in own:
                 time.sleep(max(0.0, began + at - time.monotonic()))
                 late.append(time.monotonic() - began - at)
-                store.start("bench").send("look", engine="absurd", queue=queue)
+                absurd.send(store.start("bench"), "look", queue=queue)
 
         threads = [Thread(target=send_each, args=(times[n::SENDERS],)) for n in range(SENDERS)]
         for thread in threads:

@@ -41,6 +41,7 @@ from oakleaf import Message, ScriptedModel, ToolCall, assistant, tool_result, us
 from oakleaf.core.context import Context, Item
 from oakleaf.models.base import Request
 from oakleaf.wire import Answer
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.worker import Worker
@@ -216,7 +217,7 @@ def work_fat(url: str, queue: str, go: Any, *, is_safe: bool = False) -> None:
 def send_ours(database: Database, queue: str, many: int) -> None:
     with oakleaf.open(database.url) as store:
         for _ in range(many):
-            store.start("bench").send("go through it", engine="absurd", queue=queue)
+            absurd.send(store.start("bench"), "go through it", queue=queue)
 
 
 def send_fat(database: Database, queue: str, many: int) -> None:

@@ -69,14 +69,14 @@
     ├── InvalidTool                 a function that cannot be a tool
     │   └── DuplicateTool           two tools of one name
     ├── TurnLimit                   a limit stopped a turn or refused its input, which was not stored
-    ├── TurnFailed                  a task's turn got no answer; Absurd retries it
+    ├── TurnFailed                  a task's turn got no answer; the task is tried again
     └── StoreError                  the file or server itself
         ├── NotAStore               not an Oakleaf store
         ├── NewerFormat             written by a newer Oakleaf
         ├── PrereleaseFormat        written under the former name, before the first release
         ├── ServerUnreachable       no connection to the database server
         ├── MigrationNeeded         the database has no Oakleaf schema, or an older one
-        ├── PostgresRequired        an engine that needs PostgreSQL
+        ├── PostgresRequired        workers, which need PostgreSQL
         ├── UnknownCommit           the connection broke during a commit and did not come back
         ├── InvalidKey              an unusable encryption key
         ├── EncryptionUnavailable   a key, and a SQLite that cannot encrypt
@@ -300,15 +300,15 @@ class SessionRunning(OakleafError):
 
 
 class TurnOpen(SessionRunning):
-    """An engine takes a single input at a time, and the input before waits for a worker."""
+    """Workers take a single input of a session at a time, and the input before waits for a worker."""
 
     def __init__(self, session_id: str) -> None:
         self.session_id, self.holder, self.lease_until = session_id, None, None
         OakleafError.__init__(
             self,
             f"the last input of session {session_id} waits for a worker to answer it",
-            'wait for it, queue yours with session.enqueue(text, engine="absurd"), or end its turn with session.cancel()',
-            f"wait for it (oakleaf tail -f {session_id}), queue yours (oakleaf run --resume {session_id} --queue --engine absurd TEXT), "
+            "wait for it, queue yours with oakleaf_postgres.absurd.enqueue(session, text), or end its turn with session.cancel()",
+            f"wait for it (oakleaf tail -f {session_id}), queue yours (oakleaf enqueue --resume {session_id} TEXT), "
             f"or end its turn (oakleaf cancel {session_id})",
         )
 
@@ -962,13 +962,11 @@ class DuplicateTool(InvalidTool):
 class TurnFailed(OakleafError):
     """A turn has no answer. `status` is that of its run: failed, stopped, waiting, cancelled or interrupted."""
 
-    def __init__(self, session_id: str, reason: str, hint: str | None = None, status: str = "failed") -> None:
+    def __init__(self, session_id: str, reason: str, hint: str, status: str = "failed") -> None:
         self.session_id, self.reason, self.status = session_id, reason, status
         super().__init__(
             f"the turn of session {session_id} got no answer: {reason}; what is durable stays",
-            'the task is tried again while it has attempts left; after the last one call session.resume(engine="absurd")'
-            if hint is None
-            else hint,
+            hint,
         )
 
 
@@ -1080,10 +1078,10 @@ class MigrationNeeded(StoreError):
 class PostgresRequired(StoreError):
     exit_code = ExitCode.USAGE
 
-    def __init__(self, engine: str, location: str) -> None:
-        self.engine, self.location = engine, location
+    def __init__(self, location: str) -> None:
+        self.location = location
         super().__init__(
-            f"the engine {engine!r} needs PostgreSQL, and {location} is not a PostgreSQL store",
+            f"workers need PostgreSQL, and {location} is not a PostgreSQL store",
             "open postgresql://…, and copy sessions there with oakleaf copy --all --to URL",
         )
 

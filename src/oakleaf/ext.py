@@ -20,6 +20,7 @@ _HOMES = {
     "oakleaf.agent.open_turn": ["OpenTurn"],
     "oakleaf.agent.policy": ["Answers", "GoesOn", "OwnTools", "Recorded", "RunPolicy"],
     "oakleaf.agent.prompt_window": ["measure_window"],
+    "oakleaf.agent.queued_turn": ["QueuedTurn", "queue_input", "queue_open_turn", "queue_turn"],
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
     "oakleaf.agent.run": ["resolve_models"],
     "oakleaf.agent.tool_batch": ["UNKNOWN_OUTCOME", "earlier_data"],
@@ -93,6 +94,10 @@ if TYPE_CHECKING:
     from oakleaf.agent.policy import Recorded as Recorded
     from oakleaf.agent.policy import RunPolicy as RunPolicy
     from oakleaf.agent.prompt_window import measure_window as measure_window
+    from oakleaf.agent.queued_turn import QueuedTurn as QueuedTurn
+    from oakleaf.agent.queued_turn import queue_input as queue_input
+    from oakleaf.agent.queued_turn import queue_open_turn as queue_open_turn
+    from oakleaf.agent.queued_turn import queue_turn as queue_turn
     from oakleaf.agent.reader import SessionReader as SessionReader
     from oakleaf.agent.reader import StoreReader as StoreReader
     from oakleaf.agent.run import resolve_models as resolve_models

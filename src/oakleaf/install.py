@@ -45,6 +45,7 @@ EXTRAS_OF_NAMES = {
     "oakleaf.tasks": {"oakleaf-lab-cell": "lab"},
     "oakleaf.verbs": {
         "serve": "server",
+        "enqueue": "absurd",
         "worker": "absurd",
         "record": "record",
         "proxy": "record",

@@ -71,7 +71,6 @@ from oakleaf.log.request import Committed, Cut
 from oakleaf.log.turn_start import turn_about
 from oakleaf.log.verify import Problem, verify
 from oakleaf.stores.base import SessionRow, Status
-from oakleaf.stores.tasks import DEFAULT_QUEUE, EnqueuedTask, engine_of
 from oakleaf.turn.turn import Turn
 from oakleaf.wire.options import check_options
 
@@ -571,7 +570,6 @@ class Session:
 
     # -- run an agent ------------------------------------------------------------------------------
 
-    @overload
     def send(
         self,
         content: str | Message,
@@ -588,45 +586,7 @@ class Session:
         policy: Mapping[str, Any] | None = None,
         key: str | None = None,
         accept_imported: bool = False,
-        engine: Literal["local"] = "local",
-    ) -> Run: ...
-    @overload
-    def send(
-        self,
-        content: str | Message,
-        *,
-        engine: Literal["absurd"],
-        queue: str = DEFAULT_QUEUE,
-        agent: str | None = None,
-        rebind: bool = False,
-        trigger: str | Mapping[str, str] | None = None,
-        policy: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        effects: Effects | None = None,
-        one_shot: bool = False,
-        accept_imported: bool = False,
-    ) -> EnqueuedTask: ...
-    def send(
-        self,
-        content: str | Message,
-        *,
-        engine: Literal["local", "absurd"] = "local",
-        model: ModelLike | None = None,
-        tools: Tools = (),
-        options: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        effects: Effects | None = None,
-        one_shot: bool = False,
-        queue: str = DEFAULT_QUEUE,
-        agent: str | None = None,
-        rebind: bool = False,
-        trigger: str | Mapping[str, str] | None = None,
-        policy: Mapping[str, Any] | None = None,
-        key: str | None = None,
-        accept_imported: bool = False,
-    ) -> Run | EnqueuedTask:
+    ) -> Run:
         """Run one turn with our loop. Iterate over the result for its events: `async for event in session.send(…)`.
 
         `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next is called when one stays
@@ -640,9 +600,6 @@ class Session:
         `agent` names who answers: a session without an agent is bound to it, one of another agent raises `AgentBound`
         unless `rebind=True` says so. `trigger`, a name or a dict with type and id, and `policy` are recorded with the turn.
 
-        With `engine="absurd"` a worker runs the turn, on any machine; the input and its task are durable on return.
-        `agent` then names one of the worker's agents (default: the session's).
-
         Inputs that were queued elsewhere before the session was imported raise `ImportNotAccepted`, which lists them;
         `accept_imported=True` lets them run.
         """
@@ -650,26 +607,8 @@ class Session:
         about = turn_about(trigger, policy, self.log.runtime.redactor)
         if agent is not None:
             check_bound(self.log, agent, rebind=rebind)
-        if engine == "absurd":
-            if agent is not None:
-                bind(self.log, agent, rebind=rebind)
-            if accept_imported:
-                self.accept_imported()
-            return engine_of(self.log.store).send(
-                self.log,
-                content,
-                about=about,
-                queue=queue,
-                agent=agent,
-                key=key,
-                options=options,
-                limits=limits,
-                effects=effects,
-                one_shot=one_shot,
-            )
         run = self._start_run(
             content,
-            engine,
             model,
             tools,
             options,
@@ -722,37 +661,10 @@ class Session:
             )
         )
 
-    @overload
-    def enqueue(self, content: str | Message) -> int: ...
-    @overload
-    def enqueue(
-        self,
-        content: str | Message,
-        *,
-        engine: Literal["absurd"],
-        queue: str = DEFAULT_QUEUE,
-        agent: str | None = None,
-    ) -> EnqueuedTask: ...
-    def enqueue(
-        self,
-        content: str | Message,
-        *,
-        engine: Literal["local", "absurd"] = "local",
-        queue: str = DEFAULT_QUEUE,
-        agent: str | None = None,
-    ) -> int | EnqueuedTask:
-        """Store an input durably while the session is busy; its runner takes it after the current turn.
+    def enqueue(self, content: str | Message) -> int:
+        """Store an input durably while the session is busy; its runner takes it after the current turn."""
+        return self.log.enqueue(user(content) if isinstance(content, str) else content)
 
-        With `engine="absurd"` a task is created in the same transaction, so a worker will run it.
-        """
-        message = user(content) if isinstance(content, str) else content
-        if engine == "absurd":
-            if agent is not None:
-                bind(self.log, agent)
-            return engine_of(self.log.store).enqueue(self.log, message, queue=queue, agent=agent)
-        return self.log.enqueue(message)
-
-    @overload
     def resume(
         self,
         *,
@@ -765,56 +677,19 @@ class Session:
         take_over: bool = False,
         keep_partial: bool = False,
         accept_imported: bool = False,
-        engine: Literal["local"] = "local",
-    ) -> Run: ...
-    @overload
-    def resume(
-        self,
-        *,
-        engine: Literal["absurd"],
-        take_over: bool = False,
-        accept_imported: bool = False,
-        queue: str = DEFAULT_QUEUE,
-        agent: str | None = None,
-    ) -> EnqueuedTask: ...
-    def resume(
-        self,
-        *,
-        engine: Literal["local", "absurd"] = "local",
-        model: ModelLike | None = None,
-        tools: Tools = (),
-        options: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        effects: Effects | None = None,
-        rollback: bool = False,
-        take_over: bool = False,
-        keep_partial: bool = False,
-        accept_imported: bool = False,
-        queue: str = DEFAULT_QUEUE,
-        agent: str | None = None,
-    ) -> Run | EnqueuedTask:
+    ) -> Run:
         """Continue the open turn after a crash, a failure or an approval.
 
         If an answer broke off, what was shown of it becomes an interrupted answer and the model is asked again;
         `keep_partial=True` ends the turn with it. `rollback=True` rewinds an unanswered turn instead, for an interactive
         start. `take_over=True` ends the run that holds the session's lease, for one that hangs or died elsewhere: it
-        writes nothing more. With `engine="absurd"` a worker continues it, for instance after a task that failed for good.
+        writes nothing more.
 
         Calls with an effect and inputs that an import left open raise `ImportNotAccepted`, which lists them;
         `accept_imported=True` lets them run. A decision made elsewhere is asked again: `pending_approvals`.
         """
-        if engine == "absurd":
-            if take_over:
-                self._end_other_run()
-            if accept_imported:
-                self.accept_imported()
-            if agent is not None:
-                bind(self.log, agent)
-            return engine_of(self.log.store).send(self.log, None, queue=queue, agent=agent)
         # First: if it cannot start, move nothing.
-        run = self._start_run(
-            None, engine, model, tools, options, limits, effects, accept_imported=accept_imported
-        )
+        run = self._start_run(None, model, tools, options, limits, effects, accept_imported=accept_imported)
         if take_over:
             self._end_other_run()
         if rollback and self.log.cursor.turn:
@@ -856,8 +731,7 @@ class Session:
     def _start_run(
         self,
         content: str | Message | None,
-        engine: str,
-        model: ModelLike | None,
+        model: ModelLike,
         tools: Tools,
         options: Mapping[str, Any] | None,
         limits: Limits | None,
@@ -868,12 +742,6 @@ class Session:
         accept_imported: bool = False,
         about: TurnStarted = TurnStarted(0),
     ) -> Run:
-        if engine != "local":
-            raise InvalidArgument("engine", engine, '"local" or "absurd"')
-        if model is None:
-            raise InvalidOperation(
-                'a run needs a model: pass model="anthropic:claude-…", a Model, or a chain'
-            )
         from oakleaf.agent.run import start_run
 
         run = start_run(

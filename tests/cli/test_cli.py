@@ -304,7 +304,7 @@ class TestExitCodes:
     def test_what_cannot_be_done_here_is_usage(self, store_path: Path) -> None:
         for line in (
             "worker --agents x.py",
-            "migrate --engine absurd",
+            "migrate --queue q",
             "uncompact ses_case",
             "import nosuch",
         ):

@@ -295,7 +295,7 @@ with oakleaf.open("memory:") as store:
         assert replace(here, boot="another").is_gone() is None
         assert replace(here, namespace="4").is_gone() is None
         assert Process("another host", 1).is_gone() is None
-        assert Process.parse("absurd:queue:019a") is None
+        assert Process.parse("task:queue:019a") is None
 
     def test_between_namespaces_of_one_boot_the_lock_tells(self, tmp_path: Path) -> None:
         (tmp_path / "store.db").touch()

@@ -11,7 +11,14 @@ import pytest
 
 import oakleaf
 from oakleaf import plugins
-from oakleaf.errors import InvalidArgument, PluginBroken, PluginMissing, StoreError, StoreLacks
+from oakleaf.errors import (
+    InvalidArgument,
+    PluginBroken,
+    PluginMissing,
+    PostgresRequired,
+    StoreError,
+    StoreLacks,
+)
 from oakleaf.stores.address import display_url
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.stores.opening import plan_migration
@@ -126,8 +133,8 @@ def test_commands_use_a_store_of_a_stranger(site: Site) -> None:
     assert target.read_text() == "toy"
     refused = site.run(*toy, "migrate", "--yes")
     assert (refused.code, "has nothing to migrate" in refused.err) == (2, True)
-    needs = site.run(*toy, "run", "hi", "--agent", "a", "--engine", "absurd")
-    assert (needs.code, "needs PostgreSQL" in needs.err) == (2, True)
+    needs = site.run(*toy, "enqueue", "hi", "--agent", "a")
+    assert (needs.code, "need PostgreSQL" in needs.err) == (2, True)
 
 
 def test_a_store_of_a_stranger_plans_its_migration(site: Site) -> None:
@@ -201,7 +208,9 @@ def test_a_file_and_memory_read_no_entry_points(tmp_path: Path, monkeypatch: pyt
 
 def test_a_store_that_is_its_contract_only_has_no_findings_and_no_workers() -> None:
     store = MemoryStore()
-    assert (store.findings(), store.engine) == ([], None)
+    assert (store.findings(), store.queues()) == ([], [])
+    with pytest.raises(PostgresRequired):
+        store.tasks("oakleaf")
 
 
 def test_everything_but_postgresql_works_without_its_plugin(tmp_path: Path) -> None:
@@ -224,9 +233,11 @@ def test_everything_but_postgresql_works_without_its_plugin(tmp_path: Path) -> N
     assert (answered.code, "hello" in answered.out) == (0, True), answered.err
     for words in (["ls"], ["doctor"], ["migrate"], ["backup", str(tmp_path / "b.db")], ["--help"]):
         assert run(*here, *words).code == 0
-    needs = run(*here, "run", "hi", "--agent", "a", "--engine", "absurd")
-    assert (needs.code, "needs PostgreSQL" in needs.err) == (2, True)
-    for words in (["worker", "--agents", "x.py"], ["--store", "postgresql://me:hunter2@home/x", "ls"]):
+    for words in (
+        ["worker", "--agents", "x.py"],
+        ["enqueue", "hi"],
+        ["--store", "postgresql://me:hunter2@home/x", "ls"],
+    ):
         missing = run(*words)
         assert (missing.code, "install it with: pip install" in missing.err) == (2, True)
         assert "hunter2" not in missing.err

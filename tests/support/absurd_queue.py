@@ -10,6 +10,7 @@ from typing import Any
 
 import oakleaf
 from oakleaf import Session
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.worker import Worker
@@ -32,7 +33,7 @@ class AbsurdQueue:
     def send(self, text: str, **options: Any) -> Session:
         """Start a session of agent `a` and send it an input."""
         session = self.store.start("a")
-        session.send(text, engine="absurd", queue=self.name, **options)
+        absurd.send(session, text, queue=self.name, **options)
         return session
 
     @contextmanager

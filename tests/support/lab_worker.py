@@ -107,7 +107,6 @@ def run_command(url: str, queue: str) -> None:
             baseline_model=model("old", 0.1),
             model=model("new", 0.4),
             after_divergence="continue",
-            engine="absurd",
             queue=queue,
         )
         lab.run_sync(scorers=[apologises], judge=Judge(judge(), "Is it polite?"))

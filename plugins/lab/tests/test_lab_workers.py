@@ -24,7 +24,7 @@ import pytest
 import oakleaf
 from oakleaf import ScriptedModel, Store
 from oakleaf.core.context import Context
-from oakleaf.errors import InvalidArgument, PostgresRequired
+from oakleaf.errors import PostgresRequired
 from oakleaf.models.base import Request
 from oakleaf_lab import queue_runner
 from oakleaf_lab.budget import CostBudget, RunStopping
@@ -88,7 +88,7 @@ class Fleet:
         )
 
     def run(self, **how: Any) -> LabReport:
-        return self.lab(engine="absurd", queue=self.queue).run_sync(**how)
+        return self.lab(queue=self.queue).run_sync(**how)
 
     def calls(self) -> list[str]:
         return self._log.read_text().splitlines() if self._log.exists() else []
@@ -232,7 +232,7 @@ class TestCommand:
         notices: list[str] = []
 
         async def interrupt() -> None:
-            lab = fleet.lab(engine="absurd", queue=fleet.queue)
+            lab = fleet.lab(queue=fleet.queue)
             task = asyncio.create_task(lab.run(**scored(), notify=notices.append))
             await asyncio.to_thread(fleet.until, lambda: len(fleet.calls()) >= 3)
             task.cancel()
@@ -274,7 +274,7 @@ class TestWorker:
         first = fleet.start(0, 2, 0.05)
 
         async def replace_worker() -> LabReport:
-            running = asyncio.create_task(fleet.lab(engine="absurd", queue=fleet.queue).run(**scored()))
+            running = asyncio.create_task(fleet.lab(queue=fleet.queue).run(**scored()))
             await asyncio.to_thread(fleet.until, lambda: len(fleet.calls()) >= 3)
             first.terminate()
             await asyncio.to_thread(first.join, 20)
@@ -293,7 +293,7 @@ class TestWorker:
         monkeypatch.setitem(queue_runner.RETRY, "max_seconds", 0.01)
         fleet.start()
         other = ScriptedModel(answer, model="other", rates=RATES)
-        how: dict[str, Any] = {"engine": "absurd", "queue": fleet.queue}
+        how: dict[str, Any] = {"queue": fleet.queue}
         lines: list[str] = []
         report = Lab(fleet.store, "ses_case_000", baseline_model=other, **how).run_sync(notify=lines.append)
         assert (report.status, report.exit_code) == ("incomplete", 4)
@@ -322,14 +322,14 @@ class TestWorker:
         fleet.start()
         with FakeProviders() as stranger:
             name = f"openai:m@{stranger.url_for('openai').replace('127.0.0.1', '0.0.0.0')}"
-            lab = Lab(fleet.store, "ses_case_000", baseline_model=name, engine="absurd", queue=fleet.queue)
+            lab = Lab(fleet.store, "ses_case_000", baseline_model=name, queue=fleet.queue)
             report = lab.run_sync()
             assert stranger.requests == []
         assert f"{name} was not asked: its address" in (report.why or "")
         assert "OAKLEAF_SERVERS" in (report.why or "")
 
     def test_a_cell_that_ends_its_workers_is_given_up_and_named(self, fleet: Fleet) -> None:
-        lab, store = fleet.lab(engine="absurd", queue=fleet.queue), fleet.store
+        lab, store = fleet.lab(queue=fleet.queue), fleet.store
         record = LabRecord.create(store, lab.run_id, lab.plan)
         control = RunControl.create(store, lab.run_id)
         spec = JudgeSpec("judge", "Is it polite?", "judge")
@@ -349,20 +349,18 @@ class TestWorker:
 
 class TestBadInput:
     def test_what_a_worker_cannot_be_told_is_refused(self, fleet: Fleet) -> None:
-        how: dict[str, Any] = {"engine": "absurd", "queue": fleet.queue}
+        how: dict[str, Any] = {"queue": fleet.queue}
         with pytest.raises(InvalidLab, match="a function of the cell"):
             Lab(fleet.store, "agent:support", baseline_model=noisy(1), **how)
         old = lab_worker.model("old", 0.1)
         with pytest.raises(InvalidLab, match="contains a secret"):
             Lab(fleet.store, "agent:support", baseline_model=old, prompt=f"key sk-ant-{'a1' * 20}", **how)
         with pytest.raises(EngineNotInstalled, match="no queue 'nosuch'"):
-            Lab(fleet.store, "agent:support", baseline_model=old, engine="absurd", queue="nosuch")
-        with pytest.raises(InvalidArgument, match="engine"):
-            Lab(fleet.store, "agent:support", baseline_model=old, engine="celery")  # type: ignore[arg-type]
+            Lab(fleet.store, "agent:support", baseline_model=old, queue="nosuch")
 
     def test_it_needs_postgresql(self) -> None:
         with oakleaf.open("memory:") as store, pytest.raises(PostgresRequired):
-            Lab(store, "agent:support", engine="absurd")
+            Lab(store, "agent:support", queue="oakleaf")
 
 
 class TestCommandLine:
@@ -377,9 +375,9 @@ class TestCommandLine:
         command = [sys.executable, "-m", "oakleaf.cli.main", "--store", fleet.database.url, "worker"]
         options = ["--queue", fleet.queue, "--agents", str(tmp_path / "agents.py"), "--lease", "2s"]
         lab = ("lab", "run", "agent:support", "--baseline-model", f"scripted:{tmp_path}/plain.json")
-        engine = ("--engine", f"absurd:{fleet.queue}")
+        workers = ("--queue", fleet.queue)
         with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
-            done = cli(*lab, *engine, "--max-cost", "1", "--json", store=fleet.database.url)
+            done = cli(*lab, *workers, "--max-cost", "1", "--json", store=fleet.database.url)
             process.send_signal(signal.SIGTERM)
             assert process.wait(20) == 0
         assert done.code == 0, done.err
@@ -390,9 +388,8 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (("--engine", "celery"), "unknown engine 'celery'"),
-            (("--engine", "absurd", "--workers", "2"), "oakleaf worker --concurrency"),
-            (("--engine", "absurd:nosuch"), "migrate --engine absurd --queue nosuch"),
+            (("--queue", "oakleaf", "--workers", "2"), "oakleaf worker --concurrency"),
+            (("--queue", "nosuch"), "migrate --queue nosuch"),
         ],
     )
     def test_each_bad_option_says_what_to_do(
@@ -402,6 +399,6 @@ class TestCommandLine:
         assert done.code in (1, 2)
         assert words in done.err
 
-    def test_a_file_has_no_such_engine(self, tmp_path: Path) -> None:
-        done = cli("lab", "run", "agent:support", "--engine", "absurd", store=tmp_path / "s.db")
-        assert (done.code, "needs PostgreSQL" in done.err) == (2, True)
+    def test_a_file_has_no_workers(self, tmp_path: Path) -> None:
+        done = cli("lab", "run", "agent:support", "--queue", "q", store=tmp_path / "s.db")
+        assert (done.code, "need PostgreSQL" in done.err) == (2, True)

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from oakleaf import open as open_store
+from oakleaf_postgres import absurd
 from support.postgres import APP, Database, DatabaseHost
 from support.terminal import oakleaf
 
@@ -41,9 +42,9 @@ class TestMigrate:
         url = postgres.url(name, "chosen_app")
         with open_store(url) as store:
             session = store.start(title="still there")
-            assert oakleaf("migrate", "--engine", "absurd", "--yes", store=owner).code == 0
+            assert oakleaf("migrate", "--queue", "oakleaf", "--yes", store=owner).code == 0
             assert store.session(session.session_id).row.title == "still there"
-            assert session.send("hello", engine="absurd", agent="a").queue == "oakleaf"
+            assert absurd.send(session, "hello", agent="a").queue == "oakleaf"
 
     def test_who_has_no_right_is_told_so(self, postgres: DatabaseHost, migrated_database: Database) -> None:
         bare = postgres.url(postgres.create_database("rights"), APP)

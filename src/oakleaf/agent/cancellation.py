@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from oakleaf.core.facts import CancelRequested, Enqueued, StoredFact, TurnEnded, TurnLeft, TurnStarted
 from oakleaf.log.log import Log
 from oakleaf.stores.base import SessionRow
+from oakleaf.stores.tasks import TASK_HOLDER
 
 
 def is_cancel_requested(facts: Iterable[StoredFact], turn: int) -> bool:
@@ -32,7 +33,7 @@ def is_run_by_task(log: Log, row: SessionRow) -> bool:
 
     Tasks are not imported with their session.
     """
-    if (row.holder or "").startswith("absurd:"):
+    if (row.holder or "").startswith(TASK_HOLDER):
         return True
     for stored in log.facts_backwards(row.imported_facts):
         match stored.fact:

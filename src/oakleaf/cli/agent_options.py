@@ -527,6 +527,12 @@ def _selection(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return Selection(file, int(first), int(last or first))
 
 
+_max_turns_option = click.option(
+    "--max-turns",
+    metavar="N",
+    type=click.IntRange(min=0),
+    help="Limit of turns in the session. 0 is the default, 50.",
+)
 _AGENT = (
     model_option(
         "--model",
@@ -574,12 +580,7 @@ _AGENT = (
         type=click.Choice(["stop", "warn"]),
         help="At --max-cost: refuse the call, or only warn. Default: stop.",
     ),
-    click.option(
-        "--max-turns",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="Limit of turns in the session. 0 is the default, 50.",
-    ),
+    _max_turns_option,
     click.option(
         "--max-rounds",
         metavar="N",
@@ -644,3 +645,7 @@ agent_options = struct_options("options", AgentOptions, *_AGENT)
 """The options of an agent; the command receives them as `options`."""
 start_options = struct_options("options", AgentOptions, *_AGENT, *_START)
 """The options of an agent, and those of a new session: prompt, title, tags, conversation."""
+input_options = struct_options(
+    "options", AgentOptions, model_options, _max_turns_option, effects_option, *_START
+)
+"""The options of an input that a worker's agent answers, and those of a new session."""

@@ -16,15 +16,21 @@ _HOMES = {
         "agent_options",
         "command_tools",
         "default_models",
+        "input_options",
         "load_module",
         "load_tools",
     ],
     "oakleaf.cli.config": ["model_option", "model_options"],
-    "oakleaf.cli.engine_option": ["engine_option", "parse_engine", "require_engine"],
     "oakleaf.cli.json_log": ["log_format_option", "start_log"],
     "oakleaf.cli.mcp_option": ["connect_once"],
     "oakleaf.cli.option_group": ["complete_file", "option_group"],
-    "oakleaf.cli.reference": ["is_title", "required_reference", "resolve", "resolve_stored_session"],
+    "oakleaf.cli.reference": [
+        "complete",
+        "is_title",
+        "required_reference",
+        "resolve",
+        "resolve_stored_session",
+    ],
     "oakleaf.cli.rendering.error_text": ["CommandError", "needs_extra", "print_error"],
     "oakleaf.cli.rendering.output": [
         "clip",
@@ -51,6 +57,7 @@ _HOMES = {
     "oakleaf.cli.signals": ["Callbacks", "signal_handlers"],
     "oakleaf.cli.store_option": ["StoreLocation", "default_store", "pass_location"],
     "oakleaf.cli.text_argument": ["text_option"],
+    "oakleaf.cli.turn_input": ["read_input", "turn_about", "turn_options"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
@@ -60,18 +67,17 @@ if TYPE_CHECKING:
     from oakleaf.cli.agent_options import agent_options as agent_options
     from oakleaf.cli.agent_options import command_tools as command_tools
     from oakleaf.cli.agent_options import default_models as default_models
+    from oakleaf.cli.agent_options import input_options as input_options
     from oakleaf.cli.agent_options import load_module as load_module
     from oakleaf.cli.agent_options import load_tools as load_tools
     from oakleaf.cli.config import model_option as model_option
     from oakleaf.cli.config import model_options as model_options
-    from oakleaf.cli.engine_option import engine_option as engine_option
-    from oakleaf.cli.engine_option import parse_engine as parse_engine
-    from oakleaf.cli.engine_option import require_engine as require_engine
     from oakleaf.cli.json_log import log_format_option as log_format_option
     from oakleaf.cli.json_log import start_log as start_log
     from oakleaf.cli.mcp_option import connect_once as connect_once
     from oakleaf.cli.option_group import complete_file as complete_file
     from oakleaf.cli.option_group import option_group as option_group
+    from oakleaf.cli.reference import complete as complete
     from oakleaf.cli.reference import is_title as is_title
     from oakleaf.cli.reference import required_reference as required_reference
     from oakleaf.cli.reference import resolve as resolve
@@ -108,3 +114,6 @@ if TYPE_CHECKING:
     from oakleaf.cli.store_option import default_store as default_store
     from oakleaf.cli.store_option import pass_location as pass_location
     from oakleaf.cli.text_argument import text_option as text_option
+    from oakleaf.cli.turn_input import read_input as read_input
+    from oakleaf.cli.turn_input import turn_about as turn_about
+    from oakleaf.cli.turn_input import turn_options as turn_options

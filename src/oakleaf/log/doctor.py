@@ -15,6 +15,7 @@ from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
 from oakleaf.stores.base import Finding, SessionQuery, SessionRow, StoreBackend
 from oakleaf.stores.sqlite.health import file_health
+from oakleaf.stores.tasks import TASK_HOLDER
 
 __all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuck_sessions"]
 
@@ -69,16 +70,16 @@ def _running_sessions(
 
 
 def _resume_hint(row: SessionRow) -> str:
-    engine, _, _ = short_holder(row.holder or "").rpartition(":")
+    queue = short_holder(row.holder or "").rpartition(":")[0].removeprefix(TASK_HOLDER)
     if not _is_run_by_task(row):
         return f"oakleaf resume {row.session_id}, or oakleaf doctor --fix"
-    again = f"oakleaf run --engine {shlex.quote(engine)} --resume {row.session_id}"
+    again = f"oakleaf enqueue --queue {shlex.quote(queue)} --resume {row.session_id}"
     return f"nothing if workers run, one of them takes it over; {again} if its task is gone"
 
 
 def _is_run_by_task(row: SessionRow) -> bool:
-    """Whether a task of an engine holds it: where its agent is not, it cannot be resumed."""
-    return (row.holder or "").startswith("absurd:")
+    """Whether a task of a worker holds it: where its agent is not, it cannot be resumed."""
+    return (row.holder or "").startswith(TASK_HOLDER)
 
 
 def _interrupted_sessions(store: StoreBackend, count: int) -> Iterator[Finding]:

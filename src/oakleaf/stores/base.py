@@ -54,7 +54,7 @@ from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
 from oakleaf.core.usage import Call, Totals
-from oakleaf.errors import InvalidPosition, NotFound, StoreDamaged, StoreLacks
+from oakleaf.errors import InvalidPosition, NotFound, PostgresRequired, StoreDamaged, StoreLacks
 from oakleaf.stores.counts import (
     CountColumn,
     DailyUsage,
@@ -103,7 +103,7 @@ from oakleaf.stores.values import (
 )
 
 if TYPE_CHECKING:
-    from oakleaf.stores.tasks import Engine
+    from oakleaf.stores.tasks import QueueStatus, TaskQueue
 
 __all__ = [
     "ACTIVITY_STEP",
@@ -288,10 +288,14 @@ class StoreBackend(ABC):
         """Whether the process of the same machine that holds the lock has ended; None if that cannot be known."""
         return None
 
-    @property
-    def engine(self) -> Engine | None:
-        """The workers that run turns of this store's sessions, if it has any: a decision wakes its task as it commits."""
-        return None
+    def tasks(self, queue: str) -> TaskQueue:
+        """Return a queue whose tasks workers run. A commit that records a decision or a request to cancel wakes the task
+        that waits for one."""
+        raise PostgresRequired(self.url)
+
+    def queues(self) -> list[QueueStatus]:
+        """Return the state of each queue of the workers."""
+        return []
 
     def findings(self) -> list[Finding]:
         """Return what is right and wrong with the store itself, besides its sessions, for `oakleaf doctor`."""

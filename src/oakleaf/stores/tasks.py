@@ -14,22 +14,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from msgspec import Struct
 
-from oakleaf.core.facts import TurnStarted
-from oakleaf.errors import PostgresRequired
-
 if TYPE_CHECKING:
-    from oakleaf.agent.limits import Limits
     from oakleaf.agent.tools.tool import Tool
-    from oakleaf.core.entries import Effects
-    from oakleaf.core.messages import Message
-    from oakleaf.log.log import Log
     from oakleaf.models.base import Model
     from oakleaf.store import Store
-    from oakleaf.stores.base import StoreBackend
 
 T = TypeVar("T")
 DEFAULT_QUEUE = "oakleaf"
 """Oakleaf's own: a worker that claims a task of another program puts it off by 15 to 30 seconds."""
+TASK_HOLDER = "task:"
+"""The beginning of a session's holder that is a task of a worker: `task:QUEUE:ID`."""
 
 
 class TaskState(Struct, frozen=True):
@@ -91,58 +85,14 @@ class QueueStatus(Struct, frozen=True):
     hint: str | None
 
 
-class Engine(Protocol):
-    """Workers beside a store: they run the turns of its sessions, and other tasks. `StoreBackend.engine` has it.
-
-    A commit that records a decision or a request to cancel wakes the task that waits for one.
-    """
-
-    def send(
-        self,
-        log: Log,
-        content: str | Message | None,
-        *,
-        queue: str,
-        agent: str | None,
-        key: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        effects: Effects | None = None,
-        one_shot: bool = False,
-        about: TurnStarted = TurnStarted(0),
-    ) -> EnqueuedTask:
-        """Write the input and its task in one transaction. Without content: a task for the open turn."""
-
-    def enqueue(self, log: Log, message: Message, *, queue: str, agent: str | None) -> EnqueuedTask:
-        """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
-
-    def tasks(self, queue: str) -> TaskQueue:
-        """Return a queue for other tasks; raise EngineNotInstalled if there is none of that name."""
-
-    def queues(self) -> list[QueueStatus]:
-        """Return how each queue is; none if the engine is not installed in the store."""
-
-
-def engine_of(store: StoreBackend) -> Engine:
-    """Return the workers of a store; raise PostgresRequired if it has none."""
-    if store.engine is None:
-        raise PostgresRequired("absurd", store.url)
-    return store.engine
-
-
-def has_workers(store: Store) -> bool:
-    """Return whether workers can run turns and tasks of this store."""
-    return store.backend.engine is not None
-
-
 def task_queue(store: Store, queue: str) -> TaskQueue:
     """Return a queue of the store for tasks; raise PostgresRequired if the store has no queues."""
-    return engine_of(store.backend).tasks(queue)
+    return store.backend.tasks(queue)
 
 
 def queue_statuses(store: Store) -> list[QueueStatus]:
-    """Return how the queues of a store are; none if it has no workers."""
-    return [] if store.backend.engine is None else store.backend.engine.queues()
+    """Return the state of each queue of a store; none if the store has no workers."""
+    return store.backend.queues()
 
 
 class TaskAgent(Protocol):

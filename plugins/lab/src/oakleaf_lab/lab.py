@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, Literal, TypeGuard, cast, get_args
+from typing import Any, TypeGuard, cast, get_args
 
 import msgspec
 from msgspec import Struct
@@ -37,7 +37,7 @@ from oakleaf.ext import (
 )
 from oakleaf.models.base import Model, ModelLike, model_name
 from oakleaf.stores.base import SessionRow
-from oakleaf.stores.tasks import DEFAULT_QUEUE, TaskQueue, task_queue
+from oakleaf.stores.tasks import task_queue
 from oakleaf_lab.budget import CostBudget
 from oakleaf_lab.cell import CellSetup
 from oakleaf_lab.cell_work import CellWork
@@ -88,8 +88,8 @@ class Lab:
 
     It replays a cohort of sessions with the recorded setup and with a changed one, and compares. `cohort` are search
     queries, session ids or names of saved cohorts. Nothing runs before `run()`. If the same lab was interrupted it
-    continues; if it is complete its report is returned, unless `again`. With `engine="absurd"` the workers of a queue
-    replay it. See docs/lab.md.
+    continues; if it is complete its report is returned, unless `again`. The workers of a `queue`, if one is named, replay it. See
+    docs/lab.md.
     """
 
     def __init__(
@@ -110,14 +110,13 @@ class Lab:
         sample: int | None = None,
         seed: int = 0,
         again: bool = False,
-        engine: Literal["local", "absurd"] = "local",
-        queue: str = DEFAULT_QUEUE,
+        queue: str | None = None,
     ) -> None:
         self._store = store
         self._tools, self._baseline_tools = _tools(tools), _tools(baseline_tools)
         self._model, self._baseline_model, self._again = model, baseline_model, again
         self._models: dict[str, Model] = {}
-        self._queue = _queue(store, engine, queue)
+        self._queue = None if queue is None else task_queue(store, queue)
         change = CandidateChange(
             model=_name(model),
             prompt=prompt,
@@ -360,7 +359,7 @@ class Lab:
             if model is not None and not isinstance(model, str) and is_model_of_cell(model):
                 raise InvalidLab(
                     f"{_name(model)} is a function of the cell, which only this process has",
-                    "pass a model that an agent of the workers has, or run it with engine='local'",
+                    "pass a model that an agent of the workers has, or run it without queue=",
                 )
         self._check_readable(self._experiment, "the experiment")
 
@@ -369,8 +368,8 @@ class Lab:
         if read_store(self._store).redactor.redact_json(data) != data:
             raise InvalidLab(
                 f"{subject} contains a secret, which is not stored, so a worker cannot read it",
-                "take it out, or run it with engine='local'",
-                "take it out, or run it without --engine",
+                "take it out, or run it without queue=",
+                "take it out, or run it without --queue",
             )
 
     def _cost_so_far(self, record: LabRecord) -> tuple[int, int]:
@@ -430,15 +429,6 @@ class Lab:
         if isinstance(model, str):  # one object for all cells, so that they share its connections
             return self._models[model]
         return model(cell) if is_model_of_cell(model) else cast("ModelLike", model)
-
-
-def _queue(store: Store, engine: str, queue: str) -> TaskQueue | None:
-    """Return the queue whose workers run the cells; None if this process does."""
-    if engine == "local":
-        return None
-    if engine != "absurd":
-        raise InvalidArgument("engine", engine, '"local" or "absurd"')
-    return task_queue(store, queue)
 
 
 def _judge_usage(source: CohortSession) -> Usage:

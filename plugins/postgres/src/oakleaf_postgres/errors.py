@@ -8,13 +8,16 @@ from contextlib import contextmanager
 from oakleaf.errors import ExitCode, OakleafError, StoreError, list_some
 from oakleaf.install import install_line
 
+TRIED_AGAIN = "the task is tried again while it has attempts left; after the last one call oakleaf_postgres.absurd.resume(session)"
+"""The hint of an error that fails a task."""
+
 
 class EngineNotInstalled(StoreError):
     def __init__(self, location: str, queue: str, reason: str) -> None:
         self.location, self.queue, self.reason = location, queue, reason
         super().__init__(
             f"{location} {reason}",
-            f"run oakleaf --store URL migrate --engine absurd --queue {queue}, once, as the role that owns the schema",
+            f"run oakleaf --store URL migrate --queue {queue}, once, as the role that owns the schema",
         )
 
 
@@ -59,7 +62,7 @@ class PoisonTask(OakleafError):
         super().__init__(
             f"task {task_id} of session {session_id} was given up: {deaths} processes died in the same step"
             f" (the last one: {last or 'unknown'}); what is durable stays",
-            f"fix what its step runs, then oakleaf run --engine absurd:{queue} --resume {session_id}",
+            f"fix what its step runs, then oakleaf enqueue --queue {queue} --resume {session_id}",
         )
 
 

@@ -25,7 +25,7 @@ def display_url(url: str) -> str:
 
 
 def plan_migration(url: str, options: Mapping[str, str]) -> Migration:
-    """Plan to create or upgrade our schema and, with an engine, Absurd's after it."""
+    """Plan to create or upgrade our schema and, with a queue, Absurd's after it."""
     where, service, client = display_url(url), options.get("service_role"), options.get("client_role")
     role = service or "oakleaf_service (or the service role it has)"
     public = client or "oakleaf_client (or the client role it has)"
@@ -33,11 +33,11 @@ def plan_migration(url: str, options: Mapping[str, str]) -> Migration:
         f"{where}: create or upgrade the schema oakleaf, and the roles {role} and {public} if they are missing; "
         "what else these roles and everybody may do with it is revoked"
     ]
-    if "engine" not in options:
+    queue = options.get("queue")
+    if queue is None:
         return Migration(plan, lambda: _migrate(url, service, client))
     with needs_absurd():
         from oakleaf_postgres.absurd.schema import install
-    queue = options["queue"]
     plan.append(f"{where}: install the schema absurd and the queue {queue!r}, and grant them to {role}")
 
     def run() -> MigrationResult:

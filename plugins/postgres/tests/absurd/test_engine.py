@@ -44,6 +44,7 @@ from oakleaf.models.base import Request
 from oakleaf.models.prices import Rates
 from oakleaf.stores.tasks import task_queue
 from oakleaf.testing.stores.writer import read_everything
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd import turn_task
 from oakleaf_postgres.absurd import worker as absurd_worker
@@ -172,7 +173,7 @@ def by_step(*lines: Any) -> ScriptedModel:
 class TestSending:
     def test_an_input_and_its_task_are_one_transaction(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("a")
-        run = session.send("hello", engine="absurd", queue=queue.name)
+        run = absurd.send(session, "hello", queue=queue.name)
         assert (session.leaf.seq, run.seq) == (1, 1)
         params = queue.database.run(f"select task_name, params from absurd.t_{queue.name}")
         payload = {"session": session.session_id, "space": "default", "agent": "a"}
@@ -183,7 +184,7 @@ class TestSending:
         )
         other = queue.store.start("a")
         with pytest.raises(errors.StoreError):
-            other.send("hello", engine="absurd", queue=queue.name)
+            absurd.send(other, "hello", queue=queue.name)
         assert queue.store.session(other.session_id).path() == []
         assert len(other.journal()) == 1
         assert queue.database.run(f"select count(*) from absurd.t_{queue.name}") == [(1,)]
@@ -193,7 +194,7 @@ class TestSending:
 
         def send() -> Any:
             session = queue.store.start("a", session_id="ses_stable")
-            return session.send("hello", engine="absurd", queue=queue.name, key="mail-1")
+            return absurd.send(session, "hello", queue=queue.name, key="mail-1")
 
         def everything() -> Any:
             return read_everything(queue.store.backend, "ses_stable"), queue.store.session("ses_stable").row
@@ -213,7 +214,7 @@ class TestSending:
         assert session.row.status == "idle"
         assert queue.task()[0] == "completed"
         with pytest.raises(errors.KeyReused):
-            session.send("another", engine="absurd", queue=queue.name, key="mail-1")
+            absurd.send(session, "another", queue=queue.name, key="mail-1")
         again = session.send_sync("hello", model=by_step("not asked"), key="mail-1")
         assert (again.text, again.status) == ("Hello yourself.", "completed")
         assert everything() == before, "by the other engine"
@@ -225,12 +226,12 @@ class TestSending:
         session.enqueue("first")
         for _ in range(2):
             with pytest.raises(errors.InputsQueued):
-                session.send("hello", engine="absurd", queue=queue.name, key="mail-1")
+                absurd.send(session, "hello", queue=queue.name, key="mail-1")
         assert len(queue.store.backend.inbox(session.session_id)) == 1
-        session.send("second", engine="absurd", queue=queue.name)
+        absurd.send(session, "second", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes.", "Yes."))):
             wait_until(lambda: len(queue.store.session(session.session_id).transcript()) == 4)
-        session.send("hello", engine="absurd", queue=queue.name, key="mail-1")
+        absurd.send(session, "hello", queue=queue.name, key="mail-1")
         texts = [entry.message.text for entry in queue.store.session(session.session_id).transcript()]
         assert texts == ["first", "Yes.", "second", "Yes.", "hello"]
 
@@ -238,12 +239,10 @@ class TestSending:
         self, queue: AbsurdQueue
     ) -> None:
         session = queue.store.start("a")
-        run = session.send("hello", engine="absurd", queue=queue.name, key="mail-1")
+        run = absurd.send(session, "hello", queue=queue.name, key="mail-1")
         queue.database.run(f"update absurd.t_{queue.name} set state = 'failed'")
         queue.database.run(f"update absurd.r_{queue.name} set state = 'failed'")
-        again = queue.store.session(session.session_id).send(
-            "hello", engine="absurd", queue=queue.name, key="mail-1"
-        )
+        again = absurd.send(queue.store.session(session.session_id), "hello", queue=queue.name, key="mail-1")
         assert again.task_id != run.task_id
         with queue.working(Agent("a", by_step("Hello yourself."))):
             wait_until(answered(session, "Hello yourself."))
@@ -253,7 +252,7 @@ class TestSending:
     def test_a_turn_tells_what_it_was_sent_with_and_who_took_it_up(self, queue: AbsurdQueue) -> None:
         about = {"model": "large", "context_window": 200_000, "policy": {"tone": "kind"}}
         session = queue.store.start("a", **about, tool_names=["look"], trigger_type="mail", trigger_id="m-1")
-        session.send("hello", engine="absurd", queue=queue.name)
+        absurd.send(session, "hello", queue=queue.name)
         model = by_step("Yes.")
         with queue.working(Agent("a", model, tools=[look, pay], limits=Limits(max_messages=9))):
             wait_until(answered(session, "Yes."))
@@ -272,7 +271,7 @@ class TestSending:
         session = queue.store.start("a")
         for n in range(3):
             session.append([oakleaf.user(f"q{n}"), oakleaf.assistant("a")])
-        session.send("hello", engine="absurd", queue=queue.name, limits=Limits(max_messages=5))
+        absurd.send(session, "hello", queue=queue.name, limits=Limits(max_messages=5))
         model = by_step("Yes.")
         with queue.working(Agent("a", model, limits=Limits(max_messages=3))):
             wait_until(answered(session, "Yes."))
@@ -286,14 +285,14 @@ class TestSending:
         model = ScriptedModel(["one", "two"])
         session = queue.store.start("a")
         with pytest.raises(errors.InvalidOption, match="no provider has an option 'temprature'"):
-            session.send("q", engine="absurd", queue=queue.name, options={"temprature": 0})
+            absurd.send(session, "q", queue=queue.name, options={"temprature": 0})
         assert session.path() == []
         with pytest.raises(errors.InvalidOption, match="scripted has no option 'thinking'"):
             Worker(queue.database.url, [Agent("a", model, options={"thinking": {}})], queue=queue.name)
-        session.send("q", engine="absurd", queue=queue.name, options={"temperature": 0})
+        absurd.send(session, "q", queue=queue.name, options={"temperature": 0})
         with queue.working(Agent("a", model, options={"temperature": 1, "seed": 7})):
             wait_until(answered(session, "one"))
-            session.send("r", engine="absurd", queue=queue.name)
+            absurd.send(session, "r", queue=queue.name)
             wait_until(answered(session, "two"))
         options = [request.context.settings.options for request in model.requests]
         assert options == [{"temperature": 0, "seed": 7}] * 2
@@ -301,7 +300,7 @@ class TestSending:
         assert settings == [{"temperature": 0}, {"seed": 7}]
         session.log.enqueue(user("queued"))
         with pytest.raises(errors.InputsQueued):
-            session.send("s", engine="absurd", queue=queue.name, options={"temperature": 1})
+            absurd.send(session, "s", queue=queue.name, options={"temperature": 1})
         kinds = ("turn_started", "turn_resumed")
         facts = [fact.data.get("options") for fact in session.journal() if fact.kind in kinds]
         assert facts == [{"temperature": 0}, *[{"temperature": 0, "seed": 7}] * 3]
@@ -314,7 +313,7 @@ class TestSending:
             provider = "openai"
 
         session, model = queue.store.start("a"), Responses(["one"])
-        session.send("q", engine="absurd", queue=queue.name, options={"seed": 7})
+        absurd.send(session, "q", queue=queue.name, options={"seed": 7})
         with queue.working(Agent("a", model)):
             wait_until(lambda: session.row.status == "failed")
         assert "openai has no option 'seed'" in (session.row.error or "")
@@ -330,21 +329,18 @@ class TestSending:
             assert session.row.status == "completed"
             assert session.row.completed_at is not None
             assert queue.task()[2] == {"stop_reason": "completed", "to_message_number": 5}
-            session.send("look again", engine="absurd", queue=queue.name)
+            absurd.send(session, "look again", queue=queue.name)
             wait_until(lambda: answered(session, "Seen.")() and session.leaf.seq == 9)
         assert (session.row.status, session.row.completed_at) == ("idle", None)
 
     def test_one_input_at_a_time_and_the_next_one_is_queued_with_a_task(self, queue: AbsurdQueue) -> None:
         session = queue.send("one")
         with pytest.raises(
-            errors.TurnOpen, match=r"waits for a worker.*enqueue\(text, engine=.absurd.\)"
+            errors.TurnOpen, match=r"waits for a worker.*absurd\.enqueue\(session, text\)"
         ) as refused:
-            session.send("two", engine="absurd", queue=queue.name)
-        assert (
-            f"oakleaf run --resume {session.session_id} --queue --engine absurd TEXT"
-            in refused.value.command_text
-        )
-        session.enqueue("two", engine="absurd", queue=queue.name)
+            absurd.send(session, "two", queue=queue.name)
+        assert f"oakleaf enqueue --resume {session.session_id} TEXT" in refused.value.command_text
+        absurd.enqueue(session, "two", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."))):
             wait_until(queue.is_done)
         texts = [
@@ -354,8 +350,8 @@ class TestSending:
 
     def test_what_was_queued_before_an_input_is_sent_runs_before_it(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("a")
-        session.enqueue("one", engine="absurd", queue=queue.name)
-        session.send("two", engine="absurd", queue=queue.name)
+        absurd.enqueue(session, "one", queue=queue.name)
+        absurd.send(session, "two", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."))):
             wait_until(queue.is_done)
         texts = [
@@ -367,7 +363,7 @@ class TestSending:
         self, queue: AbsurdQueue
     ) -> None:
         session = queue.store.start("a")
-        session.enqueue("hello?", engine="absurd", queue=queue.name)
+        absurd.enqueue(session, "hello?", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."))):
             wait_until(answered(session, "Yes."))
 
@@ -375,7 +371,7 @@ class TestSending:
         session = queue.store.start("a")
         session.append([user("hi"), assistant("ho")])
         with pytest.raises(errors.TurnLimit, match="its 1 turn"):
-            session.send("more", engine="absurd", queue=queue.name, limits=Limits(turns=1))
+            absurd.send(session, "more", queue=queue.name, limits=Limits(turns=1))
         assert session.row.leaf.seq == 2
 
     @pytest.mark.parametrize("who", ["the agent", "the session", "the sender"])
@@ -388,13 +384,13 @@ class TestSending:
         before = [entry.entry_id for entry in session.path()]
         with queue.working(agent):
             if who == "the agent":
-                session.send("more", engine="absurd", queue=queue.name)
+                absurd.send(session, "more", queue=queue.name)
             else:
                 limits = Limits(turns=1) if who == "the sender" else None
                 with pytest.raises(errors.TurnLimit, match="its 1 turn"):
-                    session.send("more", engine="absurd", queue=queue.name, limits=limits)
+                    absurd.send(session, "more", queue=queue.name, limits=limits)
             if who != "the sender":
-                session.enqueue("and more", engine="absurd", queue=queue.name)
+                absurd.enqueue(session, "and more", queue=queue.name)
             wait_until(queue.is_done)
         session.refresh()
         assert [entry.entry_id for entry in session.path()] == before
@@ -408,7 +404,7 @@ class TestSending:
     def test_a_limit_of_the_agent_above_the_default_is_the_limit(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("a")
         session.append([message for n in range(50) for message in (user(str(n)), assistant("a"))])
-        session.send("more", engine="absurd", queue=queue.name)
+        absurd.send(session, "more", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."), limits=Limits(turns=500))):
             wait_until(answered(session, "Yes."))
 
@@ -416,8 +412,8 @@ class TestSending:
         model, dear = by_step(looking(1), looking(2), "Seen."), by_step("never")
         dear.rates = Rates(1_000, 1_000)
         rounds, cost = queue.store.start("a"), queue.store.start("dear")
-        rounds.send("look", engine="absurd", queue=queue.name, limits=Limits(rounds=1))
-        cost.send("look", engine="absurd", queue=queue.name, limits=Limits(max_cost_microcents=0))
+        absurd.send(rounds, "look", queue=queue.name, limits=Limits(rounds=1))
+        absurd.send(cost, "look", queue=queue.name, limits=Limits(max_cost_microcents=0))
         with queue.working(Agent("a", model, tools=[look]), Agent("dear", dear)):
             wait_until(queue.is_done)
         rounds.refresh()
@@ -471,7 +467,7 @@ class TestSending:
     def test_a_session_of_an_owner_is_run_as_that_owners(self, queue: AbsurdQueue) -> None:
         with oakleaf.open(queue.database.url, space="acme", owner="ann") as store:
             session = store.start("a")
-            session.send("hello", engine="absurd", queue=queue.name)
+            absurd.send(session, "hello", queue=queue.name)
             with queue.working(Agent("a", by_step("Yes."))):
                 wait_until(answered(session, "Yes."))
             assert session.row.owner == "ann"
@@ -498,7 +494,7 @@ class TestSteps:
                 session.send_sync("read", model=model, tools=[read])
                 session.resume_sync(model=model, tools=[read])
             else:
-                session.send("read", engine="absurd", queue=queue.name)
+                absurd.send(session, "read", queue=queue.name)
                 with queue.working(Agent("a", model, [read])):
                     wait_until(answered(session, "Read."))
             # A worker knows its tools only after the input, so their definitions follow it.
@@ -532,7 +528,7 @@ class TestSteps:
 
     def test_a_checkpoint_holds_four_figures_that_follow_from_the_log(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("a", [system("Look.")])
-        session.send("look around", engine="absurd", queue=queue.name)
+        absurd.send(session, "look around", queue=queue.name)
         with queue.working(Agent("a", by_step(looking(1, 2, 3), looking(4), "Seen."), [look])):
             wait_until(answered(session, "Seen."))
         states = queue.checkpoints()
@@ -618,7 +614,7 @@ class TestSteps:
             agent, url = Agent("a", model, [look]), wire.url(queue.database.name, APP)
             with queue.working(agent, url=url, concurrency=1, lease=600):
                 before = wire.request_count
-                session.send("look", engine="absurd", queue=queue.name)
+                absurd.send(session, "look", queue=queue.name)
                 wait_until(answered(session, "Seen."))
                 statements.append(wire.request_count - before)
         wire.close()
@@ -644,7 +640,7 @@ class TestSteps:
             elsewhere()
             return [looking(1), "Seen."][answers_so_far(request)]
 
-        session.send("look", engine="absurd", queue=queue.name)
+        absurd.send(session, "look", queue=queue.name)
         with queue.working(Agent("a", ScriptedModel(answer), [look])):
             wait_until(answered(session, "Seen."))
             wait_until(queue.is_done)
@@ -738,9 +734,7 @@ class TestApproval:
             wait_until(answered(session, "Charged."))
             wait_until(queue.is_done)
             fork = session.fork(at=0)
-            fork.send(
-                "charge", engine="absurd", queue=queue.name, effects=effects if given_by == "sender" else None
-            )
+            absurd.send(fork, "charge", queue=queue.name, effects=effects if given_by == "sender" else None)
             if effects is None:
                 wait_until(lambda: bool(fork.pending_approvals()) and fork.row.status == "waiting")
                 (approval,) = fork.pending_approvals()
@@ -857,7 +851,7 @@ class TestApproval:
         paying = assistant("Paying.", *(ToolCall(f"p{n}", "pay", {"n": n}) for n in range(4)))
         sessions = [queue.store.start("a") for _ in range(6)]
         for session in sessions:
-            session.send("pay", engine="absurd", queue=queue.name)
+            absurd.send(session, "pay", queue=queue.name)
         with queue.working(Agent("a", by_step(paying, "Paid."), [pay]), concurrency=3):
             waiting, end = set(sessions), time.monotonic() + 120
             while waiting:
@@ -899,13 +893,13 @@ class TestImports:
 
     def test_a_worker_does_not_run_an_input_that_was_queued_elsewhere(self, queue: AbsurdQueue) -> None:
         session = self.taken_in(queue, lambda session: session.enqueue("pay everybody"))
-        session.enqueue("mine", engine="absurd", queue=queue.name)
+        absurd.enqueue(session, "mine", queue=queue.name)
         with queue.working(Agent("a", ScriptedModel(["fine", "thanks"]))):
             wait_until(lambda: session.row.status == "failed")
             assert "accept_imported" in (session.row.error or "")
             assert session.path() == []
             session.accept_imported()
-            session.resume(engine="absurd", queue=queue.name)
+            absurd.resume(session, queue=queue.name)
             wait_until(answered(session, "thanks"))
         assert [entry.message.text for entry in session.transcript()][::2] == ["pay everybody", "mine"]
 
@@ -913,11 +907,8 @@ class TestImports:
         paying = [user("q"), assistant(ToolCall("p", "pay", {"n": 1}))]
         session = self.taken_in(queue, lambda session: session.append(paying))
         with pytest.raises(errors.ImportNotAccepted, match="call pay"):
-            session.resume(engine="absurd", queue=queue.name)
-        assert (
-            session.resume(engine="absurd", queue=queue.name, accept_imported=True).session_id
-            == session.session_id
-        )
+            absurd.resume(session, queue=queue.name)
+        assert absurd.resume(session, queue=queue.name, accept_imported=True).session_id == session.session_id
 
 
 class TestPartialAnswer:
@@ -927,7 +918,7 @@ class TestPartialAnswer:
         session = queue.store.start("a")
         half = ScriptedModel([Broken("half a word ")])
         session.send_sync("q", model=half, limits=Limits(tries=1))
-        session.resume(engine="absurd", queue=queue.name)
+        absurd.resume(session, queue=queue.name)
         model = by_step("Whole.")
         with queue.working(Agent("a", model)):
             wait_until(answered(session, "Whole."))
@@ -951,7 +942,7 @@ class TestCancel:
             wait_until(queue.is_done, 10)
             assert session.row.status == "cancelled"
             session.refresh()
-            session.send("again", engine="absurd", queue=queue.name)
+            absurd.send(session, "again", queue=queue.name)
             wait_until(answered(session, "Yes."))
         ends = [entry.finish for entry in session.path() if entry.role == "assistant"]
         assert ends == ["cancelled", "stop"]
@@ -1002,7 +993,7 @@ class TestCancel:
     def test_a_turn_that_was_sent_on_after_its_cancel_goes_on(self, queue: AbsurdQueue) -> None:
         session = queue.send("hello")
         session.cancel()
-        session.resume(engine="absurd", queue=queue.name)
+        absurd.resume(session, queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."))):
             wait_until(answered(session, "Yes."))
 
@@ -1217,7 +1208,7 @@ class TestWorker:
         slow = queue.store.start("slow")
         quick = [queue.store.start("quick") for _ in range(5)]
         for session in (slow, *quick):
-            session.send("hello", engine="absurd", queue=queue.name)
+            absurd.send(session, "hello", queue=queue.name)
         waiting = by_step(assistant("Wait.", ToolCall("w", "wait", {})), "At last.")
         agents = (Agent("slow", waiting, [wait]), Agent("quick", by_step("Yes.")))
         with queue.working(*agents, concurrency=2):
@@ -1230,7 +1221,7 @@ class TestWorker:
 
     def test_an_agent_may_have_a_source_of_tools(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("reader")
-        session.send("hello", engine="absurd", queue=queue.name)
+        absurd.send(session, "hello", queue=queue.name)
         model = by_step(assistant("Wait.", ToolCall("w", "look", {"place": "the cellar"})), "Read.")
         with queue.working(Agent("reader", model, [Shop()])):
             wait_until(answered(session, "Read."))
@@ -1432,7 +1423,7 @@ class TestWorker:
         self, queue: AbsurdQueue
     ) -> None:
         session = queue.store.start("stranger")
-        session.send("hello", engine="absurd", queue=queue.name)
+        absurd.send(session, "hello", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."))):
             wait_until(lambda: session.row.status == "failed")
         assert "has no agent 'stranger'" in (session.row.error or "")
@@ -1445,7 +1436,7 @@ class TestWorker:
     ) -> None:
         """It marked the session failed at each of its attempts, whatever had become of the turn."""
         session = queue.store.start("stranger")
-        session.send("hello", engine="absurd", queue=queue.name)
+        absurd.send(session, "hello", queue=queue.name)
         with queue.working(Agent("a", by_step("Yes."))):
             wait_until(lambda: queue.task()[1] >= 3)  # the second attempt has failed
             assert failures(session) == 1, "the same failure is recorded once"
@@ -1481,9 +1472,9 @@ class TestWorker:
         agent = Agent("a", ScriptedModel(lambda request: "Yes."))
         session = queue.store.start("a")
         if how != "queued":
-            session.send("first", engine="absurd", queue=queue.name)
+            absurd.send(session, "first", queue=queue.name)
         if how != "sent":
-            session.enqueue("hello", engine="absurd", queue=queue.name)
+            absurd.enqueue(session, "hello", queue=queue.name)
         queue.store.delete(session.session_id)
         sleeping = f"select 1 from absurd.r_{queue.name} where state = 'sleeping'"
         with queue.working(agent):
@@ -1511,14 +1502,14 @@ class TestWorker:
 
     def test_a_cancelled_task_writes_nothing_more(self, queue: AbsurdQueue) -> None:
         session = queue.store.start("a")
-        run = session.send("hello", engine="absurd", queue=queue.name)
+        run = absurd.send(session, "hello", queue=queue.name)
         with queue.working(Agent("a", ScriptedModel([Slow(3.0, "Late.")])), lease=1):
             wait_until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))
             queue.database.run(f"select absurd.cancel_task('{queue.name}', '{run.task_id}')")
             wait_until(lambda: queue.task()[0] != "running")
             time.sleep(0.6)
         assert session.refresh().leaf.seq == 1
-        resumed = session.resume(engine="absurd", queue=queue.name)
+        resumed = absurd.resume(session, queue=queue.name)
         assert resumed.task_id != run.task_id
 
     def test_an_agent_with_a_workspace_has_its_tools_for_each_session(
@@ -1531,7 +1522,7 @@ class TestWorker:
         agent = Agent("a", by_step(reading, "Lost."), [look], workspace=here, commands=("ls",), env=("TZ",))
         sessions = [queue.store.start("a") for _ in range(2)]
         for session in sessions:
-            session.send("where is it?", engine="absurd", queue=queue.name)
+            absurd.send(session, "where is it?", queue=queue.name)
         with queue.working(agent):
             for session in sessions:
                 wait_until(answered(session, "Lost."))
@@ -1593,10 +1584,10 @@ class TestLongQueue:
 
 
 class TestBadInput:
-    def test_the_engine_needs_postgresql(self) -> None:
+    def test_workers_need_postgresql(self) -> None:
         session = oakleaf.open("memory:").start("a")
         with pytest.raises(errors.PostgresRequired, match="oakleaf copy --all --to URL"):
-            session.send("hello", engine="absurd")
+            absurd.send(session, "hello")
         assert session.path() == []
 
     def test_a_missing_schema_or_queue_says_what_to_run(self, database: Database, queue: AbsurdQueue) -> None:
@@ -1604,12 +1595,12 @@ class TestBadInput:
             session = bare.start("a")
             with pytest.raises(
                 EngineNotInstalled,
-                match=r"has no schema of Absurd yet; run oakleaf .* migrate --engine absurd",
+                match=r"has no schema of Absurd yet; run oakleaf .* migrate --queue",
             ):
-                session.send("hello", engine="absurd")
+                absurd.send(session, "hello")
             assert session.refresh().leaf.seq == 0
         with pytest.raises(EngineNotInstalled, match=r"no queue 'nowhere'; run .*--queue nowhere"):
-            queue.store.start("a").send("hello", engine="absurd", queue="nowhere")
+            absurd.send(queue.store.start("a"), "hello", queue="nowhere")
         with pytest.raises(EngineNotInstalled, match="no queue 'nowhere'"):
             Worker(queue.database.url, [], queue="nowhere")
 
@@ -1627,12 +1618,12 @@ class TestBadInput:
         with pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
             absurd_schema.install(database.owner_url)
         with oakleaf.open(database.url) as store, pytest.raises(errors.NewerFormat, match=r"9\.0\.0"):
-            store.start("a").send("hello", engine="absurd")
+            absurd.send(store.start("a"), "hello")
         database.run(
             "create or replace function absurd.get_schema_version() returns text language sql as $$ select '0.4.0' $$"
         )
         with oakleaf.open(database.url) as store, pytest.raises(EngineNotInstalled, match=r"0\.4\.0"):
-            store.start("a").send("hello", engine="absurd")
+            absurd.send(store.start("a"), "hello")
 
     def test_the_schema_is_the_owners_to_make(self, database: Database) -> None:
         with pytest.raises(MissingPermission):
@@ -1647,14 +1638,9 @@ class TestBadInput:
                 with pytest.raises(psycopg.errors.InsufficientPrivilege):
                     client.execute(query)  # type: ignore[call-overload]
 
-    def test_there_are_two_engines(self) -> None:
-        session = oakleaf.open("memory:").start("a")
-        with pytest.raises(errors.InvalidArgument, match='"local" or "absurd"'):
-            session.send("hello", engine="celery", model="x")  # type: ignore[call-overload]
-
     def test_nothing_to_resume_is_said(self, queue: AbsurdQueue) -> None:
         with pytest.raises(errors.InvalidOperation, match="no turn is open"):
-            queue.store.start("a").resume(engine="absurd", queue=queue.name)
+            absurd.resume(queue.store.start("a"), queue=queue.name)
 
 
 def _names_tools(entry: oakleaf.Entry) -> bool:

@@ -11,6 +11,7 @@ import pytest
 import oakleaf
 from oakleaf import ScriptedModel, errors
 from oakleaf.stores.tasks import DEFAULT_QUEUE
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.health import queue_statuses
@@ -69,12 +70,12 @@ class TestDoctor:
             [problem] = [finding for finding in findings if finding["level"] == "problem"]
             assert code == 1
             assert problem["message"].startswith(f"{lost.session_id} has an input that waits for a worker")
-            assert problem["fix"].startswith(f"oakleaf run --engine absurd --resume {lost.session_id}")
+            assert problem["fix"].startswith(f"oakleaf enqueue --resume {lost.session_id}")
             queue.store.restore(in_the_trash.session_id)
             named = [one["sessions"] for one in doctor(queue)[1] if one["level"] == "problem"]
             assert sorted(named) == sorted([[lost.session_id], [in_the_trash.session_id]])
             for session in (lost, in_the_trash):
-                session.resume(engine="absurd", queue=queue.name)
+                absurd.resume(session, queue=queue.name)
             assert doctor(queue)[0] == 0
         with queue.working(Agent("a", ScriptedModel(lambda _: "Yes."))):
             wait_until(queue.is_done)
@@ -124,7 +125,7 @@ class TestDoctor:
         session = queue.send("hello")
         reason = """'{"name": "$ClaimTimeout"}'"""
         queue.database.run(f"update absurd.r_{queue.name} set state = 'failed', failure_reason = {reason}")
-        session.resume(engine="absurd", queue=queue.name)  # as the queue tries it again
+        absurd.resume(session, queue=queue.name)  # as the queue tries it again
         for number in (1, 2):
             add_worker(queue, f"host:{number}", seconds_ago=40)
             assert doctor(queue)[0] == 0
@@ -156,12 +157,12 @@ class TestDoctor:
             may_answer.set()
             wait_until(queue.is_done)
         queue.database.run(
-            f"update oakleaf.session set status = 'running', holder = 'absurd:{queue.name}:t1#x', lease_until = 1"
+            f"update oakleaf.session set status = 'running', holder = 'task:{queue.name}:t1#x', lease_until = 1"
         )
         code, findings = doctor(queue)
         assert code == 1
         (problem,) = [finding for finding in findings if session.session_id in finding["message"]]
-        assert f"oakleaf run --engine absurd:{queue.name} --resume {session.session_id}" in problem["fix"]
+        assert f"oakleaf enqueue --queue {queue.name} --resume {session.session_id}" in problem["fix"]
         command("doctor", "--fix", "--yes", store=queue.database.url)
         assert queue.store.session(session.session_id).row.status == "running"
 
@@ -200,13 +201,13 @@ class TestDoctor:
             assert code == 1
             (problem,) = [finding for finding in findings if finding["level"] == "problem"]
             assert "may not use the schema absurd" in problem["message"]
-            assert problem["fix"].startswith("oakleaf --store URL migrate --engine absurd")
+            assert problem["fix"].startswith("oakleaf --store URL migrate --queue")
             assert queue_statuses(queue.store.backend) == []  # type: ignore[arg-type]
             for refused in (
                 lambda: Worker(queue.database.url, [], queue=queue.name),
                 lambda: queue.send("hello"),
             ):
-                with pytest.raises(MissingPermission, match="migrate --engine absurd") as raised:
+                with pytest.raises(MissingPermission, match="migrate --queue") as raised:
                     refused()
                 assert "grant oakleaf_service" not in str(raised.value)
         finally:
@@ -275,7 +276,7 @@ class TestRegistry:
 class TestSetUp:
     def test_the_queue_is_one_of_its_own(self, queue: AbsurdQueue) -> None:
         assert absurd_schema.install(queue.database.owner_url).queue == DEFAULT_QUEUE == "oakleaf"
-        assert queue.store.start("a").send("hello", engine="absurd").queue == "oakleaf"
+        assert absurd.send(queue.store.start("a"), "hello").queue == "oakleaf"
 
     def test_a_newer_schema_is_not_answered_with_migrate(self, queue: AbsurdQueue) -> None:
         query = "create or replace function absurd.get_schema_version() returns text language sql as $$ select '{}'::text $$"
@@ -305,7 +306,7 @@ class TestSetUp:
     ) -> None:
         url = queue.database.owner_url
         url += options.replace("?", "&") if "?" in url else options
-        done = command("migrate", "--engine", "absurd", "--queue", name, "--yes", store=url)
+        done = command("migrate", "--queue", name, "--yes", store=url)
         assert done.code != 0
         assert words in done.err
         assert "psycopg" not in done.err + done.out

@@ -15,6 +15,7 @@ import psycopg
 import pytest
 
 from oakleaf import ScriptedModel
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import worker as absurd_worker
 from oakleaf_postgres.absurd.deaths import MAX_DEATHS, MAX_DEATHS_ALONE
 from oakleaf_postgres.absurd.engine import ATTEMPTS, Agent
@@ -106,7 +107,7 @@ class TestProcess:
     ) -> None:
         sessions = {text: queue.store.start("a") for text in ("linger", "segfault", "exit")}
         for text, session in sessions.items():
-            session.send(text, engine="absurd", queue=queue.name)
+            absurd.send(session, text, queue=queue.name)
         neighbour = sessions.pop("linger")
         with Supervisor(queue, tmp_path) as supervisor:
             wait_until(lambda: all(session.row.status == "failed" for session in sessions.values()), 120)
@@ -197,7 +198,7 @@ class TestCounting:
         assert f"{MAX_DEATHS} processes died" in (session.row.error or "")
         assert any("was given up" in line for line in lines)
         assert queue.database.run(f"select state from absurd.t_{queue.name}") == [("failed",)]
-        session.resume(engine="absurd", queue=queue.name)
+        absurd.resume(session, queue=queue.name)
         self.work(queue, lambda: session.row.status == "idle")
         session.refresh()
         assert [entry.message.text for entry in session.transcript() if entry.message] == ["hello", "Hello."]

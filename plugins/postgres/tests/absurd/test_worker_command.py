@@ -49,9 +49,7 @@ def installed(postgres: DatabaseHost) -> Database:
 @pytest.fixture
 def queue(installed: Database) -> str:
     name = f"c{next(numbers)}"
-    done = oakleaf(
-        "migrate", "--engine", "absurd", "--queue", name, "--yes", "--json", store=installed.owner_url
-    )
+    done = oakleaf("migrate", "--queue", name, "--yes", "--json", store=installed.owner_url)
     assert done.json["queue"] == name
     return name
 
@@ -80,9 +78,7 @@ class TestWorker:
     def test_an_input_is_answered_by_a_worker_after_a_person_has_spoken(
         self, installed: Database, queue: str, agents: Path
     ) -> None:
-        result = oakleaf(
-            "run", "--engine", f"absurd:{queue}", "--agent", "support", "Refund 41", store=installed.url
-        )
+        result = oakleaf("enqueue", "--queue", queue, "--agent", "support", "Refund 41", store=installed.url)
         assert result.code == 0, result.err
         session_id = result.out.strip()
         assert "oakleaf tail -f" in result.err
@@ -97,22 +93,20 @@ class TestWorker:
             wait_until(lambda: "Refunded." in oakleaf("show", session_id, store=installed.url).out)
             report = json.loads(oakleaf("show", session_id, "--json", store=installed.url).out)
             assert report["session"]["status"] == "completed"
-            more = oakleaf(
-                "run", "--engine", f"absurd:{queue}", "--resume", session_id, "Thanks", store=installed.url
-            )
+            more = oakleaf("enqueue", "--queue", queue, "--resume", session_id, "Thanks", store=installed.url)
             assert more.code == 0, more.err
             wait_until(lambda: "Welcome." in oakleaf("show", session_id, store=installed.url).out)
         assert "runs tasks" in output_path.read_text()
         assert "stopping" in output_path.read_text()
 
-    def test_a_busy_session_is_an_exit_code_and_queued_input_has_a_task(
+    def test_an_input_of_a_busy_session_waits_in_a_task_of_its_own(
         self, installed: Database, queue: str
     ) -> None:
-        engine = ["--engine", f"absurd:{queue}"]
-        result = oakleaf("run", *engine, "--agent", "support", "--json", "One", store=installed.url)
+        command = ["enqueue", "--queue", queue]
+        result = oakleaf(*command, "--agent", "support", "--json", "One", store=installed.url)
         name = result.json["sent"]["session_id"]
-        assert oakleaf("run", *engine, "--resume", name, "Two", store=installed.url).code == 3
-        assert oakleaf("run", *engine, "--resume", name, "--queue", "Two", store=installed.url).code == 0
+        assert oakleaf(*command, "--resume", name, "--key", "k", "Two", store=installed.url).code == 3
+        assert oakleaf(*command, "--resume", name, "Two", store=installed.url).code == 0
         assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]
 
 
@@ -120,13 +114,9 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("line", "words"),
         [
-            (["run", "--engine", "celery", "hi"], "unknown engine 'celery'"),
-            (["run", "--engine", "absurd", "hi"], "needs --agent NAME"),
-            (
-                ["run", "--engine", "absurd", "--agent", "a", "--model", "x:y", "hi"],
-                "models come from the worker's agent",
-            ),
-            (["run", "--engine", "absurd:nowhere", "--agent", "a", "hi"], "--queue nowhere"),
+            (["enqueue", "hi"], "needs --agent NAME"),
+            (["enqueue", "--agent", "a", "--model", "x:y", "hi"], "No such option '--model'"),
+            (["enqueue", "--queue", "nowhere", "--agent", "a", "hi"], "--queue nowhere"),
             (["worker", "--agents", "nothing.py"], "no file nothing.py"),
             (["worker", "--queue", "nowhere", "--agents", "AGENTS"], "--queue nowhere"),
             (["worker", "--lease", "soon", "--agents", "AGENTS"], "a duration: 30s"),
@@ -144,24 +134,24 @@ class TestBadInput:
         assert "runs tasks" not in done.err
         assert "Traceback" not in done.err
 
-    @pytest.mark.parametrize("line", [["run", "--agent", "a", "hi"], ["migrate"]])
-    def test_a_file_has_no_such_engine(self, tmp_path: Path, line: list[str]) -> None:
-        done = oakleaf(*line, "--engine", "absurd", store=tmp_path / "s.db")
+    @pytest.mark.parametrize("line", [["enqueue", "--agent", "a", "hi"], ["migrate"]])
+    def test_a_file_has_no_workers(self, tmp_path: Path, line: list[str]) -> None:
+        done = oakleaf(*line, "--queue", "q", store=tmp_path / "s.db")
         assert done.code == 2
-        assert "needs PostgreSQL" in done.err
+        assert "need PostgreSQL" in done.err
         assert not (tmp_path / "s.db").exists()
 
     def test_without_the_schema_it_says_what_to_run(self, migrated_database: Database) -> None:
-        done = oakleaf("run", "--engine", "absurd", "--agent", "a", "hi", store=migrated_database.url)
+        done = oakleaf("enqueue", "--agent", "a", "hi", store=migrated_database.url)
         assert done.code == 1
-        assert "migrate --engine absurd" in done.err
+        assert "migrate --queue oakleaf" in done.err
 
     def test_one_command_sets_up_an_empty_database(self, postgres: DatabaseHost) -> None:
         url = postgres.url(postgres.create_database("absurd_empty"))
-        assert "migrate --engine absurd" in oakleaf("worker", "--help").out
-        done = oakleaf("migrate", "--engine", "absurd", "--yes", store=url)
+        assert "migrate --queue" in oakleaf("worker", "--help").out
+        done = oakleaf("migrate", "--queue", "oakleaf", "--yes", store=url)
         assert done.code == 0, done.err
         assert "now has schema" in done.out
         assert "queue 'oakleaf' is ready" in done.out
-        queued = oakleaf("run", "--engine", "absurd", "--agent", "support", "hi", store=url)
+        queued = oakleaf("enqueue", "--agent", "support", "hi", store=url)
         assert queued.code == 0, queued.err

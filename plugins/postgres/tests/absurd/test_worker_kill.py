@@ -21,6 +21,7 @@ import oakleaf
 from oakleaf import Session, system
 from oakleaf.core.usage import calls_on_path
 from oakleaf.wire import PROVIDERS, find_provider
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.step import Checkpoint, checkpoint
 from support import worker_agent
@@ -54,9 +55,9 @@ class Desk:
     def send(self, many: int, *inputs: str) -> None:
         for _ in range(many):
             session = self.store.start("crash", [system("You do as you are told.")])
-            session.send(inputs[0], engine="absurd", queue=self.queue)
+            absurd.send(session, inputs[0], queue=self.queue)
             for text in inputs[1:]:
-                session.enqueue(text, engine="absurd", queue=self.queue)
+                absurd.enqueue(session, text, queue=self.queue)
             self.sessions.append(session)
 
     def start(self, work: Callable[..., None] = worker_agent.run_worker, *how: Any) -> BaseProcess:

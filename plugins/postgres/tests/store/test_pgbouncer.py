@@ -11,6 +11,7 @@ import pytest
 
 import oakleaf
 from oakleaf import ScriptedModel, assistant, user
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.worker import Worker
@@ -81,7 +82,7 @@ def test_a_worker_and_its_clients_share_its_connections(url: str, database: Data
         with oakleaf.open(plain) as store:
             sessions = [store.start("a") for _ in range(6)]
             for session in sessions:
-                session.send("hello", engine="absurd", queue="pooled")
+                absurd.send(session, "hello", queue="pooled")
             wait_until(lambda: all(session.refresh().status == "idle" for session in sessions))
             assert [len(session.path()) for session in sessions] == [2] * 6
     finally:

@@ -13,6 +13,7 @@ import oakleaf
 from oakleaf import ScriptedModel, ToolCall, Usage, assistant, user
 from oakleaf.stores.base import SessionQuery
 from oakleaf.stores.tasks import task_queue
+from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd.claim import AbsurdClient, Claim, ConnectionHandle
 from oakleaf_postgres.absurd.deaths import TaskDeaths
 from oakleaf_postgres.absurd.engine import Agent
@@ -104,7 +105,7 @@ class TestWhatAClientPlanted:
             answers = [assistant(ToolCall("c1", "look", {})), "found", "and more"]
             agent = Agent("a", ScriptedModel(answers), [look])
             session = queue.send("look")
-            session.enqueue("and more?", engine="absurd", queue=queue.name)
+            absurd.enqueue(session, "and more?", queue=queue.name)
             with queue.working(agent, report=reports.append):
                 wait_until(lambda: len(queue.store.session(session.session_id).path()) >= 6)
                 wait_until(lambda: tasks.states(["other"])["other"].state == "sleeping")

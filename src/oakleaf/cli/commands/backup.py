@@ -22,7 +22,6 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.errors import PostgresRequired
 from oakleaf.ext import read_store
 from oakleaf.stores.opening import plan_migration
-from oakleaf.stores.tasks import DEFAULT_QUEUE
 
 
 @click.command()
@@ -66,14 +65,9 @@ def backup(location: StoreLocation, to: str | None, force: bool, is_json: bool) 
     help="PostgreSQL: role that sees public entries only.",
 )
 @click.option(
-    "--engine", type=click.Choice(["absurd"]), help="PostgreSQL: also install this engine's schema and queue."
-)
-@click.option(
     "--queue",
-    default=DEFAULT_QUEUE,
-    show_default=True,
     metavar="NAME",
-    help="With --engine: the queue to create.",
+    help="PostgreSQL: also install what workers need, and create this queue. Theirs by default: oakleaf.",
 )
 @json_option
 @pass_location
@@ -82,8 +76,7 @@ def migrate(
     yes: bool,
     service_role: str | None,
     client_role: str | None,
-    engine: str | None,
-    queue: str,
+    queue: str | None,
     is_json: bool,
 ) -> int:
     """Upgrade the store to this version's format, after a backup.
@@ -91,12 +84,11 @@ def migrate(
     A file from a newer Oakleaf is refused and left unchanged. On PostgreSQL this creates or upgrades the schema and its
     roles, owned by the role of the URL. It makes no backup there: use the server's own.
     """
-    if engine is not None and location.scheme is None:
-        raise PostgresRequired(engine, location.display_url)
+    if queue is not None and location.scheme is None:
+        raise PostgresRequired(location.display_url)
     if location.is_file and not Path(location.url).is_file():
         location.open()  # raises what is wrong with it
-    roles = {"service_role": service_role, "client_role": client_role}
-    given = roles | ({} if engine is None else {"engine": engine, "queue": queue})
+    given = {"service_role": service_role, "client_role": client_role, "queue": queue}
     options = {name: value for name, value in given.items() if value is not None}
     migration = plan_migration(location.url, options)
     if migration is None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
 import click
-import msgspec
 
 from oakleaf import PendingApproval
 from oakleaf.cli.agent_options import (
@@ -20,7 +18,6 @@ from oakleaf.cli.agent_options import (
     start_options,
     warn_missing_tools,
 )
-from oakleaf.cli.engine_option import engine_option, enqueue_run, parse_engine
 from oakleaf.cli.imports import accept_import, accept_option, decided_elsewhere
 from oakleaf.cli.reference import complete, required_reference
 from oakleaf.cli.rendering.error_text import FAILURE, CommandError, print_error
@@ -40,8 +37,8 @@ from oakleaf.cli.rendering.output import (
 from oakleaf.cli.rendering.turn_events import JsonWatcher, PlainWatcher, call_text
 from oakleaf.cli.run_source import Source, pick_session, resolve_runnable, source_options
 from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.cli.text_argument import check_utf8, read_stdin, text_option
 from oakleaf.cli.turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
+from oakleaf.cli.turn_input import read_input, turn_about, turn_options
 from oakleaf.core.usage import Totals, difference, format_cost, format_tokens
 from oakleaf.errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
 from oakleaf.ext import read
@@ -57,15 +54,7 @@ from oakleaf.session import Session
     is_flag=True,
     help="If the session is running, or waits for approval, queue the input instead of failing.",
 )
-@click.option(
-    "--key", help="Send the input once, however often this runs; a repeat prints the recorded answer."
-)
-@click.option(
-    "--trigger", metavar="TYPE[:ID]", help="What caused the turn, recorded with it, such as email:17."
-)
-@text_option("--policy", metavar="JSON|@FILE", help="The policy of the turn, recorded with it.")
-@accept_option
-@engine_option
+@turn_options
 @json_option
 @pass_location
 def run(
@@ -78,7 +67,6 @@ def run(
     trigger: str | None,
     policy: str | None,
     accept_imported: bool,
-    engine: str,
     is_json: bool,
 ) -> int:
     """Send one input to an agent and print its answer.
@@ -95,26 +83,9 @@ def run(
     oakleaf run "$(cat mail-17.txt)" --resume ses_3f --key mail-17
     oakleaf run "Try again, politely." --overwrite latest --from-point 7
     """
-    content = _content(text, is_new=source.reference is None)
-    absurd_queue = parse_engine(engine)
-    if key is not None and (content is None or (source.resume_from or options.conversation) is None):
-        raise CommandError("--key needs TEXT, and the session it is unique in: --resume or --conversation")
-    about = _about(trigger, policy)
-    if about and content is None:
-        raise CommandError("--trigger and --policy belong to an input; add TEXT")
-    if absurd_queue is not None:
-        return enqueue_run(
-            location,
-            source,
-            options,
-            content,
-            absurd_queue,
-            queue_if_busy=queue,
-            key=key,
-            accept_imported=accept_imported,
-            about=about,
-            is_json=is_json,
-        )
+    content = read_input(text, is_new=source.reference is None)
+    is_in_session = (source.resume_from or options.conversation) is not None
+    about = turn_about(content, key, trigger, policy, is_in_session=is_in_session)
     session, agent = source.session(location, options)
     if accept_imported:
         session.accept_imported()
@@ -324,19 +295,6 @@ def _continue_hint(location: StoreLocation, session: Session) -> str:
     return f"continue with: oakleaf resume {top.session_id}{flags}"
 
 
-def _content(text: str | None, *, is_new: bool) -> str | None:
-    """Return the input from the argument or stdin. Only a new session requires one."""
-    if text == "-" or (text is None and is_new and not sys.stdin.isatty()):
-        text = read_stdin().strip("\n")
-    if text is not None and not text.strip():
-        raise CommandError("the input is empty; pass some text, or pipe it in")
-    if text is None and is_new:
-        raise CommandError(
-            'nothing to send; use oakleaf run "TEXT", or pipe it in. For a conversation use oakleaf chat'
-        )
-    return None if text is None else check_utf8(text, "the input")
-
-
 def _has_work(session: Session) -> bool:
     """Return whether a turn is open, or an input is queued; if not, say so."""
     name = session.session_id
@@ -344,20 +302,6 @@ def _has_work(session: Session) -> bool:
         return True
     notify(f"{name} has no open turn; continue with: oakleaf run --resume {name} TEXT")
     return False
-
-
-def _about(trigger: str | None, policy: str | None) -> dict[str, Any]:
-    """Return what the options say of the turn; a policy that is no JSON object is refused."""
-    about: dict[str, Any] = {}
-    if trigger is not None:
-        kind, _, number = trigger.partition(":")
-        about["trigger"] = {"type": kind, **({"id": number} if number else {})}
-    if policy is not None:
-        try:
-            about["policy"] = msgspec.json.decode(policy, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
-            raise CommandError(f"--policy is not a JSON object: {error}") from None
-    return about
 
 
 def _run(

@@ -29,12 +29,10 @@ from oakleaf.cli.terminal import (
     notify,
     open_report,
     option_group,
-    parse_engine,
     pass_location,
     print_error,
     print_json,
     progress_bar,
-    require_engine,
     resolve_stored_session,
     safe,
     table,
@@ -44,7 +42,7 @@ from oakleaf.cli.terminal import (
     yes_option,
 )
 from oakleaf.core.usage import format_dollars
-from oakleaf.errors import ExitCode, ModelUnavailable, plural
+from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired, plural
 from oakleaf_lab import Judge, LabReport
 from oakleaf_lab.cohort import COHORT_PREFIX, is_query
 from oakleaf_lab.commands.regression import max_cost_option, promote
@@ -175,10 +173,9 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     help="How many replays run at once.",
 )
 @click.option(
-    "--engine",
-    default="local",
-    metavar="local|absurd[:QUEUE]",
-    help="absurd: the workers of a queue replay the sessions; oakleaf worker starts one.",
+    "--queue",
+    metavar="NAME",
+    help="Let the workers of this queue replay the sessions; oakleaf worker starts one.",
 )
 @click.option("--again", is_flag=True, help="Run it anew, though the same run is complete.")
 @yes_option
@@ -197,7 +194,7 @@ def run(
     fail_if: tuple[str, ...],
     max_cost_microcents: int | None,
     workers: int,
-    engine: str,
+    queue: str | None,
     yes: bool,
     output: str | None,
     force: bool,
@@ -216,13 +213,23 @@ def run(
     """
     if judge_prompt is not None and judge_model is None:
         raise CommandError("--judge-prompt needs --judge MODEL")
-    how |= _engine(location, engine)
+    if queue is not None:
+        if click.get_current_context().get_parameter_source("workers") is not ParameterSource.DEFAULT:
+            raise CommandError(
+                "--workers and --queue exclude each other; oakleaf worker --concurrency N says how many run at once"
+            )
+        if location.scheme is None:
+            raise PostgresRequired(location.display_url)
     store = location.open()
     try:
-        judge = _judge(judge_model, judge_prompt, is_local="engine" not in how)
+        judge = _judge(judge_model, judge_prompt, is_local=queue is None)
         with open_report(output, force=force) as file:
             planned = oakleaf_lab.Lab(
-                store, *resolve_cohort(location, store, cohort), options=model_options or None, **how
+                store,
+                *resolve_cohort(location, store, cohort),
+                options=model_options or None,
+                queue=queue,
+                **how,
             )
             evaluation = Evaluation(scorers, judge, fail_if, max_cost_microcents)
             report = _run_confirmed(planned, evaluation, workers=workers, yes=yes)
@@ -270,19 +277,6 @@ def _run_confirmed(
             progress=lambda done, total, spent: step(done, total, f"  {format_dollars(spent)}"),
             notify=notify,
         )
-
-
-def _engine(location: StoreLocation, text: str) -> dict[str, str]:
-    """Return the options of a lab for `absurd[:QUEUE]`; none for `local`."""
-    queue = parse_engine(text)
-    if queue is None:
-        return {}
-    if click.get_current_context().get_parameter_source("workers") is not ParameterSource.DEFAULT:
-        raise CommandError(
-            "--workers and --engine absurd exclude each other; oakleaf worker --concurrency N says how many run at once"
-        )
-    require_engine(location)
-    return {"engine": "absurd", "queue": queue}
 
 
 def _judge(model: str | None, prompt: str | None, *, is_local: bool) -> Judge | None:

@@ -8,14 +8,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from oakleaf_postgres.absurd.engine import Agent
+    from oakleaf_postgres.absurd.engine import Agent as Agent
+    from oakleaf_postgres.absurd.engine import enqueue as enqueue
+    from oakleaf_postgres.absurd.engine import resume as resume
+    from oakleaf_postgres.absurd.engine import send as send
 
-__all__ = ["Agent"]
+__all__ = ["Agent", "enqueue", "resume", "send"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Agent":
-        from oakleaf_postgres.absurd.engine import Agent
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from oakleaf_postgres.errors import needs_absurd
 
-        return Agent
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    with needs_absurd():
+        from oakleaf_postgres.absurd import engine
+    return getattr(engine, name)

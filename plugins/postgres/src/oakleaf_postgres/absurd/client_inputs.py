@@ -12,7 +12,7 @@ from typing import Any
 
 from oakleaf.core.codec import decode, encode
 from oakleaf.core.redact import Redactor
-from oakleaf_postgres.absurd.engine import TaskParams, TurnTask
+from oakleaf_postgres.absurd.engine import TaskParams, spawn_turn
 from oakleaf_postgres.store.connections import Connection
 from oakleaf_postgres.store.store import PostgresStore
 
@@ -42,7 +42,7 @@ def take_client_inputs(store: PostgresStore, queue: str, agents: Iterable[str], 
             key = secrets.token_hex(16)
             message = redactor.redact_payload(decode("message", bytes(body)))
             connection.execute(UPDATE_INPUT, (key, encode(message), session_number, number))
-            spawned = TurnTask(queue, TaskParams(session_id, store.space, agent), key).spawned()
+            spawned = spawn_turn(queue, TaskParams(session_id, store.space, agent), key)
             connection.execute(f"select {spawned.expression}", spawned.values)
         return len(rows)
 

@@ -6,34 +6,29 @@ Turns an input into a task in the transaction that makes it durable. `worker` ex
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from oakleaf import Limits, Session, Tool, Workspace
-from oakleaf.agent.import_plan import require_accepted
-from oakleaf.agent.limits import check_turns, limit_data, narrow
-from oakleaf.agent.start_facts import queued_turn_start
-from oakleaf.core.context import changed_max_messages, changed_options, fold_settings, merge_options
-from oakleaf.core.drafts import Draft
-from oakleaf.core.entries import Effects, Settings, check_effects
-from oakleaf.core.facts import Appended, Enqueued, TurnStarted
-from oakleaf.core.messages import Message, user
+from oakleaf.core.entries import Effects
+from oakleaf.core.messages import Message
 from oakleaf.core.typed_json import converter
-from oakleaf.core.usage import MAX_COUNT
-from oakleaf.errors import InputsQueued, InvalidOperation, SessionRunning, TurnOpen
-from oakleaf.ext import ToolLike, ToolSource, plugin_tools, resolve_models, split_tools
-from oakleaf.log.changes import new_key
-from oakleaf.log.keyed_turn import KeyedTurn, find_turn
-from oakleaf.log.log import Log
-from oakleaf.log.request import Request
-from oakleaf.log.turn_start import trigger_columns
+from oakleaf.errors import PostgresRequired
+from oakleaf.ext import (
+    QueuedTurn,
+    ToolLike,
+    ToolSource,
+    plugin_tools,
+    queue_input,
+    queue_open_turn,
+    queue_turn,
+    resolve_models,
+    split_tools,
+)
 from oakleaf.models.base import Model, ModelLike
-from oakleaf.stores.base import SessionRow
-from oakleaf.stores.tasks import EnqueuedTask
-from oakleaf.wire.options import check_options
+from oakleaf.stores.tasks import DEFAULT_QUEUE, EnqueuedTask
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.store.guard import SqlEffect
@@ -99,164 +94,116 @@ class TaskParams(Struct, frozen=True):
 to_task_params = converter(TaskParams)
 
 
-class TurnTask:
-    """The task of one turn: spawned in the transaction that writes its input, once for each key."""
+class TurnTasks:
+    """The tasks of a session's turns: each is spawned in the transaction that writes its input, once for each key."""
 
-    def __init__(self, queue: str, params: TaskParams, key: str) -> None:
-        self.queue, self._params, self.key = queue, params, f"{params.session}/{key}"
+    def __init__(self, store: PostgresStore, params: TaskParams) -> None:
+        self._store, self._params = store, params
 
-    def spawned(self) -> SqlEffect:
-        """Return the effect that spawns the task."""
-        options = {"max_attempts": ATTEMPTS, "retry_strategy": RETRY, "idempotency_key": self.key}
-        values = {
-            "spawn_queue": self.queue,
-            "spawn_task": TASK,
-            "spawn_params": msgspec.json.encode(self._params).decode(),
-            "spawn_options": msgspec.json.encode(options).decode(),
-        }
-        return SqlEffect(SPAWN, values)
+    def spawn(self, queue: str, key: str) -> SqlEffect:
+        """Return the effect that spawns a task; raise EngineNotInstalled without the queue."""
+        store = self._store
+        store.connections.read_snapshot(lambda reader: absurd_schema.check_queue(reader, store.url, queue))
+        return spawn_turn(queue, self._params, key)
 
-    def enqueued(self, store: PostgresStore, seq: int) -> EnqueuedTask:
-        """Return the task as its sender sees it."""
-        return EnqueuedTask(self._params.session, self.queue, self._find(store)[0], seq)
+    def is_pending(self, queue: str, key: str) -> bool:
+        return self._find(queue, key)[1] not in ("", "failed", "cancelled")
 
-    def is_pending(self, store: PostgresStore) -> bool:
-        """Return whether the task was spawned and still runs, or will."""
-        return self._find(store)[1] not in ("", "failed", "cancelled")
+    def enqueue(self, body: bytes, at: int, queue: str, key: str) -> None:
+        self._store.enqueue(self._params.session, body, at, self.spawn(queue, key))
 
-    def _find(self, store: PostgresStore) -> tuple[str, str]:
+    def enqueued(self, turn: QueuedTurn) -> EnqueuedTask:
+        """Return the task of a turn as its sender sees it."""
+        return EnqueuedTask(self._params.session, turn.queue, self._find(turn.queue, turn.key)[0], turn.seq)
+
+    def _find(self, queue: str, key: str) -> tuple[str, str]:
         """Return the id and the state of the task; "" and "" if none was spawned under the key."""
-        rows = store.connections.query(SELECT_TASK.format(**queue_tables(self.queue)), (self.key,))
+        query = SELECT_TASK.format(**queue_tables(queue))
+        rows = self._store.connections.query(query, (_task_key(self._params, key),))
         return (str(rows[0][0]), str(rows[0][1])) if rows else ("", "")
 
 
+def spawn_turn(queue: str, params: TaskParams, key: str) -> SqlEffect:
+    """Return the effect that spawns the task of a turn."""
+    options = {"max_attempts": ATTEMPTS, "retry_strategy": RETRY, "idempotency_key": _task_key(params, key)}
+    values = {
+        "spawn_queue": queue,
+        "spawn_task": TASK,
+        "spawn_params": msgspec.json.encode(params).decode(),
+        "spawn_options": msgspec.json.encode(options).decode(),
+    }
+    return SqlEffect(SPAWN, values)
+
+
+def _task_key(params: TaskParams, key: str) -> str:
+    return f"{params.session}/{key}"
+
+
+class Sending(TypedDict, total=False):
+    """What an input may be sent with, as `Session.send` takes it."""
+
+    rebind: bool
+    trigger: str | Mapping[str, str] | None
+    policy: Mapping[str, Any] | None
+    key: str | None
+    options: Mapping[str, Any] | None
+    limits: Limits | None
+    effects: Effects | None
+    one_shot: bool
+    accept_imported: bool
+
+
 def send(
-    log: Log,
-    content: str | Message | None,
+    session: Session,
+    content: str | Message,
     *,
-    queue: str,
-    agent: str | None,
-    key: str | None = None,
-    options: Mapping[str, Any] | None = None,
-    limits: Limits | None = None,
-    effects: Effects | None = None,
-    one_shot: bool = False,
-    about: TurnStarted = TurnStarted(0),
+    queue: str = DEFAULT_QUEUE,
+    agent: str | None = None,
+    **how: Unpack[Sending],
 ) -> EnqueuedTask:
-    """Write the input and spawn its task in one transaction. Without content: a task for the open turn.
+    """Let a worker run a turn, on any machine; the input and its task are durable on return.
 
-    With `key` it may be sent again, at any time: it is written once, and has one task. The number of turns is checked here against
-    `limits` and the session's own; the worker checks these and its agent's limits, before it calls a model. Its model and
-    tools are recorded when it starts the turn.
+    `agent` names one of the worker's agents (default: the session's). An input with a `key` may be sent again, at any time:
+    the input is written once, and has one task. The number of turns is checked against `limits` and the session's own; the
+    worker checks these and its agent's limits, before it calls a model.
     """
-    recorded = None if content is None else find_turn(log, key, content)
-    if recorded is not None:
-        return _recorded_task(log, recorded, str(key), queue, agent)
-    row = log.refresh()
-    _check_can_send(log, content)
-    if row.imported_facts:
-        require_accepted(log, None, calls=content is None)
-    settings = fold_settings(log.store.control_entries(row.session_id, leaf=row.leaf))
-    check_options(None, options)  # the worker knows the provider
-    check_effects(effects)
-    if content is not None:
-        _check_turns(settings, row, limits)
-        if log.store.inbox(row.session_id, 1):  # what was queued first runs first
-            if key is not None or options or effects:
-                raise InputsQueued(row.session_id)
-            message = user(content) if isinstance(content, str) else content
-            return enqueue(log, message, queue=queue, agent=agent)
-    key = key or new_key(log.runtime)
-    store, task = _task(log, row, queue, agent, key)
-    spawned = task.spawned()
-    if content is None:
-        log.commit(
-            Request(
-                fact=Enqueued(queue),
-                at_leaf=True,
-                key=key,
-                effect=lambda entries: spawned,
-            )
-        )
-    else:
-        drafts = [Draft(user(content) if isinstance(content, str) else content)]
-        row_changes = trigger_columns(about)
-        changed = Settings(
-            options=changed_options(settings.options, options),
-            effects=effects,
-            max_messages=None if limits is None else changed_max_messages(settings, limits.max_messages),
-        )
-        if changed != Settings():
-            drafts.insert(0, Draft(changed))
-        in_force = merge_options(settings.options, options)
-        given = None if limits is None else limit_data(limits)
-        start = queued_turn_start(about, log)
-        start = replace(start, options=in_force, limits=given, one_shot=one_shot)
-        log.commit(
-            Request(
-                drafts=tuple(drafts),
-                key=key,
-                about=start,
-                row=row_changes,
-                facts=(Enqueued(queue),),
-                effect=lambda entries: spawned,
-            )
-        )
-    return task.enqueued(store, log.leaf.seq)
+    tasks = _tasks(session, agent)
+    return tasks.enqueued(queue_turn(session.log, content, tasks, queue, agent=agent, **how))
 
 
-def enqueue(log: Log, message: Message, *, queue: str, agent: str | None) -> EnqueuedTask:
-    """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
-    row = log.refresh()
-    store, task = _task(log, row, queue, agent, new_key(log.runtime))
-    store.enqueue(row.session_id, log.queued_body(message), log.runtime.now(), task.spawned())
-    return task.enqueued(store, row.leaf.seq)
+def enqueue(
+    session: Session, content: str | Message, *, queue: str = DEFAULT_QUEUE, agent: str | None = None
+) -> EnqueuedTask:
+    """Queue an input for after the current turn, with a task that answers the input if nothing else has by then."""
+    tasks = _tasks(session, agent)
+    return tasks.enqueued(queue_input(session.log, content, tasks, queue, agent=agent))
 
 
-def _task(
-    log: Log, row: SessionRow, queue: str, agent: str | None, key: str
-) -> tuple[PostgresStore, TurnTask]:
-    """Return the store of a log, and a task for the session in a queue; raise EngineNotInstalled without the queue."""
-    store = cast("PostgresStore", log.store)
-    store.connections.read_snapshot(
-        lambda connection: absurd_schema.check_queue(connection, store.url, queue)
+def resume(
+    session: Session,
+    *,
+    queue: str = DEFAULT_QUEUE,
+    agent: str | None = None,
+    take_over: bool = False,
+    accept_imported: bool = False,
+) -> EnqueuedTask:
+    """Let a worker continue the open turn, for instance after a task that failed for good.
+
+    `take_over=True` ends the run that holds the session first; `accept_imported=True` lets run what an import left open.
+    """
+    tasks = _tasks(session, agent)
+    turn = queue_open_turn(
+        session.log, tasks, queue, agent=agent, take_over=take_over, accept_imported=accept_imported
     )
-    return store, TurnTask(queue, TaskParams(row.session_id, row.space, agent or row.agent), key)
+    return tasks.enqueued(turn)
 
 
-def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> None:
-    """Raise if the sender's or the session's limits allow no other turn. Without either, only the worker knows one."""
-    stop = check_turns(narrow(limits or Limits(turns=MAX_COUNT), settings.limits), row.session_id, row.turns)
-    if stop is not None and not stop.is_warning:
-        raise stop.to_error(row.session_id)
+def _tasks(session: Session, agent: str | None) -> TurnTasks:
+    """Return the tasks of a session; raise PostgresRequired if its store has no workers."""
+    # Imported late: the store imports this module to open a queue.
+    from oakleaf_postgres.store.store import PostgresStore
 
-
-def _recorded_task(log: Log, recorded: KeyedTurn, key: str, queue: str, agent: str | None) -> EnqueuedTask:
-    """Return the task of an input that was sent before. If it is unanswered and its task is gone or failed, it gets one."""
-    row = log.store.session(log.session_id)
-    # An import does not say which queue of this store is used.
-    for stored in log.store.journal(log.session_id, max(recorded.fact_number, row.imported_facts)):
-        match stored.fact:
-            case Enqueued(queue=queue):
-                break
-            case Appended():
-                break
-    store, task = _task(log, row, queue, agent, key)
-    if not task.is_pending(store) and recorded.is_open:
-        log.refresh()
-        store, task = _task(log, row, queue, agent, new_key(log.runtime))
-        spawned = task.spawned()
-        log.commit(Request(fact=Enqueued(queue), at_leaf=True, effect=lambda entries: spawned))
-    return task.enqueued(store, recorded.turn)
-
-
-def _check_can_send(log: Log, content: str | Message | None) -> None:
-    """Allow one input at a time; `resume` continues the open turn."""
-    is_open = bool(log.cursor.turn)
-    if content is not None and is_open:
-        row = log.store.session(log.session_id)
-        if row.holder is None:
-            raise TurnOpen(row.session_id)
-        raise SessionRunning(row.session_id, row.holder, row.lease_until)
-    if content is None and not is_open and not log.store.inbox(log.session_id, 1):
-        raise InvalidOperation(f"no turn is open in session {log.session_id}; send an input")
+    store, row = session.log.store, session.row
+    if not isinstance(store, PostgresStore):
+        raise PostgresRequired(store.url)
+    return TurnTasks(store, TaskParams(row.session_id, row.space, agent or row.agent))

@@ -165,7 +165,7 @@ def engine_health(store: PostgresStore) -> list[Finding]:
     for may_use, role in store.connections.read_snapshot(lambda connection: _rows(connection, SELECT_RIGHTS)):
         if not may_use:
             message = f"{role!r} may not use the schema absurd: no worker can run and no turn can be enqueued"
-            fix = "oakleaf --store URL migrate --engine absurd, as the role that owns the schema"
+            fix = "oakleaf --store URL migrate --queue NAME, as the role that owns the schema"
             return [Finding("problem", message, fix)]
     findings = [finding for status in queue_statuses(store) for finding in findings_of(status)]
     return [*findings, *_lost_turns(store)]
@@ -178,7 +178,7 @@ def _lost_turns(store: PostgresStore) -> list[Finding]:
         Finding(
             "problem",
             f"{session_id} has an input that waits for a worker, and no task of a queue that answers it",
-            f"oakleaf run --engine absurd --resume {session_id}, or oakleaf resume {session_id}",
+            f"oakleaf enqueue --resume {session_id}, or oakleaf resume {session_id}",
             sessions=(session_id,),
         )
         for session_id in lost[:MOST_NAMED]
@@ -221,7 +221,7 @@ def findings_of(status: QueueHealth) -> list[Finding]:
         findings.append(Finding("warning", f"{name}: {last} and did not stop in order", start))
     if status.foreign:
         message = f"{name} has {_count(status.foreign, 'task')} of other programs: each claim of one delays it by 15 to 30 s"
-        fix = "use a queue of its own: oakleaf migrate --engine absurd --queue NAME; oakleaf worker --queue NAME"
+        fix = "use a queue of its own: oakleaf migrate --queue NAME; oakleaf worker --queue NAME"
         findings.append(Finding("warning", message, fix))
     return findings
 

@@ -91,7 +91,7 @@ def install(url: str, queue: str = DEFAULT_QUEUE) -> InstallResult:
     address = replace(
         Address.parse(url), is_prepared=False
     )  # a text of several statements cannot be prepared
-    command = "oakleaf --store URL migrate --engine absurd"
+    command = f"oakleaf --store URL migrate --queue {queue}"
     with (
         address.connect() as connection,
         plain_errors(address, connection, command),
@@ -177,6 +177,6 @@ def _check_queue(connection: psycopg.Connection[Any], where: str, queue: str) ->
 
 def _grant_hint(queue: str) -> str:
     return (
-        f"run oakleaf --store URL migrate --engine absurd --queue {queue}, as the role that owns the schema: "
+        f"run oakleaf --store URL migrate --queue {queue}, as the role that owns the schema: "
         "it grants them to the service role"
     )

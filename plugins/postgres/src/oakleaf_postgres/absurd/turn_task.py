@@ -28,7 +28,7 @@ from oakleaf_postgres.absurd.engine import TaskParams, to_task_params
 from oakleaf_postgres.absurd.handlers import run_claimed
 from oakleaf_postgres.absurd.signals import signal_event
 from oakleaf_postgres.absurd.step import check_steps, claimed_run
-from oakleaf_postgres.errors import PoisonTask, UnknownAgent
+from oakleaf_postgres.errors import TRIED_AGAIN, PoisonTask, UnknownAgent
 
 if TYPE_CHECKING:
     from oakleaf_postgres.absurd.worker import LoadedAgent, Worker
@@ -155,5 +155,5 @@ class TaskRun:
     def _result(self) -> dict[str, Any]:
         row = self._turn.refresh()
         if self._turn.is_open:
-            raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did")
+            raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did", TRIED_AGAIN)
         return {"stop_reason": row.status, "to_message_number": self._turn.leaf_seq}

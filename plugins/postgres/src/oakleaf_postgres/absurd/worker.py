@@ -37,7 +37,7 @@ from oakleaf.errors import (
 )
 from oakleaf.ext import Runtime, environment_secrets, error_text, real_runtime
 from oakleaf.models.base import Model
-from oakleaf.stores.tasks import DEFAULT_QUEUE
+from oakleaf.stores.tasks import DEFAULT_QUEUE, TASK_HOLDER
 from oakleaf.wire.options import check_options
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd.claim import (
@@ -55,7 +55,7 @@ from oakleaf_postgres.absurd.own_process import BEGUN, ENDED, OwnProcess, Parent
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.registry import Registration
 from oakleaf_postgres.absurd.turn_task import run_turn_task
-from oakleaf_postgres.errors import PoisonTask
+from oakleaf_postgres.errors import TRIED_AGAIN, PoisonTask
 from oakleaf_postgres.store.connections import Connection
 from oakleaf_postgres.store.pool import Pool
 from oakleaf_postgres.store.statement import fetch_row
@@ -228,7 +228,7 @@ class Worker:
     def claimed_runtime(self, claim: Claim) -> Runtime:
         """Return the runtime of one task. An earlier run of it must have lost its claim, so its hold on a session is void,
         whatever its machine."""
-        holder, base = f"absurd:{self.queue}:{claim.task_id}", self.runtime
+        holder, base = f"{TASK_HOLDER}{self.queue}:{claim.task_id}", self.runtime
         return replace(
             base, holder=lambda: holder, is_gone=lambda other: other == holder or base.is_gone(other)
         )
@@ -467,7 +467,7 @@ class Slot:
         """Return a text that Absurd can store: without secrets, and without what JSON refuses."""
         why = self._worker.runtime.redactor.redact_text(error_text(error))
         return TurnFailed(
-            str(params.get("session")), why.encode("utf-8", "replace").decode().replace("\0", "")
+            str(params.get("session")), why.encode("utf-8", "replace").decode().replace("\0", ""), TRIED_AGAIN
         )
 
 

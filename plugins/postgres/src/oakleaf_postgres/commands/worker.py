@@ -81,11 +81,11 @@ def worker(
 ) -> int:
     """Run the tasks of a queue; start as many workers as you need, on any machine.
 
-    Needs PostgreSQL, and oakleaf migrate --engine absurd once. On Ctrl-C or SIGTERM every task finishes its step and returns
+    Needs PostgreSQL, and oakleaf migrate --queue oakleaf once. On Ctrl-C or SIGTERM every task finishes its step and returns
     to the queue; a second signal exits at once. A worker may be killed at any time: finished steps do not run again.
     """
     if location.scheme not in SCHEMES:
-        raise PostgresRequired("absurd", location.display_url)
+        raise PostgresRequired(location.display_url)
     agents = load_agents(sources)
     with needs_extra("absurd"):
         from oakleaf_postgres.absurd.worker import Worker

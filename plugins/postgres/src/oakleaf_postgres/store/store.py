@@ -68,6 +68,7 @@ from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_
 from oakleaf.stores.sql.session_query import session_conditions
 from oakleaf.stores.sql.session_rows import detail_from
 from oakleaf_postgres.absurd.signals import wake_task
+from oakleaf_postgres.errors import needs_absurd
 from oakleaf_postgres.store.commit import (
     IS_CALLERS_KEY,
     commit_locked,
@@ -124,7 +125,7 @@ from oakleaf_postgres.store.transfer import (
 from oakleaf_postgres.store.url import Address
 
 if TYPE_CHECKING:
-    from oakleaf_postgres.absurd.store_engine import AbsurdEngine
+    from oakleaf.stores.tasks import QueueStatus, TaskQueue
 
 # A path is one statement, and so one snapshot and one round trip. Its first row holds, as JSON in place of a body, the
 # session's row, the branches the path crosses and, on request, the detail; the others are the entries.
@@ -886,11 +887,15 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     # -- workers and health ----------------------------------------------------------------------
 
-    @property
-    def engine(self) -> AbsurdEngine:
-        from oakleaf_postgres.absurd.store_engine import AbsurdEngine
+    def tasks(self, queue: str) -> TaskQueue:
+        with needs_absurd():
+            from oakleaf_postgres.absurd.task_queue import AbsurdTaskQueue
+        return AbsurdTaskQueue(self.connections, queue)
 
-        return AbsurdEngine(self)
+    def queues(self) -> list[QueueStatus]:
+        from oakleaf_postgres.absurd.health import queue_statuses
+
+        return [status.summary for status in queue_statuses(self)]
 
     def findings(self) -> list[Finding]:
         from oakleaf_postgres.absurd.health import engine_health
