@@ -141,7 +141,7 @@ class TestRoundTrip:
             ("task", 1, 1, ""),
         ],
     )
-    def test_what_was_imported_exports_to_the_same_bytes(self, script: list[Step], forwards: bool) -> None:
+    def test_an_import_exports_to_the_same_bytes(self, script: list[Step], forwards: bool) -> None:
         with tempfile.TemporaryDirectory() as folder:
             here = [
                 Store(MemoryStore(), deterministic_runtime()),
@@ -175,7 +175,7 @@ class TestRoundTrip:
         there.close()
 
     @pytest.mark.parametrize("has_parent", [True, False])
-    def test_what_a_model_was_given_below_a_fork_is_the_same_here_and_there(
+    def test_contexts_below_a_fork_are_the_same_in_both_stores(
         self, store: Store, tmp_path: Path, has_parent: bool
     ) -> None:
         source = store.start("a", [system("s")])
@@ -209,7 +209,7 @@ class TestRoundTrip:
             again.rewind(3)
             assert again.redo() == leaf
 
-    def test_forks_before_their_parents_double_nothing_they_need_not(self, store: Store) -> None:
+    def test_forks_before_parents_double_nothing_needlessly(self, store: Store) -> None:
         parent = store.start("a", [system("s")])
         parent.append([user("q"), assistant("a")])
         fork = parent.fork()
@@ -221,14 +221,14 @@ class TestRoundTrip:
 
 
 class TestExport:
-    def test_a_bundle_is_lines_of_json_and_bodies_are_the_stored_bytes(self, session: Session) -> None:
+    def test_a_bundle_is_lines_of_json_with_the_stored_bytes(self, session: Session) -> None:
         lines = bundle(session).splitlines()
         kinds = [json.loads(line)["line"] for line in lines]
         assert (kinds[0], kinds[-1]) == ("oakleaf", "end")
         for stored in session.log.store.entries(session.session_id):
             assert any(b'"body":' + stored.entry.body in line for line in lines)
 
-    def test_it_says_what_it_wrote(self, session: Session, tmp_path: Path) -> None:
+    def test_an_export_reports_the_contents(self, session: Session, tmp_path: Path) -> None:
         done = session.export(tmp_path / "s.oakleaf", blobs=True)
         report = done.report
         assert isinstance(report, BundleExportResult)
@@ -237,9 +237,7 @@ class TestExport:
         assert session.export(tmp_path / "s.oakleaf").report.omitted_blobs == 1
         assert session.export(tmp_path / "s.oakleaf", children=False).report.counts.sessions == 1
 
-    def test_it_is_readable_by_its_owner_only_and_replaces_what_was_there(
-        self, session: Session, tmp_path: Path
-    ) -> None:
+    def test_an_export_is_private_and_replaces_an_older_file(self, session: Session, tmp_path: Path) -> None:
         place = tmp_path / "s.oakleaf"
         place.write_bytes(b"old")
         session.export(place)
@@ -254,7 +252,7 @@ class TestExport:
         there.import_bundle(io.BytesIO(bundle(session)))
         assert there.session(session.session_id).row.status == "interrupted"
 
-    def test_while_others_write_it_is_of_one_moment(self, store: Store) -> None:
+    def test_an_export_among_writers_is_of_a_single_moment(self, store: Store) -> None:
         """Ten times, each a session of its own: one that goes on growing takes ever longer to take in."""
         for _ in range(10):
             self.export_while_writing(store, store.start("a"))
@@ -287,7 +285,7 @@ class TestExport:
             session.export(tmp_path / "out" / "s.oakleaf", progress=stop)
         assert list((tmp_path / "out").iterdir()) == []
 
-    def test_a_full_disk_leaves_no_file_and_what_was_there_before(self, store: Store, tmp_path: Path) -> None:
+    def test_a_full_disk_leaves_only_the_older_file(self, store: Store, tmp_path: Path) -> None:
         session = long(store)
         folder = tmp_path / "out"
         folder.mkdir()
@@ -357,12 +355,12 @@ class TestImport:
         assert (len(first.added), first.existing, first.entries, first.blobs) == (2, (), 14, 1)
         assert (second.added, second.existing, second.entries, second.blobs) == ((), first.added, 0, 0)
 
-    def test_in_its_own_store_it_adds_nothing(self, session: Session, store: Store) -> None:
+    def test_an_import_into_the_source_store_adds_nothing(self, session: Session, store: Store) -> None:
         before = read_store(store)
         assert store.import_bundle(io.BytesIO(bundle(session))).added == ()
         assert read_store(store) == before
 
-    def test_an_id_with_other_content_is_refused_and_new_ids_take_it_in_beside(
+    def test_a_conflicting_id_is_refused_and_new_ids_are_accepted(
         self, session: Session, store: Store
     ) -> None:
         data = bundle(session, blobs=True)
@@ -447,7 +445,7 @@ class TestImport:
             assert read_store(there) == []
             assert there.import_bundle(io.BytesIO(data)).entries == 1_500
 
-    def test_a_process_that_dies_while_it_takes_in_leaves_nothing(self, tmp_path: Path) -> None:
+    def test_a_process_that_dies_in_an_import_leaves_nothing(self, tmp_path: Path) -> None:
         with Store(SqliteStore(tmp_path / "a.db"), real_runtime()) as here:
             long(here, 5_000).export(tmp_path / "s.oakleaf")
         died = subprocess.run(
@@ -458,7 +456,7 @@ class TestImport:
             assert read_store(there) == []
             assert there.import_bundle(tmp_path / "s.oakleaf").entries == 5_000
 
-    def test_of_two_at_once_one_takes_it_in(self, session: Session, tmp_path: Path) -> None:
+    def test_of_two_imports_at_once_only_the_first_adds(self, session: Session, tmp_path: Path) -> None:
         data, done = bundle(session, blobs=True), []
         stores = [Store(SqliteStore(tmp_path / "both.db"), real_runtime()) for _ in range(2)]
 
@@ -477,7 +475,7 @@ class TestImport:
 
 
 class TestDamage:
-    def test_cut_at_any_line_it_is_refused(self, session: Session, store: Store) -> None:
+    def test_a_bundle_cut_at_any_line_is_refused(self, session: Session, store: Store) -> None:
         lines = bundle(session, blobs=True).splitlines(keepends=True)
         there = Store(MemoryStore(), real_runtime())
         for n in range(len(lines)):
@@ -487,9 +485,7 @@ class TestDamage:
             assert_refused(there, b"".join(lines[:n]) + lines[n][:-1])
         assert "more after the end" in str(assert_refused(there, b"".join(lines) + b"\n"))
 
-    def test_with_any_line_gone_doubled_or_swapped_it_is_refused_even_with_a_true_hash(
-        self, session: Session
-    ) -> None:
+    def test_missing_doubled_or_swapped_lines_are_refused(self, session: Session) -> None:
         lines = bundle(session, blobs=True).splitlines(keepends=True)
         there = Store(MemoryStore(), real_runtime())
         for n in range(len(lines) - 1):
@@ -532,7 +528,7 @@ class TestDamage:
             (b'"at":1000', b'"at":-100', "out of range"),
         ],
     )
-    def test_what_was_altered_is_named_even_with_a_true_hash(
+    def test_an_altered_part_is_named_even_with_a_true_hash(
         self, session: Session, old: bytes, new: bytes, named: str
     ) -> None:
         session.note(state={"found": False})
@@ -692,7 +688,7 @@ class TestRedacted:
         assert list(there.verify()) == []
         assert bundle(again) == data
 
-    def test_what_holds_no_secret_keeps_its_ids(self, session: Session) -> None:
+    def test_sessions_without_secrets_keep_ids(self, session: Session) -> None:
         there = Store(MemoryStore(), real_runtime())
         report = there.import_bundle(io.BytesIO(bundle(session, redact=True)))
         again = there.session(report.session_id)
@@ -724,7 +720,7 @@ class TestCopy:
         assert proofs == [entry.evidence for entry in session.path()]
         assert any(proofs)
 
-    def test_into_another_space_of_the_same_file_it_wants_a_new_id(self, tmp_path: Path) -> None:
+    def test_another_space_of_the_same_file_needs_a_new_id(self, tmp_path: Path) -> None:
         stores = [
             Store(SqliteStore(tmp_path / "a.db", space=space), real_runtime()) for space in ("one", "two")
         ]
@@ -757,14 +753,14 @@ class TestFallback:
         assert store.latest_or_start("con_1", "a", fallback=older).row.agent == "a"
         assert list(older.all_sessions()) == []
 
-    def test_what_was_deleted_here_does_not_come_back_from_there(self, store: Store) -> None:
+    def test_a_deleted_conversation_does_not_come_back(self, store: Store) -> None:
         older = Store(MemoryStore(), real_runtime())
         older.start("a", conversation_id="con_1")
         ours = store.latest_or_start("con_1", "a", fallback=older)
         store.delete(ours.session_id)
         assert store.latest_or_start("con_1", "b", fallback=older).session_id != ours.session_id
 
-    def test_two_at_once_take_it_over_once(self, tmp_path: Path) -> None:
+    def test_two_processes_take_a_conversation_over_once(self, tmp_path: Path) -> None:
         older = Store(MemoryStore(), real_runtime())
         older.start("a", [system("s")], conversation_id="con_1").append([user("q")])
         stores = [Store(SqliteStore(tmp_path / "a.db"), real_runtime()) for _ in range(6)]
@@ -817,7 +813,7 @@ class TestGolden:
         assert {"plain-1.0.oakleaf", "tree-1.0.oakleaf"} <= {path.name for path in GOLDEN.glob("*.oakleaf")}
 
 
-def test_an_open_call_has_the_same_key_wherever_it_moved(tmp_path: Path) -> None:
+def test_an_open_call_keeps_the_key_after_a_move(tmp_path: Path) -> None:
     with oakleaf.open(tmp_path / "a.db") as here, oakleaf.open(tmp_path / "b.db") as there:
         for _ in range(3):
             there.start()  # so that the other store counts its branches differently
@@ -834,7 +830,7 @@ def test_an_open_call_has_the_same_key_wherever_it_moved(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("conversation_id", ["a\nb", "\x1b[2J", "a\u202eb"])
-def test_a_bundle_carries_every_conversation_id_that_a_session_can_be_started_with(
+def test_a_bundle_carries_every_conversation_id(
     conversation_id: str,
 ) -> None:
     bundle = io.BytesIO()

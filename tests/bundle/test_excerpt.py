@@ -34,7 +34,7 @@ def test_the_same_excerpt_has_the_same_bytes(store: Store) -> None:
     assert exported(excerpt(session, 5)) != exported(excerpt(session, 9))
 
 
-def test_an_excerpt_of_a_branch_has_its_entries(store: Store) -> None:
+def test_an_excerpt_of_a_branch_has_the_branchs_entries(store: Store) -> None:
     session = record_refund(store)
     session.rewind(5)
     session.append([oakleaf.user("Never mind"), oakleaf.assistant("As you like.")])
@@ -43,7 +43,7 @@ def test_an_excerpt_of_a_branch_has_its_entries(store: Store) -> None:
     ]
 
 
-def test_a_scratch_store_reads_a_bundle_as_it_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scratch_store_reads_a_bundle_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHOP_PASSWORD", "hunter2-hunter2-hunter2")
     texts = []
     for store in (scratch_store(), oakleaf.open("memory:")):

@@ -75,7 +75,7 @@ def test_the_bundle_itself_is_accepted_and_read(lines: list[Line]) -> None:
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_what_import_accepts_every_verb_can_read(lines: list[Line], part: int) -> None:
+def test_every_verb_can_read_an_accepted_import(lines: list[Line], part: int) -> None:
     """A forged label and forged usage were imported, and then drawing the tree or summing up raised."""
     accepted = 0
     for seed in range(part, 20_000 if SOAK else 50, 2):
@@ -102,7 +102,7 @@ def test_what_import_accepts_every_verb_can_read(lines: list[Line], part: int) -
         ("turn_started", "turn", "x"),
     ],
 )
-def test_a_fact_of_another_shape_is_refused_by_its_number(
+def test_a_fact_of_another_shape_is_refused_by_number(
     lines: list[Line], kind: str, field: str, value: object
 ) -> None:
     forged = [dict(line) for line in lines]
@@ -116,7 +116,7 @@ def test_a_fact_of_another_shape_is_refused_by_its_number(
     ("kind", "part", "field"),
     [("appended", "leaf", "branch"), ("appended", "leaf", "seq"), ("turn_started", "body", "turn")],
 )
-def test_a_fact_that_lacks_what_verbs_read_is_refused_or_read(
+def test_a_fact_with_missing_fields_is_refused_or_read(
     lines: list[Line], kind: str, part: str, field: str
 ) -> None:
     """Accepted, purge, the HTML page, Inspect's log and explain raised KeyError."""

@@ -82,14 +82,14 @@ def test_a_backup_keeps_every_byte(tmp_path: Path, newer: bytes) -> None:
         assert exported(store.session(name)) == content(newer)
 
 
-def test_a_copy_under_a_new_id_keeps_what_is_unknown(store: Store, newer: bytes) -> None:
+def test_a_copy_under_a_new_id_keeps_unknown_facts(store: Store, newer: bytes) -> None:
     taken_in(store, newer)
     copy = store.session(store.import_bundle(io.BytesIO(newer), new_id=True).session_id)
     facts = [line for line in content(newer) if b'"line":"fact"' in line]
     assert [line for line in exported(copy) if b'"line":"fact"' in line] == facts
 
 
-def test_a_session_with_them_goes_on(store: Store, newer: bytes) -> None:
+def test_a_session_with_newer_facts_goes_on(store: Store, newer: bytes) -> None:
     session = taken_in(store, newer)
     session.undo()
     session.redo()

@@ -47,7 +47,7 @@ payloads: st.SearchStrategy[Payload] = st.one_of(
 
 
 @given(payloads)
-def test_what_is_written_is_what_is_read(payload: Payload) -> None:
+def test_written_payloads_read_back_equal(payload: Payload) -> None:
     body = encode(payload)
     again = decode(kind_of(payload), body)
     assert again == payload
@@ -83,7 +83,7 @@ def test_an_id_tells_everything_before_it(words: list[str], spot: int) -> None:
     assert all(a != b for a, b in zip(one[spot:], two[spot:], strict=True))
 
 
-def test_an_id_depends_on_parent_kind_turn_step_and_body_and_on_nothing_else() -> None:
+def test_an_id_depends_on_parent_kind_turn_step_and_body() -> None:
     base = chain_id(b"p", "message", 1, 1, b"{}")
     assert base == chain_id(b"p", "message", 1, 1, b"{}")
     others = {
@@ -119,7 +119,7 @@ def test_an_id_depends_on_parent_kind_turn_step_and_body_and_on_nothing_else() -
     ],
     ids=["nan", "inf", "inner inf", "int key", "set", "bytes", "object", "huge int"],
 )
-def test_what_json_cannot_hold_is_refused(value: object) -> None:
+def test_values_outside_json_are_refused(value: object) -> None:
     for payload in (Note({"value": value}), assistant(ToolCall("c", "t", {"value": value}))):
         with pytest.raises(NotJson):
             round_trip(payload, encode(payload))
@@ -140,7 +140,7 @@ def test_a_call_of_other_types_is_refused(call: ToolCall) -> None:
         round_trip(message, encode(message))
 
 
-def test_what_is_done_to_the_arguments_later_does_not_change_what_was_appended() -> None:
+def test_later_changes_of_arguments_leave_the_entry_alone() -> None:
     arguments: dict[str, Any] = {"paths": ["a"], "limits": {"lines": nested(20)}}
     batch = build_entries(Cursor(), [Draft(assistant(ToolCall("c", "t", arguments)))], 1)
     arguments["paths"].append("b")
@@ -157,7 +157,7 @@ def test_endless_nesting_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [5, b"x", ["x"]])
-def test_what_is_not_text_is_refused_where_text_belongs(value: Any) -> None:
+def test_other_values_are_refused_in_place_of_text(value: Any) -> None:
     with pytest.raises(NotText, match=re.escape(f"title is {value!r}; expected text")):
         check_text(value, "title")
 
@@ -168,7 +168,7 @@ def test_half_a_character_is_refused_and_nul_is_kept() -> None:
     assert decode("message", encode(user("a\0b"))) == user("a\0b")
 
 
-def test_an_unknown_kind_is_kept_whole_on_read_and_refused_on_write() -> None:
+def test_an_unknown_kind_is_read_whole_and_never_written() -> None:
     payload = decode("hologram", b'{"depth":3}')
     assert payload == Unknown("hologram", b'{"depth":3}')
     with pytest.raises(InvalidMessage, match="hologram"):

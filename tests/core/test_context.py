@@ -33,7 +33,7 @@ def test_the_system_prompt_stands_apart_and_notes_never_show() -> None:
     assert texts(context) == ["q", "a"]
 
 
-def test_a_compaction_shows_its_summary_then_what_it_kept_then_what_came_after() -> None:
+def test_a_compaction_shows_summary_kept_and_later_messages() -> None:
     path = path_of(
         system("s"),
         user("1"),
@@ -66,7 +66,7 @@ def test_the_summary_of_an_earlier_compaction_is_never_lost() -> None:
     assert [text.split("\n\n")[-1] for text in texts(folded)] == ["second tells first", "5", "7"]
 
 
-def test_cancelling_a_later_compaction_brings_the_earlier_one_back() -> None:
+def test_cancelling_a_compaction_brings_the_earlier_back() -> None:
     turns = [
         user("1"),
         assistant("2"),
@@ -94,13 +94,13 @@ def test_settings_fold_along_the_path() -> None:
     assert fold_settings([*path, *path_of(Settings(prompt="new"))]).prompt_patch is None
 
 
-def test_tools_only_narrow_along_the_path_whoever_wrote_it() -> None:
+def test_tools_only_narrow_along_the_path() -> None:
     path = path_of(Settings(tools=("a", "b", "c")), Settings(tools=("c", "b")), Settings(tools=("a", "b")))
     assert [fold_settings(path[:n]).tools for n in range(4)] == [None, ("a", "b", "c"), ("c", "b"), ("b",)]
     assert fold_settings([*path, *path_of(Settings(tools=()), Settings(tools=("b",)))]).tools == ()
 
 
-def test_a_prompt_replaces_the_system_messages_and_a_patch_is_added_to_them() -> None:
+def test_a_prompt_replaces_system_messages_and_a_patch_adds() -> None:
     seeds = [system("old"), user("q")]
     assert build_context(path_of(*seeds, Settings(prompt="new"), seeds=1)).system == ("new",)
     assert build_context(path_of(*seeds, Settings(prompt_patch="extra"), seeds=1)).system == ("old", "extra")
@@ -114,7 +114,7 @@ def test_a_window_that_begins_within_a_turn_drops_the_half_turn() -> None:
     assert texts(build_context(path[1:4])) == []
 
 
-def test_what_the_host_keeps_beside_a_message_is_not_in_the_context() -> None:
+def test_details_of_the_host_are_not_in_the_context() -> None:
     from msgspec.structs import replace
 
     path = path_of(replace(user("q"), details={"mine": 1}))
@@ -122,5 +122,5 @@ def test_what_the_host_keeps_beside_a_message_is_not_in_the_context() -> None:
 
 
 @given(paths())
-def test_what_the_model_sees_is_a_function_of_the_leaf(path: list[Entry]) -> None:
+def test_the_context_is_a_function_of_the_leaf(path: list[Entry]) -> None:
     assert build_context(path) == build_context(list(path))

@@ -218,7 +218,7 @@ def test_no_piece_of_a_stream_shows_an_encoded_secret(names: list[str], size: in
     assert "[redacted PW, encoded]" in live
 
 
-def test_base64_that_is_wrapped_is_read_across_its_lines() -> None:
+def test_wrapped_base64_is_read_across_lines() -> None:
     for length in range(60):
         text = base64.encodebytes(b"x" * length + b"correct horse battery staple" + b"y" * 90).decode()
         for form in (text, json.dumps(text)):
@@ -235,7 +235,7 @@ def test_an_encoded_secret_in_a_name_is_refused(store: Store, names: list[str]) 
         hidden.start(owner=text)
 
 
-def test_what_only_looks_like_an_encoding_stays() -> None:
+def test_apparent_encodings_stay() -> None:
     redactor = Redactor({"PW": SECRET, "KEY": "abcdefgh"})
     for text in ("C:\\new\\u0041", "100%25 & &amp; &lt;", "a+b=c", "A" * 500, "\\ud83d", "%", "&#99999999;"):
         assert redactor.redact_text(text) == text

@@ -74,7 +74,7 @@ def session() -> Session:
 
 
 class TestRedacted:
-    def test_redacted_thinking_is_not_sent_with_its_signature_again(self, session: Session) -> None:
+    def test_redacted_thinking_loses_the_signature(self, session: Session) -> None:
         """Anthropic refuses a signature that does not match, and any answer whose thinking is not complete."""
         reply = anthropic(thinking("fine", "SIG A"), thinking(f"the PIN is {SECRET}", "SIG B"))
         (_, answer, _) = sent_after(session, reply, "anthropic")
@@ -83,7 +83,7 @@ class TestRedacted:
         assert reasoning == oakleaf.Reasoning("the PIN is [redacted PIN]")
 
     @pytest.mark.parametrize(("summary", "order"), [(SECRET, "41"), ("hm", SECRET)])
-    def test_redacted_reasoning_items_and_their_ids_are_not_sent_again(
+    def test_redacted_reasoning_items_are_not_sent_again(
         self, session: Session, summary: str, order: str
     ) -> None:
         (_, call, _) = sent_after(session, openai(summary, order), "openai")
@@ -94,7 +94,7 @@ class TestRedacted:
         (_, answer, _) = sent_after(session, gemini(SECRET), "gemini")
         assert [part["thoughtSignature"] for part in answer["parts"]] == [UNSIGNED]
 
-    def test_what_was_not_altered_keeps_its_signature(self, session: Session) -> None:
+    def test_unaltered_parts_keep_the_signature(self, session: Session) -> None:
         """A secret in the text beside the thinking does not touch the thinking."""
         text = {"type": "text", "text": SECRET}
         (_, answer, _) = sent_after(session, anthropic(thinking("fine", "SIG A"), text), "anthropic")
@@ -104,7 +104,7 @@ class TestRedacted:
         assert sent_after(session, gemini("41"), "gemini")[-2]["parts"][0]["thoughtSignature"] == "c2ln"
 
 
-def test_a_signature_stays_with_its_thinking_when_bytes_are_taken_out_of_the_text_before(
+def test_a_signature_stays_when_bytes_leave_the_text_before(
     store: Store,
 ) -> None:
     text = {"type": "text", "text": f"see {URL} there"}
@@ -115,7 +115,7 @@ def test_a_signature_stays_with_its_thinking_when_bytes_are_taken_out_of_the_tex
     assert URL not in str(answer)
 
 
-def test_bytes_in_signed_reasoning_are_stored_once_and_sent_back_to_the_letter(store: Store) -> None:
+def test_bytes_in_signed_reasoning_return_to_the_letter(store: Store) -> None:
     text = f"I see {URL}; and {URL}, twice"
     for reply, provider in ((anthropic(thinking(text, "SIG")), "anthropic"), (openai(text, "41"), "openai")):
         session = store.start("a")
@@ -126,7 +126,7 @@ def test_bytes_in_signed_reasoning_are_stored_once_and_sent_back_to_the_letter(s
         assert store.gc(grace=-1_000_000_000) == 0
 
 
-def test_what_an_adapter_keeps_beside_the_parts_stays_until_the_message_is_redacted() -> None:
+def test_an_adapters_evidence_stays_until_redaction() -> None:
     evidence = Evidence("gemini", {"0": {"signature": "A"}, "adk": {"1": "B"}})
     before = oakleaf.assistant("x", oakleaf.Attachment(b"bytes", "image/png"))
     extracted = oakleaf.assistant("x", oakleaf.Media("0" * 64, "image/png", 5))
@@ -143,7 +143,7 @@ def test_signed_reasoning_whose_bytes_are_missing_is_left_out(store: Store) -> N
 
 
 @pytest.mark.parametrize("reply", [anthropic(thinking("hm", "SIG")), openai("hm", "41"), gemini("41")])
-def test_append_and_seeds_keep_what_a_provider_requires_back(store: Store, reply: dict[str, Any]) -> None:
+def test_append_and_seeds_keep_evidence(store: Store, reply: dict[str, Any]) -> None:
     answer = reply.get("output") or [reply["candidates"][0]["content"] if "candidates" in reply else reply]
     provider = oakleaf.wire.parse_reply(reply).provider
     answered = store.start("a")

@@ -38,7 +38,7 @@ WORDS = {"approved", "bound", "denied", "imported", "moved", "started", "tagged"
 
 
 class TestCodec:
-    def test_every_type_has_a_kind_of_its_own(self) -> None:
+    def test_every_type_has_an_own_kind(self) -> None:
         assert len(KINDS) == len(TYPES)
         assert set(TYPES) == set(Fact.__subclasses__())
 

@@ -69,7 +69,7 @@ def test_definitions_of_tools_always_stay_and_count() -> None:
         fit(build_context(with_tools), Budget(tokens=100))
 
 
-def test_what_its_issuer_gets_back_counts_for_that_provider_and_for_any() -> None:
+def test_evidence_counts_for_the_issuer_and_for_any() -> None:
     seal = {"0": {"signature": "s" * 4_000}, "langgraph": {"raw": "r" * 4_000}}
     path = entries([(user("q"), None), (assistant("a"), Evidence("openai-chat@host", seal))])
     context = build_context(path)

@@ -55,7 +55,7 @@ def holds_base64(body: bytes) -> bool:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store: Store, shape: str) -> None:
+def test_base64_is_stored_once_and_returns_to_the_letter(store: Store, shape: str) -> None:
     value, runs = {"value": SHAPES[shape]}, []
 
     @oakleaf.tool(effect="idempotent", approval=True)
@@ -88,7 +88,7 @@ def test_base64_is_stored_once_wherever_it_is_and_comes_back_to_the_letter(store
         assert restore_json(copy.path()[-1].message.details, read(copy).blob) == value
 
 
-def test_what_a_replay_or_an_append_repeats_keeps_its_bytes_when_the_first_is_purged(store: Store) -> None:
+def test_repeated_bytes_outlive_a_purge_of_the_first(store: Store) -> None:
     url, details = f"data:image/png;base64,{PADDED}", {"shot": [PADDED]}
     session = store.start()
     with session.turn("go") as turn:
@@ -139,7 +139,7 @@ def test_media_in_a_message_of_a_provider_is_stored_as_a_blob(store: Store, prov
         {"text": f"{PADDED[4:80]}\ndone"},
     ],
 )
-def test_what_is_no_media_stays_where_it_is(data: dict[str, Any]) -> None:
+def test_other_text_than_media_stays(data: dict[str, Any]) -> None:
     assert extract_from_note(Note(data)) == (Note(data), {})
 
 
@@ -160,7 +160,7 @@ def test_a_word_on_the_line_after_base64_stays_a_word(store: Store) -> None:
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS))
-def test_malformed_arguments_are_sent_to_no_provider_as_they_are(store: Store, provider: str) -> None:
+def test_malformed_arguments_are_never_sent_raw(store: Store, provider: str) -> None:
     """A server that parses the history would refuse every later request."""
     session = store.start()
     session.append([user("go"), assistant(ToolCall("c", "draw", malformed='{"x": '))])

@@ -43,12 +43,12 @@ def test_a_message_never_changes() -> None:
     ],
     ids=lambda message: f"{message.role} with {[type(part).__name__ for part in message.parts]}",
 )
-def test_a_role_takes_only_its_parts(message: Message) -> None:
+def test_a_role_takes_only_own_parts(message: Message) -> None:
     with pytest.raises(InvalidMessage):
         check_message(message)
 
 
-def test_a_constructor_refuses_what_is_no_part() -> None:
+def test_a_constructor_refuses_foreign_parts() -> None:
     with pytest.raises(InvalidMessage, match="dict"):
         user({"type": "text"})  # type: ignore[arg-type]
 

@@ -87,7 +87,7 @@ def test_names_of_files_are_looked_at_too(place: Path) -> None:
     assert leftovers(place) == []
 
 
-def test_what_is_hidden_is_named_and_the_rest_stays() -> None:
+def test_secrets_are_named_and_the_rest_stays() -> None:
     store = oakleaf.open("memory:", secrets={"PASSWORD": SECRET})
     session = store.start()
     session.append([user(f"before {SECRET} after {KEY}.")])
@@ -157,7 +157,7 @@ class TestNames:
             {"tool_names": ["look", SECRET]},
         ],
     )
-    def test_a_secret_in_an_id_or_a_name_is_refused_and_nothing_is_written(
+    def test_a_secret_in_a_name_is_refused_before_any_write(
         self, place: Path, options: dict[str, Any]
     ) -> None:
         with oakleaf.open(place, secrets={"PASSWORD": SECRET}) as store:
@@ -180,7 +180,7 @@ class TestNames:
         assert store.latest_or_start(task).row.conversation_id == task
         assert store.sessions(owner="AKIA-1").sessions[0].session_id == ordinary.session_id
 
-    def test_it_is_refused_wherever_a_name_is_given(self, store: Store) -> None:
+    def test_a_secret_is_refused_in_every_name(self, store: Store) -> None:
         session = store.start()
         for refused in (
             lambda: session.tag(user=KEY),
@@ -197,7 +197,7 @@ class TestNames:
         assert session.path() == []
         assert KEY not in str(session.journal())
 
-    def test_what_a_provider_says_is_redacted_instead_of_refused(self, store: Store) -> None:
+    def test_words_of_a_provider_are_redacted_not_refused(self, store: Store) -> None:
         """An answer that was paid for is not lost because of a name in it."""
         session = store.start()
         session.append([user("q")])
@@ -211,7 +211,7 @@ class TestNames:
         assert (call.model, call.provider) == ("m-[redacted]", "[redacted]")
         assert "run__redacted_" in str(session.messages("anthropic"))
 
-    def test_the_bytes_of_attachments_and_the_ids_of_calls_are_left_alone(self, store: Store) -> None:
+    def test_bytes_of_attachments_and_ids_of_calls_stay(self, store: Store) -> None:
         session = store.start()
         session.append([user("q", oakleaf.Attachment(KEY.encode(), "text/plain"))])
         session.append([assistant(ToolCall(KEY, "look"))])
@@ -254,7 +254,7 @@ def test_ids_names_and_evidence_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize("value", ["hunter2", "4711", ""])
-def test_a_secret_too_short_to_be_hidden_is_refused_where_it_is_given(place: Path, value: str) -> None:
+def test_a_secret_too_short_to_hide_is_refused(place: Path, value: str) -> None:
     """It was left in the log without a word: 4711 is in every second order number."""
     for secrets in ({"PIN": value}, [SECRET, value]):
         with pytest.raises(SecretTooShort, match="at least 8") as excinfo:
@@ -284,7 +284,7 @@ def test_a_secret_within_another_leaves_nothing_of_that_in_clear() -> None:
     assert redactor.redact_text("db://postgres@host/name postgres") == "[redacted URL] [redacted USER]"
 
 
-def test_what_tools_return_and_raise_is_hidden_in_the_loop(place: Path) -> None:
+def test_secrets_of_tool_results_are_hidden_in_the_loop(place: Path) -> None:
     @oakleaf.tool(effect="read")
     def leak() -> str:
         return f"the key is {KEY}"
@@ -316,7 +316,7 @@ def test_secrets_of_the_environment_are_known_by_their_names(monkeypatch: pytest
     assert session.path()[0].message.text == "[redacted SHOP_API_KEY]; postgres; a perfectly ordinary value"
 
 
-def test_a_secret_that_comes_in_pieces_is_hidden_in_the_stream_too() -> None:
+def test_a_secret_in_pieces_is_hidden_in_the_stream() -> None:
     from oakleaf.models.base import Delta
     from oakleaf.wire import Answer
 
@@ -345,7 +345,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_the_text_holds_is_seen_in_its_bytes(shape: str) -> None:
+def test_secrets_of_a_text_are_seen_in_bytes(shape: str) -> None:
     """Nothing is walked unless its bytes say so; so they must say so wherever a shape may stand."""
     redactor = Redactor()
     for around in ("", "\n", '"', "\\", "ü", "\u2028"):
@@ -361,7 +361,7 @@ def test_what_the_text_holds_is_seen_in_its_bytes(shape: str) -> None:
 @pytest.mark.parametrize(
     "text", ["a task-force of ghosts", "ask-anyone", "gh_ and ghp_", "AKIA", "BEGIN PRIVATE KEY"]
 )
-def test_what_only_looks_alike_is_not_walked(text: str) -> None:
+def test_lookalikes_are_not_walked(text: str) -> None:
     assert not Redactor({"NAME": "a secret of ours"}).may_contain_secret(to_json(text, "test"))
 
 
@@ -380,7 +380,7 @@ def test_packed_bytes_are_masked_and_stay_as_many(shape: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Yes.", "Done.", "configurationpages.toml.", pack_bytes(b"harmless" * 9)])
-def test_what_holds_no_secret_stays_as_it_is(text: str) -> None:
+def test_text_without_secrets_stays(text: str) -> None:
     assert Redactor({"NAME": "hunter2hunter2"}).redact_text(text) == text
 
 

@@ -54,7 +54,7 @@ RESULTS: dict[str, tuple[object, list[object]]] = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_bytes_in_a_result_are_stored_once_and_shown_to_the_model(store: Store, name: str) -> None:
+def test_bytes_in_a_result_are_stored_once_and_shown(store: Store, name: str) -> None:
     content, expected = RESULTS[name]
     session = store.start("a")
     session.append([user("q"), assistant(ToolCall("c", "draw")), tool_result("c", content)])
@@ -80,7 +80,7 @@ def test_bytes_in_a_result_are_stored_once_and_shown_to_the_model(store: Store, 
         [TEXT],
     ],
 )
-def test_what_is_no_file_stays_as_it_is(content: object) -> None:
+def test_text_of_no_file_stays(content: object) -> None:
     text = content if isinstance(content, str) else json.dumps(content, separators=(",", ":"))
     assert tool_result("c", content).results[0].content == (Text(text),)
     assert not tool_result("c", content).results[0].error

@@ -38,7 +38,7 @@ class TestMoments:
             ("0s", NOW),
         ],
     )
-    def test_a_date_is_local_unless_it_has_a_zone_and_a_span_is_ago(
+    def test_a_date_is_local_without_a_zone_and_a_span_is_ago(
         self, berlin: None, text: str, moment: int
     ) -> None:
         assert parse_time("after", text, NOW) == moment
@@ -66,7 +66,7 @@ class TestMoments:
     @pytest.mark.parametrize(
         "text", ["soon", "", "7", "d", "mo", "tomorrow", "2026-13-01", "7y", "-1d", "9999999d"]
     )
-    def test_what_is_no_time_is_refused_with_what_it_takes(self, text: str) -> None:
+    def test_other_text_than_a_time_is_refused_with_the_forms(self, text: str) -> None:
         with pytest.raises(InvalidArgument, match="2026-11-01, today, yesterday, monday"):
             parse_time("after", text, NOW)
 

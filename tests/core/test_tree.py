@@ -15,11 +15,11 @@ TREE = {
 }
 
 
-def test_a_path_is_the_ranges_of_its_branches_oldest_first() -> None:
+def test_a_path_is_the_ranges_of_branches_oldest_first() -> None:
     assert lineage(TREE, Leaf(3, 9)) == [Range(1, 1, 5), Range(2, 6, 7), Range(3, 8, 9)]
 
 
-def test_a_branch_without_entries_of_its_own_adds_no_range() -> None:
+def test_a_branch_without_own_entries_adds_no_range() -> None:
     assert lineage(TREE, Leaf(4, 7)) == [Range(1, 1, 5), Range(2, 6, 7)]
     assert lineage(TREE, Leaf(4, 8)) == [Range(1, 1, 5), Range(2, 6, 7), Range(4, 8, 8)]
 
@@ -28,12 +28,12 @@ def test_the_place_before_the_first_entry_is_an_empty_path() -> None:
     assert lineage(TREE, Leaf(1, 0)) == []
 
 
-def test_a_window_keeps_what_lies_between() -> None:
+def test_a_window_keeps_the_ranges_between() -> None:
     assert window(lineage(TREE, Leaf(3, 9)), 5, 8) == [Range(1, 5, 5), Range(2, 6, 7), Range(3, 8, 8)]
     assert window(lineage(TREE, Leaf(3, 9)), 10, 12) == []
 
 
-def test_what_something_stands_on_is_kept_up_to_there() -> None:
+def test_branches_are_kept_up_to_the_last_foot() -> None:
     assert reachable_seqs(TREE, [Leaf(2, 6)]) == {2: 6, 1: 5}
     assert reachable_seqs(TREE, [Leaf(2, 6), Leaf(1, 9)]) == {2: 6, 1: 9}
     assert reachable_seqs(TREE, []) == {}
@@ -63,7 +63,7 @@ def test_a_path_never_skips_a_number(tree: dict[int, Branch]) -> None:
 
 
 @given(trees(), st.data())
-def test_what_is_kept_holds_the_path_to_every_foot(tree: dict[int, Branch], data: st.DataObject) -> None:
+def test_kept_branches_hold_the_path_to_every_foot(tree: dict[int, Branch], data: st.DataObject) -> None:
     feet = [
         Leaf(n, data.draw(st.integers(b.parent_seq, b.tail)))
         for n, b in tree.items()

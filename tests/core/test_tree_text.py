@@ -22,7 +22,7 @@ from oakleaf.core.tree_text import one_line, tree_lines
 from oakleaf.store import Store
 
 
-def test_a_tree_with_what_was_left_behind(store: Store) -> None:
+def test_a_tree_with_abandoned_branches(store: Store) -> None:
     session = store.start("a", [system("s")])
     session.append(
         [user("q"), assistant(ToolCall("c", "look", {"n": 1})), tool_result("c", "r"), assistant("one")]
@@ -77,7 +77,7 @@ def test_an_empty_session_and_a_rewind_to_nothing_show_the_leaf(store: Store) ->
     assert draw_tree(session).splitlines() == ["● (empty)", "│   1 user       q"]
 
 
-def test_hidden_notes_have_no_line_and_the_entry_before_them_stands_for_the_leaf(store: Store) -> None:
+def test_hidden_notes_have_no_line_and_leave_the_mark_before(store: Store) -> None:
     session = store.start("a")
     checkpoint = Note({"checkpoint": 1}, hidden=True)
     session.append([checkpoint, user("q"), checkpoint, checkpoint, assistant("one"), checkpoint])
@@ -97,7 +97,7 @@ def test_hidden_notes_have_no_line_and_the_entry_before_them_stands_for_the_leaf
     assert [entry.payload for entry in session.path()] == [checkpoint]
 
 
-def test_a_fork_shows_what_it_shares(store: Store) -> None:
+def test_a_fork_shows_shared_entries(store: Store) -> None:
     session = store.start("a", [system("s")])
     session.append([user("q"), assistant("a")])
     fork = session.fork(at=2, prompt="p")
@@ -106,7 +106,7 @@ def test_a_fork_shows_what_it_shares(store: Store) -> None:
     assert "settings" in draw_tree(fork)
 
 
-def test_every_entry_is_there_once_wherever_it_stands(store: Store) -> None:
+def test_every_entry_is_drawn_once(store: Store) -> None:
     """What it shares, what it left behind, and the path: by whichever reading they came."""
     source = store.start("a", [system("s")])
     source.append([user("q"), assistant("a"), user("more"), assistant("b")])
@@ -145,7 +145,7 @@ def test_every_kind_is_told_in_one_line(store: Store) -> None:
     assert len([line for line in tree.splitlines() if "╮" not in line]) == len(session.entries())
 
 
-def test_branches_that_hang_on_branches_by_the_thousand_are_drawn() -> None:
+def test_thousands_of_nested_branches_are_drawn() -> None:
     deep = range(1, 3_001)
     branches = [Branch(n, "s", n - 1 or None, max(0, n - 1), n + 1) for n in deep]
     entries = [Entry(n, seq, b"", 1, 0, user(f"of {n}"), False, 0) for n in deep for seq in (n, n + 1)]
@@ -156,7 +156,7 @@ def test_branches_that_hang_on_branches_by_the_thousand_are_drawn() -> None:
     assert max(map(len, lines)) <= 60
 
 
-def test_a_line_keeps_what_joins_letters_and_pictures_and_marks_what_hides() -> None:
+def test_a_line_keeps_joiners_and_marks_hidden_characters() -> None:
     """A family was four people with dots between them, and Persian words fell apart."""
     family, word = "\N{WOMAN}\u200d\N{WOMAN}\u200d\N{GIRL}", "می\u200cخواهم"
     assert one_line(f"{family} {word}") == f"{family} {word}"

@@ -35,7 +35,7 @@ from support.random_logs import path_of, paths
 ASK = assistant(ToolCall("a", "t"), ToolCall("b", "t"))
 
 
-def test_a_turn_is_named_by_its_input_and_its_steps_are_counted() -> None:
+def test_a_turn_is_named_by_the_input_and_steps_count() -> None:
     path = path_of(
         system("s"),
         user("q"),
@@ -67,7 +67,7 @@ def test_an_open_batch_closes_before_anything_follows() -> None:
     assert advance(cursor, tool_result("b")).cursor.open_calls == ()
 
 
-def test_a_tool_result_follows_its_call_and_comes_once() -> None:
+def test_a_tool_result_follows_the_call_once() -> None:
     for path in (path_of(user("q")), path_of(user("q"), ASK, tool_result("a"))):
         with pytest.raises(OrphanResult):
             advance(cursor_after(path), tool_result("a"))
@@ -80,12 +80,12 @@ def test_two_calls_with_one_id_take_two_results() -> None:
     assert [call.index for call in cursor_after(path).open_calls] == [1]
 
 
-def test_next_action_calls_the_model_after_an_input_and_after_the_last_result() -> None:
+def test_next_action_calls_the_model_after_input_and_last_result() -> None:
     assert next_action(path_of(user("q"))) == CallModel()
     assert next_action(path_of(user("q"), ASK, tool_result("b"), tool_result("a"))) == CallModel()
 
 
-def test_next_action_runs_what_is_open_and_knows_what_was_started() -> None:
+def test_next_action_runs_open_calls_and_knows_started_calls() -> None:
     action = next_action(path_of(user("q"), ASK, tool_result("a")), started=[(2, 0), (2, 1)])
     assert isinstance(action, RunTools)
     assert [call.call.id for call in action.calls] == ["b"]
@@ -93,7 +93,7 @@ def test_next_action_runs_what_is_open_and_knows_what_was_started() -> None:
 
 
 @pytest.mark.parametrize("payload", [Compaction("s", 10**6), Compaction("s", 4), Compaction("s", 0)])
-def test_a_compaction_that_would_hide_what_comes_after_it_may_not_follow(payload: Compaction) -> None:
+def test_a_compaction_must_not_hide_later_entries(payload: Compaction) -> None:
     cursor = cursor_after(path_of(user("q"), assistant("a")))
     with pytest.raises(InvalidPosition, match="entries 1 to 3"):
         advance(cursor, payload)
@@ -114,7 +114,7 @@ def test_next_action_rests_when_there_is_nothing_to_do() -> None:
     assert next_action(ended) == Rest("ended by a tool")
 
 
-def test_a_turn_is_completed_by_its_final_answer() -> None:
+def test_a_turn_is_completed_by_the_final_answer() -> None:
     assert is_completed(path_of(user("q"), assistant("a")))
     assert not is_completed(path_of(user("q")))
     assert not is_completed(path_of(user("q"), ASK))
@@ -126,7 +126,7 @@ def test_a_turn_is_completed_by_its_final_answer() -> None:
 
 
 @given(paths())
-def test_looking_back_a_little_gives_the_same_cursor_as_the_whole_path(path: list[Entry]) -> None:
+def test_a_short_look_back_gives_the_cursor_of_the_path(path: list[Entry]) -> None:
     for end in range(len(path) + 1):
         whole = cursor_after(path[:end])
         for start in range(end):
@@ -135,7 +135,7 @@ def test_looking_back_a_little_gives_the_same_cursor_as_the_whole_path(path: lis
 
 
 @given(paths())
-def test_groups_lose_nothing_and_part_no_call_from_its_result(path: list[Entry]) -> None:
+def test_groups_lose_nothing_and_keep_calls_with_results(path: list[Entry]) -> None:
     groups = group_by_turn(path)
     assert [entry for group in groups for entry in group] == path
     for group in groups:

@@ -45,7 +45,7 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_threads_that_are_the_first_to_use_a_type_get_their_values(way: str) -> None:
+def test_first_threads_of_a_type_get_own_values(way: str) -> None:
     done = run(FIRST_USE.replace("FIRST", WAYS[way]))
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 

@@ -123,14 +123,14 @@ class TestAnswer:
         cached = {"anthropic": Usage(USAGE[0] + 3, USAGE[1], 3), "openai": Usage(*USAGE, 3)}
         assert answer.usage == cached.get(provider, Usage(*USAGE))
 
-    def test_reasoning_is_told_apart_and_its_signature_is_evidence(self, provider):
+    def test_reasoning_is_apart_and_the_signature_is_evidence(self, provider):
         deltas, answer, _ = ask(provider, Completion("so it is", "let me think about it"))
         assert "".join(delta.reasoning for delta in deltas) == "let me think about it"
         assert answer.message.parts[:2] == (Reasoning("let me think about it"), Text("so it is"))
         assert (answer.evidence is None) == (provider == "openai-chat")
         assert "SIG" not in str(answer.message)
 
-    def test_parallel_calls_split_over_chunks_are_whole_and_never_shown_by_halves(self, provider):
+    def test_parallel_calls_in_chunks_are_whole_and_never_halved(self, provider):
         first, second = '{"city": "São Paulo", "days": [1, 2]}', '{"city": "Oslo"}'
         calls = (Call("a1", "weather", first), Call("b2", "weather", second), Call("c3", "f"))
         deltas, answer, _ = ask(provider, Completion("I look.", calls=calls))
@@ -156,7 +156,7 @@ class TestAnswer:
 
 @pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "openai"])  # Gemini sends arguments whole
 @pytest.mark.parametrize("written", ['{"city": "/', "{city: /}", "[1]"])
-def test_arguments_that_are_no_object_are_kept_as_they_came(provider, written):
+def test_arguments_other_than_objects_are_kept_raw(provider, written):
     """Anthropic's SDK closes what the token limit cut off: a path that ends too early would be acted upon."""
     _, answer, _ = ask(provider, Completion(calls=(Call("a", "f", written),), is_cut_short=True))
     assert answer.message.calls == (ToolCall("a", "f", {}, written),)
@@ -227,9 +227,7 @@ class TestRequest:
             ),
         ],
     )
-    def test_options_are_sent_in_the_vendors_fields_as_the_projection_shows_them(
-        self, provider, options, fields
-    ):
+    def test_options_are_sent_in_the_vendors_fields(self, provider, options, fields):
         request = request_of(**options)
         _, _, server = ask(provider, request=request)
         body = server.requests[0].body
@@ -239,7 +237,7 @@ class TestRequest:
         assert {name: body.get(name) for name in fields} == fields
         assert {name: output[name] for name in fields} == fields
 
-    def test_anthropic_is_given_a_limit_if_nobody_sets_one(self):
+    def test_anthropic_gets_a_limit_by_default(self):
         _, _, server = ask("anthropic")
         assert server.requests[0].body["max_tokens"] == 8192
 
@@ -248,7 +246,7 @@ class TestRequest:
         body = server.requests[0].body
         assert (body["store"], body["include"]) == (False, ["reasoning.encrypted_content"])
 
-    def test_a_model_that_does_not_reason_is_not_asked_to_seal_its_reasoning(self):
+    def test_a_model_without_reasoning_is_not_asked_for_sealing(self):
         refusal = ErrorReply(400, "Encrypted content is not supported with this model.")
         _, answer, server = ask("openai", refusal, Completion("hi"))
         assert answer.message.text == "hi"
@@ -272,7 +270,7 @@ class TestRequest:
 @providers
 class TestFault:
     @pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
-    def test_what_passes_is_overloaded(self, provider, status):
+    def test_passing_faults_are_overloaded(self, provider, status):
         error = fail(provider, ErrorReply(status, "please wait", retry_after="7"), Overloaded)
         assert error.after == 7
         assert "please wait" in str(error)
@@ -295,7 +293,7 @@ class TestFault:
         fail(provider, ErrorReply(413, "Request exceeds the maximum size"), ContextOverflow)
 
     @pytest.mark.parametrize("status", [401, 403])
-    def test_a_wrong_key_is_told_with_its_variable_and_never_shown(self, provider, status):
+    def test_a_wrong_key_is_told_by_variable_and_never_shown(self, provider, status):
         error = fail(provider, ErrorReply(status, f"Incorrect API key provided: {KEY}."), ModelUnavailable)
         assert VARIABLES[provider][0] in str(error)
 
@@ -313,7 +311,7 @@ class TestFault:
         assert f"temperature: must be below 2 ({status})" in str(error)
 
     @pytest.mark.parametrize("how", ["cut", "end", "nothing", "garbage"])
-    def test_an_answer_that_does_not_come_to_its_end_is_cut_off(self, provider, how):
+    def test_an_answer_without_an_end_is_cut_off(self, provider, how):
         if (provider, how) == ("openai-chat", "nothing"):
             return  # asked again without streaming: test_openai_servers
         fail(provider, BrokenStream(how), TruncatedReply)
@@ -354,7 +352,7 @@ class TestFault:
 class TestConnection:
     """A connection to a vendor takes two or three round trips, and milliseconds of CPU for its TLS."""
 
-    def test_calls_of_one_event_loop_share_it_until_the_loop_ends(self, provider):
+    def test_calls_of_a_loop_share_a_client_until_the_loop_ends(self, provider):
         async def call_often() -> None:
             for number in range(4):
                 model = client(provider, server)
@@ -368,7 +366,7 @@ class TestConnection:
             run(call_often())
         assert server.connections == 1
 
-    def test_calls_at_the_same_time_send_each_its_own_history(self, provider):
+    def test_calls_at_the_same_time_send_own_histories(self, provider):
         async def call_all() -> None:
             requests = [request_of(user(f"number {number}")) for number in range(20)]
             await asyncio.gather(*(listen(client(provider, server), request) for request in requests))
@@ -390,9 +388,7 @@ class TestConnection:
         assert (server.connections, len(server.requests)) == (2, 2)
 
     @pytest.mark.parametrize("is_reset", [False, True])
-    def test_one_that_the_server_closes_when_the_next_request_arrives_is_replaced_at_once(
-        self, provider, is_reset
-    ):
+    def test_a_connection_closed_at_the_next_request_is_replaced(self, provider, is_reset):
         """It had closed the connection before it saw the request; the other connections may be as old."""
 
         async def call_again() -> Answer:
@@ -408,7 +404,7 @@ class TestConnection:
         assert (server.connections, len(server.requests)) == (4, 6)
         assert server.bodies(provider)[3] == server.bodies(provider)[4]
 
-    def test_a_connection_that_is_replaced_costs_a_session_no_call_and_no_pause(self, provider):
+    def test_a_replaced_connection_costs_no_call_and_no_pause(self, provider):
         async def talk(session: oakleaf.Session) -> None:
             for text in ("first", "second"):
                 async for event in session.send(text, model=client(provider, server)):
@@ -421,7 +417,7 @@ class TestConnection:
             assert [call.failed for call in session.model_calls()] == [False, False]
             assert session.path()[-1].message.text == "two"
 
-    def test_a_request_is_sent_again_only_once_and_not_on_a_new_connection(self, provider):
+    def test_a_request_is_retried_once_and_not_on_a_new_connection(self, provider):
         async def call_in_vain() -> None:
             for count, replies in enumerate([[HangUp()], [Completion("one"), HangUp(), HangUp()]]):
                 server.replies = replies
@@ -434,9 +430,7 @@ class TestConnection:
             run(call_in_vain())
         assert len(server.requests) == 1 + 3
 
-    def test_a_request_that_its_server_may_have_worked_on_is_not_sent_again_unseen(
-        self, provider, monkeypatch
-    ):
+    def test_a_request_the_server_may_have_read_is_not_retried(self, provider, monkeypatch):
         monkeypatch.setattr(connections, "ROUND_TRIP_SECONDS", 0.0)
 
         async def call_twice() -> None:
@@ -472,7 +466,7 @@ class TestConnection:
             run(listen(client(provider, server), request_of()))
         assert b"".join(server.bodies_of_gets) == b""
 
-    def test_those_that_no_call_has_used_for_a_while_are_closed(self, provider, monkeypatch):
+    def test_idle_connections_are_closed(self, provider, monkeypatch):
         """A crowd of calls, and each key of many, left theirs open for as long as the process lived."""
         monkeypatch.setattr(connections, "KEPT_SECONDS", 0.05)
 
@@ -488,7 +482,7 @@ class TestConnection:
             run(call_and_wait())
         assert len(server.requests) == 30
 
-    def test_what_a_call_sent_is_freed_when_it_ends(self, provider):
+    def test_a_request_is_freed_at_the_end_of_the_call(self, provider):
         """The timers of its timeouts, which asyncio keeps for ten minutes after they were cancelled, know its context."""
 
         async def memory_of_calls() -> int:
@@ -558,7 +552,7 @@ def test_an_overflow_told_after_many_words_is_recognised():
     fail("openai-chat", ErrorReply(400, "x" * 500 + " maximum context length"), ContextOverflow)
 
 
-def test_an_overflow_is_told_by_its_code_too():
+def test_an_overflow_is_known_by_the_code_too():
     fail("openai", ErrorReply(400, "Too much.", code="context_length_exceeded"), ContextOverflow)
 
 
@@ -603,7 +597,7 @@ def _wreck(value: Any, random: Random) -> Any:
     return [_wreck(inner, random) for inner in value] if isinstance(value, list) else value
 
 
-def test_an_error_event_of_responses_is_told_by_its_code(monkeypatch):
+def test_an_error_event_of_responses_is_known_by_the_code(monkeypatch):
     event = b'data: {"type": "error", "code": "rate_limit_exceeded", "message": "slow down"}\n\n'
     monkeypatch.setitem(fake_providers.STREAMS, "openai", lambda says, number: [event])
     assert "slow down" in str(fail("openai", Completion(), Overloaded))
@@ -620,7 +614,7 @@ def test_one_model_may_be_asked_by_many_at_once(provider):
     assert sorted(answers) == [f"answer {n}" for n in range(5)]
 
 
-def test_a_prompt_gemini_blocks_is_told_with_its_reason(monkeypatch):
+def test_a_prompt_blocked_by_gemini_is_told_with_the_reason(monkeypatch):
     blocked = b'data: {"promptFeedback": {"blockReason": "SAFETY"}}\n\n'
     monkeypatch.setitem(fake_providers.STREAMS, "gemini", lambda says, number: [blocked])
     with FakeProviders() as server, pytest.raises(ModelError, match="SAFETY"):
@@ -683,14 +677,14 @@ class TestNamed:
             run(listen(model_by_name(f"{provider}:some-model"), request_of()))
 
     @providers
-    def test_without_its_sdk_the_extra_is_named(self, provider, monkeypatch):
+    def test_without_the_sdk_the_extra_is_named(self, provider, monkeypatch):
         _, _, extra, package = VARIABLES[provider]
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(ModelUnavailable, match=re.escape(install_line(extra))):
             run(listen(model_by_name(f"{provider}:some-model"), request_of()))
 
     @providers
-    def test_with_its_sdk_come_its_prices(self, provider):
+    def test_with_the_sdk_come_prices(self, provider):
         """Else every call would be unpriced, and a cost cap would stop nothing."""
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())
         assert "oakleaf[prices]" in project["project"]["optional-dependencies"][VARIABLES[provider][2]]
@@ -706,7 +700,7 @@ class TestNamed:
         assert model_by_name("openai-chat:a:b@c@https://host:1/v1").model == "a:b@c"
 
     @pytest.mark.parametrize("name", ["bedrock:claude", "claude", "anthropic:", ""])
-    def test_an_unknown_name_is_told_with_those_known(self, name):
+    def test_an_unknown_name_is_told_with_the_known(self, name):
         with pytest.raises(
             ModelUnavailable, match="known names: anthropic:…, gemini:…, openai:…, openai-chat:…, scripted:…"
         ):
@@ -767,7 +761,7 @@ class TestSwitch:
         assert len(vendors.requests) == 40
         assert [request.problems for request in vendors.requests] == [[]] * 40
 
-    def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(self, vendors):
+    def test_a_signature_goes_back_to_the_issuer_only(self, vendors):
         for number, request in enumerate(vendors.requests, 1):
             signatures = SIGNATURE.findall(_decode_signatures(request.body))
             assert {issuer for issuer, _ in signatures} <= {request.provider}
@@ -780,7 +774,7 @@ class TestSwitch:
                 assert [int(n) for _, n in signatures] == mine
 
     @providers
-    def test_what_was_sent_is_a_prefix_of_what_is_sent_next(self, vendors, provider):
+    def test_a_sent_history_is_a_prefix_of_the_next(self, vendors, provider):
         bodies = vendors.bodies(provider)
         assert len(bodies) == 10
         for was, now in pairwise(bodies):

@@ -159,7 +159,7 @@ def test_a_stream_split_anywhere_is_the_answer_in_one_piece(
         check()
 
 
-def test_a_delta_of_a_newer_api_is_kept_and_the_text_around_it_is_read(
+def test_an_unknown_delta_is_kept_and_the_text_around_is_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     strange = {"type": "strange_delta", "x": 1}
@@ -173,7 +173,7 @@ def test_a_delta_of_a_newer_api_is_kept_and_the_text_around_it_is_read(
     assert answer.evidence.parts["0"]["raw"]["unread_deltas"] == [strange]
 
 
-def test_items_that_a_server_sends_only_one_by_one_are_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_sent_only_singly_are_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = reply("openai", [group[0] for group in GROUPS["openai"](1)[:1] + GROUPS["openai"](2)[8:9]])
     events = [sse(event) for event in openai_events(whole, has_output=False)]
     monkeypatch.setitem(fake_providers.STREAMS, "openai", lambda *_: events)
@@ -182,7 +182,7 @@ def test_items_that_a_server_sends_only_one_by_one_are_the_answer(monkeypatch: p
     assert answer.message == wire.parse_reply(whole).message
 
 
-def test_an_answer_that_anthropic_paused_is_continued_by_the_loop_after_a_restart_too(
+def test_a_paused_answer_is_continued_after_a_restart_too(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use, result = anthropic_pairs(1)[0]
@@ -213,7 +213,7 @@ def test_an_answer_that_anthropic_paused_is_continued_by_the_loop_after_a_restar
 
 
 @issuers
-def test_what_a_provider_says_of_an_error_in_the_middle_of_a_stream_is_shown(issuer: str) -> None:
+def test_an_error_within_a_stream_is_shown_with_the_words(issuer: str) -> None:
     messages = {"anthropic": "Overloaded", "openai": "The server had an error", "gemini": "overloaded"}
     broken = BrokenStream("trouble", Completion("once upon a time"))
     with FakeProviders(broken) as server, pytest.raises(ModelError) as raised:

@@ -83,7 +83,9 @@ def install(site: Site, name: str, source: str) -> None:
 
 class TestOfAStranger:
     @pytest.mark.extra
-    def test_its_models_answer_at_the_command_line(self, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_plugins_models_answer_at_the_command_line(
+        self, site: Site, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         arguments = ("--store", str(site.folder / "s.db"), "run", "--model", "echo:large", "Hi.")
         refused = site.run(*arguments)
         assert (refused.code, "no key was found" in refused.err, "set ECHO_KEY" in refused.err) == (
@@ -95,19 +97,19 @@ class TestOfAStranger:
         answered = site.run(*arguments)
         assert (answered.code, "large heard Hi." in answered.out) == (0, True), answered.err
 
-    def test_its_prefix_is_known_and_listed(self, site: Site) -> None:
+    def test_a_plugins_prefix_is_known_and_listed(self, site: Site) -> None:
         assert is_model_name("echo:large")
         with pytest.raises(ModelUnavailable) as unknown:
             model_by_name("mistral:small")
         known = "known names: anthropic:…, echo:…, gemini:…, openai:…, openai-chat:…, scripted:…"
         assert unknown.value.hint == known
 
-    def test_it_takes_over_no_family_of_the_library(self, site: Site) -> None:
+    def test_a_plugin_takes_over_no_family_of_the_library(self, site: Site) -> None:
         assert with_provider("echo-large") == "echo:echo-large"
         assert with_provider("claude-opus") == "anthropic:claude-opus"
         assert with_provider("anything") == "anything"
 
-    def test_it_takes_over_no_prefix_of_the_library(self, site: Site) -> None:
+    def test_a_plugin_takes_over_no_prefix_of_the_library(self, site: Site) -> None:
         site.install("thief", {"models": {"anthropic": "thief:plugin", "scripted": "thief:plugin"}})
         plugins.providers.cache_clear()
         assert isinstance(model_by_name("anthropic:claude"), AnthropicModel)
@@ -167,7 +169,9 @@ class TestBroken:
             ),
         ],
     )
-    def test_it_is_named_and_other_models_work(self, site: Site, source: str, reason: str) -> None:
+    def test_a_broken_plugin_is_named_and_other_models_work(
+        self, site: Site, source: str, reason: str
+    ) -> None:
         install(site, "broken", source)
         with pytest.raises(PluginBroken) as broken:
             model_by_name("broken:m")
@@ -190,7 +194,7 @@ class TestBroken:
         with pytest.raises(PluginBroken, match=r"problem (raised KeyError|returned str)"):
             available_models(["broken:m"])
 
-    def test_an_error_of_the_plugins_own_is_raised_as_it_is(self, site: Site) -> None:
+    def test_a_plugins_own_error_is_raised_unchanged(self, site: Site) -> None:
         raising = "from oakleaf.errors import ModelUnavailable; raise ModelUnavailable(name, 'retired', 'ask for another')"
         install(site, "honest", BROKEN.format(make=raising))
         with pytest.raises(ModelUnavailable, match="retired"):

@@ -87,7 +87,7 @@ class TestStored:
 
     @pytest.mark.extra
     @providers
-    def test_a_listed_address_gets_its_own_key_only(
+    def test_a_listed_address_gets_the_own_key_only(
         self, provider: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         with FakeProviders() as server:
@@ -125,7 +125,7 @@ class TestStored:
             "http://127.0.0.1/v1\n",
         ],
     )
-    def test_what_only_looks_like_loopback_is_foreign(self, address: str) -> None:
+    def test_lookalikes_of_loopback_are_foreign(self, address: str) -> None:
         with pytest.raises(ModelRefused):
             stored_model(f"openai-chat:m@{address}", "ses_x")
 
@@ -152,7 +152,7 @@ class TestStoredAndConfigured:
 
     @pytest.mark.extra
     @providers
-    def test_an_address_of_the_operator_gets_the_key_of_the_environment(self, provider: str) -> None:
+    def test_an_operators_address_gets_the_environments_key(self, provider: str) -> None:
         with FakeProviders() as server:
             ask(model_by_name(f"{provider}:m@{foreign(server, provider)}"))
             assert KEY in sent(server)

@@ -429,7 +429,7 @@ def test_a_refusal_is_shown_in_the_servers_words(case):
     assert (type(error), error.reason) == (case.kind, case.reason)
 
 
-def test_a_base_url_without_its_version_is_named():
+def test_a_base_url_without_a_version_is_named():
     page = refusal(404, "<html><h1>Not Found</h1></html>")
     error = fail(page, path="")
     assert isinstance(error, ModelUnavailable)
@@ -778,7 +778,7 @@ UNREAD: dict[str, tuple[RawReply, str]] = {
 
 
 @pytest.mark.parametrize(("reply", "piece"), UNREAD.values(), ids=UNREAD)
-def test_what_cannot_be_read_is_an_error_that_keeps_the_piece(reply, piece):
+def test_an_unreadable_piece_is_an_error_with_the_piece(reply, piece):
     error = fail(reply)
     assert type(error) in (ModelError, TruncatedReply)
     assert piece in str(error.raw)
@@ -797,7 +797,7 @@ def test_a_piece_that_cannot_be_read_stays_in_the_journal():
     assert piece in failed.data["raw"]
 
 
-def test_what_an_answer_cost_that_cannot_be_used_is_in_the_ledger():
+def test_the_cost_of_an_unusable_answer_is_in_the_ledger():
     unread = chunk({"content": [{"type": "hologram", "hologram": "hi"}]})
     cut = chunk({"content": "hal"})
     for reply in (sse(unread, {**STOP, "usage": COUNTS}), sse({**cut, "usage": COUNTS})):
@@ -824,12 +824,12 @@ def test_malformed_arguments_do_not_end_a_session():
     assert tool_message["content"].startswith("[error]")
 
 
-def test_a_stream_that_just_ends_is_cut_off_and_one_with_done_is_whole():
+def test_a_stream_is_whole_with_done_and_cut_off_without():
     assert isinstance(fail(sse(chunk({"content": "hal"}))), TruncatedReply)
     assert ask(sse(chunk({"content": "whole"}), DONE))[0].finish == "stop"
 
 
-def test_an_error_inside_a_stream_is_shown_in_its_words():
+def test_an_error_inside_a_stream_is_shown_in_words():
     failed = {"error": {"message": "the GPU fell off", "type": "internal"}}
     assert "the GPU fell off" in fail(sse(chunk({"content": "hal"}), failed)).reason
     assert "the GPU fell off" in fail(sse({**chunk(finish="error"), **failed})).reason
@@ -874,7 +874,7 @@ def test_a_web_page_instead_of_an_answer_is_named():
         refusal(400, {"error": "Unrecognized request argument supplied: stream_options"}),
     ],
 )
-def test_stream_options_that_are_refused_are_left_out_once_and_for_all(refused):
+def test_refused_stream_options_are_left_out_for_good(refused):
     with FakeProviders(refused, sse(chunk({"content": "hi"}), STOP)) as server:
         model = model_of(server)
         for _ in range(2):
@@ -911,7 +911,7 @@ NOTHING = {
 
 
 @pytest.mark.parametrize("nothing", NOTHING.values(), ids=NOTHING)
-def test_an_empty_answer_with_200_is_asked_for_the_reason_without_streaming(nothing):
+def test_an_empty_answer_with_200_is_asked_for_the_reason(nothing):
     """As llama-cpp-python answers if the history is too long: the error ends its stream without a word."""
     assert ask(nothing, completion({"content": "hi"}))[0].message == assistant("hi")
     assert type(fail(nothing, OVERFLOWS["llama-cpp-python"])) is ContextOverflow
@@ -919,7 +919,7 @@ def test_an_empty_answer_with_200_is_asked_for_the_reason_without_streaming(noth
     assert (type(error), "nothing" in error.reason) == (ContextOverflow, True)
 
 
-def test_an_answer_that_stops_before_its_first_word_is_an_overflow():
+def test_an_answer_that_stops_before_any_word_is_an_overflow():
     """The history fills the window to the last token."""
     empty = sse(chunk({"role": "assistant"}), chunk(finish="length", usage={"completion_tokens": 0}))
     assert type(fail(empty)) is ContextOverflow
@@ -951,7 +951,7 @@ def after(answer: Answer) -> Request:
     return Request(Context((), tuple(items)), lambda _: None)
 
 
-def test_reasoning_goes_back_with_its_calls_to_the_server_that_wrote_it_and_to_no_other():
+def test_reasoning_goes_back_with_calls_to_the_same_server_only():
     with FakeProviders(REASONING_STREAM, YES) as server, FakeProviders(YES) as other:
         _, answer = asyncio.run(listen(model_of(server), request()))
         asyncio.run(listen(model_of(server), after(answer)))
@@ -963,7 +963,7 @@ def test_reasoning_goes_back_with_its_calls_to_the_server_that_wrote_it_and_to_n
 
 
 @pytest.mark.parametrize("message", MISSING)
-def test_a_server_that_misses_reasoning_gets_some_with_every_answer(message):
+def test_a_server_that_demands_reasoning_gets_some(message):
     """An answer of another model has none: DeepSeek and Kimi refused every later request of the session."""
     refused = refusal(400, {"error": {"message": message, "type": "invalid_request_error"}})
     with FakeProviders(refused, YES, YES) as server:
@@ -976,7 +976,7 @@ def test_a_server_that_misses_reasoning_gets_some_with_every_answer(message):
         asyncio.run(listen(model_of(server), after(Answer(assistant(ROME)))))
 
 
-def test_a_server_that_demands_what_it_refuses_is_not_asked_for_ever():
+def test_a_contradictory_server_is_not_asked_for_ever():
     demand = refusal(400, {"error": {"message": MISSING[0]}})
     refused = refusal(400, {"error": {"message": "property 'reasoning_content' is unsupported"}})
     with FakeProviders(*[demand, refused] * 9) as server, pytest.raises(ModelError):
@@ -1011,7 +1011,7 @@ def test_the_limit_of_tokens_has_the_name_that_the_server_knows(name, other, mes
     ]
 
 
-def test_a_server_that_refuses_its_own_reasoning_does_not_get_it():
+def test_a_server_that_refuses_reasoning_gets_none():
     """Groq and Cerebras."""
     message = "'messages.1' : property 'reasoning_content' is unsupported"
     refused = refusal(400, {"error": {"message": message}})

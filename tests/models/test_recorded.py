@@ -30,7 +30,7 @@ def find_answer(model: RecordedModel, path: list[Entry]) -> Entry | None:
     return model.find(contexts.build_context(path))
 
 
-def test_every_answer_is_found_by_what_came_before_it(session: Session) -> None:
+def test_every_answer_is_found_by_the_history_before(session: Session) -> None:
     session.compact("They looked.")
     session.append([user("and now?"), assistant("Now.")])
     session.uncompact()
@@ -45,7 +45,7 @@ def test_every_answer_is_found_by_what_came_before_it(session: Session) -> None:
 
 @settings(max_examples=2_000 if SOAK else 50, deadline=None)
 @given(paths())
-def test_a_history_followed_entry_by_entry_finds_what_the_whole_context_finds(path: list[Entry]) -> None:
+def test_a_followed_history_finds_the_same_answers(path: list[Entry]) -> None:
     model, history = RecordedModel(path), History()
     for n, entry in enumerate(path, 1):
         history.follow(entry)
@@ -87,7 +87,7 @@ def test_another_prompt_is_the_same_history(session: Session) -> None:
     assert find_answer(RecordedModel(session.path()), fork.path()) is not None
 
 
-def test_it_streams_and_costs_nothing(session: Session) -> None:
+def test_a_recorded_model_streams_and_costs_nothing(session: Session) -> None:
     async def stream(path: list[Entry]) -> list[object]:
         request = Request(contexts.build_context(path), lambda digest: None)
         return [piece async for piece in RecordedModel(session.path()).stream(request)]
@@ -100,5 +100,5 @@ def test_it_streams_and_costs_nothing(session: Session) -> None:
         asyncio.run(stream(session.path()[:1]))
 
 
-def test_it_is_public() -> None:
+def test_the_recorded_model_is_public() -> None:
     assert oakleaf.RecordedModel is RecordedModel

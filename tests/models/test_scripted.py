@@ -30,9 +30,7 @@ def look(n: int) -> str:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("yaml", marks=pytest.mark.extra), "json"])
-def test_a_script_from_a_file_goes_on_where_the_last_process_stopped(
-    store: Store, tmp_path: Path, kind: str
-) -> None:
+def test_a_script_file_goes_on_after_the_last_process(store: Store, tmp_path: Path, kind: str) -> None:
     place = tmp_path / f"script.{kind}"
     lines = '[{"text":"Let me see.","calls":[{"name":"look","arguments":{"n":1},"id":"c1"}]},"It is there."]'
     place.write_text(SCRIPT if kind == "yaml" else lines)
@@ -103,7 +101,7 @@ class TestRecorded:
         assert [entry.payload for entry in second.path()] == [entry.payload for entry in first.path()]
         assert [entry.entry_id for entry in second.path()] == [entry.entry_id for entry in first.path()]
 
-    def test_what_was_not_asked_is_a_miss_and_never_a_guess(self, store: Store) -> None:
+    def test_an_unasked_question_is_a_miss_and_never_a_guess(self, store: Store) -> None:
         first = store.start()
         first.send_sync("q", model=ScriptedModel(["a"]))
         second = store.start()
@@ -112,7 +110,7 @@ class TestRecorded:
         assert len(second.path()) == 1
 
 
-def test_a_script_may_say_what_it_costs(tmp_path: Path) -> None:
+def test_a_script_may_state_costs(tmp_path: Path) -> None:
     place = tmp_path / "priced.json"
     place.write_text('{"rates": {"input": 3.0, "output": 15.0, "cache_read": 0.3}, "lines": ["Hello."]}')
     with oakleaf.open("memory:") as store:

@@ -66,7 +66,7 @@ def calls(provider: str, monkeypatch: pytest.MonkeyPatch) -> list[tuple[dict[str
 
 @providers
 class TestWrapper:
-    def test_it_sees_messages_system_tools_and_options(self, provider, calls):
+    def test_a_wrapper_sees_messages_system_tools_and_options(self, provider, calls):
         request = request_of(user("Is it raining?"), temperature=0.5, max_tokens=9)
         with FakeProviders(Completion("It is.")) as server:
             _, answer = run(listen(client(provider, server), request))
@@ -75,7 +75,7 @@ class TestWrapper:
         assert seen["model"] == "some-model"
         assert READ[provider](seen) == ("Be brief.", "Is it raining?", ["weather", "f"], 0.5, 9)
 
-    def test_it_sees_the_answer_to_its_end(self, provider, calls):
+    def test_a_wrapper_sees_the_answer_to_the_end(self, provider, calls):
         completion = Completion("I look.", "a thought", (Call("a", "weather", '{"city": "Rome"}'),))
         with FakeProviders(completion) as server:
             deltas, answer = run(listen(client(provider, server), request_of()))

@@ -145,11 +145,11 @@ ACCEPTED = {
 
 class TestRules:
     @pytest.mark.parametrize("messages", REJECTED.values(), ids=REJECTED)
-    def test_what_the_provider_refuses_is_found(self, messages):
+    def test_refused_histories_are_found(self, messages):
         assert violations({"messages": messages, "tools": TOOLS}) != []
 
     @pytest.mark.parametrize("messages", ACCEPTED.values(), ids=ACCEPTED)
-    def test_what_the_provider_takes_is_left_alone(self, messages):
+    def test_accepted_histories_have_no_violations(self, messages):
         assert violations({"messages": messages, "tools": TOOLS}) == []
 
     @pytest.mark.parametrize("prompt", ["", " ", [], [text("")], [image()], None, 7])
@@ -164,7 +164,7 @@ class TestRules:
         assert violations({}) == ["messages: not a list"]
 
     @pytest.mark.parametrize("messages", [[], [HI, YES]])
-    def test_only_what_ends_with_the_user_is_ready(self, messages):
+    def test_a_ready_history_ends_with_the_user(self, messages):
         assert violations({"messages": messages, "tools": TOOLS}) == []
         assert violations({"messages": messages, "tools": TOOLS}, ready=True) != []
         assert violations({"messages": [HI]}, ready=True) == []
@@ -219,7 +219,7 @@ class TestProjection:
     def test_a_window_that_begins_with_the_assistant_gets_an_opening(self):
         assert messages(assistant("yes"), user("hi"))[0] == u(text(OPENING))
 
-    def test_results_stand_in_call_order_however_they_landed(self):
+    def test_results_stand_in_call_order(self):
         calls = assistant(ToolCall("a", "f"), ToolCall("b", "f"))
         output = messages(
             user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?")
@@ -233,14 +233,14 @@ class TestProjection:
         assert output[2]["content"][0] == result("a", content=[text(NO_RESULT)], is_error=True)
         assert output[2]["content"][1] == result("b", content=[text("B")])
 
-    def test_two_calls_of_the_same_id_are_told_apart_and_answered_in_order(self):
+    def test_two_calls_of_the_same_id_are_answered_in_order(self):
         calls = assistant(ToolCall("a", "f", {"n": 1}), ToolCall("a", "f", {"n": 2}))
         output = messages(user("hi"), calls, tool_result("a", "one"), tool_result("a", "two"))
         first, second = output[1]["content"]
         assert first["id"] == "a" != second["id"]
         assert output[2] == u(result("a", content=[text("one")]), result(second["id"], content=[text("two")]))
 
-    def test_a_derived_id_depends_on_its_place_only(self):
+    def test_a_derived_id_depends_on_the_place_only(self):
         call = assistant(ToolCall("x" * 512, "f"))
         first = messages(user("hi"), call, tool_result("x" * 512, "r"))
         later = messages(user("hi"), call, tool_result("x" * 512, "r"), call, tool_result("x" * 512, "r"))
@@ -261,7 +261,7 @@ class TestProjection:
     def test_an_empty_input_is_not_lost(self):
         assert messages(user(" ")) == [u(text(EMPTY_MESSAGE))]
 
-    def test_an_answer_is_trimmed_whether_it_is_the_last_or_not(self):
+    def test_every_answer_is_trimmed(self):
         output = messages(user("hi "), assistant("yes \n"), user("x"))
         assert output[:2] == [u(text("hi ")), YES]
 
@@ -327,15 +327,15 @@ class TestProjection:
 
 
 class TestThinking:
-    def test_thinking_goes_back_with_its_signature(self):
+    def test_thinking_goes_back_with_the_signature(self):
         message = assistant(Reasoning("hm"), Text("yes"))
         assert with_evidence(message, "anthropic", _0={"signature": "s"}) == [a(THINKING, text("yes"))]
 
-    def test_thinking_of_which_only_the_signature_is_shown_goes_back_too(self):
+    def test_thinking_without_text_goes_back_by_signature(self):
         output = with_evidence(assistant(Reasoning(), Text("yes")), "anthropic", _0={"signature": "s"})
         assert output == [a({**THINKING, "thinking": ""}, text("yes"))]
 
-    def test_redacted_thinking_goes_back_as_it_came(self):
+    def test_redacted_thinking_goes_back_unchanged(self):
         output = with_evidence(assistant(Reasoning(), Text("yes")), "anthropic", _0={"data": "d"})
         assert output == [a({"type": "redacted_thinking", "data": "d"}, text("yes"))]
 
@@ -395,13 +395,13 @@ class TestReading:
         answer = parse_reply({"type": "message", "role": "assistant", "content": [text("ye")]})
         assert (answer.finish, answer.usage, answer.model) == (None, None, None)
 
-    def test_an_answer_goes_back_as_it_came(self):
+    def test_an_answer_goes_back_unchanged(self):
         blocks = [THINKING, text("yes"), use("toolu_1", input={"z": 1, "a": 2})]
         answer = parse_reply(self.reply(*blocks))
         path = entries([(user("hi"), None), (answer.message, answer.evidence)])
         assert find_provider("anthropic").project(build_context(path), blobs)["messages"][1] == a(*blocks)
 
-    def test_a_history_goes_back_as_it_came(self):
+    def test_a_history_goes_back_unchanged(self):
         history = [
             u(text("look"), image()),
             a(text("I will"), use("a", input={"q": [1]}), use("b")),
@@ -420,7 +420,7 @@ class TestReading:
         assert messages[0] == user("look", Attachment(PNG, "image/png"))
         assert messages[2] == Message("tool", (ToolResult("a", (Text("r"),), error=True),))
 
-    def test_the_content_of_a_reply_may_be_put_in_a_message_as_it_is(self):
+    def test_a_replys_content_may_be_a_messages_content(self):
         """The SDK's documentation shows {"role": "assistant", "content": response.content}."""
         reply = self.reply(text("yes"), use())
         messages = find_provider("anthropic").parse_messages(

@@ -138,11 +138,11 @@ ACCEPTED = {
 
 class TestRules:
     @pytest.mark.parametrize("contents", REJECTED.values(), ids=REJECTED)
-    def test_what_the_provider_refuses_is_found(self, contents):
+    def test_refused_histories_are_found(self, contents):
         assert violations({"contents": contents, "tools": TOOLS}) != []
 
     @pytest.mark.parametrize("contents", ACCEPTED.values(), ids=ACCEPTED)
-    def test_what_the_provider_takes_is_left_alone(self, contents):
+    def test_accepted_histories_have_no_violations(self, contents):
         assert violations({"contents": contents, "tools": TOOLS}) == []
 
     def test_a_request_without_contents_is_found(self):
@@ -165,7 +165,7 @@ class TestRules:
         assert violations({"contents": [HI], "systemInstruction": {"parts": [text("x")]}}) == []
 
     @pytest.mark.parametrize("contents", [[], [HI, YES]])
-    def test_only_what_ends_with_the_user_is_ready(self, contents):
+    def test_a_ready_history_ends_with_the_user(self, contents):
         assert violations({"contents": contents, "tools": TOOLS}) == []
         assert violations({"contents": contents, "tools": TOOLS}, ready=True) != []
         assert violations({"contents": [HI]}, ready=True) == []
@@ -221,7 +221,7 @@ class TestProjection:
     def test_a_history_that_begins_with_the_model_is_opened(self):
         assert contents(assistant("yes"), user("hi")) == [u(text(OPENING)), YES, HI]
 
-    def test_results_stand_in_call_order_however_they_landed(self):
+    def test_results_stand_in_call_order(self):
         calls = assistant("x", ToolCall("a", "f"), ToolCall("b", "g", {"z": 1, "a": 2}))
         output = contents(
             user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?")
@@ -303,26 +303,26 @@ class TestProjection:
 
 
 class TestSignatures:
-    def test_a_signature_goes_back_with_its_part(self):
+    def test_a_signature_goes_back_with_the_part(self):
         message = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"), ToolCall("b", "g"))
         output = with_evidence(message, _1={"signature": "dGV4dA=="}, _2={"signature": "c2ln"})
         assert output[0] == m(
             text("yes", thoughtSignature="dGV4dA=="), call("f", sign="c2ln"), call("g", sign=None)
         )
 
-    def test_a_signature_that_came_with_nothing_goes_back_with_nothing(self):
+    def test_a_bare_signature_goes_back_bare(self):
         """Streams end in such a part."""
         output = with_evidence(assistant("yes", ""), _1={"signature": "c2ln"})
         assert output == [m(text("yes"), text("", thoughtSignature="c2ln"))]
 
     @pytest.mark.parametrize("issuer", ["openai", "openai-chat", "anthropic"])
-    def test_a_call_of_another_model_says_that_it_is_unsigned(self, issuer):
+    def test_a_call_of_another_model_is_marked_unsigned(self, issuer):
         """Gemini 3 refuses a history whose turn began elsewhere, unless it says so in Google's words."""
         message = assistant(Text("yes"), ToolCall("a", "f"), ToolCall("b", "g"))
         output = with_evidence(message, issuer, _0={"signature": "c2ln"}, _1={"signature": "c2ln", "id": "a"})
         assert output[0] == m(text("yes"), call("f", sign=UNSIGNED), call("g", sign=None))
 
-    def test_a_thought_is_sent_only_with_the_signature_that_gemini_gave_it(self):
+    def test_a_thought_is_sent_only_with_geminis_signature(self):
         message = assistant(Reasoning("hm"), Text("yes"))
         part = {"text": "hm", "thought": True, "thoughtSignature": "c2ln"}
         assert with_evidence(message, _0={"signature": "c2ln"}) == [m(part, text("yes"))]
@@ -366,10 +366,10 @@ class TestReading:
         assert reply.evidence == Evidence("gemini", {"2": {"signature": "c2ln", "id": "a"}})
         assert (reply.provider, reply.model, reply.finish) == ("gemini", "gemini-x", "STOP")
 
-    def test_thoughts_are_part_of_the_output_and_the_cache_of_the_input(self):
+    def test_thoughts_count_as_output_and_the_cache_as_input(self):
         assert parse_reply(self.reply(text("yes"))).usage == Usage(130, 8, 100)
 
-    def test_what_the_sdk_dumps_is_read_like_the_reply(self):
+    def test_a_dump_of_the_sdk_is_read_like_the_reply(self):
         """Snake case, bytes, an enum, and None for whatever is not there."""
         from google.genai import types as types
 
@@ -390,7 +390,7 @@ class TestReading:
         assert reply.evidence == Evidence("gemini", {"0": {"signature": "c2ln"}})
         assert (reply.usage, reply.finish, reply.model) == (Usage(9, None), "MAX_TOKENS", None)
 
-    def test_an_answer_goes_back_as_it_came(self):
+    def test_an_answer_goes_back_unchanged(self):
         parts = [text("yes"), call("f", {"z": 1, "a": 2}, sign="c2ln", id="a"), call("g", sign=None)]
         reply = parse_reply(self.reply(*parts))
         path = entries([(user("hi"), None), (reply.message, reply.evidence)])
@@ -455,7 +455,7 @@ class TestReading:
         assert [part["functionResponse"]["response"]["output"] for part in written] == ["1", "G", "2"]
         path_of(*messages)
 
-    def test_the_content_of_a_reply_may_be_put_in_the_list_as_it_is(self):
+    def test_a_replys_content_may_join_the_list(self):
         """The SDK's documentation shows contents.append(response.candidates[0].content)."""
         assert find_provider("gemini").parse_messages(
             [self.reply(*self.PARTS[1:3])["candidates"][0]["content"]]

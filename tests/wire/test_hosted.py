@@ -50,7 +50,7 @@ def answer_blocks(session: Session, issuer: str) -> list[dict[str, Any]]:
 
 
 @issuers
-def test_every_block_comes_back_to_its_issuer_as_it_was_after_a_restart(issuer: str, store: Store) -> None:
+def test_every_block_returns_to_the_issuer_after_a_restart(issuer: str, store: Store) -> None:
     for number in range(len(GROUPS[issuer](1))):
         blocks = GROUPS[issuer](1)[number]
         blocks = [*blocks, *GROUPS[issuer](2)[-1]] if blocks[-1].get("type") == "thinking" else blocks
@@ -63,9 +63,7 @@ def test_every_block_comes_back_to_its_issuer_as_it_was_after_a_restart(issuer: 
 @issuers
 @given(data=st.data())
 @settings(max_examples=2_000 if SOAK else 25, deadline=None)
-def test_random_answers_come_back_to_their_issuer_and_are_legal_for_all_others(
-    issuer: str, data: st.DataObject
-) -> None:
+def test_random_answers_return_and_are_legal_elsewhere(issuer: str, data: st.DataObject) -> None:
     blocks = data.draw(random_blocks(issuer))
     session = oakleaf.open("memory:").start("a")
     store_answer(session, issuer, blocks)
@@ -88,7 +86,7 @@ def test_other_providers_are_told_in_words(issuer: str, store: Store) -> None:
     assert store.search(text.split()[-1])
 
 
-def test_a_call_without_its_result_is_text_unless_anthropic_is_to_continue_it(store: Store) -> None:
+def test_an_unanswered_call_is_text_unless_anthropic_continues(store: Store) -> None:
     use, result = anthropic_pairs(1)[0]
     session = store.start("a")
     with session.turn("q") as turn:
@@ -112,7 +110,7 @@ def test_a_call_without_its_result_is_text_unless_anthropic_is_to_continue_it(st
     assert find_provider("anthropic").violations(request, ready=True) == []
 
 
-def test_a_result_before_its_call_is_none_of_it(store: Store) -> None:
+def test_a_result_before_the_call_is_text(store: Store) -> None:
     """Both were sent as blocks, which Anthropic refuses. A result after the next input is none of it either."""
     check_texts(store, reverse=True)
     check_texts(store, reverse=False)
@@ -145,7 +143,7 @@ SHELL_OUTPUT = {"type": "shell_call_output", "id": "sho_1", "call_id": "c1", "ou
     ],
     ids=str,
 )
-def test_a_call_of_a_tool_of_openai_and_its_output_are_text_unless_one_answer_has_both_in_order(
+def test_calls_of_openais_tools_are_text_unless_paired_in_order(
     answers: list[list[dict[str, Any]]], store: Store
 ) -> None:
     """OpenAI refuses a call without an output after it, and an output without a call before it."""
@@ -161,7 +159,7 @@ def test_a_call_of_a_tool_of_openai_and_its_output_are_text_unless_one_answer_ha
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_an_output_of_the_users_is_sent_if_it_follows_its_call(before: bool, store: Store) -> None:
+def test_a_users_output_is_sent_right_after_the_call(before: bool, store: Store) -> None:
     output = {"type": "local_shell_call_output", "call_id": "c1", "output": "a"}
     session = store.start("a")
     session.append([oakleaf.user("q"), *([output, SHELL_CALL] if before else [SHELL_CALL, output])])
@@ -171,7 +169,7 @@ def test_an_output_of_the_users_is_sent_if_it_follows_its_call(before: bool, sto
     assert (output in items, SHELL_CALL in items) == (not before, not before)
 
 
-def test_code_that_waits_for_a_tool_of_ours_is_continued_in_its_container(store: Store) -> None:
+def test_waiting_code_is_continued_in_the_container(store: Store) -> None:
     use = {"type": "server_tool_use", "id": "srvtoolu_0", "name": "code_execution", "input": {"code": "f()"}}
     call = anthropic_pairs(1)[-1][0]
     answer = {**reply("anthropic", [use, call], "tool_use"), "container": {"id": "c_1", "expires_at": "x"}}
@@ -188,7 +186,7 @@ def test_code_that_waits_for_a_tool_of_ours_is_continued_in_its_container(store:
 
 
 @issuers
-def test_a_secret_in_a_block_is_not_stored_and_the_block_is_sent_as_text(issuer: str, store: Store) -> None:
+def test_a_block_with_a_secret_is_sent_as_text(issuer: str, store: Store) -> None:
     secret_store = oakleaf.open("memory:", secrets={"PIN": SECRET})
     for group in GROUPS[issuer](1):
         marked = json.loads(
@@ -235,9 +233,7 @@ LINKS = {
 
 
 @issuers
-def test_media_kept_elsewhere_come_back_to_the_provider_they_were_written_for(
-    issuer: str, store: Store
-) -> None:
+def test_linked_media_return_to_the_provider(issuer: str, store: Store) -> None:
     """In an input, and for two of them in the result of a tool: others get a text in their place."""
     name = "parts" if issuer == "gemini" else "content"
     session = store.start("a")
@@ -263,7 +259,7 @@ def test_media_kept_elsewhere_come_back_to_the_provider_they_were_written_for(
         {"type": "document", "title": "Cats", "source": {"type": "content", "content": "They purr."}},
     ],
 )  # fmt: skip
-def test_text_that_anthropic_may_cite_is_what_was_given(block: dict[str, Any], store: Store) -> None:
+def test_citable_text_returns_to_anthropic(block: dict[str, Any], store: Store) -> None:
     """Only the title was stored: exports, other providers and people did not get the text that the model read."""
     use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
     result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
@@ -300,7 +296,7 @@ def test_media_kept_elsewhere_in_a_result_come_back_too(store: Store) -> None:
     assert session.request("openai")["input"][-1]["output"] == [image]
 
 
-def test_the_sources_of_an_answer_of_gemini_are_kept_and_not_sent_back(store: Store) -> None:
+def test_sources_of_a_gemini_answer_are_kept_and_not_sent(store: Store) -> None:
     grounding = {
         "webSearchQueries": ["cats", "dogs"],
         "groundingChunks": [{"web": {"uri": "https://x/cats", "title": "Cats"}}],
@@ -387,7 +383,7 @@ def test_a_block_that_could_not_be_sent_back_is_refused(bad: dict[str, Any]) -> 
         wire.parse_reply(bad)
 
 
-def test_an_approval_of_an_mcp_call_goes_with_its_request_and_is_text_without_it(store: Store) -> None:
+def test_an_mcp_approval_without_a_request_is_text(store: Store) -> None:
     request = {
         "type": "mcp_approval_request",
         "id": "mcpr_1",
@@ -406,7 +402,7 @@ def test_an_approval_of_an_mcp_call_goes_with_its_request_and_is_text_without_it
         assert provider.violations(session.request(provider.name), ready=True) == []
 
 
-def test_a_block_that_is_shown_is_never_sent_as_what_the_user_said() -> None:
+def test_a_shown_block_is_never_sent_as_the_users_words() -> None:
     """A block without its evidence, as after an import, is text for its own issuer too."""
     message = oakleaf.assistant(
         ProviderBlock("server_tool_use", "searched the web: cats"), Text("Cats sleep.")
@@ -416,7 +412,7 @@ def test_a_block_that_is_shown_is_never_sent_as_what_the_user_said() -> None:
         assert "[searched the web: cats]" in json.dumps(provider.project(context, lambda _: None))
 
 
-def test_bytes_in_what_people_read_of_a_block_are_stored_apart_and_the_block_comes_back(store: Store) -> None:
+def test_bytes_in_a_blocks_text_are_stored_apart(store: Store) -> None:
     url = "data:image/png;base64," + base64.b64encode(PNG * 4).decode()
     (item,) = GROUPS["openai"](1)[3]
     item["outputs"] = [{"type": "logs", "logs": f"see {url}"}]

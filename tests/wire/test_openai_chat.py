@@ -139,11 +139,11 @@ ACCEPTED = {
 
 class TestRules:
     @pytest.mark.parametrize("messages", REJECTED.values(), ids=REJECTED)
-    def test_what_the_provider_refuses_is_found(self, messages):
+    def test_refused_histories_are_found(self, messages):
         assert violations({"messages": messages, "tools": TOOLS}) != []
 
     @pytest.mark.parametrize("messages", ACCEPTED.values(), ids=ACCEPTED)
-    def test_what_the_provider_takes_is_left_alone(self, messages):
+    def test_accepted_histories_have_no_violations(self, messages):
         assert violations({"messages": messages, "tools": TOOLS}) == []
 
     def test_a_request_without_messages_is_found(self):
@@ -153,7 +153,7 @@ class TestRules:
         assert violations({"system": "x", "messages": [HI]}) != []
 
     @pytest.mark.parametrize("messages", [[], [HI, YES]])
-    def test_only_what_ends_with_the_user_or_a_result_is_ready(self, messages):
+    def test_a_ready_history_ends_with_the_user_or_a_result(self, messages):
         assert violations({"messages": messages, "tools": TOOLS}) == []
         assert violations({"messages": messages, "tools": TOOLS}, ready=True) != []
         assert violations({"messages": [HI]}, ready=True) == []
@@ -181,11 +181,11 @@ def messages(*payloads: Any) -> list[dict[str, Any]]:
 
 
 class TestProjection:
-    def test_system_messages_stay_where_they_are(self):
+    def test_system_messages_stay_in_place(self):
         output = messages(system("be kind"), user("hi"), assistant("yes"), system("be brief"), user("go"))
         assert [message["role"] for message in output] == ["system", "user", "assistant", "system", "user"]
 
-    def test_results_stand_in_call_order_however_they_landed(self):
+    def test_results_stand_in_call_order(self):
         calls = assistant("x", ToolCall("a", "f"), ToolCall("b", "f", {"z": 1, "a": 2}))
         output = messages(
             user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?")
@@ -216,14 +216,14 @@ class TestProjection:
             content=NO_OUTPUT
         )
 
-    def test_ids_too_long_and_ids_repeated_are_replaced_in_both_places(self):
+    def test_long_and_repeated_ids_are_replaced_in_both_places(self):
         calls = assistant(ToolCall("x" * 41, "f"), ToolCall("b", "f"), ToolCall("b", "f"))
         output = messages(user("hi"), calls, *(tool_result(i, i[0]) for i in ("b", "x" * 41, "b")))
         ids = [one["id"] for one in output[1]["tool_calls"]]
         assert [message["tool_call_id"] for message in output[2:]] == ids
         assert (len(set(ids)), ids[1]) == (3, "b")
 
-    def test_malformed_arguments_are_json_for_servers_that_parse_them(self):
+    def test_malformed_arguments_are_json_for_parsing_servers(self):
         """vLLM and llama-server answered every later request with 400. Their text is in it, the result says what was wrong."""
         output = messages(user("hi"), assistant(ToolCall("a", "f", malformed='{"x')))
         assert output[1]["tool_calls"] == [call(arguments='{"malformed_arguments":"{\\"x"}')]
@@ -248,7 +248,7 @@ class TestProjection:
     def test_an_empty_input_is_not_lost_and_an_empty_answer_goes(self):
         assert messages(user(""), assistant(" "), user("hi")) == [u(EMPTY_MESSAGE), HI]
 
-    def test_reasoning_goes_back_with_calls_in_the_field_it_came_in(self):
+    def test_reasoning_goes_back_with_calls_in_the_same_field(self):
         """DeepSeek and Kimi answer 400 to a call without it."""
         evidence = Evidence("openai-chat@api.deepseek.com", {"0": {"field": "reasoning_content"}})
         answer = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"))
@@ -339,12 +339,12 @@ class TestReading:
         answer = parse_reply({"choices": [{"message": {"role": "assistant", "content": "ye"}}]})
         assert (answer.finish, answer.usage, answer.model) == (None, None, None)
 
-    def test_an_answer_goes_back_as_it_came(self):
+    def test_an_answer_goes_back_unchanged(self):
         answer = parse_reply(self.reply(content="yes", tool_calls=[call("c1", arguments='{"z":1,"a":2}')]))
         output = messages(user("hi"), answer.message)
         assert output[1] == asks(call("c1", arguments='{"z":1,"a":2}'), content="yes")
 
-    def test_a_history_goes_back_as_it_came(self):
+    def test_a_history_goes_back_unchanged(self):
         history = [
             {"role": "developer", "content": "be kind"},
             u([text("look"), image()]),
@@ -363,14 +363,14 @@ class TestReading:
             assistant("yes"),
         ]
 
-    def test_the_message_of_a_reply_may_be_put_in_the_list_as_it_is(self):
+    def test_a_replys_message_may_join_the_list(self):
         """The SDK's documentation shows messages.append(response.choices[0].message)."""
         reply = self.reply(content="yes", tool_calls=[call()])
         assert find_provider("openai-chat").parse_messages([reply.choices[0].message]) == [
             assistant("yes", ToolCall("a", "f"))
         ]
 
-    def test_media_that_lie_elsewhere_and_sound_go_back_as_they_came(self):
+    def test_linked_media_and_sound_go_back_unchanged(self):
         sound = base64.b64encode(b"RIFF\x04\0\0\0WAVEdata").decode()
         content = [
             text("see"),
@@ -390,7 +390,7 @@ class TestReading:
         )
         assert request["messages"][0]["content"][1] == text("[image: https://x/[redacted].png]")
 
-    def test_an_old_function_call_and_its_result_are_a_call_and_its_result(self):
+    def test_an_old_function_call_becomes_a_call_with_a_result(self):
         old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x": 1}'}}
         messages = find_provider("openai-chat").parse_messages(
             [HI, old, {"role": "function", "name": "f", "content": "r"}]
@@ -403,7 +403,7 @@ class TestReading:
         answer = parse_reply({"choices": [{"message": {"content": [thinking, text("yes")]}}]})
         assert answer.message == assistant(Reasoning("hm"), Text("yes"))
 
-    def test_a_spoken_answer_is_its_words_and_its_sound(self):
+    def test_a_spoken_answer_has_words_and_sound(self):
         sound = base64.b64encode(b"RIFF1234").decode()
         audio = {"id": "audio_1", "expires_at": 1, "transcript": "hello", "data": sound}
         answer = parse_reply(self.reply(audio=audio))

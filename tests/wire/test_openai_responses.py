@@ -173,11 +173,11 @@ ACCEPTED = {
 
 class TestRules:
     @pytest.mark.parametrize("items", REJECTED.values(), ids=REJECTED)
-    def test_what_the_provider_refuses_is_found(self, items):
+    def test_refused_histories_are_found(self, items):
         assert violations({"input": items, "tools": TOOLS}) != []
 
     @pytest.mark.parametrize("items", ACCEPTED.values(), ids=ACCEPTED)
-    def test_what_the_provider_takes_is_left_alone(self, items):
+    def test_accepted_histories_have_no_violations(self, items):
         assert violations({"input": items, "tools": TOOLS}) == []
 
     def test_a_request_without_input_is_found(self):
@@ -189,7 +189,7 @@ class TestRules:
         assert violations({"input": [HI], "instructions": "be kind"}) == []
 
     @pytest.mark.parametrize("items", [[], [HI, YES]])
-    def test_only_what_ends_with_the_user_or_an_output_is_ready(self, items):
+    def test_a_ready_history_ends_with_the_user_or_an_output(self, items):
         assert violations({"input": items, "tools": TOOLS}) == []
         assert violations({"input": items, "tools": TOOLS}, ready=True) != []
         assert violations({"input": [HI]}, ready=True) == []
@@ -232,11 +232,11 @@ class TestProjection:
         )
         assert (request["instructions"], request["input"]) == ("be kind\n\nbe brief", [])
 
-    def test_a_system_message_on_the_way_stays_where_it_is(self):
+    def test_a_system_message_on_the_way_stays_in_place(self):
         output = items(system("be kind"), user("hi"), assistant("yes"), system("be brief"), user("go"))
         assert output == [HI, YES, {"role": "system", "content": [text("be brief")]}, u(text("go"))]
 
-    def test_results_stand_in_call_order_however_they_landed(self):
+    def test_results_stand_in_call_order(self):
         calls = assistant("x", ToolCall("a", "f"), ToolCall("b", "f", {"z": 1, "a": 2}))
         body = items(user("hi"), calls, tool_result("b", "B"), Note(), tool_result("a", "A"), user("so?"))
         assert body == [
@@ -249,7 +249,7 @@ class TestProjection:
             u(text("so?")),
         ]
 
-    def test_what_is_said_between_calls_stays_there(self):
+    def test_words_between_calls_stay_in_place(self):
         output = items(user("hi"), assistant(ToolCall("a", "f"), "x", "y", ToolCall("b", "f")))
         assert [item.get("call_id", item.get("content")) for item in output[1:]] == ["a", "xy", "b", "a", "b"]
 
@@ -269,7 +269,7 @@ class TestProjection:
         body = items(user("hi"), assistant(ToolCall("a", "f")), tool_result("a"))
         assert body[2] == output(content=NO_OUTPUT)
 
-    def test_ids_too_long_and_ids_repeated_are_replaced_in_both_places(self):
+    def test_long_and_repeated_ids_are_replaced_in_both_places(self):
         """OpenAI's own ids can pass 450 characters, and 64 are taken back."""
         calls = assistant(ToolCall("x" * 65, "f"), ToolCall("b", "f"), ToolCall("b", "f"))
         output = items(user("hi"), calls, *(tool_result(i, i[0]) for i in ("b", "x" * 65, "b")))
@@ -277,7 +277,7 @@ class TestProjection:
         assert [item["call_id"] for item in output[4:]] == ids
         assert (len(set(ids)), ids[1]) == (3, "b")
 
-    def test_malformed_arguments_are_json_for_servers_that_parse_them(self):
+    def test_malformed_arguments_are_json_for_parsing_servers(self):
         output = items(user("hi"), assistant(ToolCall("a", "fs.read", malformed='{"x')))
         assert output[1] == call(name="fs_read", arguments='{"malformed_arguments":"{\\"x"}')
 
@@ -305,7 +305,7 @@ RS, MSG, FC = {"id": "rs_1", "encrypted_content": "enc"}, {"id": "msg_1"}, {"id"
 
 
 class TestReasoning:
-    def test_reasoning_goes_back_before_what_it_led_to(self):
+    def test_reasoning_goes_back_before_the_next_item(self):
         message = assistant(Reasoning("hm"), Text("yes"), ToolCall("a", "f"))
         output = with_evidence(message, _0=RS, _1=MSG, _2=FC)
         assert output[:3] == [reasoning_item("rs_1", "hm"), says("yes"), call(id="fc_1")]
@@ -406,13 +406,13 @@ class TestReading:
         reply = self.reply(reasoning_item(), says("yes"), call(id="fc_1"))
         assert parse_reply(reply.model_dump()) == parse_reply(reply)
 
-    def test_an_answer_goes_back_as_it_came(self):
+    def test_an_answer_goes_back_unchanged(self):
         items = [reasoning_item("rs_1", "hm"), says("yes", phase="commentary"), call("c1", id="fc_1")]
         answer = parse_reply(self.reply(*items))
         path = entries([(user("hi"), None), (answer.message, answer.evidence)])
         assert find_provider("openai").project(build_context(path), blobs)["input"][1:4] == items
 
-    def test_reasoning_nobody_encrypted_leaves_no_evidence(self):
+    def test_unencrypted_reasoning_leaves_no_evidence(self):
         answer = parse_reply(self.reply({"type": "reasoning", "id": "rs_1", "summary": []}, call()))
         assert (answer.message, answer.evidence) == (assistant(Reasoning(), ToolCall("a", "f")), None)
 
@@ -477,7 +477,7 @@ class TestReading:
             assistant("yes"),
         ]
 
-    def test_the_output_of_a_response_may_be_put_in_the_list_as_it_is(self):
+    def test_a_responses_output_may_join_the_list(self):
         """The SDK's documentation shows input += response.output."""
         reply = self.reply(reasoning_item(), says("yes"), call())
         messages = find_provider("openai").parse_messages([{"role": "user", "content": "hi"}, *reply.output])

@@ -40,7 +40,7 @@ def join_parts(
 
 @given(path=paths(max_entries=30), data=st.data())
 @thorough_settings
-def test_of_every_log_wherever_it_may_be_divided(path, data):
+def test_joined_parts_of_every_log_are_the_request(path, data):
     context = build_context(path)
     possible = part_starts(context.items)
     starts = sorted(data.draw(st.sets(st.sampled_from(possible)))) if possible else []
@@ -49,7 +49,7 @@ def test_of_every_log_wherever_it_may_be_divided(path, data):
 
 
 @pytest.mark.parametrize("name", list(wire.PROVIDERS))
-def test_a_long_turn_is_divided_at_its_steps_and_ids_that_repeat_stay_apart(name: str) -> None:
+def test_a_long_turn_is_divided_at_steps_with_ids_apart(name: str) -> None:
     steps = [
         entry for _ in range(20) for entry in (assistant(ToolCall("c", "look", {})), tool_result("c", "1"))
     ]
@@ -61,7 +61,7 @@ def test_a_long_turn_is_divided_at_its_steps_and_ids_that_repeat_stay_apart(name
 
 
 @pytest.mark.parametrize("issuer", list(GROUPS))
-def test_so_are_blocks_of_the_provider_with_and_without_their_other_half(issuer: str) -> None:
+def test_paired_and_unpaired_blocks_survive_a_division(issuer: str) -> None:
     session = oakleaf.open("memory:").start("a")
     groups = [group for number in range(6) for group in GROUPS[issuer](number)]
     alone = [[group[at]] for at in (0, -1) for group in GROUPS[issuer](7 + at) if len(group) > 1]

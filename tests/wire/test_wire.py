@@ -91,7 +91,7 @@ def window(path: list[Entry], budget: Budget) -> Context | None:
 
 @given(path=paths(), budget=budgets)
 @thorough_settings
-def test_every_prefix_of_every_log_in_every_budget_is_one_the_provider_accepts(path, budget):
+def test_every_prefix_of_every_log_is_accepted_in_every_budget(path, budget):
     for end in range(len(path) + 1):
         for context in (build_context(path[:end]), window(path[:end], budget)):
             if context is None:
@@ -120,7 +120,7 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 @given(path=paths(), is_stored=st.booleans())
 @thorough_settings
-def test_a_history_with_calls_has_tools_and_a_choice_has_them_too(path, is_stored):
+def test_calls_in_the_history_and_a_choice_come_with_tools(path, is_stored):
     for end in range(len(path) + 1):
         context = build_context(path[:end])
         definitions = context.settings.tool_definitions
@@ -172,7 +172,7 @@ def _nothing_is_lost(context: Context, request: dict[str, Any]) -> None:
 
 @given(path=paths())
 @thorough_settings
-def test_a_signature_goes_back_to_its_issuer_and_to_nobody_else(path):
+def test_a_signature_goes_back_to_the_issuer_only(path):
     """The provider may change at every turn: each prefix is written for each of them."""
     for end in range(len(path) + 1):
         context = build_context(path[:end])
@@ -189,7 +189,7 @@ def with_decoded_signatures(request: dict[str, Any]) -> str:
 
 @given(path=paths())
 @thorough_settings
-def test_what_was_sent_is_never_written_differently_later(path):
+def test_sent_messages_never_change_later(path):
     """Wherever no batch is open the request is the beginning of every later one, compactions apart."""
     for name in wire.PROVIDERS:
         was = None
@@ -246,7 +246,7 @@ def test_the_same_leaf_renders_the_same_bytes(path, name):
 
 @given(path=paths(), name=st.sampled_from(list(wire.PROVIDERS)))
 @thorough_settings
-def test_what_is_projected_reads_back_to_the_same_projection(path, name):
+def test_a_projection_reads_back_to_the_same_projection(path, name):
     provider = wire.find_provider(name)
     messages = history(provider.project(build_context(path), blobs))
     items = [
@@ -331,14 +331,14 @@ class TestRegistry:
     def test_a_provider_is_found_by_name(self):
         assert wire.find_provider("anthropic").name == "anthropic"
 
-    def test_an_unknown_provider_is_named_with_those_known(self):
+    def test_an_unknown_provider_is_named_with_the_known(self):
         with pytest.raises(
             UnknownProvider, match="'bedrock'; use one of anthropic, openai-chat, openai, gemini"
         ):
             wire.find_provider("bedrock")
 
     @providers
-    def test_every_provider_is_registered_under_its_own_name(self, name):
+    def test_every_provider_is_registered_under_the_own_name(self, name):
         assert wire.PROVIDERS[name].name == name
 
 
@@ -371,7 +371,7 @@ class TestRead:
         ],
         ids=str,
     )
-    def test_what_is_no_answer_is_refused_by_name(self, reply):
+    def test_other_replies_than_answers_are_refused_by_name(self, reply):
         with pytest.raises(UnrecognizedReply):
             parse_reply(reply)
 
@@ -390,7 +390,7 @@ class TestRead:
             assistant(ToolCall("a", "f")),
         )
 
-    def test_a_refusal_is_told_by_what_it_stands_in(self):
+    def test_a_refusal_is_known_by_the_message_around(self):
         refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}
         assert (parse_reply(refusal).provider, parse_reply(refusal).message) == (
             "openai-chat",

@@ -111,7 +111,7 @@ def test_common_names_become_the_providers_own_fields(
 
 
 @pytest.mark.parametrize(("provider", "options", "message"), REFUSED)
-def test_an_option_the_provider_lacks_or_refuses_is_an_error_that_names_it(
+def test_an_unknown_or_refused_option_is_named_in_the_error(
     provider: str | None, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidOption) as excinfo:
@@ -122,5 +122,5 @@ def test_an_option_the_provider_lacks_or_refuses_is_an_error_that_names_it(
             request_fields(provider, options)
 
 
-def test_a_model_of_the_hosts_own_takes_options_of_its_own() -> None:
+def test_a_hosts_own_model_takes_own_options() -> None:
     check_options("host", {"temperature": 0, "mood": "calm"})
