@@ -353,7 +353,6 @@ def test_secrets_of_a_text_are_seen_in_bytes(shape: str) -> None:
         assert shape not in redactor.redact_text(text)
         assert redactor.may_contain_secret(to_json({"a": [text]}, "test"))
         assert redactor.may_contain_secret(to_json({text: 1}, "test"))
-        # An append searches for fewer shapes if there is no long word; these keys are as short as theirs can be.
         batch = build_entries(Cursor(), [Draft(user(text))], 1, redactor=redactor)
         assert to_json(shape, "test")[1:-1] not in batch.entries[0].body
 

@@ -35,8 +35,8 @@ class CountingRedactor(Redactor):
         self._redactor = redactor
         self.counts: Counter[str] = Counter()
 
-    def may_contain_secret(self, body: bytes, runs: bytes | None = None) -> bool:
-        return self._redactor.may_contain_secret(body, runs)
+    def may_contain_secret(self, body: bytes) -> bool:
+        return self._redactor.may_contain_secret(body)
 
     def redact_text(self, text: str) -> str:
         hidden = self._redactor.redact_text(text)

@@ -28,12 +28,10 @@ from oakleaf.core.media import (
     digests_in,
     extract_blobs,
     extract_from_note,
-    has_run,
-    holds_attachment,
-    letter_runs,
+    may_hold_bytes,
 )
 from oakleaf.core.messages import Attachment, Message, assistant
-from oakleaf.core.redact import MIN_GITHUB_LENGTH, Redactor
+from oakleaf.core.redact import Redactor
 from oakleaf.core.turns import ENDED_BY_TOOL, Cursor, advance
 
 # The status of a turn by the finish of its closing answer, where the model did not write that answer.
@@ -186,9 +184,7 @@ def _canonical(draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None) 
     body = encode(payload)
     if redactor is not None and evidence is not None:
         evidence = redact_evidence(evidence, redactor)
-    runs = letter_runs(body)
-    has_long_word = has_run(runs, MIN_GITHUB_LENGTH)
-    if redactor is not None and redactor.may_contain_secret(body, runs):
+    if redactor is not None and redactor.may_contain_secret(body):
         original = round_trip(payload, body)
         payload = redactor.redact_payload(original)
         if isinstance(payload, Settings):
@@ -199,15 +195,13 @@ def _canonical(draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None) 
                 redactor.check_name(name, field)
         body = encode(payload)
         evidence = move_evidence(evidence, original, payload)
-        runs = letter_runs(body)
-    may_refer = has_long_word and has_run(runs)  # what is redacted makes no word longer
     own = tuple(blob.hash for blob in draft.blobs)
     blobs |= {blob.hash: blob for blob in draft.blobs}
     if isinstance(payload, Settings):
         tools = payload.tool_definitions
         own = () if tools is None else (tools.hash,)
         return _Canonical(round_trip(payload, body), body, evidence, own, _references(body, own))
-    has_bytes = may_refer or holds_attachment(body)
+    has_bytes = may_hold_bytes(body)
     attachments: dict[str, Attachment] = {}
     if has_bytes and isinstance(payload, Message):
         extracted, attachments, origins = extract_blobs(payload)

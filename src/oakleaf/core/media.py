@@ -59,6 +59,7 @@ _REFERENCE_MARK = BLOB_REFERENCE.encode()
 _TO_RUNS = bytes(
     ord("a") if chr(code).isalnum() or chr(code) in "+/_-" else 0 for code in range(128)
 ) + bytes(128)
+_LONG_WORD = b"a" * MIN_LENGTH
 
 _TYPE = r"[\w.+-]{1,80}/[\w.+-]{1,80}"
 _LETTERS = rf"[A-Za-z0-9+/_-]{{{MIN_LENGTH},}}={{0,2}}"
@@ -93,22 +94,16 @@ def media_handle(attachment: Attachment) -> Media:
 
 
 def may_hold_bytes(body: bytes) -> bool:
-    """Return whether an entry's body may hold bytes to extract; most bodies hold no bytes and are not searched."""
-    return has_run(letter_runs(body)) or holds_attachment(body)
+    """Return whether an entry's body may hold bytes to extract: a filter before the search, for every append.
+
+    Measured on 1.7 kB: 2.3 µs, the search 60.
+    """
+    return _has_long_word(body) or body.find(_ATTACHMENT_MARK) >= 0
 
 
-def holds_attachment(body: bytes) -> bool:
-    return body.find(_ATTACHMENT_MARK) >= 0
-
-
-def letter_runs(text: bytes) -> bytes:
-    """Return a copy for `has_run`: the copy costs more than the search, and may be searched twice."""
-    return text.translate(_TO_RUNS)
-
-
-def has_run(runs: bytes, length: int = MIN_LENGTH) -> bool:
+def _has_long_word(text: bytes) -> bool:
     """Return whether so many letters of base64 follow each other: as many as in bytes to extract, and in every reference."""
-    return runs.find(b"a" * length) >= 0  # `in` would take 1 µs more: see `redact`
+    return text.translate(_TO_RUNS).find(_LONG_WORD) >= 0  # `in` would take 1 µs more: see `redact`
 
 
 # -- finding bytes ---------------------------------------------------------------------------------------
@@ -126,7 +121,7 @@ class InlineBytes(Struct, frozen=True, gc=False):
 
 def find_inline_bytes(text: str) -> Iterator[InlineBytes]:
     """Yield the data: URLs of a text, and the base64 of files, known by first bytes or a stated type."""
-    if not has_run(letter_runs(text.encode(errors="replace"))):  # as in most texts: 2 µs instead of 60
+    if not _has_long_word(text.encode(errors="replace")):  # as in most texts
         return
     end = 0
     for match in _INLINE.finditer(text):
