@@ -101,7 +101,7 @@ class TestTheClient:
     def test_its_numbers_have_no_gap(self, database: Database, session: oakleaf.Session) -> None:
         facts = ask(database, "select number, kind from oakleaf.public_fact order by number")
         assert [n for n, _ in facts] == list(range(1, session.row.facts + 1))
-        assert {kind for _, kind in facts} == {None, "turn_started", "turn_ended"}
+        assert {kind for _, kind in facts} == {None, "turn_started", "turn_ended", "turn_left"}
 
     def test_no_table_sequence_or_function_behind_the_views_is_open_to_it(
         self, database: Database, session: oakleaf.Session
