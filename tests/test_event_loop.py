@@ -308,8 +308,8 @@ class TestCrossings:
             asyncio.run(send_rounds(session, 1))
             note_calls(store.backend, calls)
             asyncio.run(send_rounds(session, 3))
-            reads = [name for name in calls if name not in ("commit", "lease", "release", "life_token")]
-        assert reads == ["path", "session", "inbox"]
+            reads = [name for name in calls if name not in ("commit", "life_token")]
+        assert reads == ["path", "inbox"]
 
 
 def count_crossings(monkeypatch: pytest.MonkeyPatch) -> list[object]:

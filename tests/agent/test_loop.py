@@ -67,6 +67,7 @@ from oakleaf.models.base import Delta
 from oakleaf.models.prices import Rates
 from oakleaf.store import Store
 from oakleaf.testing.stores.writer import read_everything
+from oakleaf.turn.runner import Runner
 from oakleaf.wire import PROVIDERS, Answer, find_provider
 from support.interleaving import interleaved
 from support.order_desk import Desk, ask, is_valid
@@ -1189,7 +1190,7 @@ class TestStreaming:
         saved: list[str] = []
         runtime = replace(store.runtime, now=lambda: 1_000_000_000_000_000)  # no time passes
 
-        class CountingWriter(Writer):
+        class CountingRunner(Runner):
             def save_draft(self, text: str) -> None:
                 saved.append(text)
                 super().save_draft(text)
@@ -1198,7 +1199,9 @@ class TestStreaming:
         model = ScriptedModel(["word " * 400])
 
         policy = local_run([model], {}, NOW)
-        loop = build_loop(CountingWriter(session.log, policy), policy)
+        writer = Writer(session.log, policy)
+        writer.runner = CountingRunner(session.log)
+        loop = build_loop(writer, policy)
         asyncio.run(loop.run("q"))
         assert len(saved) == 2000 // 400
 

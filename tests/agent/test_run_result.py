@@ -139,8 +139,8 @@ class TestToolIsAFunction:
         assert "idempotent" in oakleaf.tool.__doc__
 
 
-def test_an_input_is_durable_after_two_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The path with row and details, and the row again once the lease is held."""
+def test_an_input_is_durable_after_one_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path with row and details: the commit of the input takes the lease under the fence of that row."""
     store = oakleaf.open(str(tmp_path / "agent.db"))
     session = store.session(store.start("support", [system("You help.")]).session_id)
     backend, operations = store.backend, list[str]()
@@ -156,7 +156,7 @@ def test_an_input_is_durable_after_two_reads(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(backend, name, counted)
     session.send_sync("hi", model=ScriptedModel(["hello"]))
     operations = [name for name in operations if name != "life_token"]  # known since the file was opened
-    assert operations[: operations.index("commit") + 1] == ["path", "lease", "session", "commit"]
+    assert operations[: operations.index("commit") + 1] == ["path", "commit"]
 
 
 class TestBookkeeping:

@@ -25,6 +25,7 @@ from oakleaf.log import lease as leases
 from oakleaf.log.doctor import session_health
 from oakleaf.log.process import Process, current_process
 from oakleaf.log.runtime import Runtime, real_runtime
+from oakleaf.stores.base import Change, CommitResult, PathSnapshot
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.stores.sqlite.locks import LifeLock
 from support.all_stores import ALL_STORES
@@ -311,18 +312,24 @@ with oakleaf.open("memory:") as store:
 
 
 class AskedMemoryStore(MemoryStore):
-    """Lets a test act, on another thread, before the next lease is stored, and in the moment after."""
+    """Lets a test act, on another thread, once a run has read the session, and in the moment after a lease is stored."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.before_lease: list[Callable[[], object]] = []
+        self.after_read: list[Callable[[], object]] = []
         self.after_lease: list[Callable[[], object]] = []
 
-    def lease(self, *args: Any, **kwargs: Any) -> int:
-        on_another_thread(self.before_lease)
-        fence = super().lease(*args, **kwargs)
-        on_another_thread(self.after_lease)
-        return fence
+    def path(self, session_id: str, **options: Any) -> PathSnapshot:
+        snapshot = super().path(session_id, **options)
+        if options.get("detail"):
+            on_another_thread(self.after_read)
+        return snapshot
+
+    def commit(self, change: Change) -> CommitResult:
+        result = super().commit(change)
+        if change.columns.get("holder") is not None:
+            on_another_thread(self.after_lease)
+        return result
 
 
 def on_another_thread(actions: list[Callable[[], object]]) -> None:
@@ -357,7 +364,7 @@ class TestOneProcess:
         store = Store(backend, real_runtime())
         session = store.start()
         other = session if is_same else store.session(session.session_id)
-        backend.before_lease = [lambda: other.send_sync("first", model=ScriptedModel(["1"]))]
+        backend.after_read = [lambda: other.send_sync("first", model=ScriptedModel(["1"]))]
         assert session.send_sync("second", model=ScriptedModel(["2"])).text == "2"
         texts = [entry.message.text for entry in session.path() if entry.message]
         assert texts == ["first", "1", "second", "2"]
@@ -367,7 +374,7 @@ class TestOneProcess:
         store = Store(backend, real_runtime())
         session = store.start()
         other, limits = store.session(session.session_id), Limits(turns=1)
-        backend.before_lease = [lambda: other.send_sync("first", model=ScriptedModel(["1"]), limits=limits)]
+        backend.after_read = [lambda: other.send_sync("first", model=ScriptedModel(["1"]), limits=limits)]
         model = ScriptedModel(["2"])
         stopped(session.send_sync, "second", model=model, limits=limits)
         assert model.requests == []

@@ -17,12 +17,11 @@ from oakleaf.agent.compaction_plan import CompactionPlan, Sizes, newest_turn, pl
 from oakleaf.agent.events import Event
 from oakleaf.agent.limits import LimitChecker, NextCall
 from oakleaf.agent.summary import MAX_SUMMARY, list_files, summarise_items, transcribe
-from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
+from oakleaf.agent.writer import Writer, name_of, run_uncancelled
 from oakleaf.core import context
 from oakleaf.core.context import Context, Item
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Compaction, Entry, Settings
-from oakleaf.core.facts import ModelCallFailed, ModelCallStarted
 from oakleaf.core.fit import measure, measure_system, measure_text, measure_tools
 from oakleaf.core.messages import user
 from oakleaf.core.usage import Call, Usage
@@ -115,7 +114,7 @@ class Compactor:
         if name is None or overflow.window is None or overflow.window == self._window_on_path(name):
             return
         draft = Draft(Settings(windows={name: overflow.window}))
-        await self._writer.append(draft, calls=[])
+        await self._writer.write(self._writer.runner.append, [draft])
 
     def _window_on_path(self, name: str | None) -> int | None:
         windows = self._writer.settings().windows or {}
@@ -161,7 +160,7 @@ class Compactor:
                 compaction = await writer.run_blocking(
                     improve_summary, writer.path, compaction, answer, max_tokens
                 )
-        await writer.commit_append(Append((Draft(compaction),), writer.leaf, calls, replaces_call=True))
+        await writer.write(writer.runner.append, [Draft(compaction)], calls=calls)
         data = {
             "summary": compaction.summary,
             "first_kept": compaction.first_kept,
@@ -169,7 +168,7 @@ class Compactor:
             "shortened": len(compaction.shortened),
             "limit": limit,
         }
-        return Event("session:compacted", data, writer.journal_number)
+        return Event("session:compacted", data, writer.runner.journal_number)
 
     async def _is_affordable(self, model: Model, request: Request) -> bool:
         """Whether the limit on the cost allows the call for a summary."""
@@ -178,20 +177,18 @@ class Compactor:
 
     async def _ask_summariser(self, model: Model, request: Request) -> tuple[Answer | None, Call]:
         """Record the call, then make it: so one that a crash cuts off is counted too."""
-        writer = self._writer
-        call = writer.compaction_call(model)
+        writer, runner = self._writer, self._writer.runner
+        call = runner.side_call(name_of(model))
         is_made = False
         try:
-            await writer.record(Record(ModelCallStarted(), calls=[call]))
+            await writer.write(runner.start_side_call, call)
             is_made = True
             answer = await _answer(model, request)
         except asyncio.CancelledError:
-            if not is_made:
-                await run_uncancelled(writer.drop_call(call.call_id))
-                raise
-            failed = [replace(call, failed=True)]
-            record = Record(ModelCallFailed("cancelled"), calls=failed, replaces_call=True)
-            await run_uncancelled(writer.record(record))
+            if is_made:
+                await run_uncancelled(writer.write(runner.fail_side_call, call, "cancelled"))
+            else:
+                await run_uncancelled(writer.write(runner.drop_call, call.call_id))
             raise
         except ContextOverflow as overflow:
             answer = None

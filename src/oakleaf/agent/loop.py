@@ -1,7 +1,7 @@
 """The agent loop: decide the next action, perform it, make it durable, repeat.
 
 `next_action` alone decides, so resuming after a crash is the same loop. Input is durable before the model is
-called, an answer before its tools run, each result as it arrives. Collaborators do the work: the writer appends, the
+called, an answer before its tools run, each result as it arrives. Collaborators do the work: the runner writes, the
 model caller gets answers, the tool runner runs tool calls; limits and compaction are policies.
 """
 
@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from oakleaf.agent.call_status import CallStatus, read_call_status
+from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
 from oakleaf.agent.compaction import Compactor
 from oakleaf.agent.events import Emit, Event, StopRun, answer_data, ignore
 from oakleaf.agent.import_plan import accept_import, require_accepted
@@ -31,15 +32,15 @@ from oakleaf.agent.start_facts import (
 from oakleaf.agent.tasks import TaskRunner
 from oakleaf.agent.tool_batch import ToolRunner
 from oakleaf.agent.tools.tool import error_text
-from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
+from oakleaf.agent.writer import Writer, run_uncancelled
 from oakleaf.core.codec import decode
-from oakleaf.core.drafts import CLOSING, Draft
-from oakleaf.core.entries import INTERRUPTED
-from oakleaf.core.facts import TurnEnded, TurnLeft, TurnRefused, TurnResumed, TurnStarted
+from oakleaf.core.drafts import Draft
+from oakleaf.core.facts import TurnResumed, TurnStarted
 from oakleaf.core.messages import Message, assistant, to_user_message
 from oakleaf.core.turns import ENDED_BY_TOOL, CallModel, Rest, RunTools, next_action
 from oakleaf.errors import (
     ApprovalPending,
+    ClaimLost,
     ContextOverflow,
     Fenced,
     InputsQueued,
@@ -52,8 +53,9 @@ from oakleaf.errors import (
     ToolsMissing,
 )
 from oakleaf.log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
+from oakleaf.log.lease import Hold, require_free
 from oakleaf.log.turn_start import trigger_columns
-from oakleaf.stores.base import SessionRow
+from oakleaf.stores.base import QueuedInput, SessionRow
 
 CANCELLED = "(cancelled)"
 
@@ -70,7 +72,7 @@ class Loop:
         compactor: Compactor,
         policy: RunPolicy,
     ) -> None:
-        self.writer, self.log = writer, writer.log
+        self.writer, self.runner, self.log = writer, writer.runner, writer.log
         self.model_caller, self.tool_runner = model_caller, tool_runner
         self.limits, self.compactor = limits, compactor
         self._goes_on, self._about = policy.goes_on, policy.recorded.about
@@ -78,6 +80,10 @@ class Loop:
         self._is_driving = self._is_cancel_requested = self._is_stopping = False
         self.first_number = 0
         """The number of the latest fact before this run."""
+        self._behind: Message | None = None
+        """The input of this run, to be queued behind those that were queued before."""
+        self._behind_number: int | None = None
+        """The number that it has in the queue."""
         self._emit: Emit = ignore
 
     async def run(
@@ -88,53 +94,58 @@ class Loop:
         If an input was recorded under the key, its turn continues if it is open; else its end is told again.
         """
         self._emit = emit
+        content = None if content is None else to_user_message(content)
         try:
-            content = None if content is None else to_user_message(content)
-            recorded = await self._find_turn(key, content)
-            if recorded is not None and not recorded.is_open:
-                await self._tell_again(recorded)
-                return
-            row = await self.writer.load()
-            self.writer.journal_number = self.first_number = row.facts
-            self.writer.check(row)
-            original_content, content = content, content if recorded is None else None
-            self.model_caller.check_options()
-            if self.model_caller.answers.recording is None:  # it has the effects of the session's limits
-                self.limits.narrow(self.writer.settings().limits)
-            if self._goes_on.checks_turn and self.log.cursor.turn:
-                self.limits.narrow(await self.writer.run_blocking(turn_limits, self.log))
-            for warning in await self.tool_runner.connect():
-                emit(warning)
-            if content is None:
-                await self._require_tools()
-            await self._require_accepted(row, is_resumed=content is None)
-            limit = None if content is None else await self._check_turn(row.turns, content)
-            if limit is not None:
-                await self._refuse(limit)
-                return
-            before, row = row, await self.writer.acquire(row)
-            try:
-                self._watch_cancel_requests(row)
-                # Again: it may have been delivered twice at once.
-                recorded = await self._find_turn(key, original_content)
-                if recorded is not None and not recorded.is_open:
-                    await self._tell_again(recorded)
-                    return
-                if content is not None and recorded is None and row.facts != before.facts:
-                    limit = await self._check_turn(
-                        row.turns, content
-                    )  # another run has ended since it was checked
-                    if limit is not None:
-                        await self._refuse(limit)
-                        return
-                await self._run(content if recorded is None else None, row, key)
-            finally:
-                self._is_driving = False
-                await self.writer.release()
+            while not await self._attempt(content, key):
+                pass  # another runner was faster, and this run has written nothing
         finally:
+            self.runner.on_tick = None  # which refers to this loop
             self.writer.forget_path()
             if self.tool_runner.connections is not None:
                 await run_uncancelled(self.tool_runner.connections.close())
+
+    async def _attempt(self, content: Message | None, key: str | None) -> bool:
+        """Run from the session's present row on; return False if another runner wrote before the first commit.
+
+        The row is read first. Whatever else the first commit depends on is read afterwards, and so is not older than the
+        fence which that commit carries.
+        """
+        row = await self.writer.load()
+        self.runner.journal_number = self.first_number = row.facts
+        recorded = await self._find_turn(key, content)
+        if recorded is not None and not recorded.is_open:
+            await self._tell_again(recorded)
+            return True
+        if recorded is not None:
+            content = None
+        self.writer.check(row)
+        self.model_caller.check_options()
+        if self.model_caller.answers.recording is None:  # it has the effects of the session's limits
+            self.limits.narrow(self.writer.settings().limits)
+        if self._goes_on.checks_turn and self.log.cursor.turn:
+            self.limits.narrow(await self.writer.run_blocking(turn_limits, self.log))
+        for warning in await self.tool_runner.connect():
+            self._emit(warning)
+        if content is None:
+            await self._require_tools()
+        await self._require_accepted(row, is_resumed=content is None)
+        limit = None if content is None else await self._check_turn(row.turns, content)
+        if limit is not None:
+            await self._refuse(limit)
+            return True
+        require_free(row, self.log.runtime)
+        try:
+            self._watch_cancel_requests(row)
+            await self._run(content, row, key)
+        except (StaleLeaf, Fenced):
+            if self.runner.has_committed:
+                raise
+            return False
+        finally:
+            self._is_driving = False
+            with suppress(ClaimLost):  # there is nothing to give back
+                await self.writer.write(self.runner.release)
+        return True
 
     def stop(self) -> None:
         """Call no model any more and take no input from the queue. A task runs to its end: it is part of a tool call."""
@@ -157,7 +168,8 @@ class Loop:
             if self._goes_on.takes_inbox:
                 await self._run_inbox()
         except asyncio.CancelledError:
-            await run_uncancelled(self._cancel_turn())
+            with suppress(Fenced, StaleLeaf, ClaimLost):  # another process owns the turn now
+                await run_uncancelled(self._cancel_turn())
             task = asyncio.current_task()
             if not self._is_cancel_requested or task is None or task.uncancel():
                 raise
@@ -165,7 +177,9 @@ class Loop:
         except (Fenced, TaskTrashed, ApprovalPending, InputsQueued, SessionRunning, StopRun):
             raise  # another process owns the turn now, it waits as before, or the caller wants no more
         except BaseException as error:  # also SystemExit and groups: the row must not say `running` for good
-            await self._record_crash(error)
+            if not isinstance(error, StaleLeaf) or self.runner.has_committed:
+                with suppress(Fenced):
+                    await self._record_crash(error)
             raise
 
     async def _require_tools(self) -> None:
@@ -199,62 +213,90 @@ class Loop:
                 self._is_cancel_requested = task.cancel()
 
         self._is_driving = True
-        self.writer.on_cancel_request(row.facts, lambda: events.call_soon_threadsafe(cancel))
+        # The journal is read with each tick of the lease, on the thread that renews it: appending costs nothing more.
+        self.runner.on_tick = cancel_check(self.log, row.facts, lambda: events.call_soon_threadsafe(cancel))
 
     async def close(self) -> None:
         """Close the open turn as a cancellation does; raises `SessionRunning` if another process drives it."""
-        await self.writer.acquire(await self.writer.load())
+        require_free(await self.writer.load(), self.log.runtime)
         try:
             await self._cancel_turn()
         finally:
-            await self.writer.release()
+            await self.writer.write(self.runner.release)
 
     async def _run_after_queued(self, content: Message, key: str | None) -> None:
-        """Run the inputs that were queued before `content`, then `content`. It is queued behind them at once, so that a
-        crash loses none: if one of them waits or failed, it waits too."""
+        """Run the inputs that were queued before `content`, then `content`; nobody comes in between. Once the first of them
+        has taken the lease, `content` is queued behind them, so that a crash loses none: if one of them waits or failed,
+        `content` waits too."""
         await self._refuse_pending_approval()
-        is_one_shot, number = self.writer.is_one_shot, None
-        if key is None:  # one with a key is sent again instead: the queue knows no keys
-            number = await self.writer.run_blocking(self.log.enqueue, content)
-        count = self.writer.queued + (number is not None)
-        await self._run_inbox(count, one_shot=number if is_one_shot else None)
-        if number is not None:
+        is_one_shot, self.runner.gives_back = self.runner.is_one_shot, False
+        # One with a key is sent again instead: the queue knows no keys.
+        self._behind = content if key is None else None
+        await self._run_inbox(self.writer.queued, is_one_shot=is_one_shot)
+        self._behind, self.runner.gives_back = None, True
+        if self._behind_number is not None:
             return
         if self.log.cursor.turn:
             raise InputsQueued(self.log.session_id)
-        self.writer.is_one_shot = is_one_shot
-        row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
+        self.runner.is_one_shot = is_one_shot
+        row = await self._row()
         limit = await self._check_turn(row.turns, content)
         if limit is not None:
             await self._refuse(limit)
             return
         await self._turn(content, row, key=key)
 
-    async def _run_inbox(self, count: int | None = None, one_shot: int | None = None) -> None:
-        """Take what was queued, in order, each as a turn of its own; with `count` only so many, though a turn is open.
-        The input with number `one_shot` completes the session."""
+    async def _run_inbox(self, count: int | None = None, *, is_one_shot: bool = False) -> None:
+        """Take what was queued, in order, each as a turn of its own; with `count` only so many and the input of this run
+        behind them, though a turn is open. That input completes the session if it is `is_one_shot`."""
         inputs_run = 0
         while (
             not self._is_stopping
-            and not self.writer.has_stopped
-            and inputs_run != count
+            and not self.runner.has_stopped
+            and (count is None or inputs_run < count + (self._behind_number is not None))
             and (not self.log.cursor.turn or (count is not None and not inputs_run))
         ):
-            queued = await self.writer.next_input(releases=count is None)
+            if count is None and self.runner.is_holding:
+                # One who queues an input while the lease is held relies on this run to take it: so it looks afterwards.
+                await self.writer.write(self.runner.release)
+            queued = await self._next_input()
             if queued is None:
                 return
-            row = await self.writer.run_blocking(self.log.store.session, self.log.session_id)
-            if queued.is_imported:
-                await self._require_accepted(row, is_resumed=False)
+            self.runner.is_one_shot = is_one_shot and queued.number == self._behind_number
+            try:
+                await self._run_queued(queued)
+            except (StaleLeaf, Fenced):
+                if self.runner.has_committed:
+                    raise
+                continue  # another runner was faster
             inputs_run += 1
-            message = decode("message", queued.body)
-            assert isinstance(message, Message)
-            limit = await self._check_turn(row.turns, message)
-            if limit is not None:
-                await self._refuse(limit, takes=queued.number)
-                continue
-            self.writer.is_one_shot = queued.number == one_shot
+
+    async def _next_input(self) -> QueuedInput | None:
+        """Return the input that was queued first; None if there is none, or if another run takes it."""
+        queued = await self.writer.first_queued()
+        if queued is None or self.runner.is_holding:
+            return queued
+        row = await self.writer.look()
+        return None if Hold(row, self.log.runtime).is_held else await self.writer.first_queued()
+
+    async def _run_queued(self, queued: QueuedInput) -> None:
+        row = await self._row()
+        if queued.is_imported:
+            await self._require_accepted(row, is_resumed=False)
+        message = decode("message", queued.body)
+        assert isinstance(message, Message)
+        limit = await self._check_turn(row.turns, message)
+        if limit is not None:
+            await self._refuse(limit, takes=queued.number)
+        else:
             await self._turn(message, row, takes=queued.number)
+
+    async def _row(self) -> SessionRow:
+        """Return the present row: while the lease is held read anew, else as it was read before the first commit."""
+        row = self.runner.row
+        if row is None or self.runner.is_holding:
+            return await self.writer.run_blocking(self.log.store.session, self.log.session_id)
+        return row
 
     # -- one turn ----------------------------------------------------------------------------------
 
@@ -267,14 +309,15 @@ class Loop:
         elif not self.log.cursor.turn:
             self._emit(Event("session:turn_completed", {"stop_reason": "nothing to resume"}))
             return
-        elif await self.writer.is_cancel_requested():
+        elif await self._is_cancelled():
             await self._cancel_turn()
             self._emit(self._completed("cancelled"))
             return
         elif self._is_unchecked and (limit := await self._check_turn(row.turns - 1, None)):
             # Its sender did not know the limits of this run.
-            await self.writer.withdraw_turn(limit.refusal)
-            self._emit(_refusal_event(limit, self.writer.journal_number))
+            await self.writer.write(self.runner.withdraw, limit.refusal)
+            await self.writer.load()
+            self._emit(_refusal_event(limit, self.runner.journal_number))
             return
         else:
             await self._resume_turn()
@@ -283,7 +326,14 @@ class Loop:
     @property
     def _is_unchecked(self) -> bool:
         """Whether nobody compared the open turn with the limits of this run: no model was called for it yet."""
-        return self._goes_on.checks_turn and not self.writer.earlier_calls
+        return self._goes_on.checks_turn and not self.runner.earlier_calls
+
+    async def _is_cancelled(self) -> bool:
+        """Whether a person cancelled the open turn before this run took it."""
+        log = self.log
+        return await self.writer.run_blocking(
+            lambda: is_cancel_requested(log.facts_backwards(), log.cursor.turn)
+        )
 
     async def _check_turn(self, turns: int, message: Message | None) -> LimitHit | None:
         """Return the limit that forbids a turn with this input, after so many turns; not one that only warns."""
@@ -296,41 +346,51 @@ class Loop:
 
     async def _refuse(self, limit: LimitHit, takes: int | None = None) -> None:
         """Record that an input was refused, so that every watcher sees it. The input itself is not stored."""
-        await self.writer.record(Record(TurnRefused(limit.refusal), takes=takes))
-        self._emit(_refusal_event(limit, self.writer.journal_number))
+        await self.writer.write(self.runner.refuse, limit.refusal, takes)
+        self._emit(_refusal_event(limit, self.runner.journal_number))
 
     async def _start_turn(
         self, message: Message, row: SessionRow, takes: int | None, key: str | None
     ) -> None:
-        writer = self.writer
+        runner = self.runner
         await self._refuse_pending_approval()
-        await self.tool_runner.close_abandoned_turn()
         about = self._about if takes is None else TurnStarted(0)  # a queued input was sent by somebody else
-        start = turn_start(about, row, writer.detail)
-        start = replace(start, one_shot=writer.is_one_shot, **self._runner_fields())
-        drafts = (*self.model_caller.changed_settings(), Draft(message))
-        row_changes = writer.running_row() | trigger_columns(about)
-        started = await writer.commit_append(
-            Append(drafts, writer.leaf, row=row_changes, about=start, takes=takes, key=key)
-        )
+        start = turn_start(about, row, runner.detail)
+        start = replace(start, one_shot=runner.is_one_shot, **self._runner_fields())
+        abandoned = await self.tool_runner.abandoned_results()
+        drafts = [*abandoned, *self.model_caller.changed_settings(), Draft(message)]
+        columns = trigger_columns(about)
+        started = await self.writer.write(runner.open, drafts, start, columns, key=key, inbox_number=takes)
+        if started.is_repeat:  # it was delivered twice at once
+            raise StaleLeaf(self.log.session_id, self.log.leaf, started.leaf)
         if self._is_first_turn:
             self._is_first_turn = False
-            self._emit(Event("session:started", session_data(row, writer.detail), FIRST_FACT))
+            self._emit(Event("session:started", session_data(row, runner.detail), FIRST_FACT))
         stored = started.payloads[-1]  # with its secrets redacted, as every event shows it
         assert isinstance(stored, Message)
         text = {"seq": started.leaf.seq, "text": stored.text}
-        self._emit(Event("session:turn_started", text, writer.journal_number))
+        self._emit(Event("session:turn_started", text, runner.journal_number))
+        if takes is not None and self._behind is not None:
+            behind, self._behind = self._behind, None
+            self._behind_number = await self.writer.run_blocking(self.log.enqueue, behind)
 
     async def _resume_turn(self) -> None:
-        writer = self.writer
-        writer.is_one_shot = await writer.run_blocking(is_one_shot_turn, self.log)
-        draft = await writer.run_blocking(self.log.store.draft, self.log.session_id)
-        if draft is not None:
-            await writer.append(Draft(assistant(draft), finish=INTERRUPTED))
-        await self._record_resumed()
+        self.runner.is_one_shot = await self.writer.run_blocking(is_one_shot_turn, self.log)
+        await self.writer.write(self.runner.resume, self._resumed(), announces=True)
 
-    async def _record_resumed(self) -> None:
-        await self.writer.record_resumed(TurnResumed(self.log.cursor.turn, **self._runner_fields()))
+    async def _resume_again(self) -> bool:
+        """Resume the turn that this run has just left; return False if another run has done so."""
+        try:
+            row = await self.writer.look()
+            if Hold(row, self.log.runtime).is_held or not self.log.cursor.turn:
+                return False
+            await self.writer.write(self.runner.resume, self._resumed(), announces=True)
+        except (SessionRunning, StaleLeaf, Fenced):
+            return False
+        return True
+
+    def _resumed(self) -> TurnResumed:
+        return TurnResumed(self.log.cursor.turn, **self._runner_fields())
 
     def _runner_fields(self) -> dict[str, Any]:
         caller = self.model_caller
@@ -342,7 +402,7 @@ class Loop:
             status = await self.tool_runner.call_status()
             match next_action(writer.path, status.started):
                 case CallModel():
-                    if self.writer.has_stopped:
+                    if self.runner.has_stopped:
                         raise StopRun
                     if self._is_stopping:
                         await self._interrupt()
@@ -352,23 +412,22 @@ class Loop:
                     await self.tool_runner.run(open_calls, started, status, self._emit)
                     waiting = await self._waiting_status()
                     if waiting is not None:
-                        await writer.record_waiting()
+                        queue = writer.recorded.queue
+                        await writer.write(self.runner.leave, "waiting", queue=queue)
                         waiting.raise_if_trashed(self.log, self.tool_runner.tools)
-                        if await self._waiting_status() is not None:
+                        # If it was decided since it was read, perhaps before the session was waiting, nobody else would
+                        # resume it.
+                        if await self._waiting_status() is not None or not await self._resume_again():
                             return
-                        # Decided since it was read, perhaps before the session was waiting: nobody else would resume it.
-                        await self._record_resumed()
                 case Rest(reason=reason):
                     if self.log.cursor.turn:  # rewound to before its closing answer
-                        await writer.append(CLOSING)
+                        await writer.write(self.runner.end)
                     self._emit(self._completed(reason))
                     return
 
     async def _interrupt(self) -> NoReturn:
         """Leave the open turn to another run."""
-        await self.writer.drop_announced_call()
-        left = TurnLeft(self.log.cursor.turn, "interrupted")
-        await self.writer.record(Record(left, {"status": "interrupted"}))
+        await self.writer.write(self.runner.leave, "interrupted")
         raise StopRun
 
     async def _model_step(self) -> bool:
@@ -384,7 +443,7 @@ class Loop:
             self._emit(ended)
             return False
         if changed := caller.changed_settings():  # started by another process, or resumed with other tools
-            await self.writer.append(*changed)
+            await self.writer.write(self.runner.append, changed)
         return await self._ask()
 
     async def _ask(self) -> bool:
@@ -459,7 +518,7 @@ class Loop:
 
     def _recorded_events(self, recorded: KeyedTurn) -> list[Event]:
         """Return the events that tell how a recorded turn ended; its model calls are those of this run."""
-        self.writer.model_calls = {call.call_id: call for call in calls_of_turn(self.log, recorded)}
+        self.runner.calls = {call.call_id: call for call in calls_of_turn(self.log, recorded)}
         first, last = recorded.entries[0].message, recorded.last
         assert first is not None
         events = [Event("session:turn_started", {"seq": recorded.turn, "text": first.text})]
@@ -478,50 +537,41 @@ class Loop:
         return [*events, Event("session:turn_completed", {"stop_reason": reason})]
 
     def _completed(self, stop_reason: str) -> Event:
-        return Event("session:turn_completed", {"stop_reason": stop_reason}, self.writer.journal_number)
+        return Event("session:turn_completed", {"stop_reason": stop_reason}, self.runner.journal_number)
 
     async def _limit_event(self, limit: LimitHit) -> Event:
         """Warn, or end the turn with a public closing answer, so that no client waits for one."""
         if limit.is_warning:
             return Event("session:limit_passed", limit.data)
-        await self.writer.drop_announced_call()
         closing = Draft(assistant(f"(stopped: {limit})"), finish="error")
-        append = Append((closing,), self.writer.leaf, about=TurnEnded(0, "failed", str(limit)))
-        await self.writer.commit_append(append)
-        return _refusal_event(limit, self.writer.journal_number)
+        await self.writer.write(self.runner.close, [closing], str(limit))
+        return _refusal_event(limit, self.runner.journal_number)
 
     async def _give_up(self, error: ModelError) -> Event:
-        await self.writer.drop_announced_call()
         await self._record_failed_turn(error.reason)
         redact = self.log.runtime.redactor.redact_text
         texts = {"code": error.code, "message": str(error), "command_message": error.command_text}
         data = {"stop_reason": "error", "error": {name: redact(text) for name, text in texts.items()}}
-        return Event("session:turn_completed", data, self.writer.journal_number)
+        return Event("session:turn_completed", data, self.runner.journal_number)
 
     async def _record_crash(self, error: BaseException) -> None:
         """Mark the turn as failed after an unexpected error or a concurrent write; it can be resumed."""
         if isinstance(error, StaleLeaf):
             await self.writer.run_blocking(self.log.refresh)
         if self.log.cursor.turn:
-            await self.writer.drop_announced_call()
             await self._record_failed_turn(error_text(error))
 
     async def _record_failed_turn(self, why: str) -> None:
-        error = why.encode("utf-8", "replace").decode().replace("\0", "")
-        ended: dict[str, Any] = {"completed_at": self.log.runtime.now()} if self.writer.is_one_shot else {}
-        row = {"status": "failed", "error": error, **ended}
-        await self.writer.record(Record(TurnLeft(self.log.cursor.turn, "failed", error), row))
+        text = why.encode("utf-8", "replace").decode().replace("\0", "")
+        await self.writer.write(self.runner.leave, "failed", text)
 
     async def _cancel_turn(self) -> None:
         """Close every open call and the turn, so that the session stays valid and takes the next input. Or leave the turn
         as a crash does, if the policy says so."""
-        if self.log.cursor.turn:
-            with suppress(Fenced):  # another process owns the turn now
-                await self._close_turn()
-
-    async def _close_turn(self) -> None:
-        await self.writer.drop_announced_call()
+        if not self.log.cursor.turn or self.runner.lease.is_lost:
+            return
         if self._goes_on.cancel == "leave":
+            await self.writer.write(self.runner.drop)
             return
         status = await self.writer.run_blocking(read_call_status, self.log)
         await self.tool_runner.tasks.cancel(status.tasks)
@@ -533,7 +583,7 @@ class Loop:
         if not text:  # shown by an earlier try, or by an earlier process
             text = await self.writer.run_blocking(self.log.partial_text)
         closing = Draft(assistant(f"{(text or '').rstrip()} {CANCELLED}".strip()), finish="cancelled")
-        await self.writer.append(*results, closing)
+        await self.writer.write(self.runner.close, [*results, closing])
 
 
 def _refusal_event(limit: LimitHit, journal_number: int | None = None) -> Event:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,12 +18,12 @@ from oakleaf.agent.events import Emit, Event, answer_data
 from oakleaf.agent.limits import LimitChecker
 from oakleaf.agent.policy import Answers
 from oakleaf.agent.tool_batch import ToolRunner
-from oakleaf.agent.writer import Append, Record, Writer, run_uncancelled
+from oakleaf.agent.writer import Writer, name_of, run_uncancelled
 from oakleaf.core import context as contexts
 from oakleaf.core.context import Context, Item
 from oakleaf.core.drafts import Draft
 from oakleaf.core.entries import Endpoint, Settings
-from oakleaf.core.facts import ModelCallFailed, TurnLeft
+from oakleaf.core.facts import ModelCallFailed
 from oakleaf.core.messages import Message, with_unique_ids
 from oakleaf.core.redact import Redactor, is_key_text
 from oakleaf.core.usage import Usage
@@ -55,7 +56,7 @@ class ModelCaller:
         tool_runner: ToolRunner,
         limits: LimitChecker,
     ) -> None:
-        self.writer, self.log = writer, writer.log
+        self.writer, self.runner, self.log = writer, writer.runner, writer.log
         self.answers, self.models, self._options = answers, answers.models, answers.options
         self.tool_runner, self.limits = tool_runner, limits
         self._buffer: StreamBuffer | None = None
@@ -67,9 +68,8 @@ class ModelCaller:
         recording = self.answers.recording
         if recording is None or recording.has_answer(self.log.cursor.step):
             return None
-        left = TurnLeft(self.log.cursor.turn, "interrupted")
-        await self.writer.record(Record(left, {"status": "interrupted"}))
-        return Event("session:turn_completed", {"stop_reason": "unanswered"}, self.writer.journal_number)
+        await self.writer.write(self.runner.leave, "interrupted")
+        return Event("session:turn_completed", {"stop_reason": "unanswered"}, self.runner.journal_number)
 
     def context(self) -> Context:
         """Return the context of the next call."""
@@ -152,20 +152,18 @@ class ModelCaller:
             await meter.settle(reserved, cost)
 
     def _latest_cost(self) -> int | None:
-        call = next(reversed(self.writer.model_calls.values()))
+        call = next(reversed(self.runner.calls.values()))
         return None if call.price is None else call.price.microcents
 
     async def _call(self, model: Model, emit: Emit, reserved: Reservation | None = None) -> None:
         """Make one call and append its answer. However it ends, the text that was shown is kept."""
         endpoints = _changed_endpoints(model, self.writer.settings())
         if endpoints is not None:  # the next model of the chain
-            await self.writer.append(Draft(Settings(endpoints=endpoints)), calls=[])
-        if (
-            self.writer.call_id is None
-        ):  # after a resume or a failure, or metered: no earlier commit announced it
-            call = self.writer.announce_call(model)
+            await self.writer.write(self.runner.append, [Draft(Settings(endpoints=endpoints))])
+        if self.runner.call_id is None:  # after a failure, or metered: no earlier commit announced it
             # What the call may cost is durable before it is made: after a crash nothing else tells.
-            await self.writer.record(Record(call_started(call, reserved), calls=[call]))
+            started = partial(call_started, reserved=reserved)
+            await self.writer.write(self.runner.announce, name_of(model), started)
         self._buffer = buffer = StreamBuffer(self.log.runtime.redactor)
         try:
             event = await self._finish(model, await self._stream(model, buffer, emit))
@@ -184,7 +182,7 @@ class ModelCaller:
         saving = PeriodicSave(lambda: None if buffer.is_saved else self._save(buffer))
         try:
             request = await self.next_request()
-            self.writer.is_call_made = True
+            self.runner.is_call_made = True
             async for piece in model.stream(request):
                 if isinstance(piece, Answer):
                     answer = piece
@@ -214,7 +212,7 @@ class ModelCaller:
         message = appended.payloads[-1]
         assert isinstance(message, Message)
         data = {"seq": appended.leaf.seq, "text": message.text, **answer_data(message, answer.finish)}
-        return Event("session:answer", data, self.writer.journal_number)
+        return Event("session:answer", data, self.runner.journal_number)
 
     async def append_answer(self, model: Model, answer: Answer) -> Committed:
         """Append the answer, its cost and the start of its tool calls in one commit, before anything runs."""
@@ -236,20 +234,13 @@ class ModelCaller:
             # What the server turned out to demand comes before the answer: that is how it was asked for it.
             endpoints = _changed_endpoints(model, self.writer.settings(), answer.endpoint)
             before = [] if endpoints is None else [Draft(Settings(endpoints=endpoints))]
-        calls = []
+        call = None
         if self.answers.recording is None:
             price = await self.writer.price(model, answer.usage, answer.units)
-            calls = [
-                self.writer.ledger_row(model, answer.usage, price, is_answered=True, settings=len(before))
-            ]
-        drafts, leaf = (*before, draft), self.writer.leaf
-        append = Append(drafts, leaf, calls, replaces_call=bool(calls), starts=starts)
-        appended = await self.writer.commit_append(append)
-        seq = appended.leaf.seq
-        self.writer.own_answers.add(seq)
-        self.writer.own_starts = frozenset((seq, index) for index in starts)
-        self.writer.call_id = None
-        return appended
+            call = self.runner.ledger_row(
+                name_of(model), answer.usage, price, is_answered=True, settings=len(before)
+            )
+        return await self.writer.write(self.runner.answer, [*before, draft], call, starts=starts)
 
     async def record_failure(self, model: Model, error: ModelError) -> None:
         """Record a call that gave no answer. A recording that has none was not called."""
@@ -257,14 +248,14 @@ class ModelCaller:
             return
         usage = self._failed_usage or error.usage
         price = await self.writer.price(model, usage, None)
-        call = self.writer.ledger_row(model, usage, price, is_answered=False)
-        self.writer.call_id = self._failed_usage = None
-        await self.writer.record(Record(call_failed(call.call_id, error), calls=[call], replaces_call=True))
+        call = self.runner.ledger_row(name_of(model), usage, price, is_answered=False)
+        self._failed_usage = None
+        await self.writer.write(self.runner.fail, call, call_failed(call.call_id, error))
 
     async def _save(self, buffer: StreamBuffer) -> None:
         text = buffer.mark_saved(self.log.runtime.now())
         if self.writer.recorded.drafts:
-            await self.writer.run_blocking(self.writer.save_draft, text)
+            await self.writer.run_blocking(self.runner.save_draft, text)
 
 
 def call_failed(call_id: str, error: ModelError) -> ModelCallFailed:

@@ -70,7 +70,7 @@ class OpenTurn:
         loop = build_loop(Writer(self._log, policy), policy)
         with suppress(TaskTrashed, StopRun):
             await loop.run(None)
-        return loop.writer.has_stopped
+        return loop.runner.has_stopped
 
     def wait(self, tools: Mapping[str, Tool]) -> Wait | None:
         """Return what the turn waits for; None if no person is asked.

@@ -26,7 +26,7 @@ from oakleaf.core.entries import Effects, Entry, check_effects
 from oakleaf.core.facts import CancelRequested, TurnStarted
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import total
-from oakleaf.errors import InvalidOperation, SessionRunning
+from oakleaf.errors import Fenced, InvalidOperation, SessionRunning, StaleLeaf
 from oakleaf.log.lease import Hold
 from oakleaf.log.log import Log
 from oakleaf.log.request import Committed
@@ -121,10 +121,10 @@ class Run:
                 await previous._settle()
             await self._loop.run(self._content, self._key, emit=emit)
         except asyncio.CancelledError:
-            number = self._loop.writer.journal_number or None
+            number = self._loop.runner.journal_number or None
             emit(Event("session:turn_completed", {"stop_reason": "cancelled"}, number))
         except StopRun:
-            number = self._loop.writer.journal_number
+            number = self._loop.runner.journal_number
             emit(Event("session:turn_completed", {"stop_reason": "interrupted"}, number))
 
     def __aiter__(self) -> RunEvents:
@@ -170,7 +170,7 @@ class Run:
         """Keep the result of the run, whose task is done; raise its error, or `TurnLimit` if a limit stopped it."""
         if not task.cancelled():
             task.result()
-        spent = total(self._loop.writer.model_calls.values())
+        spent = total(self._loop.runner.calls.values())
         self._result = run_result(self._loop.log.session_id, self._events, spent)
         if self._result.status == "stopped":
             self._result.raise_for_status()
@@ -264,7 +264,7 @@ class EventNumbers:
 
     async def rest(self) -> list[Event]:
         """Return the events of the facts that the loop did not announce."""
-        await self._read(self._loop.writer.journal_number)
+        await self._read(self._loop.runner.journal_number)
         return list(self._events)
 
     async def _read(self, until: int) -> None:
@@ -342,7 +342,7 @@ def cancel_turn(log: Log) -> None:
         try:
             with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this one
                 return thread.submit(asyncio.run, loop.close()).result()
-        except SessionRunning:
+        except (SessionRunning, StaleLeaf, Fenced):
             pass  # another process took it in this moment
 
 

@@ -31,15 +31,14 @@ from oakleaf.agent.tools.tool import (
     ToolContext,
     error_result,
 )
-from oakleaf.agent.writer import Record, Writer, cancel_all, run_uncancelled
+from oakleaf.agent.writer import Writer, cancel_all, run_uncancelled
 from oakleaf.core.drafts import Blob, Draft
-from oakleaf.core.entries import PARTIAL, Effects
-from oakleaf.core.facts import ApprovalRequested, CallKey, TaskWaits, ToolCallsStarted
-from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, tool_result
+from oakleaf.core.entries import Effects
+from oakleaf.core.facts import CallKey, TaskWaits
+from oakleaf.core.messages import Message, Outcome, ToolCall, tool_result
 from oakleaf.core.state import State
 from oakleaf.core.tool_definitions import ToolSet, ToolSpec, changed_tools, define_tools
 from oakleaf.core.turns import OpenCall
-from oakleaf.errors import Fenced, OakleafError, SessionTrashed, StaleLeaf
 
 if TYPE_CHECKING:
     from oakleaf.log.log import Log
@@ -82,7 +81,8 @@ class ToolRunner:
         box: ToolBox,
         tasks: TaskRunner,
     ) -> None:
-        self.writer, self.log, self.box, self.tasks = writer, writer.log, box, tasks
+        self.writer, self.runner, self.log = writer, writer.runner, writer.log
+        self.box, self.tasks = box, tasks
         self.tools = box.tools
         """All tools of the run, those of its sources included once they are connected."""
         self._emit: Emit = ignore
@@ -97,7 +97,7 @@ class ToolRunner:
 
     async def connect(self) -> list[Event]:
         """Connect to the sources and add their tools; return warnings about those that had ended since the last run."""
-        if not self.box.sources:
+        if not self.box.sources or self.connections is not None:
             return []
         self.connections = Connections(self.box.sources, self.log.runtime.redactor, _session_key(self.log))
         self.tools = await self.connections.open(self.tools)
@@ -128,11 +128,11 @@ class ToolRunner:
     def _own_status(self) -> CallStatus | None:
         """Return the status if there are no open calls, or all of them started with an answer of this run and none has
         waited for a person since."""
-        open_calls, started = self.log.cursor.open_calls, self.writer.own_starts
+        open_calls, runner = self.log.cursor.open_calls, self.runner
         if not open_calls:
             return CallStatus()
-        is_own = open_calls[0].seq in self.writer.own_answers
-        if not is_own or any((call.seq, call.index) not in started for call in open_calls):
+        started = frozenset((call.seq, call.index) for call in open_calls)
+        if open_calls[0].seq not in runner.answers or not started <= runner.starts:
             return None
         return CallStatus(started, has_recorded_starts=True)
 
@@ -236,20 +236,12 @@ class ToolRunner:
         if earlier is not None:
             about["earlier"] = earlier_data(earlier)
         reference = None if earlier is None else earlier.reference
-        requested = ApprovalRequested(call.seq, call.index, reference)
-        await self.writer.record(Record(requested, only_at_leaf=True))
-        return Event("session:approval_requested", about, self.writer.journal_number)
+        await self.writer.write(self.runner.request_approval, call, reference)
+        return Event("session:approval_requested", about, self.runner.journal_number)
 
     async def _store_result(self, call: OpenCall, message: Message) -> Event:
-        """Append the result; one that cannot be stored becomes an error result, for the effect has happened."""
-        try:
-            blobs = tuple(self._blobs.pop((call.seq, call.index), ()))
-            appended = await self.writer.append(Draft(message, blobs=blobs))
-        except (Fenced, StaleLeaf, SessionTrashed):
-            raise
-        except OakleafError as error:
-            why = f"{call.call.name} returned a value that cannot be stored: {error}"
-            appended = await self.writer.append(Draft(error_result(call.call, why)))
+        blobs = self._blobs.pop((call.seq, call.index), ())
+        appended = await self.writer.write(self.runner.store_result, call.call, message, blobs)
         stored = appended.payloads[0]
         assert isinstance(stored, Message)
         result = stored.results[0]
@@ -259,17 +251,16 @@ class ToolRunner:
             "error": result.error,
             "outcome": result.outcome,
         }
-        return Event("session:tool_result", data, self.writer.journal_number)
+        return Event("session:tool_result", data, self.runner.journal_number)
 
     async def _store_approval(self, call: OpenCall, approval: PendingApproval) -> Event:
         """Record what the call waits for: the session and the call that the person decides about."""
-        self.writer.own_answers.discard(call.seq)  # from now on as if an earlier process had started it
         waits = TaskWaits(call.seq, call.index, approval.session_id, _call_key(approval))
-        await self.writer.record(Record(waits, only_at_leaf=True))
+        await self.writer.write(self.runner.record_task_wait, waits)
         data = {**call_data(approval), "session_id": approval.session_id, "task_of": asdict(_call_key(call))}
         if approval.earlier is not None:
             data["earlier"] = earlier_data(approval.earlier)
-        return Event("session:approval_requested", data, self.writer.journal_number)
+        return Event("session:approval_requested", data, self.runner.journal_number)
 
     async def _store_finished(
         self, running: Sequence[asyncio.Future[Any]], stored: set[CallPosition]
@@ -287,7 +278,7 @@ class ToolRunner:
         """Return the result of one call: run it, or find out what happened to it before a crash. Or return what its
         tasks wait for."""
         tool = self.allowed().get(call.call.name)
-        if tool is None and was_started and call.seq not in self.writer.own_answers:
+        if tool is None and was_started and call.seq not in self.runner.answers:
             return call, tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
         if tool is None:
             return call, error_result(call.call, NO_TOOL)
@@ -297,7 +288,7 @@ class ToolRunner:
             return call, tool_result(call.call.id, DENIED, error=True, outcome="denied")
         if call_input.original is None:
             return call, hidden_result(call.call, may_have_run=was_started and tool.effect != "read")
-        is_repeated = was_started and call.seq not in self.writer.own_answers
+        is_repeated = was_started and call.seq not in self.runner.answers
         context = ToolContext(
             call_input.key,
             self.log.session_id,
@@ -315,8 +306,8 @@ class ToolRunner:
                 return call, tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
         if not was_started:
             # Not part of the answer's commit: it needed an approval, or another process made the answer.
-            await self.writer.record(Record(ToolCallsStarted(call.seq, (call.index,))))
-            self._emit(Event("session:calls_started", {}, self.writer.journal_number))
+            await self.writer.write(self.runner.start, call)
+            self._emit(Event("session:calls_started", {}, self.runner.journal_number))
         return call, await self._run(tool, context)
 
     async def _read_inputs(self, calls: Sequence[OpenCall]) -> list[CallInput]:
@@ -347,8 +338,8 @@ class ToolRunner:
         self.tasks.warnings.append(Event("session:warning", data | call))
         return tool_result(context.call.id, why, error=True, outcome="interrupted")
 
-    async def close_abandoned_turn(self) -> None:
-        """Before a new input: close the calls and the answer in flight of a turn that broke off."""
+    async def abandoned_results(self) -> list[Draft]:
+        """Return the results that close the open calls of a turn that broke off, before a new input. Their tasks end."""
         status = await self.call_status()
         results = [
             Draft(tool_result(call.call.id, ABANDONED, error=True, outcome="unknown"))
@@ -358,11 +349,7 @@ class ToolRunner:
         ]
         if results:
             await self.tasks.cancel(status.tasks)
-            await self.writer.append(*results, calls=[])
-        if self.log.cursor.turn:
-            text = await self.writer.run_blocking(self.log.partial_text)
-            if text is not None:
-                await self.writer.append(Draft(assistant(text), finish=PARTIAL))
+        return results
 
     def cancelled_result(self, call: OpenCall, started: frozenset[CallPosition]) -> Message:
         """Return the result of a cancelled call. A thread cannot be stopped, so an unsafe tool may still take effect."""

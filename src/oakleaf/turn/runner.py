@@ -7,37 +7,48 @@ happens next, asks no model and runs no tool.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from threading import RLock
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from oakleaf.core.drafts import Draft
-from oakleaf.core.entries import INTERRUPTED
+from oakleaf.core.drafts import CLOSING, Blob, Draft, NewEntry
+from oakleaf.core.entries import INTERRUPTED, PARTIAL
 from oakleaf.core.facts import (
     ApprovalRequested,
     CallReference,
+    Fact,
     LeftStatus,
+    ModelCallDropped,
     ModelCallFailed,
     ModelCallStarted,
+    Refusal,
+    TaskWaits,
     ToolCallsStarted,
     TurnEnded,
     TurnLeft,
+    TurnRefused,
     TurnResumed,
     TurnStarted,
 )
-from oakleaf.core.messages import assistant
+from oakleaf.core.messages import Message, ToolCall, assistant, tool_result
 from oakleaf.core.turns import Cursor, OpenCall, advance
 from oakleaf.core.usage import Call, Price, Usage
+from oakleaf.errors import Fenced, OakleafError, SessionTrashed, StaleLeaf
 from oakleaf.log.lease import Lease, require_free
 from oakleaf.log.log import Log
 from oakleaf.log.request import Committed, Request
-from oakleaf.stores.base import SessionDetail, SessionRow
+from oakleaf.stores.base import Effect, SessionDetail, SessionRow
 
 CallPosition = tuple[int, int]
 """The seq of an answer, and the index of a tool call in the answer."""
 FREE: Mapping[str, Any] = {"holder": None, "lease_until": None}
+UNFINISHED = ("cancelled", PARTIAL, "error")
+"""Finish reasons of an answer that the model did not complete."""
+
+
+StepEnd = Callable[[Sequence[Draft], Collection[Call]], Callable[[Sequence[NewEntry]], Effect]]
 
 
 class ModelName(NamedTuple):
@@ -57,20 +68,48 @@ class Runner:
     leaves the turn gives the lease back.
     """
 
-    def __init__(self, log: Log, model: ModelName | None = None, *, bucket: str = "live") -> None:
-        self.log, self.model, self._bucket = log, model, bucket
+    def __init__(
+        self,
+        log: Log,
+        model: ModelName | None = None,
+        *,
+        bucket: str = "live",
+        announces: bool = True,
+        may_call: Callable[[], bool] | None = None,
+    ) -> None:
+        """With `announces`, a commit that a model call follows announces the call in the ledger. `may_call` is asked by
+        each commit that ends a step: if false, the run calls no model any more."""
+        self.log, self.model, self._bucket, self._announces = log, model, bucket, announces
+        self._may_call, self.has_stopped = may_call, False
+        self.step_end: StepEnd | None = None
+        """Returns what is written with the commit that ends a step."""
+        self.earlier_calls: dict[str, Call] = {}
+        """The ledger rows of the open turn that earlier processes wrote, if there is a `step_end`."""
         self.lease = Lease(log)
         self.row: SessionRow | None = None
         """The row as last read, until the lease is taken."""
         self.detail: SessionDetail | None = None
         self.is_holding = False
         self.has_committed = False
+        """Whether something was written since the row was read."""
+        self.gives_back = True
+        """Whether the commit that ends a turn gives the lease back."""
+        self.is_one_shot = False
+        """Whether the answer of the turn completes the session instead of leaving it idle."""
+        self.journal_number = 0
+        """The number of the latest fact that this run wrote."""
         self.call_id: str | None = None
         """The model call that is announced in the ledger and has no answer yet."""
+        self.is_call_made = False
+        """Whether a model was asked for that answer."""
+        self.calls: dict[str, Call] = {}
+        """The ledger rows that this run wrote, by call id."""
         self.answers: set[int] = set()
         """The seqs of the answers of this run: no earlier process started their tool calls."""
         self.starts: set[CallPosition] = set()
         """The tool calls that this run started."""
+        self.on_tick: Callable[[], None] | None = None
+        """Called about every second while the lease is held, on the thread that renews the lease."""
         # Siblings of one batch start and end side by side.
         self._lock = RLock()
 
@@ -78,9 +117,14 @@ class Runner:
 
     def look(self) -> SessionRow:
         """Read the row under whose fence the next commit takes the lease."""
-        self.row, self.detail = self.log.store.session_with_detail(self.log.session_id)
-        self.call_id = None
+        self.begin(*self.log.store.session_with_detail(self.log.session_id))
+        assert self.row is not None
         return self.row
+
+    def begin(self, row: SessionRow, detail: SessionDetail | None) -> None:
+        """Take a row, which was just read, as the one under whose fence the next commit takes the lease."""
+        self.row, self.detail = row, detail
+        self.call_id, self.has_committed = None, False
 
     def cursor_after(self, drafts: Sequence[Draft]) -> Cursor:
         """Return the cursor after drafts that are not appended yet."""
@@ -102,12 +146,28 @@ class Runner:
         drafts: Sequence[Draft],
         about: TurnStarted,
         row: Mapping[str, Any],
+        *,
         key: str | None = None,
+        inbox_number: int | None = None,
     ) -> Committed:
-        """Append an input, take the lease and announce the model call that follows. A repeated key writes nothing."""
-        return self._append(drafts, key=key, about=about, row={**self._running(), **row})
+        """Append an input, take the lease and announce the model call that follows. A repeated key writes nothing.
 
-    def resume(self, resumed: TurnResumed, settings: Sequence[Draft] = ()) -> None:
+        What was shown of an answer to the input before becomes an entry.
+        """
+        shown = self.log.partial_text() if self.log.cursor.turn else None
+        before = [] if shown is None else [Draft(assistant(shown), finish=PARTIAL)]
+        return self._append(
+            [*before, *drafts],
+            announces=True,
+            key=key,
+            about=about,
+            row={**self._running(), **row},
+            inbox_number=inbox_number,
+        )
+
+    def resume(
+        self, resumed: TurnResumed, settings: Sequence[Draft] = (), *, announces: bool = False
+    ) -> Committed:
         """Take the lease of the open turn. What was shown of an answer that broke off becomes an entry."""
         log, drafts = self.log, list(settings)
         shown = log.store.draft(log.session_id)
@@ -115,9 +175,10 @@ class Runner:
             drafts.insert(0, Draft(assistant(shown), finish=INTERRUPTED))
         row = self._running()
         if drafts:
-            self._commit(Request(drafts=tuple(drafts), facts=(resumed,), row=row))
-        else:
-            self._commit(Request(fact=resumed, row=row, at_leaf=True))
+            return self._append(drafts, announces=announces, facts=(resumed,), row=row)
+        call = self._next_call([]) if announces else None
+        calls = () if call is None else (call,)
+        return self._commit(Request(fact=resumed, calls=calls, row=row, at_leaf=True))
 
     def _running(self) -> dict[str, Any]:
         model = {} if self.model is None or self.model.name is None else {"model": self.model.name}
@@ -125,18 +186,23 @@ class Runner:
 
     # -- model calls -------------------------------------------------------------------------------
 
-    def announce(self) -> None:
+    def announce(self, model: ModelName, started: Callable[[Call], ModelCallStarted]) -> None:
         """Record that a model is called, if no commit before did."""
-        assert self.model is not None
-        call = self._announced(self.model, self.log.leaf.seq)
-        self._commit(Request(fact=ModelCallStarted(), calls=(call,), at_leaf=True))
+        call = self._announced(model, self.log.leaf.seq)
+        self._commit(Request(fact=started(call), calls=(call,), at_leaf=True))
 
     def answer(
-        self, draft: Draft, call: Call | None, *, starts: Sequence[int] = (), key: str | None = None
+        self,
+        drafts: Sequence[Draft],
+        call: Call | None,
+        *,
+        starts: Sequence[int] = (),
+        key: str | None = None,
     ) -> Committed:
-        """Append an answer with the ledger row of the call, and the start of tool calls that need no decision."""
+        """Append an answer, behind its settings, with the ledger row of the call and the start of tool calls that need
+        no decision."""
         calls = () if call is None else (call,)
-        done = self._append([draft], calls=calls, starts=starts, key=key)
+        done = self._append(drafts, calls=calls, starts=starts, key=key)
         self.call_id = None  # only now: if the answer is refused, the call is still to be recorded
         self.answers.add(done.leaf.seq)
         self.starts.update((done.leaf.seq, index) for index in starts)
@@ -145,16 +211,23 @@ class Runner:
     def fail(self, call: Call, failed: ModelCallFailed) -> None:
         """Record a model call that has no answer."""
         replaces = self.call_id is not None
-        request = Request(fact=failed, calls=(call,), replaces_call=replaces, at_leaf=True)
-        self._commit(request)
+        self._commit(Request(fact=failed, calls=(call,), replaces_call=replaces, at_leaf=True))
         self.call_id = None
+
+    def drop(self) -> None:
+        """Take the announced call, if there is one that was not made, out of the ledger again."""
+        if (call_id := self._unmade()) is not None:
+            self.call_id = None
+            self.drop_call(call_id)
+
+    def _unmade(self) -> str | None:
+        return None if self.is_call_made else self.call_id
 
     def ledger_row(
         self,
-        provider: str | None,
-        model: str | None,
-        usage: Usage | None,
-        price: Price | None,
+        model: ModelName,
+        usage: Usage | None = None,
+        price: Price | None = None,
         *,
         is_answered: bool,
         settings: int = 0,
@@ -168,17 +241,46 @@ class Runner:
             answer_seq=after + 1 if is_answered else None,
             at=self.log.runtime.now(),
             usage=usage or Usage(),
-            provider=provider,
-            model=model,
+            provider=model.provider,
+            model=model.model,
             price=price,
             failed=not is_answered,
             bucket=self._bucket,
         )
 
     def _announced(self, model: ModelName, after: int) -> Call:
-        self.call_id = self.log.runtime.new_id("")
-        call = self.ledger_row(model.provider, model.model, None, None, is_answered=False)
-        return replace(call, after_seq=after, failed=False)
+        self.call_id, self.is_call_made = self.log.runtime.new_id(""), False
+        return replace(self.ledger_row(model, is_answered=False), after_seq=after, failed=False)
+
+    def _next_call(self, drafts: Sequence[Draft]) -> Call | None:
+        """Return the start of the model call that follows these drafts, to be part of their commit; None if none does."""
+        if self.model is None or self.call_id is not None or self.has_stopped or not self._announces:
+            return None
+        cursor = self.cursor_after(drafts)
+        if not _is_asking(cursor):
+            return None
+        return self._announced(self.model, self.log.leaf.seq + len(drafts))
+
+    # -- calls beside the answer: summaries ----------------------------------------------------------
+
+    def side_call(self, model: ModelName) -> Call:
+        """Return the start of a call for a summary, which is not the turn's own."""
+        call = self.ledger_row(model, is_answered=False)
+        return replace(call, call_id=self.log.runtime.new_id(""), purpose="compaction", failed=False)
+
+    def start_side_call(self, call: Call) -> None:
+        """Record that a model is called for a summary."""
+        self._commit(Request(fact=ModelCallStarted(), calls=(call,), at_leaf=True))
+
+    def fail_side_call(self, call: Call, why: str) -> None:
+        """Record that a call for a summary gave nothing."""
+        failed = (replace(call, failed=True),)
+        self._commit(Request(fact=ModelCallFailed(why), calls=failed, replaces_call=True, at_leaf=True))
+
+    def drop_call(self, call_id: str) -> None:
+        """Take a call that was announced and not made out of the ledger again."""
+        if call_id in self.calls:  # else the commit that was to announce it failed
+            self._commit(Request(fact=ModelCallDropped(call_id), drops_call=call_id))
 
     # -- tool calls --------------------------------------------------------------------------------
 
@@ -189,34 +291,83 @@ class Runner:
 
     def request_approval(self, call: OpenCall, earlier: CallReference | None = None) -> None:
         """Record that a person is asked about a tool call, and about which call of another path, if that is why."""
-        requested = ApprovalRequested(call.seq, call.index, earlier)
-        self._commit(Request(fact=requested, at_leaf=True))
+        self._commit(Request(fact=ApprovalRequested(call.seq, call.index, earlier), at_leaf=True))
+
+    def record_task_wait(self, waits: TaskWaits) -> None:
+        """Record that a tool call waits for a person, who decides about a call of its task."""
+        self.answers.discard(waits.seq)  # from now on as if an earlier process had started it
+        self._commit(Request(fact=waits, at_leaf=True))
 
     def store_result(
+        self,
+        call: ToolCall,
+        message: Message,
+        blobs: Sequence[Blob] = (),
+        settings: Sequence[Draft] = (),
+        *,
+        key: str | None = None,
+    ) -> Committed:
+        """Append a result; and, if a model is asked next, settings and the start of that call.
+
+        A result that cannot be stored becomes an error result: the tool has run.
+        """
+        try:
+            return self.append_result(Draft(message, blobs=tuple(blobs)), settings, key=key)
+        except (Fenced, StaleLeaf, SessionTrashed):
+            raise
+        except OakleafError as error:
+            why = f"{call.name} returned a value that cannot be stored: {error}"
+            text = why.encode("utf-8", "replace").decode()
+            return self.append_result(Draft(tool_result(call.id, text, error=True)), settings, key=key)
+
+    def append_result(
         self, draft: Draft, settings: Sequence[Draft] = (), *, key: str | None = None
     ) -> Committed:
-        """Append a result; and, if a model is asked next, settings and the start of that call."""
-        if settings and self._is_asking(self.cursor_after([draft])):
-            return self._append([draft, *settings], key=key)
-        return self._append([draft], key=key)
+        """Append a result as it is, or raise why that cannot be."""
+        drafts = [draft, *settings] if settings and _is_asking(self.cursor_after([draft])) else [draft]
+        return self._append(drafts, announces=True, key=key)
 
     # -- the turn ends, or is left -------------------------------------------------------------------
 
     def close(self, drafts: Sequence[Draft], error: str | None = None) -> Committed:
         """End the turn with results for its open calls and a closing answer. An announced call was not made."""
-        dropped, self.call_id = self.call_id, None
         about = None if error is None else TurnEnded(0, "failed", error)
-        return self._append(drafts, about=about, drops_call=dropped)
+        done = self._append(drafts, about=about, drops_call=self._unmade())
+        self.call_id = None
+        return done
 
-    def leave(self, status: LeftStatus, error: str | None = None, *, is_call_made: bool) -> None:
+    def leave(self, status: LeftStatus, error: str | None = None, *, queue: str | None = None) -> None:
         """Record how the open turn was left. An announced call that was not made is taken out of the ledger."""
-        row = {"status": status, "error": error and error.replace("\0", "")}
-        left = TurnLeft(self.log.cursor.turn, status, error)
-        dropped = None if is_call_made else self.call_id
-        self._commit(Request(fact=left, row=row, drops_call=dropped), leaves=True)
+        row: dict[str, Any] = {"status": status}
+        if status != "waiting":
+            row["error"] = error and error.replace("\0", "")
+        if status == "failed" and self.is_one_shot:
+            row["completed_at"] = self.log.runtime.now()
+        left = TurnLeft(self.log.cursor.turn, status, error, queue)
+        self._commit(Request(fact=left, row=row, drops_call=self._unmade()), leaves=True)
+        self.call_id = None
+
+    def withdraw(self, refusal: Refusal) -> None:
+        """Move back before the input of the open turn, which has no answer and which a limit refuses, and record why."""
+        turn = self.log.cursor.turn
+        refused = TurnRefused(refusal, turn)
+        row = {"status": "idle", "error": None}
+        self._commit(
+            Request(move_to=self.log.leaf_at(turn - 1), facts=(refused,), row=row, drops_call=self._unmade()),
+            leaves=True,
+        )
+        self.call_id = None
+
+    def refuse(self, refusal: Refusal, inbox_number: int | None = None) -> None:
+        """Record that a limit refused an input, so that every watcher sees that. The input itself is not stored."""
+        request = Request(fact=TurnRefused(refusal), inbox_number=inbox_number)
+        if self.is_holding or inbox_number is not None:
+            self._commit(request, leaves=not self.is_holding)
+        else:
+            self.journal_number = self.log.commit(request).fact_number
 
     def release(self) -> None:
-        """Renew the lease no more; give it back if no commit did."""
+        """Give the lease back, if no commit did."""
         if self.is_holding:
             self.is_holding = False
             self.lease.release()
@@ -225,53 +376,71 @@ class Runner:
 
     # -- writing -----------------------------------------------------------------------------------
 
-    def append(self, drafts: Sequence[Draft], *, key: str | None = None) -> Committed:
-        """Append notes and settings within the turn."""
-        return self._append(drafts, key=key)
+    def append(
+        self, drafts: Sequence[Draft], *, calls: Sequence[Call] = (), key: str | None = None
+    ) -> Committed:
+        """Append notes, settings and summaries within the turn; `calls` are ledger rows that have ended now."""
+        return self._append(drafts, calls=tuple(calls), replaces_call=bool(calls), key=key)
+
+    def end(self) -> Committed:
+        """Append the closing answer that a turn lacks which a tool ended."""
+        return self._append([CLOSING])
+
+    def save_draft(self, text: str) -> None:
+        """Keep the part of an answer that was shown so far, for the case that it breaks off."""
+        log = self.log
+        log.store.save_draft(log.session_id, log.leaf, text, self.lease.fence, log.runtime.now())
 
     def _append(
         self,
         drafts: Sequence[Draft],
         *,
+        announces: bool = False,
         calls: tuple[Call, ...] = (),
+        replaces_call: bool | None = None,
         starts: Sequence[int] = (),
         drops_call: str | None = None,
         about: TurnStarted | TurnEnded | None = None,
+        facts: tuple[Fact, ...] = (),
         row: Mapping[str, Any] = {},
         key: str | None = None,
+        inbox_number: int | None = None,
     ) -> Committed:
         if self.row is not None and not self.is_holding:
             require_free(
                 self.row, self.log.runtime
             )  # says more than that tool calls of the other run are open
-        replaces_call = bool(calls) and self.call_id is not None
-        before, after = self.log.cursor, self.cursor_after(drafts)
-        announced = None
-        if self.model is not None and self.call_id is None and not calls and self._is_asking(after):
-            announced = self._announced(self.model, self.log.leaf.seq + len(drafts))
-            calls = (announced,)
+        if replaces_call is None:
+            replaces_call = bool(calls) and self.call_id is not None
+        turn, after = self.log.cursor.turn, self.cursor_after(drafts)
+        ends_step = not after.open_calls and _ends_step(drafts[-1])
+        if ends_step and self._may_call is not None:
+            self.has_stopped = not self._may_call()
+        announced = self._next_call(drafts) if announces else None
+        effect = None
+        if ends_step and self.step_end is not None:
+            written = [*drafts, CLOSING] if after.is_ended_by_tool else drafts
+            known = self.earlier_calls | self.calls | {call.call_id: call for call in calls}
+            if drops_call is not None:
+                known.pop(drops_call, None)
+            effect = self.step_end(written, known.values())
+        has_ended = bool(turn) and (not after.turn or after.is_ended_by_tool)
+        if self.is_one_shot and has_ended and drafts[-1].finish not in UNFINISHED:
+            row = {**row, "status": "completed", "completed_at": self.log.runtime.now()}
         request = Request(
             drafts=tuple(drafts),
-            calls=calls,
+            calls=calls if announced is None else (announced,),
             replaces_call=replaces_call,
             drops_call=drops_call,
             starts=tuple(starts),
             about=about,
+            facts=facts,
             row=row,
             key=key,
+            inbox_number=inbox_number,
+            effect=effect,
         )
-        try:
-            done = self._commit(request, leaves=bool(before.turn) and _has_ended(after))
-        except BaseException:
-            if announced is not None:
-                self.call_id = None
-            raise
-        return done
-
-    @staticmethod
-    def _is_asking(cursor: Cursor) -> bool:
-        """Whether a model is asked next."""
-        return bool(cursor.turn) and not cursor.open_calls and not cursor.ends_turn
+        return self._commit(request, leaves=has_ended and self.gives_back)
 
     def _commit(self, request: Request, *, leaves: bool = False) -> Committed:
         """Write a request under the fence of this run. The first one takes the lease; with `leaves` it is given back."""
@@ -289,16 +458,36 @@ class Runner:
             except BaseException:
                 if is_first:
                     self.lease.stop()  # whatever became of the commit, this run does not go on
+                if self.call_id is not None and self.call_id not in self.calls:
+                    self.call_id = None  # it was to be announced by this commit
                 raise
-            self.has_committed |= not done.is_repeat
+            if done.is_repeat:
+                self.call_id = None if is_first else self.call_id
+            else:
+                self._note(request, done)
             if is_first and not done.is_repeat:
                 self.is_holding = True
+                self.lease.on_tick = self.on_tick
                 self.lease.keep()
             if leaves or not self.is_holding:
                 self.is_holding = False
                 self.lease.stop()
             return done
 
+    def _note(self, request: Request, done: Committed) -> None:
+        self.has_committed = True
+        self.journal_number = done.fact_number
+        if request.drops_call is not None:
+            self.calls.pop(request.drops_call, None)
+        for call in request.calls:
+            self.calls[call.call_id] = call
 
-def _has_ended(cursor: Cursor) -> bool:
-    return not cursor.turn or cursor.is_ended_by_tool
+
+def _ends_step(draft: Draft) -> bool:
+    """Whether an answer or a result ends a step, if no tool call is open behind it."""
+    return isinstance(draft.payload, Message) and draft.payload.role in ("assistant", "tool")
+
+
+def _is_asking(cursor: Cursor) -> bool:
+    """Whether a model is asked next."""
+    return bool(cursor.turn) and not cursor.open_calls and not cursor.ends_turn

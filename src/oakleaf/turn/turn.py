@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from oakleaf import wire
 from oakleaf.core.context import fold_settings
 from oakleaf.core.drafts import Blob, Draft
-from oakleaf.core.entries import PARTIAL
 from oakleaf.core.facts import LeftStatus, ModelCallFailed, TurnRefused, TurnResumed, TurnStarted
 from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
 from oakleaf.core.tool_definitions import ToolSet, changed_tools
@@ -24,16 +23,13 @@ from oakleaf.errors import (
     CallAlreadyStarted,
     Fenced,
     InvalidOperation,
-    OakleafError,
     OrphanResult,
-    SessionTrashed,
     StaleLeaf,
 )
 from oakleaf.log.changes import check_callers_key
 from oakleaf.log.keyed_turn import KeyedTurn, RecordedSteps, find_turn
 from oakleaf.log.lease import require_free
 from oakleaf.log.log import Log
-from oakleaf.log.request import Committed
 from oakleaf.log.turn_start import trigger_columns
 from oakleaf.models.prices import price
 from oakleaf.stores.base import MADE_KEY, SessionRow
@@ -136,16 +132,14 @@ class Turn:
             del self._async_turn  # it refers to this turn
 
     def _start(self, draft: Draft, row: SessionRow) -> None:
-        """Append the input, behind what was shown of an answer to the input before."""
+        """Append the input."""
         from oakleaf.agent.start_facts import turn_start
 
         log, runner = self._log, self._runner
         self._refuse_past_caps(row)
-        shown = log.partial_text() if log.cursor.turn else None
-        before = [] if shown is None else [Draft(assistant(shown), finish=PARTIAL)]
         about = turn_start(self._started, row, runner.detail)
-        drafts = [*before, *self._changed_settings(), draft]
-        started = runner.open(drafts, about, trigger_columns(self._started), self._key)
+        drafts = [*self._changed_settings(), draft]
+        started = runner.open(drafts, about, trigger_columns(self._started), key=self._key)
         if not started.is_repeat:  # else it was delivered to another process at the same time
             self._tools = None
             log.fence = runner.lease.fence
@@ -237,7 +231,8 @@ class Turn:
         )
         with suppress(Fenced):  # another runner has driven the session meanwhile; its status stands
             # Left without an error: the call was not made. After an error it may have been, and stays counted.
-            self._runner.leave(status, message, is_call_made=kind is not None)
+            self._runner.is_call_made = kind is not None
+            self._runner.leave(status, message)
 
     @property
     def log(self) -> Log:
@@ -337,7 +332,7 @@ class Turn:
         # A reply that names its model was paid for, though its server may report no tokens: they are unknown, not 0.
         is_call = usage is not None or runner.call_id is not None or read.model is not None
         call = self._ledger(read, is_answered=True) if is_call else None
-        appended = runner.answer(draft, call, key=self._key_of(draft, key))
+        appended = runner.answer([draft], call, key=self._key_of(draft, key))
         self._note_end()
         self._recorded = self._log.recorded_steps = None
         message = appended.payloads[0]
@@ -390,8 +385,9 @@ class Turn:
         message = tool_result(
             call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
         )
-        self._append_result(Draft(message), key)
-        self._stop_at_caps()
+        draft = Draft(message)
+        self._runner.append_result(draft, self._due_settings(), key=self._key_of(draft, key))
+        self._note_result()
         return message
 
     # -- running tools -----------------------------------------------------------------------------
@@ -588,33 +584,26 @@ class Turn:
         return self._leaves_paths
 
     def _store_result(self, call: OpenCall, message: Message, blobs: Sequence[Blob] = ()) -> Message:
-        """Append a result; one that cannot be stored becomes an error result, for the effect has happened."""
-        from oakleaf.agent.tools.tool import error_result
-
-        try:
-            appended = self._append_result(Draft(message, blobs=tuple(blobs)))
-        except (Fenced, StaleLeaf, SessionTrashed):
-            raise
-        except OakleafError as error:
-            why = f"{call.call.name} returned a value that cannot be stored: {error}"
-            appended = self._append_result(Draft(error_result(call.call, why)))
-        stored = appended.payloads[0]
+        settings, key = self._due_settings(), self._key_of(Draft(message), None)
+        stored = self._runner.store_result(call.call, message, blobs, settings, key=key).payloads[0]
         assert isinstance(stored, Message)
-        self._stop_at_caps()
+        self._note_result()
         return stored
 
     def _ledger(self, read: Answer, *, is_answered: bool) -> Call:
         cost = price(read.usage or Usage(), read.provider, read.model, read.units)
-        return self._runner.ledger_row(read.provider, read.model, read.usage, cost, is_answered=is_answered)
+        model = ModelName(read.provider, read.model, None)
+        return self._runner.ledger_row(model, read.usage, cost, is_answered=is_answered)
 
-    def _append_result(self, draft: Draft, key: str | None = None) -> Committed:
-        """Append a result; and, with the last one of the batch, settings that waited."""
-        settings = [] if len(self._log.cursor.open_calls) > 1 else self._changed_settings()
-        appended = self._runner.store_result(draft, settings, key=self._key_of(draft, key))
+    def _due_settings(self) -> list[Draft]:
+        """Return the settings that waited for the end of a batch, if the next result ends the batch."""
+        return [] if len(self._log.cursor.open_calls) > 1 else self._changed_settings()
+
+    def _note_result(self) -> None:
         if not self._log.cursor.open_calls:
             self._tools = None
         self._note_end()
-        return appended
+        self._stop_at_caps()
 
     def _note_end(self) -> None:
         if not self._runner.is_holding:
