@@ -75,7 +75,8 @@ MAX_OWN_PROCESSES = 8
 # A standby, or a server or role whose transactions only read: a worker would fail to claim for ever.
 IS_READ_ONLY = "select pg_is_in_recovery() or current_setting('default_transaction_read_only')::boolean"
 EXTEND = "select absurd.extend_claim(%s, %s, %s)"
-# All claims of a worker at once. A run that one of its own transactions has locked at this moment is left out.
+# All claims of a worker at once. A run that one of its own transactions has locked at this moment is left out. Not by
+# `extend_claim`, which waits for a locked run, and raises for a lost one: then none would be extended.
 EXTEND_ALL = """
 update absurd.{runs} set claim_expires_at = absurd.current_time() + pg_catalog.make_interval(secs => %s::float8)
 where run_id in (

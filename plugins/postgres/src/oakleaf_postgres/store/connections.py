@@ -141,15 +141,16 @@ class PostgresConnections:
 
     def query(self, query: str, bindings: Any = ()) -> list[Row]:
         """Return all rows of one statement: one snapshot, one round trip. Runs again if the connection breaks."""
-        return self.retry(lambda: self.query_once(query, bindings))
 
-    def query_once(self, query: str, bindings: Any = ()) -> list[Row]:
-        """The same without a second try; raises ConnectionLost if the connection breaks."""
-        return self._run(lambda connection: connection.execute(query, bindings, binary=True).fetchall())
+        def read(connection: Connection) -> list[Row]:
+            return connection.execute(query, bindings, binary=True).fetchall()
+
+        return self.retry(lambda: self._run(read))
 
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
         """Run a write of the hot path, which holds the guard's condition; raises ConnectionLost if the connection breaks."""
         self._check_guard()
+        assert self.guard is None or set(self.guard.values).issubset(statement.value_names)
         return self._run(lambda connection: run_statement(connection, statement, values))
 
     def _run(
@@ -196,12 +197,9 @@ class PostgresConnections:
         """Drop the other connections, which may have broken, too; raises UnknownCommit after the deadline."""
         if time.monotonic() > deadline:
             raise UnknownCommit(self.url, error.reason) from None
-        self.log_loss(error)
+        log.warning("%s: a connection broke (%s); retrying on a new one", self.url, error.reason)
         self.pool.drain()
         time.sleep(RECOVERY_SECONDS)
-
-    def log_loss(self, error: ConnectionLost) -> None:
-        log.warning("%s: a connection broke (%s); retrying on a new one", self.url, error.reason)
 
     # -- several statements ------------------------------------------------------------------------
 
