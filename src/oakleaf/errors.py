@@ -588,7 +588,7 @@ class ImportedCall(NamedTuple):
     """An open call of an import."""
 
     session_id: str
-    """The session it is open in: the one that runs, or a task of it."""
+    """The session with the open call: the running session, or a task."""
     call_id: str
     name: str
     arguments: dict[str, Any]
@@ -848,9 +848,9 @@ class ModelError(OakleafError):
     def __init__(self, model: str, reason: str, hint: str = "", command_hint: str | None = None) -> None:
         self.model, self.reason = model, reason
         self.raw: str | None = None
-        """What the model sent, if it could not be read."""
+        """The model's text, if unreadable."""
         self.usage: Usage | None = None
-        """The `Usage` that is charged for the failed call, if it is known."""
+        """The `Usage` charged for the failed call, if known."""
         super().__init__(f"{model} {self.outcome}: {reason}", hint, command_hint)
 
 

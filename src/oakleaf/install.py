@@ -28,7 +28,7 @@ PLUGINS_OF = {
     "adk": ("frameworks", "importers"),
     "pydantic-ai": ("frameworks",),
 }
-"""The extras of the library that distributions of their own bring, and the folders of those in `plugins/`."""
+"""The library's extras with distributions of their own, and the folders in `plugins/`."""
 
 EXTRAS_OF_NAMES = {
     "oakleaf.stores": {"postgresql": "postgres", "postgres": "postgres"},
@@ -56,7 +56,7 @@ EXTRAS_OF_NAMES = {
         "doctor.folder": "importers",
     },
 }
-"""What the plugins of this project add, for the hint of an error. The plugins' own metadata decide what there is."""
+"""The names added by this project's plugins, for the hint of an error. The plugins' own metadata decide."""
 
 
 def extra_of(group: str, name: str) -> str | None:

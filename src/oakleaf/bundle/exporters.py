@@ -43,17 +43,17 @@ class Exporter(Struct, frozen=True, kw_only=True):
     """A writer of a format. Reads a session, writes bytes, and changes nothing."""
 
     suffix: str
-    """How the names of its files end: ".md"."""
+    """The end of file names: ".md"."""
     write: Callable[[Session, BinaryIO, Any], object]
     """Write a session to a file that is open for bytes, with options of the type below. The result is the export's report."""
     options: type[Struct] = NoOptions
-    """The keywords that the format takes, with defaults. Those for people have `redact: bool = True`."""
+    """The format's keywords, with defaults. Formats for people have `redact: bool = True`."""
     is_whole: bool = False
-    """Whether it holds the whole session; else it holds the path to the leaf of the handle."""
+    """Whether the export holds the whole session; else the path to the handle's leaf."""
     is_text: bool = True
     """Whether it is for reading or piping; else the command line writes a file."""
     file_stem: Callable[[Session], str] | None = None
-    """How its files are named, where the session's id does not serve."""
+    """The stem of file names, if the session's id does not serve."""
 
     def __post_init__(self) -> None:
         if not self.suffix.startswith("."):
@@ -68,7 +68,7 @@ class ExportResult(Struct, Generic[Report], frozen=True):
     bytes: int
     """The size of the file."""
     report: Report
-    """What the format has to say: for a bundle and a page what the bundle holds, for others what was left out, or None."""
+    """The format's report: the contents of a bundle or a page, the omissions of other formats, or None."""
 
 
 class BundleOptions(Struct, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ class Line(Struct, frozen=True, tag_field="line", omit_defaults=True, forbid_unk
 class Header(Line, frozen=True, tag="oakleaf"):
     format: str
     session: str
-    """The session it was made for, which comes first."""
+    """The session behind the bundle, always first."""
     children: bool = False
     blobs: bool = False
     redacted: bool = False
@@ -55,7 +55,7 @@ class BranchLine(Line, frozen=True, tag="branch"):
     parent: int | None = None
     parent_seq: int = 0
     inherited: bool = False
-    """Whether it is inherited: a fork starts from it."""
+    """Whether the session is inherited: a fork starts from the session."""
 
 
 class EntryLine(Line, frozen=True, tag="entry"):
@@ -114,7 +114,7 @@ class Counts(Struct, forbid_unknown_fields=True):
 class EndLine(Line, frozen=True, tag="end"):
     counts: Counts
     sha256: str
-    """Over all bytes before this line."""
+    """Over all bytes before the line."""
 
 
 AnyLine = (

@@ -19,7 +19,7 @@ from oakleaf.stores.base import StoredEntry
 from oakleaf.stores.transfer import SessionExport, SessionExports
 
 MAX_ADDRESSES = 20
-"""How many are named; a bundle may have any number of them."""
+"""The number of named addresses; a bundle may have any number."""
 
 
 class ModelAddresses:

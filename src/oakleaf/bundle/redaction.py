@@ -24,7 +24,7 @@ from oakleaf.stores.transfer import BlobStream, SessionExport
 _HIDDEN = re.compile(r"\[redacted(?: ([^\[\]]*))?\]")
 UNNAMED = "looks like a secret"
 MARK = "redacted"
-"""The tag that marks a redacted session in any store."""
+"""The tag of a redacted session in any store."""
 
 
 class CountingRedactor(Redactor):

@@ -16,7 +16,7 @@ LINKS = {
     kind_of(TaskWaits): "session",
     kind_of(TaskDecided): "session",
 }
-"""The facts that name another session, and the field that does."""
+"""The facts with another session's id, and the field of the id."""
 
 
 class IdMap(dict[str, str]):

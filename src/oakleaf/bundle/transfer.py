@@ -35,18 +35,18 @@ class BundleImportResult(Struct, frozen=True):
     """The result of importing a bundle."""
 
     session_id: str
-    """The session the bundle was made for, by its id in this store."""
+    """The session behind the bundle, by the id in this store."""
     added: tuple[str, ...]
-    """The sessions written now: it and its tasks."""
+    """The written sessions: the session and all tasks."""
     existing: tuple[str, ...]
-    """Those that existed with the same content; nothing was written for them."""
+    """The sessions present before with the same content; nothing was written for them."""
     entries: int
     blobs: int
     missing_blobs: int
-    """Referenced blobs that are neither in the bundle nor in the store; they are shown as placeholders."""
+    """Referenced blobs missing in the bundle and in the store; shown as placeholders."""
     redacted: bool = False
     foreign_addresses: tuple[str, ...] = ()
-    """Addresses of models in what was imported, which get nothing unless they are allowed here on purpose."""
+    """Addresses of models in the import, without any requests unless allowed here on purpose."""
 
 
 def export(

@@ -53,7 +53,7 @@ class BundleExportResult(Struct, frozen=True):
     counts: Counts
     bytes: int
     omitted_blobs: int
-    """Referenced blobs that are not in it: not requested, or missing in the store."""
+    """Referenced blobs outside the bundle: not requested, or missing in the store."""
     redactions: dict[str, int] = field(default_factory=dict)
     """In a redacted bundle: how often each secret was hidden, by its name."""
 

@@ -15,7 +15,7 @@ from oakleaf.core.codec import decode_message
 from oakleaf.core.messages import Message, ToolCall
 
 CALL_MARK = b'"type":"tool_call"'
-"""How the codec writes a call: a body without it has none."""
+"""The mark of a call in encoded bodies: a body without the mark has no calls."""
 HASH_BYTES = 6
 _encode = msgspec.json.Encoder(order="deterministic").encode
 

@@ -146,7 +146,7 @@ OptionalText = TypeVar("OptionalText", str, str | None)
 
 
 MAX_NAME_BYTES = 800
-"""Of ids and names that sessions are found by. An index of PostgreSQL holds 2,700 bytes, and up to three of them are in one."""
+"""Of ids and names for lookups. An index of PostgreSQL holds 2,700 bytes, and up to three such texts."""
 MAX_KEY_BYTES = 1_000
 
 

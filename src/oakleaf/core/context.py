@@ -39,12 +39,12 @@ class Item(Struct, frozen=True, gc=False):
     seq: int
     turn: int
     pinned: bool = False
-    """True for a summary: never dropped, because it replaces everything before it."""
+    """True for a summary: never dropped, because the summary replaces everything before."""
     evidence: Evidence | None = None
     paused: bool = False
-    """True for an answer that its provider paused and expects back to continue it."""
+    """True for a paused answer, expected back by the provider."""
     shortened: bool = False
-    """True if a compaction shortened its results."""
+    """True for results shortened by a compaction."""
 
 
 class Context(Struct, frozen=True):

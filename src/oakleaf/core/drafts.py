@@ -56,9 +56,9 @@ class Draft(Struct, frozen=True, gc=False):
     finish: str | None = None
     evidence: Evidence | None = None
     blobs: tuple[Blob, ...] = ()
-    """The blobs that the payload names, unless they are stored already."""
+    """The payload's blobs, unless stored already."""
     at: int | None = None
-    """When it was made, if that is not the time of the append: several entries of a past session are appended at once."""
+    """The time of the payload, if not the time of the append: several entries of a past session are appended at once."""
 
 
 class NewEntry(Struct, frozen=True, gc=False):
@@ -77,9 +77,9 @@ class NewEntry(Struct, frozen=True, gc=False):
     finish: str | None = None
     evidence: bytes | None = None
     media: tuple[str, ...] = ()
-    """Digests of the blobs it refers to: media, tool definitions."""
+    """Digests of the entry's blobs: media, tool definitions."""
     references: tuple[str, ...] = ()
-    """Digests of blobs that a text in it names already, as a repeated result does; tied to it if they are stored."""
+    """Digests of blobs named in text already, as in a repeated result; tied to the entry if stored."""
 
     def to_entry(self, branch: int) -> Entry:
         """Decode the entry."""
@@ -109,7 +109,7 @@ class EntryBatch(Struct, frozen=True, gc=False):
 
 
 CLOSING = Draft(assistant("(ended by a tool)"), finish=ENDED_BY_TOOL)
-"""The public closing answer of a turn that a tool ended, so that no client waits for one."""
+"""The public closing answer of a turn ended by a tool, so that no client waits for an answer."""
 
 
 def build_entries(

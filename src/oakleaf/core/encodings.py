@@ -17,7 +17,7 @@ from string import printable
 from msgspec import Struct
 
 _LINE = 40
-"""Letters of base64 before a line break that may divide it: programs wrap it after 64 or 76."""
+"""Letters of base64 before a line break within base64: programs wrap after 64 or 76."""
 _LETTERS = rb"[A-Za-z0-9+/_-]"
 _BEGUN_ESCAPE = re.compile(
     r"(?:\\{1,16}(?:[uxU][0-9a-fA-F]{0,7}(?:\\{1,16}(?:u[0-9a-fA-F]{0,3})?)?)?"
@@ -34,7 +34,7 @@ class Decoded(Struct, frozen=True):
 
     data: bytes
     source: Callable[[int], tuple[int, int]]
-    """Returns where the bytes begin and end of which that one was made."""
+    """Returns begin and end of the bytes behind a decoded byte."""
 
     def span(self, start: int, end: int) -> tuple[int, int]:
         """Return begin and end of the bytes behind a part."""
@@ -45,10 +45,10 @@ class Escapes(Struct, frozen=True):
     """A way to escape characters."""
 
     mark: int
-    """A byte that each of its escapes has."""
+    """A byte common to all escapes of the kind."""
     pattern: re.Pattern[bytes]
     plain: Callable[[bytes], bytes]
-    """Returns what an escape stands for, in UTF-8."""
+    """Returns the character behind an escape, in UTF-8."""
 
     def undo(self, data: bytes) -> Decoded | None:
         """Return the text with each escape undone once; None without escapes."""

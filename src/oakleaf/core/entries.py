@@ -27,8 +27,7 @@ class Compaction(Struct, frozen=True, omit_defaults=True):
     replaces_earlier: bool = False
     """True if this summary includes the previous compaction's summary; otherwise both are shown."""
     kept_input: int = 0
-    """The seq of an input before `first_kept` that the model still sees: that of the turn whose first steps the summary
-    replaces. 0: none."""
+    """The seq of a visible input before `first_kept`: the input of the turn with summarised first steps. 0: none."""
     shortened: tuple[tuple[int, int], ...] = ()
     """The seqs of tool messages, and how many characters of each of their results the model sees."""
 
@@ -53,9 +52,9 @@ class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
     hash: str
     names: tuple[str, ...]
     size: int = 0
-    """In bytes: what of a window they fill, without reading them."""
+    """In bytes: the share of a window, known without reading the definitions."""
     repeatable: tuple[str, ...] = ()
-    """The names of those that may run again: their effect is `read` or `idempotent`. Not known of the others: unsafe."""
+    """The names of repeatable tools, with the effect `read` or `idempotent`. Other tools count as unsafe."""
     is_callable: bool = True
     """False once no tools are in force: the model still sees the last ones, and may call none. Never stored."""
 
@@ -66,16 +65,16 @@ class Endpoint(Struct, frozen=True, omit_defaults=True):
     host: str | None = None
     """None: the vendor's own."""
     model: str | None = None
-    """The model that refused or demanded what is below; None if none did."""
+    """The model behind the demands below; None without demands."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """The name of the limit that it takes. None: the usual one."""
+    """The name of the accepted limit. None: the usual name."""
     reasoning: Literal["demanded", "refused"] | None = None
     """Whether reasoning must be in every answer that is sent back, or in none."""
     encrypts_reasoning: bool = True
 
 
 Effects = Literal["ask", "repeat", "reuse"]
-"""An unsafe call that another path made waits for a person, runs once more, or gets the result it had there."""
+"""An unsafe call already made on another path waits for a person, runs once more, or reuses the result."""
 
 
 def check_effects(effects: object) -> None:
@@ -93,15 +92,15 @@ class Settings(Struct, frozen=True, omit_defaults=True):
     tools: tuple[str, ...] | None = None
     limits: dict[str, Any] | None = None
     options: dict[str, Any] | None = None
-    """Options of the model's calls, such as `temperature`; a value of None removes one."""
+    """Options of the model's calls, such as `temperature`; a value of None removes an option."""
     tool_definitions: ToolDefinitions | None = None
-    """The tools that the model receives. None before any are recorded: then they are not known."""
+    """The model's tools. None before any are recorded: the tools are unknown."""
     windows: dict[str, int] | None = None
-    """The context windows of models in tokens, by name, as a person set them or a server's error reported them."""
+    """The context windows of models in tokens, by name, from a person or from a server's error."""
     endpoints: dict[str, Endpoint] | None = None
-    """Who is asked, by provider, where it decides what a request looks like."""
+    """The servers, by provider, if the server decides the form of a request."""
     effects: Effects | None = None
-    """What becomes of an unsafe call that another path has made already. Ignored if it came with an import."""
+    """The rule for unsafe calls already made on another path. Ignored in an import."""
     max_messages: Annotated[int, Meta(ge=0)] | None = None
     """Maximum number of messages in a request: whole older turns are left out, never the newest. 0: no maximum."""
 
@@ -159,7 +158,7 @@ class Entry(Struct, frozen=True, gc=False):
     payload: Payload
     internal: bool
     at: int
-    """Microseconds since 1970, UTC. For display; no order depends on it."""
+    """Microseconds since 1970, UTC. For display; no order depends on the time."""
     model: str | None = None
     finish: str | None = None
     evidence: Evidence | None = None
@@ -190,19 +189,19 @@ class Entry(Struct, frozen=True, gc=False):
 
 
 INTERRUPTED = "interrupted"
-"""The finish of an answer that broke off. Its turn stays open and the model is asked again, which does not see it."""
+"""The finish of an answer that broke off. The turn stays open, and the model is asked again without the answer."""
 PARTIAL = "partial"
-"""The finish of an answer that broke off and ended its turn. The model sees it, marked as interrupted."""
+"""The finish of an answer that broke off and ended the turn. The model sees the answer, marked as interrupted."""
 
 
 PAUSED = "pause_turn"
-"""The finish of an answer that the provider paused: its turn stays open and the model is asked to continue it."""
+"""The finish of a paused answer: the turn stays open, and the provider is asked to continue."""
 OPEN_FINISHES = (INTERRUPTED, PAUSED)
 CUT_OFF_FINISHES = (
     *("length", "max_tokens", "MAX_TOKENS", "max_output_tokens"),
     "model_context_window_exceeded",
 )
-"""What providers call the end of an answer for which there was no room."""
+"""Providers' names for the end of an answer without room."""
 
 
 def is_internal(payload: Payload, *, seed: bool, finish: str | None = None) -> bool:

@@ -16,9 +16,9 @@ from oakleaf.core.messages import Attachment, Message, Part, ProviderBlock, Reas
 from oakleaf.core.redact import Redactor
 
 CONTENT = ("block", "item", "citations", "annotations", "metadata", "raw")
-"""What holds content as its issuer wrote it: whole blocks, and what refers to the text of a part."""
+"""Keys with content in the issuer's form: whole blocks, and references to the text of a part."""
 CHECKED = ("signature", "data", "encrypted_content", "id", *CONTENT)
-"""What issuers compare with the content of a part; anything else describes it and stays true."""
+"""Keys that issuers compare with a part's content; other keys describe the part and stay true."""
 
 
 def move_evidence(

@@ -34,7 +34,7 @@ from oakleaf.core.messages import (
 MEDIA_MARK = b'{"type":"media"'
 BLOB_REFERENCE = "[oakleaf-blob:"
 MIN_LENGTH = 60
-"""Letters of base64 below which it stays where it is: a reference would not be shorter."""
+"""Shorter base64 stays in place: a reference would not be shorter."""
 MIN_UNSTATED_LENGTH = 256
 """Letters of base64 whose type is neither known nor stated: fewer may be a hash, an id or a key."""
 
@@ -80,7 +80,7 @@ _REFERENCE = re.compile(
 _WRAPPED = re.compile(r"!lines(\d+)(!crlf)?(?:!escaped(\d))?")
 _LINE_BREAK = re.compile(r"\r?\n|(?:\\{1,7}r)?\\{1,7}n")  # also as it is in JSON
 MAX_LINE, MIN_LAST_LINE = 128, 16
-"""The letters of a line of base64 at most, and of its last line at least, unless that is padded: it may be a word."""
+"""The longest line of base64, and the shortest last line without padding: a shorter line may be a word."""
 
 ReadBlob = Callable[[str], bytes | None]
 
@@ -116,7 +116,7 @@ class InlineBytes(Struct, frozen=True, gc=False):
     end: int
     attachment: Attachment
     notation: str
-    """What `base64_text` needs to write it again: the parameters of a data: URL, or that it is none."""
+    """The notation for `base64_text`: the parameters of a data: URL, or a mark for bare base64."""
 
 
 def find_inline_bytes(text: str) -> Iterator[InlineBytes]:

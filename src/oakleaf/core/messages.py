@@ -35,7 +35,7 @@ class Reasoning(Struct, frozen=True, tag_field="type", tag="reasoning", omit_def
 
     text: str = ""
     placeholders: tuple[str, ...] = ()
-    """The references in the text that stand for base64, in their order: `[oakleaf-blob:…]`."""
+    """The references in the text in place of base64, in order: `[oakleaf-blob:…]`."""
 
 
 class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defaults=True, gc=False):
@@ -45,10 +45,10 @@ class ToolCall(Struct, frozen=True, tag_field="type", tag="tool_call", omit_defa
     name: str
     arguments: dict[str, Any] = {}
     malformed: str | None = None
-    """The raw text of arguments that are not a JSON object; stored so that the model can be shown its mistake."""
+    """The raw text of arguments other than a JSON object; stored to show the model the mistake."""
     placeholders: tuple[str, ...] = ()
-    """The placeholders in the arguments for what the model said, each as often as it occurs: `[redacted …]` for a secret,
-    `[oakleaf-blob:…]` for base64."""
+    """The placeholders in the arguments, as often as each occurs: `[redacted …]` for a secret, `[oakleaf-blob:…]` for
+    base64."""
 
     @property
     def is_hidden(self) -> bool:
@@ -83,7 +83,7 @@ class ProviderBlock(
     """
 
     kind: str
-    """The type of the block, as its provider names it."""
+    """The provider's name of the block's type."""
     text: str = ""
 
     @property

@@ -25,7 +25,7 @@ class Page(Struct, frozen=True, kw_only=True):
     """The module in `folder` that exports `openPage(id)`. It returns an object with `element`, and perhaps `open()`, which
     is awaited once the element is shown, and `close()`."""
     styles: tuple[str, ...] = ()
-    """Files in `folder` that follow the viewer's own styles."""
+    """Files in `folder`, loaded after the viewer's own styles."""
     routes: Mapping[str, Callable[..., Struct]] = {}
     """What `GET /api/NAME…` answers, by the rest of the path, such as `""` and `"/{run_id}"`.
 

@@ -29,17 +29,17 @@ class PromptPath:
     def start(self, entries: list[Entry]) -> None:
         """Start over with another path."""
         self.entries = entries
-        """In the order of their seqs. Others may extend it too, but take nothing out of it."""
+        """In the order of seqs. Other holders may extend the list too, but remove nothing."""
         self._settings, self._folded = Settings(), 0
         self._items: list[Item] = []
         self._replacement = Replacement()
         self._system: tuple[str, ...] = ()
         self._built = 0
-        """How many entries the items cover; 0: they must be built again."""
+        """How many entries the items cover; 0: build the items again."""
         self._context: Context | None = None
-        """Of the entries that the items are of."""
+        """Of the entries behind the items."""
         self._max_messages: int | None = None
-        """The maximum that this context was trimmed to."""
+        """The maximum of messages in the trimmed context."""
 
     @property
     def last_seq(self) -> int:

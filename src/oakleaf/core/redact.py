@@ -71,7 +71,7 @@ _SEARCHES = tuple(
 )
 REDACTED = "[redacted]"
 ENCODED = ", encoded"
-"""What follows the name in the placeholder of an encoded secret."""
+"""The end of the name in the placeholder of an encoded secret."""
 # A long run of letters looks like a key by chance, about once in fifty megabytes. No key has a dot, and none is as short.
 PACKED_PIECE = 18
 _PACKED = re.compile(
@@ -86,14 +86,14 @@ _WORD_LETTERS = _KEY_LETTERS + "+/="
 MAX_NESTING = 5
 """How many encodings within each other are undone, the lines of base64 counted as one, and the JSON of an entry too."""
 MIN_NEEDLE = 4
-"""Letters in a row of a secret that are looked for in place of all its encodings."""
+"""Letters in a row of a secret, searched for in place of all encodings."""
 MAX_ENCODED_LENGTH = 16_384
 """How much of a stream's text is looked at for the beginning of an encoded secret."""
 _UNESCAPED = re.compile(r"[A-Za-z0-9]+")  # what no encoding but base64 changes
 _TO_BASE64_RUNS = bytes(
     ord("a") if chr(code).isalnum() or chr(code) in "+/_-\\%&#;\r\n" else 0 for code in range(128)
 ) + bytes(128)
-"""Shows words of base64, also those in which letters are escaped or that are continued on the next line."""
+"""Shows words of base64, also with escaped letters or continued on the next line."""
 
 
 def is_key_text(text: str) -> bool:
@@ -126,7 +126,7 @@ class Secret(Struct, frozen=True):
     encoded_placeholder: str
     """For an encoding of it: filled in again, the value would be another text."""
     needles: tuple[bytes, ...]
-    """What every escaped form of it has."""
+    """Pieces common to all escaped forms of the secret."""
 
     @classmethod
     def named(cls, name: str, value: str) -> Secret:
@@ -166,10 +166,10 @@ class Redactor:
         self._min_word = shortest_base64(shortest)
         self._base64_words = words_of(self._min_word)
         self.values = {f"[redacted {name}]": value for name, value in named.items()}
-        """The secrets that can be filled in again, by their placeholders: those that have a name of their own."""
+        """The named secrets, by placeholder: only named secrets can be filled in again."""
         self._words: dict[str, str] = {}
         self.redactions = 0
-        """How many texts it changed, as far as one thread uses it: see `with_own_count`."""
+        """How many texts were changed, as far as a single thread uses the redactor: see `with_own_count`."""
         needles = [secret.needles[0] for secret in self._secrets if secret.is_plain]
         self._searches = (
             *_SEARCHES,

@@ -52,9 +52,9 @@ class Search(Struct, frozen=True, kw_only=True):
     terms: tuple[Term, ...] = ()
     agent: str | None = None
     tag: tuple[str, str | None] | None = None
-    """A tag that is set; with a value, set to it."""
+    """A set tag; with a value, a tag set to the value."""
     session_id: str | None = None
-    """Only the path of this session, including shared history."""
+    """Only the session's path, including shared history."""
     since: int | None = None
     until: int | None = None
     """Microseconds; `until` is exclusive."""

@@ -22,7 +22,7 @@ from oakleaf.core.entries import BranchSummary, Compaction, Note, Payload, Setti
 from oakleaf.core.messages import Media, Message, Part, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 
 MAX_TEXT_LENGTH = 1_000_000
-"""Characters of one entry that are searched; the rest is stored but not found."""
+"""The searched characters of an entry; the rest is stored but not found."""
 
 # Patterns are compiled on first use and cached by `re`: 5 ms that a program which never searches does not pay.
 # Accents, vowel points and the like: part of their word, and ignored in comparisons.
@@ -43,7 +43,7 @@ _MIXED = r"(?<![0-9A-Za-z])[0-9A-Za-z]*+[^\x00-\x7f](?:[0-9A-Za-z]|[^\x00-\x7f])
 _ESCAPES = r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]'
 
 Token = tuple[str, int, int]
-"""A normalised word, and its begin and end in the text."""
+"""A normalised word, with begin and end in the text."""
 
 
 def tokenize(text: str) -> Iterator[Token]:

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from oakleaf.core.messages import Attachment, Media, Message, Text, ToolResult
 
 MEDIA_LENGTH = 6_000
-"""Characters that an image counts as: what `core.fit` estimates for it."""
+"""Characters counted for an image: the estimate of `core.fit`."""
 
 
 def shorten_results(message: Message, length: int) -> Message:

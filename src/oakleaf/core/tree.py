@@ -26,12 +26,12 @@ class Branch(Struct, frozen=True, gc=False):
 
     branch: int
     session_id: str | None
-    """None once its session was purged and only a fork still needs it."""
+    """None once the session was purged and only a fork still needs the branch."""
     parent: int | None
     parent_seq: int
-    """The seq of the last entry it shares with its parent; its own first seq is one more."""
+    """The seq of the last entry shared with the parent; the branch's own first seq is one more."""
     tail: int = 0
-    """The seq of its last entry."""
+    """The seq of the branch's last entry."""
 
 
 class Range(Struct, frozen=True, gc=False):

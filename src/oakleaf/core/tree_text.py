@@ -24,14 +24,14 @@ from oakleaf.errors import shorten
 
 Point = tuple[int, int]
 MAX_COLUMNS = 16
-"""Columns of branches that are drawn; deeper ones are shown as a number."""
+"""Drawn columns of branches; deeper branches are shown as a number."""
 MAX_TEXT_LENGTH = 2_000  # no line shows more of a text
 
 
 class TreeLine(Struct, frozen=True):
     text: str
     leaf: Leaf | None
-    """The entry it shows; None for the heading of a branch."""
+    """The line's entry; None for the heading of a branch."""
     is_leaf: bool = False
 
 

@@ -67,7 +67,7 @@ class DiffRow(Struct, frozen=True):
     turn_a: int | None = None
     turn_b: int | None = None
     differences: tuple[Divergence, ...] = ()
-    """In order. After one that changes the calls, the rest of the turn is its consequence and is not listed."""
+    """In order. After a change of calls, the rest of the turn is a consequence and is not listed."""
     a: Totals = Totals()
     b: Totals = Totals()
 

@@ -29,7 +29,7 @@ class CallView(Struct, frozen=True):
 class Step(Struct, frozen=True):
     seq: int
     message: Message
-    """The answer without its calls."""
+    """The answer without calls."""
     calls: tuple[CallView, ...] = ()
     model: str | None = None
 
@@ -41,7 +41,7 @@ class TurnView(Struct, frozen=True):
     input: Message
     steps: tuple[Step, ...] = ()
     last: int = 0
-    """The seq of its last entry."""
+    """The seq of the turn's last entry."""
 
 
 def read_turns(path: Sequence[Entry]) -> list[TurnView]:

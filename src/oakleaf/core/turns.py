@@ -56,7 +56,7 @@ class TurnPosition(Struct, frozen=True, gc=False):
     turn: int
     step: int
     cursor: Cursor
-    """Without entry_id: the caller computes the id and adds it."""
+    """Without entry_id: the caller adds the computed id."""
 
 
 def advance(

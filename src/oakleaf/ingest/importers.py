@@ -24,16 +24,16 @@ class Importer(Struct, frozen=True, kw_only=True):
     """A reader of a tool's sessions. Readers never write to a source; losses go into the records."""
 
     source: str
-    """What people name as a source: "its projects folder, or one .jsonl file in it"."""
+    """People's name of a source: "its projects folder, or one .jsonl file in it"."""
     sessions: Callable[[str], Iterator[SessionRecord]]
     """Read the sessions of a source. Raises InvalidSource for a place without sessions of the tool."""
     default_paths: tuple[str, ...] = ()
-    """Where the tool keeps its sessions by default; the first path that exists is used."""
+    """The tool's default places of sessions; the first existing path is used."""
     source_of: Callable[[Path, Path], Path | None] = _no_source
     """For `import --watch`: the source to read when a file below a root has changed; None if the file is no part of a session.
     Databases need no answer: they are sources themselves."""
     conversation: Callable[[str, str], SessionRecord | None] | None = None
-    """Read one conversation of a source by its id, if that takes less than reading all of them."""
+    """Read a single conversation of a source by id, if cheaper than reading all."""
 
     @property
     def default_path(self) -> str | None:

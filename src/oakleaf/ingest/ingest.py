@@ -47,9 +47,9 @@ from oakleaf.stores.memory.store import MemoryStore
 NO_MESSAGES = "it contains no messages; nothing was imported"
 MASKED = "an entry with a secret in it, which is masked"
 MAX_BATCH = 100
-"""Entries that are appended at once."""
+"""Entries appended at once."""
 REFUSALS = (InvalidValue, IdTaken, SessionRunning, StaleLeaf, SessionTrashed)
-"""Errors that concern one session only."""
+"""Errors of a single session."""
 NO_RESULT = "The session this was imported from has no result for this call."
 
 
@@ -59,26 +59,26 @@ class ToolImportResult(Struct, frozen=True):
     tool: str
     source: str
     session_id: str
-    """Its id in this store."""
+    """The id in this store."""
     added: tuple[str, ...] = ()
-    """The sessions written now: it and its tasks."""
+    """The written sessions: the session and all tasks."""
     existing: tuple[str, ...] = ()
-    """Those that existed before."""
+    """The sessions from before."""
     entries: int = 0
     """New entries."""
     losses: dict[str, Loss] = {}
-    """What could not be converted as it was, by description."""
+    """Unconverted items, by description."""
     title: str | None = None
     missing: tuple[str, ...] = ()
-    """What the source does not say, such as "tool definitions"."""
+    """Facts missing in the source, such as "tool definitions"."""
     unfinished: int = 0
-    """Answers that are still being written: import again later to add them."""
+    """Unfinished answers: import again later to add the answers."""
     foreign_addresses: tuple[str, ...] = ()
-    """Addresses of models in it, which get nothing unless they are allowed here on purpose."""
+    """Addresses of models in the import, without any requests unless allowed here on purpose."""
     error: str | None = None
-    """Why nothing of it was imported."""
+    """The reason why nothing was imported."""
     command_hint: str | None = None
-    """What to do about it at the command line."""
+    """The hint at the command line."""
 
 
 def import_session(
@@ -185,7 +185,7 @@ class SessionBuilder:
         self.runtime = Runtime(lambda: self.now, new_id, runtime.holder, runtime.is_gone, self.redactor)
         times = [entry.at for entry in record.entries if entry.at is not None]
         self.now = record.started_at if record.started_at is not None else min(times, default=runtime.now())
-        """The time of the record that is being added."""
+        """The time of the present record."""
         self.log = self._start(staging, parent)
         self.places = {START: self.log.leaf}
         self.waiting: list[EntryRecord] = []

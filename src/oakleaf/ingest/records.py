@@ -73,11 +73,11 @@ class EntryRecord(Struct, frozen=True, gc=False):
 
     payload: Payload
     key: str | None = None
-    """A key that later records may name in `after` or `refers_to`."""
+    """A key for `after` or `refers_to` of later records."""
     after: str | None = None
-    """The key of the entry it follows; None: the previous record."""
+    """The key of the entry before; None: the previous record."""
     refers_to: str | None = None
-    """The key of another entry: the first one a compaction keeps, or the last one of the branch a summary describes."""
+    """The key of another entry: the first kept by a compaction, or the last of a summarised branch."""
     at: int | None = None
     """Microseconds since 1970; None: the same as the previous record."""
     model: str | None = None
@@ -85,15 +85,15 @@ class EntryRecord(Struct, frozen=True, gc=False):
     finish: str | None = None
     evidence: Evidence | None = None
     usage: Usage | None = None
-    """What the model call that produced this entry used."""
+    """The usage of the entry's model call."""
     units: dict[str, int] | None = None
-    """What that call used beside tokens, or at another price: see `wire.Answer.units`."""
+    """The call's usage beside tokens, or at another price: see `wire.Answer.units`."""
     call_id: str | None = None
-    """The source's own id of that call: it is counted once, even if its answer has grown between two imports."""
+    """The source's own id of the call: counted once, even if the answer has grown between two imports."""
     tools: tuple[ToolSpec, ...] | None = None
-    """With settings: the tools that the model receives from here on."""
+    """With settings: the model's tools from here on."""
     price: Price | None = None
-    """What it cost, as the tool recorded it; None: by the price table."""
+    """The tool's record of the cost; None: by the price table."""
 
     @property
     def is_answer(self) -> bool:
@@ -105,28 +105,28 @@ class SessionRecord(Struct, frozen=True):
 
     tool: str
     source: str
-    """Its id in the tool. The session id is derived from it, so importing the same session twice adds nothing."""
+    """The id in the tool. The session id is derived from the tool's id, so a second import adds nothing."""
     entries: tuple[EntryRecord, ...]
     seeds: tuple[Message, ...] = ()
     """Messages before the first input, such as the system prompt."""
     leaf: str | None = None
     """The key of the current leaf; None: the last entry."""
     labels: dict[str, str] = {}
-    """Labels by the key of the entry they name."""
+    """Labels by the entry's key."""
     title: str | None = None
     conversation_id: str | None = None
-    """The id under which the program that wrote it finds it again; None: the session id."""
+    """The id under which the writing program finds the session again; None: the session id."""
     agent: str | None = None
     started_at: int | None = None
     state: dict[str, Any] | None = None
     tags: dict[str, str] = {}
     losses: LossReport = field(default_factory=LossReport)
     tasks: tuple[SessionRecord, ...] = ()
-    """Sub-agent sessions it started."""
+    """Started sub-agent sessions."""
     missing: tuple[str, ...] = ()
-    """What the source does not say, such as "tool definitions"."""
+    """Facts missing in the source, such as "tool definitions"."""
     unfinished: int = 0
-    """Answers that are still being written, and not in `entries`: a later import adds them."""
+    """Unfinished answers, absent in `entries`: a later import adds the answers."""
 
     @property
     def session_id(self) -> str:

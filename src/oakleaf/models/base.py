@@ -42,7 +42,7 @@ class Model(Protocol):
     """A source of answers: implement `stream` to plug in your own."""
 
     provider: str
-    """The wire format it speaks, and the issuer of its evidence."""
+    """The model's wire format, and the issuer of the evidence."""
     model: str
 
     def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
@@ -53,7 +53,7 @@ class Model(Protocol):
 
 
 ModelLike = Model | str | Sequence[Model | str]
-"""A model, its name, or a chain of them: the next one answers if one cannot be reached."""
+"""A model, a name, or a chain: the next answers if a model cannot be reached."""
 
 
 def model_name(model: Model) -> str | None:
@@ -78,7 +78,7 @@ class ModelPlugin(ABC):
     """
 
     families: tuple[str, ...] = ()
-    """How the names of models begin that people write without the prefix, such as `claude-`."""
+    """The begins of model names without the prefix, such as `claude-`."""
     url_variable: str | None = None
     """The environment variable in which the operator names another server: the address gets the usual key."""
 

@@ -11,7 +11,7 @@ from oakleaf.models.base import Model, ModelPlugin
 from oakleaf.wire import PROVIDERS
 
 SCRIPTED = "scripted"
-"""The kernel's own prefix. No plugin is asked about it."""
+"""The kernel's own prefix, handled without a plugin."""
 
 
 def is_prefix(prefix: str) -> bool:

@@ -20,7 +20,7 @@ from oakleaf.models.base import Model
 PROBE = 1_000
 """Tokens of a question to the table."""
 UNPRICED_PROVIDERS = ("scripted", "recorded")
-"""Not in the table, and loading it takes longer than their whole answer."""
+"""Outside the table, and loading the table takes longer than the whole answer."""
 
 
 @lru_cache(maxsize=1)

@@ -28,7 +28,7 @@ class AllowedServer(Struct, frozen=True):
 
     address: str
     key_variable: str | None = None
-    """The variable that has its key; None: it needs none."""
+    """The variable with the key; None: no key needed."""
 
     def key(self, model: str) -> str | None:
         """Return the server's key; raise ModelUnavailable if the variable is not set."""

@@ -12,7 +12,7 @@ from oakleaf.models.base import Model
 from oakleaf.models.prices import UNPRICED_PROVIDERS, vendor_of
 
 SMALL_REQUEST = 2_000
-"""Tokens that fit the window of every model in the table, which takes long to load."""
+"""Tokens within the window of every model in the table; the table takes long to load."""
 
 
 def window_of(model: Model) -> int | None:

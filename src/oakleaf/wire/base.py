@@ -16,9 +16,9 @@ Request = dict[str, Any]
 """Everything that a provider is sent but the model and how to stream: prompt, tools, messages, options."""
 HISTORY_KEYS = ("messages", "input", "contents")
 Proof = dict[str, Any]
-"""What a provider requires back with a part."""
+"""Data that a provider requires back with a part."""
 Blobs = Callable[[str], bytes | None]
-"""Returns the bytes of a digest; None if they are missing."""
+"""Returns the bytes of a digest; None for missing bytes."""
 
 
 class HistoryPart(Struct):
@@ -33,9 +33,9 @@ class HistoryPart(Struct):
     """Of tool calls, as they were written: an id occurs once in a request."""
     used_items: set[str] = field(default_factory=set)
     used_calls: set[str] = field(default_factory=set)
-    """Of OpenAI's items, and of calls of tools that the provider runs."""
+    """Of OpenAI's items, and of calls of the provider's own tools."""
     called_tools: tuple[str, ...] | None = None
-    """The names of the tools that the whole history calls. None: the tools that the projected items call."""
+    """The names of tools called in the whole history. None: the tools called by the projected items."""
 
 
 class Answer(Struct, frozen=True):
@@ -49,9 +49,9 @@ class Answer(Struct, frozen=True):
     finish: str | None = None
     """None: the provider reported no stop reason."""
     units: dict[str, int] | None = None
-    """What has a price of its own beside the tokens, by the names of `genai-prices`: web_searches, …"""
+    """Units with a price of their own beside the tokens, by the names of `genai-prices`: web_searches, …"""
     endpoint: Endpoint | None = None
-    """Who answered, if that decides what a request looks like."""
+    """The answering server, if the server decides the form of a request."""
 
 
 class HistoryMessage(Struct, frozen=True):
@@ -87,7 +87,7 @@ class Provider(Struct, frozen=True):
     history: str = "messages"
     """The key of the list of messages in a request; one of HISTORY_KEYS."""
     block_key: str | None = None
-    """The key of a message's blocks, if neighbours of one role are written as one message."""
+    """The key of a message's blocks, if neighbours of the same role are written as a single message."""
 
     def parse_messages(self, messages: Iterable[object]) -> list[Message]:
         """Return the messages of a history, without evidence."""

@@ -20,7 +20,7 @@ NOT_RECORDED = "The definition of this tool was not recorded."
 
 class OfferedTools(Struct, frozen=True):
     specs: tuple[ToolSpec, ...] = ()
-    """Under names that the provider accepts, each once."""
+    """Under names accepted by the provider, each once."""
     are_callable: bool = True
 
     @property

@@ -18,18 +18,18 @@ from msgspec import Meta, Struct
 from oakleaf.errors import InvalidOption, shorten
 
 DEFAULT_MAX_TOKENS = 8192
-"""Anthropic requires a limit; this one is sent if the path has none."""
+"""Anthropic requires a limit; the default is sent if the path has none."""
 EXTRA_BODY = "extra_body"
-"""Fields of a compatible server that have no name here, as they are."""
+"""Fields of a compatible server without a name here, sent unchanged."""
 
 
 class Option(Struct, frozen=True):
     """An option in a provider's form."""
 
     field: str
-    """Where its request has it; `a.b` is the field b of the object a."""
+    """The place in the request; `a.b` is the field b of the object a."""
     values: Any
-    """The type of its values."""
+    """The type of the values."""
     expected: str
     """The same in words."""
 
@@ -86,7 +86,7 @@ COMMON = {
     "presence_penalty": _number("presence_penalty", -2, 2),
     "frequency_penalty": _number("frequency_penalty", -2, 2),
 }
-"""The options whose names are the same for all providers that have them, in their widest ranges."""
+"""The options with the same name for all providers, in the widest ranges."""
 
 OPTIONS: dict[str, dict[str, Option]] = {
     "anthropic": {
@@ -171,7 +171,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
     },
     "scripted": COMMON,
 }
-"""The options of each provider, by their names here. A provider that is not in it has a model of the host's own."""
+"""The options of each provider, by the names here. A provider outside the table has a model of the host's own."""
 
 _ANY = {**OPTIONS["anthropic"], **OPTIONS["openai"], **OPTIONS["gemini"], **OPTIONS["openai-chat"], **COMMON}
 _RESERVED = ("model", "messages", "tools", "stream", "stream_options")

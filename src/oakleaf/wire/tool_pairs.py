@@ -44,7 +44,7 @@ class ToolPair(Struct, frozen=True, gc=False):
     """None: the history ends before the result."""
     issuer: str | None = None
     blocks: Mapping[str, Any] = {}
-    """What the issuer gets back in place of pieces of the result's content, by their index."""
+    """The issuer's blocks in place of pieces of the result's content, by index."""
 
     @property
     def is_error(self) -> bool:

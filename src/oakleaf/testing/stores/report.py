@@ -17,9 +17,9 @@ class CheckedLaws(Struct):
     """The checks of a test class."""
 
     parts: Counter[str] = field(default_factory=Counter)
-    """Laws that hold, by part of the suite."""
+    """Laws in force, by part of the suite."""
     unclaimed: Counter[str] = field(default_factory=Counter)
-    """Laws that were left out, by what the store cannot do."""
+    """Unchecked laws, by missing capability of the store."""
 
 
 class LawReport:

@@ -30,9 +30,9 @@ from oakleaf.wire.parsing import (
 
 _USUAL = str.maketrans("-_", "+/")
 _METADATA = ("grounding_metadata", "url_context_metadata", "citation_metadata")
-"""What a candidate says about its sources."""
+"""A candidate's fields about sources."""
 _AS_GIVEN = ("args", "response", "partMetadata")
-"""What holds the user's own JSON, whose names are not the API's."""
+"""Fields with the user's own JSON, under names outside the API."""
 
 
 def parse_reply(reply: object) -> Answer:

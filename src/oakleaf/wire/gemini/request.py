@@ -40,7 +40,7 @@ MEDIA_LIMITS = dict.fromkeys((*IMAGES, PDF, *AUDIO), INLINE_BYTES)
 OPENING = "(the conversation goes on from here)"
 CALLING = "functionCallingConfig"
 UNSIGNED = "skip_thought_signature_validator"
-"""What Google documents for calls its model did not make: from Gemini 3 on a call without a signature is refused."""
+"""Google's documented value for calls of other models: from Gemini 3 on a call without a signature is refused."""
 
 Piece = dict[str, Any]
 

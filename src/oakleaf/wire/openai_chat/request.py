@@ -51,7 +51,7 @@ LIMIT_FIELDS = ("max_tokens", "max_completion_tokens")
 """OpenAI's newer models refuse the first name, other servers do not know the second one."""
 CHOICE_FIELDS = ("tool_choice", "parallel_tool_calls")
 NO_REASONING = " "
-"""For an answer without reasoning, on a server that demands it: Kimi refuses an empty text."""
+"""For an answer without reasoning, on a demanding server: Kimi refuses an empty text."""
 
 
 def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request:

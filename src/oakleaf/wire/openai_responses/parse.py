@@ -35,7 +35,7 @@ _PROOF = {
 }
 _STATUSES = ("completed", "incomplete", "in_progress")
 _OF_THE_MODEL = ("program_output", "tool_search_output", "shell_call_output")
-"""Outputs of what OpenAI ran, which it sends itself."""
+"""Outputs of OpenAI's own tools, sent by OpenAI."""
 
 
 def parse_reply(reply: object) -> Answer:
