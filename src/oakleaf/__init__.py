@@ -67,6 +67,7 @@ _HOMES = {
     "oakleaf.log.verify": ["Problem"],
     "oakleaf.log.workspace": ["Workspace"],
     "oakleaf.models.base": ["Delta", "Model", "ModelLike", "Request"],
+    "oakleaf.models.names": ["model"],
     "oakleaf.models.prices": ["Rates"],
     "oakleaf.models.recorded": ["RecordedModel"],
     "oakleaf.models.scripted": ["Broken", "ScriptedModel", "Slow"],
@@ -153,6 +154,7 @@ if TYPE_CHECKING:
     from oakleaf.models.base import Model as Model
     from oakleaf.models.base import ModelLike as ModelLike
     from oakleaf.models.base import Request as Request
+    from oakleaf.models.names import model as model
     from oakleaf.models.prices import Rates as Rates
     from oakleaf.models.recorded import RecordedModel as RecordedModel
     from oakleaf.models.scripted import Broken as Broken

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import oakleaf
 from oakleaf import plugins
 from oakleaf.errors import ModelRefused, ModelUnavailable, OakleafError, PluginBroken, PluginMissing
 from oakleaf.models.availability import available_models, check_available
@@ -48,6 +49,15 @@ ECHO = """
                 return ModelUnavailable(model.name, "no key was found", "set ECHO_KEY")
 
     plugin = EchoPlugin()
+"""
+LOUD = """
+    class LoudPlugin(EchoPlugin):
+        def make_of(self, client, name):
+            model = self.make(name, None, takes_key=False)
+            model.client = client
+            return model
+
+    plugin = LoudPlugin()
 """
 BROKEN = """
     from oakleaf.models.base import ModelPlugin
@@ -116,6 +126,19 @@ class TestOfAStranger:
         script = site.folder / "script.json"
         script.write_text('["Hi."]')
         assert isinstance(model_by_name(f"scripted:{script}"), ScriptedModel)
+
+    def test_its_refusal_of_a_client_object_is_told(self, site: Site) -> None:
+        with pytest.raises(ModelUnavailable, match="EchoPlugin takes no client object; pass its name alone"):
+            oakleaf.model("echo:large", client=object())
+
+    def test_its_model_of_a_client_object_is_returned(self, site: Site) -> None:
+        install(site, "loud", ECHO + LOUD)
+        client = object()
+        model = oakleaf.model("loud:large", client=client)
+        assert (model.client, model.model) == (client, "large")
+        install(site, "dumb", ECHO + LOUD.replace("return model", "return 7"))
+        with pytest.raises(PluginBroken, match="make_of returned int, which is no model"):
+            oakleaf.model("dumb:large", client=client)
 
 
 @pytest.mark.attack

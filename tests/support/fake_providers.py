@@ -15,6 +15,7 @@ import re
 import socket
 import struct
 import threading
+import zlib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
@@ -244,8 +245,11 @@ class _Handler(BaseHTTPRequestHandler):
         if how:
             events = [] if how == "nothing" else events[: len(events) // 2]
             events.extend(_failure_events(provider, how))
+        is_bedrock = self.path.endswith("/invoke-with-response-stream")
+        kind = "application/vnd.amazon.eventstream" if is_bedrock else "text/event-stream"
+        events = [_aws_message(event) for event in events] if is_bedrock else events
         self.send_response(200)
-        self.send_header("content-type", "text/event-stream")
+        self.send_header("content-type", kind)
         self.send_header("transfer-encoding", "chunked")
         if not self.server.loopback.keeps_alive:
             self.send_header("connection", "close")
@@ -263,7 +267,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _provider(path: str) -> str:
     path = path.partition("?")[0]
-    if path.endswith("/messages"):
+    if path.endswith(("/messages", "/invoke-with-response-stream", ":streamRawPredict")):
         return "anthropic"
     if path.endswith("/chat/completions"):
         return "openai-chat"
@@ -284,6 +288,20 @@ def _camel_case(value: Any) -> Any:
 
 
 _DATA_OF_GEMINI = ("args", "response", "parametersJsonSchema", "responseJsonSchema")
+
+
+def _aws_message(event: bytes) -> bytes:
+    """Return an event of Anthropic's as a message of Bedrock's binary stream."""
+    data = event.partition(b"data: ")[2].strip()
+    names = {":event-type": "chunk", ":content-type": "application/json", ":message-type": "event"}
+    headers = b"".join(
+        bytes([len(name)]) + name.encode() + struct.pack(">BH", 7, len(value)) + value.encode()
+        for name, value in names.items()
+    )
+    payload = json.dumps({"bytes": base64.b64encode(data).decode()}).encode()
+    prelude = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    message = prelude + struct.pack(">I", zlib.crc32(prelude)) + headers + payload
+    return message + struct.pack(">I", zlib.crc32(message))
 
 
 def _error(provider: str, reply: ErrorReply) -> dict[str, Any]:

@@ -62,6 +62,11 @@ def model_name(model: Model) -> str | None:
     return name
 
 
+def client_name(name: str, kind: str) -> str:
+    """Return the name of a model that was called through a client object of this class."""
+    return f"{name}@client:{kind}"
+
+
 class StreamReply(Struct):
     """A provider's reply in the form without streaming; None if nothing came."""
 
@@ -88,6 +93,10 @@ class ModelPlugin(ABC):
 
         Without `takes_key`, only stored data names the address: the model sends no key and nothing else of the environment.
         """
+
+    def make_of(self, client: object, name: str) -> Model:
+        """Return a model that is called through a client object of the caller's. Never close or change the object."""
+        raise ModelUnavailable(name, f"{type(self).__name__} takes no client object", "pass its name alone")
 
     def problem(self, model: Model) -> ModelUnavailable | None:
         """Return the reason why a model of the plugin cannot answer, such as a missing package or key. Send nothing."""

@@ -17,6 +17,7 @@ from oakleaf.models.prefixes import (
     SCRIPTED,
     is_prefix,
     make_model,
+    model_of_client,
     prefix_of_family,
     prefixes,
     url_variable,
@@ -25,14 +26,31 @@ from oakleaf.models.scripted import load_script
 from oakleaf.models.servers import VARIABLE, find_server, is_loopback, is_same_address
 
 _URL = re.compile(r"@(?=https?://)")
+_CLIENT = re.compile(r"(.+)@client:(\w+)", re.DOTALL)
+
+
+def model(name: str, *, client: object) -> Model:
+    """Return a model that is called through a client object of yours: `model("claude-…", client=AsyncAnthropicBedrock())`.
+
+    The object is that of the vendor's SDK, asynchronous, with its own server, credentials and retries. It is never closed
+    and never changed. Sessions record the name and the class, so that resuming elsewhere asks for such an object again.
+    """
+    full = with_provider(name)
+    if not is_model_name(full):
+        raise _unknown(name)
+    if address_of(full) is not None:
+        raise ModelUnavailable(name, "a client object has an address of its own", "pass the name without one")
+    prefix, _, rest = full.partition(":")
+    if prefix == SCRIPTED:
+        raise ModelUnavailable(name, "a script takes no client object", "pass its name alone")
+    return model_of_client(prefix, rest, client)
 
 
 def model_by_name(name: str) -> Model:
     """Return the model `provider:model`, or `provider:model@http://host/path` on another server; by the operator's word."""
     prefix, _, rest = name.partition(":")
     if not is_model_name(name):
-        names = ", ".join(f"{prefix}:…" for prefix in prefixes())
-        raise ModelUnavailable(name, "there is no model with this name", f"known names: {names}")
+        raise _unknown(name)
     if prefix == SCRIPTED:
         return load_script(rest)
     model, *address = _URL.split(rest, maxsplit=1)
@@ -95,9 +113,21 @@ def _is_configured(name: str, address: str) -> bool:
 
 
 def is_model_name(name: str) -> bool:
-    """Whether a name has the form `provider:model`; a model of the host's own may have any other."""
+    """Whether a name has the form `provider:model`; a model of the host's own, or of its client object, has another."""
     prefix, _, rest = name.partition(":")
-    return bool(rest) and is_prefix(prefix)
+    return bool(rest) and is_prefix(prefix) and _CLIENT.fullmatch(name) is None
+
+
+def _unknown(name: str) -> ModelUnavailable:
+    if (of_client := _CLIENT.fullmatch(name)) is not None:
+        return ModelUnavailable(
+            name,
+            "it was called through a client object of the program's own",
+            f"pass such an object: model=oakleaf.model({of_client[1]!r}, client={of_client[2]}(…)), or another model",
+            f"name another model with --model, or resume it in Python: oakleaf.model({of_client[1]!r}, client={of_client[2]}(…))",
+        )
+    names = ", ".join(f"{prefix}:…" for prefix in prefixes())
+    return ModelUnavailable(name, "there is no model with this name", f"known names: {names}")
 
 
 def with_provider(name: str) -> str:

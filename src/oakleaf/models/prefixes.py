@@ -46,9 +46,20 @@ def make_model(prefix: str, name: str, base_url: str | None, *, takes_key: bool 
     plugin = _find(prefix)
     with plugins.naming(plugins.MODELS, prefix, "make"):
         model = plugin.make(name, base_url, takes_key=takes_key)
+    return _checked(prefix, "make", model)
+
+
+def model_of_client(prefix: str, name: str, client: object) -> Model:
+    plugin = _find(prefix)
+    with plugins.naming(plugins.MODELS, prefix, "make_of"):
+        model = plugin.make_of(client, name)
+    return _checked(prefix, "make_of", model)
+
+
+def _checked(prefix: str, method: str, model: Model) -> Model:
     if not callable(getattr(model, "stream", None)):
         raise plugins.broken(
-            plugins.MODELS, prefix, f"make returned {type(model).__name__}, which is no model"
+            plugins.MODELS, prefix, f"{method} returned {type(model).__name__}, which is no model"
         )
     wire_format = getattr(model, "provider", None)
     if wire_format not in PROVIDERS:

@@ -23,11 +23,11 @@ def window_of(model: Model) -> int | None:
 
 
 def window_by_name(name: str) -> int | None:
-    """Return the window from the table by a model's name, `provider:model` or `provider:model@URL`."""
+    """Return the window from the table by a model's name, `provider:model`, with or without an address after it."""
     provider, _, model = name.partition(":")
     if not model or provider in UNPRICED_PROVIDERS:
         return None
-    return _table_window(vendor_of(provider), re.split(r"@(?=https?://)", model)[0])
+    return _table_window(vendor_of(provider), re.split(r"@(?=https?://|client:)", model)[0])
 
 
 @lru_cache(maxsize=200)

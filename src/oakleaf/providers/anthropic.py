@@ -6,13 +6,13 @@ arguments that are not JSON. Here their text is kept, and `wire` marks the call 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from oakleaf.core.json_repair import INVALID_JSON, decode_repaired
 from oakleaf.models.base import Delta, Request, StreamReply
 from oakleaf.providers.base import VendorClient, VendorPlugin, closing_reply
-from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.providers.connections import VendorConnection
 from oakleaf.providers.replies import RecordedReply, text_or_none
 from oakleaf.wire.parsing import to_dict
 
@@ -22,17 +22,20 @@ _DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_
 class AnthropicModel(VendorClient):
     provider = "anthropic"
     package = "anthropic"
+    client_class = "AsyncAnthropic"
     extra = "anthropic"
     key_variables = ("ANTHROPIC_API_KEY",)
     url_variable = "ANTHROPIC_BASE_URL"
+
+    def _method(self, client: Any) -> Callable[..., Any]:
+        return client.messages.create  # type: ignore[no-any-return]
 
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.AnthropicError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         message: dict[str, Any] = {}
-        async with HttpExchange(connection) as exchange:
-            create = exchange.client(connection.sdk.AsyncAnthropic).messages.create
+        async with self._opened(connection) as create:
             arguments = await self._arguments(create, request, stream=True)
             async with closing_reply(await create(**arguments)) as events:
                 yield Delta()

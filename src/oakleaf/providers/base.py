@@ -6,16 +6,18 @@ SDK is imported at the first call, because that takes up to two seconds.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import signature
+from inspect import iscoroutinefunction, signature, unwrap
 from typing import Any, ClassVar
+from weakref import ref
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -34,8 +36,8 @@ from oakleaf.errors import (
 )
 from oakleaf.ext import find_server, run_blocking, run_by_size
 from oakleaf.install import install_line
-from oakleaf.models.base import Delta, Model, ModelPlugin, Request
-from oakleaf.providers.connections import VendorConnection
+from oakleaf.models.base import Delta, Model, ModelPlugin, Request, client_name
+from oakleaf.providers.connections import HttpExchange, VendorConnection
 from oakleaf.providers.overflow import OVERFLOW, read_overflow
 from oakleaf.wire import Answer, find_provider
 from oakleaf.wire.base import Request as History
@@ -102,10 +104,12 @@ class VendorFault(Struct, frozen=True):
 
 
 class VendorClient(ABC):
-    """A model behind a vendor's SDK. Each call makes its own client of the SDK; they share HTTP connections."""
+    """A model behind a vendor's SDK, called through a client object of the caller's, or else through one for each call:
+    these share HTTP connections."""
 
     provider: str
     package: ClassVar[str]
+    client_class: ClassVar[str]
     extra: ClassVar[str]
     key_variables: ClassVar[tuple[str, ...]]
     url_variable: ClassVar[str]
@@ -113,10 +117,18 @@ class VendorClient(ABC):
     """How a base URL usually ends."""
 
     def __init__(
-        self, model: str, *, base_url: str | None = None, key: str | None = None, takes_key: bool = True
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        key: str | None = None,
+        takes_key: bool = True,
+        client: Any = None,
     ) -> None:
         """`takes_key=False`: for an address that nobody configured; it gets no key and nothing else of the environment."""
         self.model = model
+        self._client = client
+        self._loop: ref[asyncio.AbstractEventLoop] | None = None
         self._base_url = base_url
         self._key = key
         self._takes_key = takes_key
@@ -126,7 +138,10 @@ class VendorClient(ABC):
 
     @property
     def name(self) -> str:
-        """The name that `model_by_name` takes, with the server if it is not the vendor's."""
+        """The name that `model_by_name` takes, with the server if it is not the vendor's. Through a client object of the
+        caller's the model has a name that needs such an object."""
+        if self._client is not None:
+            return client_name(self._name, _sdk_class(self._client, self.package))
         return f"{self._name}@{self._base_url}" if self._base_url else self._name
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
@@ -145,6 +160,8 @@ class VendorClient(ABC):
                         yield piece
             answer = self._parse(reply)
             answer = replace(answer, endpoint=self.endpoint_for(request.context.settings))
+        except ModelError:
+            raise
         except self._expected_errors(connection) as error:
             if isinstance(error, StreamFailure):  # an error in place of an answer cuts nothing off
                 has_begun = has_text
@@ -163,6 +180,50 @@ class VendorClient(ABC):
         """Yield deltas, the first one, which may be empty, as soon as the vendor responds; then the whole reply."""
 
     @abstractmethod
+    def _method(self, client: Any) -> Callable[..., Any]:
+        """Return the SDK's method that asks the model."""
+
+    def _open(self, connection: VendorConnection, http: Any) -> AbstractContextManager[Any]:
+        """Make a client object for one call. Closing it would close the connections that others use."""
+        make = getattr(connection.sdk, self.client_class)
+        return nullcontext(
+            make(api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http)
+        )
+
+    @asynccontextmanager
+    async def _opened(self, connection: VendorConnection) -> AsyncGenerator[Callable[..., Any], None]:
+        """Yield the SDK's method of the caller's client object, which stays as it is, or of one for this call."""
+        if self._client is not None:
+            self._check_loop()
+            yield self._method(self._client)
+            return
+        async with HttpExchange(connection) as exchange:
+            with self._open(connection, exchange.http.client) as client:
+                yield self._method(client)
+
+    def _check_loop(self) -> None:
+        """Refuse a client object on a second event loop: its connections belong to the first, and break in odd ways."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not None and self._loop() is not loop:
+            reason = f"its {type(self._client).__name__} was used on another event loop, which its connections belong to"
+            hint = "make a client object for each run by send_sync, resume_sync or asyncio.run; or await all runs on one event loop"
+            raise ModelUnavailable(self._name, reason, hint)
+        self._loop = ref(loop)
+
+    def check_client(self) -> None:
+        """Raise ModelUnavailable for a client object without the method, or with one that blocks the event loop."""
+        kind, hint = type(self._client).__name__, f"pass one like {self.package}.{self.client_class}"
+        try:
+            method = unwrap(self._method(self._client))
+        except AttributeError as error:
+            raise ModelUnavailable(
+                self._name, f"a client object {kind} does not answer it: {error}", hint
+            ) from None
+        is_of_sdk = getattr(method, "__module__", None) or ""
+        if is_of_sdk.startswith(f"{self.package}.") and not iscoroutinefunction(method):
+            raise ModelUnavailable(self._name, f"a client object {kind} is not asynchronous", hint)
+
+    @abstractmethod
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         """Return the errors that the SDK raises if the vendor refuses or cannot be reached."""
 
@@ -173,6 +234,10 @@ class VendorClient(ABC):
         except ImportError:
             raise self._package_missing() from None
         base_url = self._url()
+        if self._client is not None:
+            return VendorConnection(
+                sdk, http, str(getattr(self._client, "api_key", None) or NO_KEY), base_url
+            )
         if base_url and not base_url.startswith(("http://", "https://")):
             raise ModelUnavailable(self._name, "its base URL is invalid", "start it with http:// or https://")
         if not self._takes_key:
@@ -191,7 +256,12 @@ class VendorClient(ABC):
         """Return what is missing for a call: the package or the key. A custom server may need no key."""
         if not _is_installed(self.package):
             return self._package_missing()
-        has_key = self._key or self._base_url or any(map(os.environ.get, self.key_variables))
+        has_key = (
+            self._client is not None
+            or self._key
+            or self._base_url
+            or any(map(os.environ.get, self.key_variables))
+        )
         return None if has_key else self._key_missing()
 
     def _package_missing(self) -> ModelUnavailable:
@@ -203,6 +273,8 @@ class VendorClient(ABC):
         return ModelUnavailable(self._name, "no API key was found", hint)
 
     def _url(self) -> str | None:
+        if self._client is not None:
+            return str(getattr(self._client, "base_url", "")) or None
         return self._base_url or os.environ.get(self.url_variable) or None
 
     @property
@@ -210,7 +282,10 @@ class VendorClient(ABC):
         return f"{self.provider}:{self.model}"
 
     def _expected_errors(self, connection: VendorConnection) -> tuple[type[Exception], ...]:
-        """Return what an SDK may raise: its own errors, those of its transport, and any that a garbled reply causes in it."""
+        """Return what an SDK may raise: its own errors, those of its transport, and any that a garbled reply causes in it. A
+        client object of the caller's has credentials, and a transport, with errors of their own."""
+        if self._client is not None:
+            return (Exception,)
         parse_errors = (
             UnrecognizedReply,
             ValueError,
@@ -258,6 +333,8 @@ class VendorClient(ABC):
         return ModelError(self._name, f"{reason} ({status})")
 
     def _key_hint(self, connection: VendorConnection) -> str:
+        if self._client is not None:
+            return f"check the credentials of the {type(self._client).__name__} that you passed"
         if connection.takes_environment:
             return f"check the key in {' or '.join(self.key_variables)}"
         return f"name the variable of its key: OAKLEAF_SERVERS={connection.base_url}=VARIABLE"
@@ -316,6 +393,11 @@ class VendorPlugin(ModelPlugin):
     def make(self, name: str, base_url: str | None, *, takes_key: bool) -> Model:
         return self.client(name, base_url=base_url, takes_key=takes_key)
 
+    def make_of(self, client: object, name: str) -> Model:
+        model = self.client(name, client=client)
+        model.check_client()
+        return model
+
     def problem(self, model: Model) -> ModelUnavailable | None:
         """A model of the host's own may have the same name; nothing is known about it."""
         return model.problem() if isinstance(model, VendorClient) else None
@@ -330,6 +412,12 @@ async def closing_reply(reply: Any) -> AsyncGenerator[Any, None]:
         close = getattr(reply, "aclose", None) or getattr(reply, "close", None)
         if close is not None:
             await close()
+
+
+def _sdk_class(client: object, package: str) -> str:
+    """Return the class that a caller needs to make such an object: the SDK's, also of an object of a subclass."""
+    kinds = type(client).__mro__
+    return next((kind for kind in kinds if kind.__module__.startswith(package)), kinds[0]).__name__
 
 
 def _is_installed(package: str) -> bool:

@@ -198,11 +198,6 @@ class HttpExchange:
             # Cancelled timers of the call keep its context, and so this object, for as long as they would have run.
             self._responses.clear()
 
-    def client(self, client_class: Callable[..., Any]) -> Any:
-        """Return a client of Anthropic's or OpenAI's SDK that does not retry. Closing it would close what others use."""
-        key, base_url = self._connection.key, self._connection.base_url
-        return client_class(api_key=key, base_url=base_url, max_retries=0, http_client=self.http.client)
-
     async def send(
         self, send: Callable[..., Awaitable[Any]], request: Any, options: Mapping[str, Any]
     ) -> Any:

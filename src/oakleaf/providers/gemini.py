@@ -6,8 +6,8 @@ A part with a signature is never joined with another: Gemini accepts a signature
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncGenerator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, closing
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from oakleaf.ext import run_by_size
 from oakleaf.models.base import Delta, Request, StreamReply
 from oakleaf.providers.base import VendorClient, VendorPlugin, closing_reply
-from oakleaf.providers.connections import TIMEOUT_SECONDS, HttpExchange, VendorConnection
+from oakleaf.providers.connections import TIMEOUT_SECONDS, VendorConnection
 from oakleaf.providers.replies import RecordedReply
 from oakleaf.wire.parsing import to_dict
 
@@ -26,9 +26,25 @@ _SOURCES = ("grounding_metadata", "url_context_metadata", "citation_metadata")
 class GeminiModel(VendorClient):
     provider = "gemini"
     package = "google.genai"
+    client_class = "Client"
     extra = "gemini"
     key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     url_variable = "GOOGLE_GEMINI_BASE_URL"
+
+    def _method(self, client: Any) -> Callable[..., Any]:
+        return client.aio.models.generate_content_stream  # type: ignore[no-any-return]
+
+    def _open(self, connection: VendorConnection, http: Any) -> AbstractContextManager[Any]:
+        options = {
+            "base_url": connection.base_url,
+            "httpx_async_client": http,  # so that the SDK does not use aiohttp
+            "timeout": int(
+                TIMEOUT_SECONDS * 1000
+            ),  # without it the SDK sets none, which overrides that client's
+            "client_args": {"verify": connection.tls},
+            "async_client_args": {"ssl": connection.tls},
+        }
+        return closing(connection.sdk.Client(vertexai=False, api_key=connection.key, http_options=options))
 
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         kinds = vars(sdk.errors).values()  # they have no common base class
@@ -36,19 +52,14 @@ class GeminiModel(VendorClient):
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         builder = GeminiReplyBuilder()
-        async with HttpExchange(connection) as exchange:
-            size = len(request.context.items)
-            arguments = await run_by_size(size, self._typed, connection.sdk.types, request)
-            client = connection.sdk.Client(
-                vertexai=False,
-                api_key=connection.key,
-                http_options=_http_options(connection, exchange.http.client),
-            )
-            with closing(client):
-                stream = client.aio.models.generate_content_stream
-                async with closing_reply(await stream(model=self.model, **arguments)) as chunks:
-                    async for chunk in chunks:
-                        yield builder.add(to_dict(chunk))
+        size = len(request.context.items)
+        arguments = await run_by_size(size, self._typed, connection.sdk.types, request)
+        async with (
+            self._opened(connection) as stream,
+            closing_reply(await stream(model=self.model, **arguments)) as chunks,
+        ):
+            async for chunk in chunks:
+                yield builder.add(to_dict(chunk))
         if builder.has_begun:
             yield builder.reply()
 
@@ -91,16 +102,6 @@ def _without(data: dict[str, Any], places: set[tuple[Any, ...]]) -> dict[str, An
             holder = holder[step]
         del holder[last]
     return copy  # type: ignore[no-any-return]
-
-
-def _http_options(connection: VendorConnection, http: Any) -> dict[str, Any]:
-    return {
-        "base_url": connection.base_url,
-        "httpx_async_client": http,  # so that the SDK does not use aiohttp
-        "timeout": int(TIMEOUT_SECONDS * 1000),  # without it the SDK sets none, which overrides that client's
-        "client_args": {"verify": connection.tls},
-        "async_client_args": {"ssl": connection.tls},
-    }
 
 
 class GeminiReplyBuilder:

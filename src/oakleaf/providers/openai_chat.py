@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
@@ -28,7 +28,7 @@ from oakleaf.providers.base import (
     is_page,
     read_fault,
 )
-from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.providers.connections import VendorConnection
 from oakleaf.providers.replies import error_text
 from oakleaf.providers.sse import DONE, EventReader, ServerEvent
 from oakleaf.wire import Answer
@@ -49,6 +49,7 @@ _WINDOW_ENDS = ("length", "model_context_window_exceeded")
 class OpenAIChatModel(VendorClient):
     provider = "openai-chat"
     package = "openai"
+    client_class = "AsyncOpenAI"
     extra = "openai"
     key_variables = ("OPENAI_API_KEY",)
     url_variable = "OPENAI_BASE_URL"
@@ -59,14 +60,15 @@ class OpenAIChatModel(VendorClient):
     _streams = True
     _learned = Endpoint()
 
+    def _method(self, client: Any) -> Callable[..., Any]:
+        return client.chat.completions.create  # type: ignore[no-any-return]
+
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.OpenAIError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         streams = self._streams
-        async with HttpExchange(connection) as exchange:
-            client = exchange.client(connection.sdk.AsyncOpenAI)
-            create = client.chat.completions.create
+        async with self._opened(connection) as create:
             while True:
                 builder = ReplyBuilder()
                 arguments = await self._arguments(create, request, **self._streaming(streams))

@@ -6,14 +6,14 @@ whole response, so nothing is assembled here but the list of its items, where a 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from oakleaf.core.context import endpoint_of
 from oakleaf.core.entries import Endpoint, Settings
 from oakleaf.models.base import Delta, Request, StreamReply
 from oakleaf.providers.base import StreamFailure, VendorClient, VendorPlugin, closing_reply
-from oakleaf.providers.connections import HttpExchange, VendorConnection
+from oakleaf.providers.connections import VendorConnection
 from oakleaf.providers.replies import RecordedReply, text_or_none
 from oakleaf.wire.base import Request as History
 from oakleaf.wire.parsing import to_dict
@@ -27,6 +27,7 @@ _REASONING_EVENTS = ("response.reasoning_summary_text.delta", "response.reasonin
 class OpenAIModel(VendorClient):
     provider = "openai"
     package = "openai"
+    client_class = "AsyncOpenAI"
     extra = "openai"
     key_variables = ("OPENAI_API_KEY",)
     url_variable = "OPENAI_BASE_URL"
@@ -34,13 +35,16 @@ class OpenAIModel(VendorClient):
 
     _encrypts_reasoning = True  # until the model refuses it
 
+    def _method(self, client: Any) -> Callable[..., Any]:
+        return client.responses.create  # type: ignore[no-any-return]
+
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         return (sdk.OpenAIError,)
 
     async def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
         async with (
-            HttpExchange(connection) as exchange,
-            closing_reply(await self._open(connection.sdk, request, exchange)) as events,
+            self._opened(connection) as create,
+            closing_reply(await self._ask(connection.sdk, create, request)) as events,
         ):
             yield Delta()
             items: dict[int, Any] = {}
@@ -52,8 +56,7 @@ class OpenAIModel(VendorClient):
         encrypts = self._encrypts_reasoning and (endpoint.encrypts_reasoning or endpoint.model != self.model)
         return Endpoint() if encrypts else Endpoint(model=self.model, encrypts_reasoning=False)
 
-    async def _open(self, sdk: Any, request: Request, exchange: HttpExchange) -> Any:
-        create = exchange.client(sdk.AsyncOpenAI).responses.create
+    async def _ask(self, sdk: Any, create: Callable[..., Any], request: Request) -> Any:
         arguments = await self._arguments(create, request, stream=True)
         try:
             return await create(**arguments)
