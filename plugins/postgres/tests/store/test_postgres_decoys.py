@@ -20,7 +20,7 @@ from oakleaf_postgres.absurd.engine import Agent
 from oakleaf_postgres.absurd.health import engine_health
 from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.schema import install
-from oakleaf_postgres.absurd.worker import LeaseRenewer, OnlyRunClient, Worker
+from oakleaf_postgres.absurd.worker import SELECT_ONLY_RUN, LeaseRenewer, Worker
 from oakleaf_postgres.errors import EngineNotInstalled
 from oakleaf_postgres.store.schema import migrate, scrub
 from oakleaf_postgres.store.store import PostgresStore
@@ -137,7 +137,7 @@ class TestWhatAClientPlanted:
             worker.registration.end(handle)
             deaths = TaskDeaths(handle, queue.name, {**task, "attempt": 2})
             assert deaths.count().total == 0
-            assert handle.execute(OnlyRunClient.SELECT.format(**queue_tables(queue.name)), (claim.run_id,))
+            assert handle.execute(SELECT_ONLY_RUN.format(**queue_tables(queue.name)), (claim.run_id,))
             claim.reschedule(0)
             (task,) = client.claim_tasks()
             TaskDeaths(handle, queue.name, task).fail_run("killed", 0)

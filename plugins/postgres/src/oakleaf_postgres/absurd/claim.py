@@ -93,11 +93,25 @@ class CursorHandle:
         return rows
 
 
+def claim_next(
+    handle: ConnectionHandle, queue: str, worker: str, lease: int, count: int
+) -> list[ClaimedTask]:
+    """Claim the tasks of a queue that are due first."""
+    return handle.execute(CLAIM, (queue, worker, lease, count), row_factory=dict_row)
+
+
 class AbsurdClient(Absurd):
     """An Absurd client with its own connection handle; it remembers what it claimed."""
 
-    def __init__(self, handle: ConnectionHandle, queue: str, worker: str = "") -> None:
-        self._handle = handle
+    def __init__(
+        self,
+        handle: ConnectionHandle,
+        queue: str,
+        worker: str = "",
+        claim: Callable[[ConnectionHandle, str, str, int, int], list[ClaimedTask]] = claim_next,
+    ) -> None:
+        """`claim` claims tasks, given the handle, the queue, the worker, the seconds of a lease and the most tasks."""
+        self._handle, self._claim = handle, claim
         self.claimed: list[ClaimedTask] = []
         task_log = TaskLog(worker, queue, lambda: self.claimed)
         super().__init__(cast(Connection, handle), queue, hooks=task_log.hooks)
@@ -106,8 +120,7 @@ class AbsurdClient(Absurd):
         self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
     ) -> list[ClaimedTask]:
         self.claimed = []
-        values = (self._queue_name, worker_id, claim_timeout, batch_size)
-        self.claimed = self._handle.execute(CLAIM, values, row_factory=dict_row)
+        self.claimed = self._claim(self._handle, self._queue_name, worker_id, claim_timeout, batch_size)
         return self.claimed
 
 

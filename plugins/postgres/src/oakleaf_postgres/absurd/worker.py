@@ -45,6 +45,7 @@ from oakleaf_postgres.absurd.claim import (
     CancellableRun,
     Claim,
     ConnectionHandle,
+    claim_next,
     is_claim_lost,
 )
 from oakleaf_postgres.absurd.client_inputs import spaces_with_client_input, take_client_inputs
@@ -312,55 +313,13 @@ def _take_client_inputs(worker: Worker) -> None:
         take_client_inputs(worker.store(space), worker.queue, worker.agents, worker.runtime.redactor)
 
 
-class SlotClient(AbsurdClient):
-    """Polls for a task in turn with the other slots, and keeps its turn while there is none or the claim fails: the queue
-    is polled a few times a second, however many slots are idle."""
-
-    def __init__(self, worker: Worker, handle: ConnectionHandle) -> None:
-        super().__init__(handle, worker.queue, worker.name)
-        self._worker = worker
-
-    def claim_tasks(
-        self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
-    ) -> list[ClaimedTask]:
-        self.claimed, worker = [], self._worker
-        with worker.claim_lock:
-            try:
-                if not worker.stopping.is_set():
-                    super().claim_tasks(batch_size, claim_timeout, worker_id)
-            finally:
-                if not self.claimed:
-                    worker.stopping.wait(POLL_SECONDS)
-        return self.claimed
-
-
-class OnlyRunClient(AbsurdClient):
-    """Claims one run that another process has claimed for this one."""
-
-    SELECT = """
-        select run_id, task_id, run.attempt, task_name, params, retry_strategy, max_attempts, headers, wake_event,
-               event_payload
-        from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
-        where run_id = %s and run.state = 'running'
-    """
-
-    def __init__(self, worker: Worker, handle: ConnectionHandle) -> None:
-        super().__init__(handle, worker.queue, worker.name)
-        self._worker, self._handle = worker, handle
-        self._pipe = ParentPipe(worker.stop)
-
-    def work_batch(self, worker_id: str = "", claim_timeout: int = 120, batch_size: int = 1) -> None:
-        self._pipe.report(BEGUN)
-        super().work_batch(worker_id, claim_timeout, batch_size)
-        self._pipe.report(ENDED)
-        self._worker.stop()
-
-    def claim_tasks(
-        self, batch_size: int = 1, claim_timeout: int = 120, worker_id: str = "worker"
-    ) -> list[ClaimedTask]:
-        query = self.SELECT.format(**queue_tables(self._worker.queue))
-        self.claimed = self._handle.execute(query, (self._worker.only_run,), row_factory=dict_row)
-        return self.claimed
+# What another process has claimed for this one.
+SELECT_ONLY_RUN = """
+select run_id, task_id, run.attempt, task_name, params, retry_strategy, max_attempts, headers, wake_event,
+       event_payload
+from absurd.{runs} as run join absurd.{tasks} as task using (task_id)
+where run_id = %s and run.state = 'running'
+"""
 
 
 class Slot:
@@ -371,15 +330,44 @@ class Slot:
 
     def run(self) -> None:
         worker, handle = self._worker, ConnectionHandle(self._worker.pool)
-        client = (SlotClient if worker.only_run is None else OnlyRunClient)(worker, handle)
+        claim = self._claim_in_turn if worker.only_run is None else self._claim_only_run
+        client = AbsurdClient(handle, worker.queue, worker.name, claim)
+        pipe = None if worker.only_run is None else ParentPipe(worker.stop)
         for name, handler in worker.handlers.items():
             client.register_task(name)(partial(self._run_task, client, handle, handler))
         while not worker.stopping.is_set():
             try:
+                if pipe is not None:
+                    pipe.report(BEGUN)
                 client.work_batch(self._name, worker.lease, 1)
+                if pipe is not None:
+                    pipe.report(ENDED)
+                    worker.stop()
             except (psycopg.Error, OakleafError) as error:
                 worker.report_error(error)
                 worker.stopping.wait(POLL_SECONDS)
+
+    def _claim_in_turn(
+        self, handle: ConnectionHandle, queue: str, slot: str, lease: int, count: int
+    ) -> list[ClaimedTask]:
+        """Poll for a task in turn with the other slots, and keep the turn while there is none or the claim fails: the queue is
+        polled a few times a second, however many slots are idle."""
+        worker, claimed = self._worker, list[ClaimedTask]()
+        with worker.claim_lock:
+            try:
+                if not worker.stopping.is_set():
+                    claimed = claim_next(handle, queue, slot, lease, count)
+            finally:
+                if not claimed:
+                    worker.stopping.wait(POLL_SECONDS)
+        return claimed
+
+    def _claim_only_run(
+        self, handle: ConnectionHandle, queue: str, slot: str, lease: int, count: int
+    ) -> list[ClaimedTask]:
+        """Claim the run that another process has claimed for this one."""
+        query = SELECT_ONLY_RUN.format(**queue_tables(queue))
+        return handle.execute(query, (self._worker.only_run,), row_factory=dict_row)
 
     def _run_task(
         self,
