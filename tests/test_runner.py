@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -136,4 +139,47 @@ class TestLease:
                 turn.result("c1", "drawn")
         assert (session.row.status, session.row.holder) == ("failed", None)
         assert [call.usage.input_tokens for call in session.model_calls()] == [3]
+        assert session.verify() == []
+
+    def test_a_send_takes_and_gives_it_back_in_its_own_commits(
+        self, any_store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        session = any_store.start()
+        for name in ("lease", "release"):
+            monkeypatch.setattr(any_store.backend, name, None)
+        holders = []
+
+        @oakleaf.tool(effect="read")
+        def look() -> str:
+            """Look who holds the session."""
+            row = any_store.session(session.session_id).row
+            holders.append((row.status, row.holder, row.fence))
+            return "seen"
+
+        model = ScriptedModel([assistant(ToolCall("c1", "look")), "a"])
+        session.send_sync("q", model=model, tools=[look])
+        ((status, holder, fence),) = holders
+        assert (status, fence) == ("running", 1)
+        assert holder is not None
+        assert (session.row.status, session.row.holder, session.row.fence) == ("idle", None, 1)
+
+    def test_queued_inputs_run_once_however_many_runs_take_them(self, any_store: Store) -> None:
+        session = any_store.start()
+        for n in range(6):
+            session.enqueue(f"input {n}")
+        runs = [any_store.session(session.session_id) for _ in range(3)]
+        start = Barrier(len(runs))
+
+        def run(handle: Session) -> None:
+            start.wait()
+            with suppress(SessionRunning):
+                handle.resume_sync(model=ScriptedModel(["a"] * 6))
+
+        with ThreadPoolExecutor(len(runs)) as threads:
+            list(threads.map(run, runs))
+        session.refresh()
+        session.resume_sync(model=ScriptedModel(["a"] * 6))
+        inputs = [message.text for message in messages(session) if message.role == "user"]
+        assert inputs == [f"input {n}" for n in range(6)]
+        assert session.row.holder is None
         assert session.verify() == []

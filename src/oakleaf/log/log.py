@@ -32,7 +32,6 @@ from oakleaf.core.facts import (
     StoredFact,
     TurnEnded,
     TurnLeft,
-    TurnRefused,
     TurnResumed,
     TurnStarted,
     kind_of,
@@ -787,12 +786,6 @@ class Log:
         if there is not None and set(there) <= set(tools):
             return []
         return [Settings(tools=tuple(name for name in tools if there is None or name in there))]
-
-    def withdraw(self, turn: int, refused: TurnRefused, fence: int) -> int:
-        """As the runner of an unanswered turn, move back before its input; return the number of the fact that says why."""
-        row = {"status": "idle", "error": None}
-        request = Request(move_to=self.leaf_at(turn - 1), facts=(refused,), row=row, fence=fence)
-        return self.commit(request).fact_number
 
     def checkout(self, leaf: Leaf) -> Leaf:
         """Move to a position in this session's tree, or to the nearest legal one before it."""

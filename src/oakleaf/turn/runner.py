@@ -147,6 +147,7 @@ class Runner:
         about: TurnStarted,
         row: Mapping[str, Any],
         *,
+        starts: Sequence[int] = (),
         key: str | None = None,
         inbox_number: int | None = None,
     ) -> Committed:
@@ -161,6 +162,7 @@ class Runner:
             announces=True,
             key=key,
             about=about,
+            starts=starts,
             row={**self._running(), **row},
             inbox_number=inbox_number,
         )
