@@ -20,8 +20,8 @@ from oakleaf.core.usage import MAX_COUNT
 
 Number = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 Decision = Literal["approved", "denied"]
-EndStatus = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
-"""The status of a session, as its end records it."""
+Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
+"""Waiting: the turn is open and needs a person, to decide on a call or, after that, to resume it."""
 TurnStatus = Literal["completed", "failed", "cancelled", "interrupted"]
 LeftStatus = Literal["failed", "cancelled", "interrupted", "waiting"]
 
@@ -296,7 +296,7 @@ class ImportAccepted(Fact, frozen=True):
 class SessionEnded(Fact, frozen=True):
     """The session was marked as ended."""
 
-    status: EndStatus
+    status: Status
     error: str | None = None
     missed_call: bool = False
     """Whether a replay came to a call that was not recorded."""

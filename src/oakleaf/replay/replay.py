@@ -27,7 +27,7 @@ from oakleaf.agent.tools.tool import Tool
 from oakleaf.agent.writer import run_uncancelled
 from oakleaf.core.context import fold_settings, merge_options
 from oakleaf.core.entries import Effects, Entry, Note, Settings, check_effects
-from oakleaf.core.facts import EndStatus, SessionEnded
+from oakleaf.core.facts import SessionEnded, Status
 from oakleaf.core.tool_definitions import ToolSpec, read_tools
 from oakleaf.core.usage import Totals, total
 from oakleaf.errors import InvalidReplay, NotFound, plural
@@ -330,7 +330,7 @@ class Replay:
     def _record_end(self, log: Log) -> None:
         """Mark the replay as completed or interrupted."""
         is_miss = self.stop_reason is not None and self.error_code is None
-        status: EndStatus = "completed" if self.stop_reason is None else "interrupted"
+        status: Status = "completed" if self.stop_reason is None else "interrupted"
         row = {"status": status, "error": self.stop_reason, "completed_at": log.runtime.now()}
         log.record(SessionEnded(status, self.stop_reason, missed_call=is_miss), row=row)
 

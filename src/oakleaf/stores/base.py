@@ -49,7 +49,7 @@ from oakleaf.core.call_hash import call_hashes
 from oakleaf.core.codec import decode_message
 from oakleaf.core.drafts import Blob
 from oakleaf.core.entries import Entry
-from oakleaf.core.facts import Fact, StoredFact, kind_of
+from oakleaf.core.facts import Fact, Status, StoredFact, kind_of
 from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
@@ -92,7 +92,6 @@ from oakleaf.stores.values import (
     SessionPage,
     SessionQuery,
     SessionRow,
-    Status,
     StoredEntry,
     UnreferencedBlobs,
     check_limit,

@@ -21,6 +21,7 @@ from oakleaf.core.facts import (
     Fact,
     Labelled,
     Started,
+    Status,
     StoredFact,
     encode_fact,
     kind_of,
@@ -29,8 +30,6 @@ from oakleaf.core.tree import Leaf, Range
 from oakleaf.core.usage import Call, Totals
 from oakleaf.errors import Fenced, IdTaken, InvalidArgument, SessionRunning, SessionTrashed, StaleLeaf
 
-Status = Literal["idle", "running", "waiting", "completed", "failed", "cancelled", "interrupted"]
-"""Waiting: the turn is open and needs a person, to decide on a call or, after that, to resume it."""
 Relation = Literal["fork", "task", "replay", "import"]
 STATUSES: tuple[str, ...] = get_args(Status)
 
