@@ -26,6 +26,7 @@ from oakleaf import (
 from oakleaf.core.drafts import Blob
 from oakleaf.core.media import digest
 from oakleaf.errors import SessionRunning, TurnLimit
+from oakleaf.models.prices import Rates
 
 PNG = b"\x89PNG of a chart"
 CALL = ToolCall("c1", "draw")
@@ -182,4 +183,16 @@ class TestLease:
         inputs = [message.text for message in messages(session) if message.role == "user"]
         assert inputs == [f"input {n}" for n in range(6)]
         assert session.row.holder is None
+        assert session.verify() == []
+
+    def test_an_input_runs_though_the_one_before_it_was_refused(self, any_store: Store) -> None:
+        session = any_store.start()
+        session.enqueue("a dear input " * 10_000)
+        model = ScriptedModel(["a"])
+        model.rates = Rates(1.0, 1.0)
+        limits = Limits(max_cost_microcents=100_000)
+        assert session.send_sync("q", model=model, limits=limits).text == "a"
+        kinds = [fact.kind for fact in session.journal()]
+        assert kinds.count("turn_refused") == kinds.count("turn_started") == 1
+        assert (any_store.backend.inbox(session.session_id), session.row.holder) == ([], None)
         assert session.verify() == []

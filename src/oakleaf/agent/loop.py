@@ -239,7 +239,7 @@ class Loop:
         if self.log.cursor.turn:
             raise InputsQueued(self.log.session_id)
         self.runner.is_one_shot = is_one_shot
-        row = await self._row()
+        row = await self._row() if self.runner.is_holding else await self.writer.look()
         limit = await self._check_turn(row.turns, content)
         if limit is not None:
             await self._refuse(limit)
