@@ -20,9 +20,9 @@ _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 
 
 def store_scheme(url: str) -> str | None:
-    """Return the scheme of an address that a plugin opens; None for a path and `memory:`, which are built in.
+    """Return the scheme of an address for a plugin; None for a path and `memory:`, which are built in.
 
-    Also of one whose plugin this project has and is not installed: then opening it names what to install.
+    Also for a plugin of this project that is not installed: opening the store then names the package to install.
     """
     found = None if _is_plain_path(url) else _SCHEME.match(url)
     if found is None or not (found[0] in plugins.names(plugins.STORES) or extra_of(plugins.STORES, found[0])):
@@ -31,9 +31,9 @@ def store_scheme(url: str) -> str | None:
 
 
 def check_store_url(url: str) -> None:
-    """Refuse what may be a mistyped server address: it would become a file's name, or be shown, with the password in it.
+    """Refuse a likely mistyped server address: a file's name or a message would show the password in it.
 
-    Nothing of such an address is repeated but its first word, where no password can be.
+    The message repeats only the first word of the address, where no password can be.
     """
     if store_scheme(url) is not None:
         _check_login(url)
@@ -48,7 +48,7 @@ def check_store_url(url: str) -> None:
 
 
 def display_url(url: str) -> str:
-    """Return the address of a store without secrets, for messages: as its plugin shows it, if that has a say."""
+    """Return the address of a store without secrets, for messages: as shown by the plugin, if the plugin has a say."""
     scheme = store_scheme(url)
     if scheme is None:
         return url
@@ -60,7 +60,7 @@ def display_url(url: str) -> str:
 
 
 def _without_secrets(url: str) -> str:
-    """Return it without the password of its login and without what its query says of keys."""
+    """Return the address without the password of the login and without the secrets of the query."""
     scheme, _, rest = url.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     login, at, host = authority.rpartition("@")
@@ -77,7 +77,7 @@ def _is_plain_path(url: str) -> bool:
 
 
 def _may_be_address(url: str) -> bool:
-    """Return whether this has a scheme, a login with a password, or libpq's pairs of keys and values."""
+    """Return whether the text has a scheme, a login with a password, or libpq's pairs of keys and values."""
     login, at, _ = url.rpartition("@")
     return "://" in url or bool(at and ":" in login) or _PAIR.search(url) is not None
 
@@ -88,7 +88,7 @@ def _first_word(url: str) -> str:
 
 
 def _check_login(url: str) -> None:
-    """Refuse a login that would be read as something else, so that a part of the password would be shown."""
+    """Refuse a login that parses as something else: a message would show a part of the password."""
     scheme, _, rest = url.partition("://")
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     after = rest[len(authority) :]
@@ -107,7 +107,7 @@ def _check_login(url: str) -> None:
 
 
 def _is_host(authority: str) -> bool:
-    """Return whether it is hosts with or without ports, `HOST:PORT,HOST`, and no beginning of a login."""
+    """Return whether the text is hosts with or without ports, `HOST:PORT,HOST`, and no beginning of a login."""
     return all(
         port == "" or port.isdecimal()
         for host in authority.split(",")

@@ -1,7 +1,7 @@
-"""The contract of every store, and the values that cross it.
+"""The contract of every store.
 
-A store has fifteen methods that its author writes. The others are derived from those by plain code, which a database overrides
-where a statement is faster, or they are capabilities, which a store may lack. `stores.plain` is the whole contract over maps.
+The author of a store writes fifteen methods. Plain code derives further methods; a database overrides a derived method
+where a statement is faster. The rest are capabilities, which a store may lack. `stores.plain` is the whole contract over maps.
 
 The laws in prose; `oakleaf.testing.stores` is the same list as tests.
 
@@ -145,7 +145,7 @@ __all__ = [
 
 
 class StoreBackend(ABC):
-    """A store opened for one space and, if given, one owner."""
+    """A store opened for a space and, if given, an owner."""
 
     space: str
     owner: str | None
@@ -157,31 +157,31 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
-        """Return the session, and whether it was created now. Idempotent by id; `IdTaken` if the id has another history."""
+        """Return the session, and whether the session is new. Idempotent by id; `IdTaken` if the id has another history."""
 
     @abstractmethod
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
-        """Return the newest session of the conversation that is no fork, task or replay; else create `new`, atomically.
+        """Return the newest session of the conversation, except forks, tasks and replays; else create `new`, atomically.
 
-        If `new` has an owner, the newest of that owner.
+        If `new` has an owner, the newest session of the owner.
         """
 
     @abstractmethod
     def commit(self, change: Change) -> CommitResult:
-        """Write a change, all of it or nothing. `Change.check` says whether it may be written."""
+        """Write a change, all or nothing. `Change.check` says whether it may be written."""
 
     @abstractmethod
     def lease(
         self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
     ) -> int:
-        """Take the right to run the session; return the fence, which is raised for each new holder.
+        """Take the right to run the session; return the fence, raised for each new holder.
 
         `SessionRunning` if another holder has it, unless its lease has expired or its fence is `take_from`.
         """
 
     @abstractmethod
     def renew(self, session_id: str, fence: int, until: int) -> bool:
-        """Extend the lease of that fence, expired or not; return False if it was released or another has it."""
+        """Extend the lease of the fence, expired or not; return False for a lease released or taken over."""
 
     @abstractmethod
     def release(self, session_id: str, fence: int) -> None: ...
@@ -193,7 +193,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def session_with_detail(self, session_id: str) -> tuple[SessionRow, SessionDetail]:
-        """Return the row and its detail of one moment; `NotFound` if the session is absent or another tenant's."""
+        """Return the row and the detail of the same moment; `NotFound` if the session is absent or another tenant's."""
 
     @abstractmethod
     def sessions(self, query: SessionQuery) -> SessionPage:
@@ -201,13 +201,13 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def branches(self, session_id: str) -> list[Branch]:
-        """Return its own branches and their ancestors, oldest first."""
+        """Return the session's own branches and the ancestors, oldest first."""
 
     @abstractmethod
     def entries(self, session_id: str, part: Range | None = None) -> list[StoredEntry]:
-        """Return every entry of the branches it owns, reachable or not, by (branch, seq).
+        """Return every entry of the session's own branches, reachable or not, by (branch, seq).
 
-        With `part` those of a part of one branch, which it owns or inherits.
+        With `part`: the entries of a part of a branch, own or inherited.
         """
 
     @abstractmethod
@@ -219,15 +219,15 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def inherited_calls(self, session_id: str) -> list[Call]:
-        """Return the ledger rows of the sessions, also purged ones, that own the ancestors of its branches."""
+        """Return the ledger rows of the sessions, also purged ones, that own the ancestors of the branches."""
 
     @abstractmethod
     def blob(self, digest: str) -> Blob | None: ...
 
-    # -- capabilities: what a store does that lacks them ---------------------------------------------
+    # -- capabilities, with the answer of a store that lacks them ------------------------------------
 
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
-        """Queue an input for a session that is running; return its number."""
+        """Queue an input for a running session; return the input's number."""
         raise StoreLacks(self.url, "queue an input for a session that is running")
 
     def inbox(self, session_id: str, limit: int | None = None) -> list[QueuedInput]:
@@ -244,52 +244,51 @@ class StoreBackend(ABC):
         return None
 
     def trash(self, session_id: str, at: int) -> list[str]:
-        """Move its tasks and then itself to the trash; return their ids."""
+        """Move the session and its tasks to the trash, tasks first; return their ids."""
         raise StoreLacks(self.url, "delete sessions")
 
     def restore(self, session_id: str) -> list[str]:
         raise StoreLacks(self.url, "delete sessions, so none can be restored")
 
     def purge(self, session_id: str, *, with_forks: bool = False, scrub: bool = True) -> PurgeResult:
-        """Delete a trashed session; it cannot be read from then on.
+        """Delete a trashed session for good.
 
-        To remove the last byte a store may rewrite its file: of many sessions, scrub with the last one.
+        To remove the last byte a store may rewrite its file: of many sessions, scrub with the last purge only.
         """
         raise StoreLacks(self.url, "delete sessions")
 
     def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
-        """Count what `delete_unreferenced_blobs` would delete."""
+        """Count the blobs that `delete_unreferenced_blobs` would delete."""
         return UnreferencedBlobs(0, 0)
 
     def delete_unreferenced_blobs(self, before: int) -> int:
-        """Delete blobs of this space that no entry and no queued input refers to, put before that time; return how many."""
+        """Delete older blobs of the space that no entry and no queued input refers to; return the number."""
         return 0
 
     def lost_branches(self) -> list[int]:
-        """Return branches without a session that no session inherits: a purge leaves none, so a row was removed."""
+        """Return branches without an owner and without an heir: a purge leaves none, so a row was removed."""
         return []
 
     def import_sessions(self, exports: SessionExports, at: int) -> ImportResult:
-        """Write whole sessions, every byte, id, seq and time as it was: all of them, or nothing.
+        """Write whole sessions, every byte, id, seq and time unchanged: all sessions, or nothing.
 
-        One that is present with the same content is left alone; `IdConflict` if its id holds other content.
+        A session present with the same content is left alone; `IdConflict` if the id holds other content.
         """
         raise StoreLacks(self.url, "import sessions")
 
     def life_token(self) -> str | None:
-        """Return the name of a lock that this process holds until it ends, seen by all processes of the machine.
+        """Return the name of a lock held until the process ends, visible to all processes of the machine.
 
         None if the store has none: then only the expiry of its leases tells other containers that it has ended.
         """
         return None
 
     def has_ended(self, life_token: str) -> bool | None:
-        """Whether the process of the same machine that holds the lock has ended; None if that cannot be known."""
+        """Whether the lock's process, on the same machine, has ended; None if unknown."""
         return None
 
     def tasks(self, queue: str) -> TaskQueue:
-        """Return a queue whose tasks workers run. A commit that records a decision or a request to cancel wakes the task
-        that waits for one."""
+        """Return a queue whose tasks workers run. A commit of a decision or of a request to cancel wakes a waiting task."""
         raise PostgresRequired(self.url)
 
     def queues(self) -> list[QueueStatus]:
@@ -297,7 +296,7 @@ class StoreBackend(ABC):
         return []
 
     def findings(self) -> list[Finding]:
-        """Return what is right and wrong with the store itself, besides its sessions, for `oakleaf doctor`."""
+        """Return the findings about the store itself, besides the sessions, for `oakleaf doctor`."""
         return []
 
     def backup(
@@ -307,12 +306,12 @@ class StoreBackend(ABC):
     ) -> None:
         """Write a consistent copy of the whole store to a file, without blocking writers. Most stores are no files.
 
-        `progress` is called with how much is copied, and how much there is.
+        `progress` is called with the amount copied and the amount in all.
         """
         raise StoreLacks(self.url, "be copied to a file")
 
     def close(self) -> None:
-        """Free what the store holds open."""
+        """Free all resources of the store."""
         return
 
     # -- derived: one session ------------------------------------------------------------------------
@@ -324,7 +323,7 @@ class StoreBackend(ABC):
         return self.session_with_detail(session_id)[1]
 
     def find_session(self, session_id: str) -> SessionRow | None:
-        """Return the session's row; None if there is no such session."""
+        """Return the session's row; None for an absent session."""
         try:
             return self.session(session_id)
         except NotFound:
@@ -369,34 +368,34 @@ class StoreBackend(ABC):
         return (stored for part in ranges for stored in self.entries(session_id, part))
 
     def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
-        """Return the entries of the path that are neither messages nor notes: settings, compactions, branch summaries."""
+        """Return the settings, compactions and branch summaries of the path: all entries except messages and notes."""
         row = self.session(session_id)
         stored = self._stored(session_id, self._ranges(row, row.leaf if leaf is None else leaf))
         return [one.entry.to_entry(one.branch) for one in stored if one.entry.kind not in ("message", "note")]
 
     def find_change(self, session_id: str, key: str) -> CommitResult | None:
-        """Return what was recorded under a caller's key, as a repeat; None if the key is not known."""
+        """Return the recorded result of a caller's key, as a repeat; None for an unknown key."""
         row, facts = self.session(session_id), reversed(self.journal(session_id))
         found = (fact for fact in facts if fact.key == key and is_callers_key(key))
         return next((repeat_of(fact, row.leaf) for fact in found), None)
 
     def facts_of(self, session_id: str, type_: type[Fact]) -> list[StoredFact]:
-        """Return the facts of one type, oldest first. Labels are found without reading the journal."""
+        """Return all facts of a type, oldest first. Labels are found without reading the journal."""
         return [stored for stored in self.journal(session_id) if stored.kind == kind_of(type_)]
 
     def calls_between(self, session_id: str, branch: int, first: int, last: int) -> list[Call]:
-        """Return the calls at entries `first` to `last` of a branch, own or inherited, as they were recorded."""
+        """Return the recorded calls at entries `first` to `last` of a branch, own or inherited."""
         recorded = (*self.inherited_calls(session_id), *self.calls(session_id))
         return [call for call in recorded if call.branch == branch and first <= call.seq <= last]
 
     def latest_answer_call(self, session_id: str, branch: int, last: int) -> Call | None:
-        """Return the call behind the newest answer of a branch up to entry `last`, own or inherited; None without one."""
+        """Return the call behind the newest answer of a branch up to entry `last`, own or inherited; else None."""
         calls = self.calls_between(session_id, branch, 0, last)
         answers = [call for call in calls if call.answer_seq is not None and call.purpose == "answer"]
         return max(answers, key=lambda call: call.seq, default=None)
 
     def tool_calls(self, session_id: str) -> set[tuple[Leaf, int]]:
-        """Return what is known of the tool calls on its own branches: answers, with the hash of each call."""
+        """Return the place of each answer with tool calls on own branches, with the hash of each call."""
         return {
             (Leaf(stored.branch, stored.entry.seq), call_hash)
             for stored in self.entries(session_id)
@@ -404,9 +403,9 @@ class StoreBackend(ABC):
         }
 
     def find_tool_calls(self, session_id: str, call_hash: int) -> list[CallPlace]:
-        """Return the answers of a session and of the tasks below it, on any branch, that hold a call of this hash.
+        """Return the answers with a call of the hash, of a session and of the tasks below, on any branch.
 
-        The newest branch first, and on each branch the newest answer. A database has an index of them.
+        The newest branch first, and on each branch the newest answer. A database has an index of the answers.
         """
         family = [session_id]
         for parent in family:  # grows meanwhile; a forged ring of parents ends
@@ -423,7 +422,7 @@ class StoreBackend(ABC):
         return sorted(places, key=lambda place: place.leaf, reverse=True)
 
     def storage_size(self, session_id: str) -> StorageSize:
-        """Return how much its own branches hold."""
+        """Return the size of the session's own branches."""
         stored = self.entries(session_id)
         own = [branch for branch in self.branches(session_id) if branch.session_id == session_id]
         blobs = {digest: self.blob(digest) for item in stored for digest in item.entry.media}
@@ -444,12 +443,12 @@ class StoreBackend(ABC):
             before = page.next
 
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
-        """Return the head of each session that exists, for someone who watches many of them; in one read."""
+        """Return the head of each existing session in one read, for a watcher of many sessions."""
         rows = filter(None, map(self.find_session, session_ids))
         return {row.session_id: SessionHead(row.facts, row.status, row.trashed_at) for row in rows}
 
     def first_inputs(self, session_ids: Sequence[str]) -> dict[str, Message]:
-        """Return the first input on the path of each session, without internal ones; a session without one is absent."""
+        """Return the first input on the path of each session, without internal ones; omit a session without inputs."""
         inputs: dict[str, Message] = {}
         for row in filter(None, map(self.find_session, session_ids)):
             with suppress(StoreDamaged):
@@ -461,11 +460,11 @@ class StoreBackend(ABC):
         return inputs
 
     def index(self, progress: IndexProgress | None = None) -> int:
-        """Index what is new; return how many entries that was. Does not block writers."""
+        """Index new entries; return the number. Does not block writers."""
         return 0
 
     def search(self, search: Search) -> SearchPage:
-        """Return a page of matches among what is indexed. `NotFound` if it names a session that is absent."""
+        """Return a page of indexed matches. `NotFound` if it names a session that is absent."""
         rows = self._all_rows() if search.session_id is None else [self.session(search.session_id)]
         return scan_search(self, rows, search)
 
@@ -473,9 +472,9 @@ class StoreBackend(ABC):
         return (row for trashed in (False, True) for row in self.all_sessions(SessionQuery(trashed=trashed)))
 
     def count(self, query: SessionQuery, by: CountColumn, newest: int | None = None) -> dict[str, int]:
-        """Count matching sessions by the values of one column, "" for none; the page of the query is ignored.
+        """Count matching sessions by the values of a column, "" for none; the page of the query is ignored.
 
-        With `newest` only so many are counted, the last active ones: that reads no more in a large store.
+        With `newest` count only so many sessions, by the latest activity: no longer in a large store.
         """
         if newest is None:
             return count_by(self.all_sessions(query), by)
@@ -483,17 +482,17 @@ class StoreBackend(ABC):
         return count_by(self.sessions(replace(query, order="active", before=None, limit=newest)).sessions, by)
 
     def status_counts(self, most: int) -> dict[str, int]:
-        """Count the sessions that are not in the trash by status; a count of `most` means that many or more."""
+        """Count the sessions outside the trash by status; a count of `most` means at least `most`."""
         check_limit("most", most)
         counts = count_by(self.all_sessions(SessionQuery()), "status")
         return {status: min(count, most) for status, count in counts.items()}
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
-        """Return the usage of all sessions, trashed ones too, by day, agent, model and bucket, in that order."""
+        """Return the usage of all sessions, also in the trash, by day, agent, model and bucket, sorted."""
         return sum_daily(self._calls_since(since))
 
     def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
-        """Sum the calls of all sessions since a time, trashed ones too; quarters of hours are numbered since 1970."""
+        """Sum the calls of all sessions since a time, also in the trash; quarters of hours are numbered since 1970."""
         return sum_usage(self._calls_since(since), by)
 
     def _calls_since(self, since: int) -> Iterator[tuple[SessionRow, Call]]:
@@ -501,12 +500,12 @@ class StoreBackend(ABC):
         return ((row, call) for row in rows for call in self.calls(row.session_id) if call.at >= since)
 
     def queued_input_count(self) -> int:
-        """Return how many inputs are queued for sessions that are not running: nothing takes them without a run."""
+        """Return the number of queued inputs of sessions not running: only a run takes an input."""
         waiting = (row for row in self.all_sessions(SessionQuery()) if row.status != "running")
         return sum(len(self.inbox(row.session_id)) for row in waiting)
 
     def sessions_with_input(self, limit: int) -> dict[str, int]:
-        """Return how many inputs are queued for each such session, for those that wait longest."""
+        """Return the number of queued inputs by session not running, for the sessions with the longest wait."""
         waiting = (row for row in self.all_sessions(SessionQuery()) if row.status != "running")
         queued = [(row.session_id, inputs) for row in waiting if (inputs := self.inbox(row.session_id))]
         queued.sort(key=lambda item: (item[1][0].at, item[0]))
@@ -514,5 +513,5 @@ class StoreBackend(ABC):
 
     @contextmanager
     def export_sessions(self, *session_ids: str, children: bool = False) -> Iterator[SessionExports]:
-        """Open a snapshot of whole sessions, with `children` also their tasks; it streams while open."""
+        """Open a snapshot of whole sessions, with `children` also of the tasks; the sessions stream while open."""
         yield StoreExporter(self).export_all(session_ids, children=children)

@@ -1,7 +1,7 @@
 """Counts over many sessions or within one: the figures behind lists, usage reports and storage reports.
 
-Any store can compute them from its other methods, as below; a database counts in SQL instead, and the conformance
-suite compares both.
+Any store can compute the counts from the other methods, as below; a database counts in SQL instead, and the
+conformance suite compares both.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ USAGE_COLUMNS: dict[UsageColumn, str] = {
 
 
 class DailyUsage(Struct, frozen=True):
-    """The totals of the calls of one day, agent, model and bucket."""
+    """The totals of the calls of a day, an agent, a model and a bucket."""
 
     day: int
     """Days since 1970, UTC."""
@@ -60,7 +60,7 @@ class DailyUsage(Struct, frozen=True):
 
 
 class StorageSize(Struct, frozen=True):
-    """What a session's own branches hold."""
+    """The content of a session's own branches, in numbers."""
 
     entries: int = 0
     bytes: int = 0
@@ -76,7 +76,7 @@ def count_by(rows: Iterable[SessionRow], by: CountColumn) -> dict[str, int]:
 
 
 def check_count_column(by: str) -> None:
-    """Refuse another column: its name becomes part of a statement."""
+    """Refuse an unknown column: the name becomes part of a statement."""
     if by not in get_args(CountColumn):
         raise InvalidArgument("by", by, ", ".join(get_args(CountColumn)))
 

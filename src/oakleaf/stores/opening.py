@@ -19,14 +19,14 @@ from oakleaf.stores.address import store_scheme
 
 
 class StoreOptions(Struct, frozen=True):
-    """What `oakleaf.open` was given besides the address. A store that does not know an option refuses it."""
+    """The options of `oakleaf.open` besides the address. A store that does not know an option refuses it."""
 
     synchronous: Literal["full", "normal"] = "full"
     key: str | None = None
 
 
 class MigrationResult(Struct, frozen=True):
-    """What a migration did."""
+    """The outcome of a migration."""
 
     lines: Sequence[str]
     """For people."""
@@ -37,7 +37,7 @@ class MigrationResult(Struct, frozen=True):
 
 
 class Migration(Struct, frozen=True):
-    """What a migration would do. Nothing has happened yet."""
+    """A planned migration. Nothing has happened yet."""
 
     plan: Sequence[str]
     """What a person is asked about; empty if there is nothing to do."""
@@ -45,7 +45,7 @@ class Migration(Struct, frozen=True):
 
 
 def plan_migration(url: str, options: Mapping[str, str]) -> Migration | None:
-    """Return what would upgrade a store to this version's format; None for a store that has no format to upgrade."""
+    """Return the plan to upgrade a store to this version's format; None for a store without a format to upgrade."""
     scheme = store_scheme(url)
     if scheme is not None:
         plan = getattr(plugins.find(plugins.STORES, scheme), "plan_migration", None)
@@ -58,7 +58,7 @@ def plan_migration(url: str, options: Mapping[str, str]) -> Migration | None:
 
 
 def _checked(plan: object, scheme: str) -> Migration:
-    """Return the plan of a plugin; raise PluginBroken if it is none."""
+    """Return the plan of a plugin; raise PluginBroken for a value of another type."""
     if isinstance(plan, Migration):
         return plan
     provider = str(plugins.provider_of(plugins.STORES, scheme))

@@ -59,7 +59,7 @@ from oakleaf.stores.transfer import (
 
 
 class SessionRecord(Struct, frozen=True):
-    """A session, but for its journal, calls and entries."""
+    """A session, except the journal, calls and entries."""
 
     number: int
     """Counts the sessions of a store. No other session ever has it, also after a purge."""
@@ -68,16 +68,16 @@ class SessionRecord(Struct, frozen=True):
     active_at: int
     branches: tuple[int, ...] = ()
     calls: int = 0
-    """How many ledger rows it has."""
+    """The number of ledger rows."""
     inbox: tuple[QueuedInput, ...] = ()
     draft: tuple[Leaf, str] | None = None
 
 
 class BranchRecord(Struct, frozen=True):
     branch: Branch
-    """Its `tail` is that of its last entry."""
+    """`tail` is the seq of the last entry."""
     number: int
-    """The number of its session, or of the purged one."""
+    """The number of the session, also after its purge."""
 
 
 class BlobRecord(Struct, frozen=True):
@@ -105,7 +105,7 @@ class Tables(Struct):
 
     @classmethod
     def make(cls, table: Callable[[str, Any, Any], MutableMapping[Any, Any]]) -> Tables:
-        """Make the maps: `table` gets the name of each and the types of its keys and of its values.
+        """Make the maps: `table` gets the name of each map and the types of the keys and values.
 
         Keys are text, a number, or two of them; values can be encoded and decoded by msgspec.
         """
@@ -127,7 +127,7 @@ class PlainStore(StoreBackend):
 
     @abstractmethod
     def transaction(self, *, writes: bool) -> AbstractContextManager[None]:
-        """Let nobody else write meanwhile; keep all that was written in it, or nothing if it raises. It is never nested."""
+        """Exclude other writers meanwhile; keep all writes, or none after an error. Never nested."""
 
     @contextmanager
     def _transaction(self, *, writes: bool = True) -> Iterator[Tables]:
@@ -226,7 +226,7 @@ class PlainStore(StoreBackend):
         return None
 
     def _grow(self, record: SessionRecord, leaf: Leaf, change: Change) -> Leaf:
-        """Append to the branch of a leaf if the session owns it and stands at its tail; else to a new branch."""
+        """Append to the branch of a leaf if the session owns the branch and the leaf is the tail; else to a new branch."""
         branch = self.tables.branches[leaf.branch]
         if change.move_to is not None or branch.number != record.number or branch.branch.tail != leaf.seq:
             branch = self._insert_branch(record.row.session_id, record.number, leaf)
@@ -253,7 +253,7 @@ class PlainStore(StoreBackend):
         return leaf
 
     def _write_calls(self, record: SessionRecord, change: Change, branch: int) -> tuple[int, Totals]:
-        """Write the ledger rows of a change; return how many the session has, and their totals."""
+        """Write the ledger rows of a change; return the session's number of rows, and the totals."""
         calls, count, totals = self.tables.calls, record.calls, record.row.totals
         for call in change.calls:
             place = self._find_call(record, call.call_id) if change.replaces_call else None
@@ -282,7 +282,7 @@ class PlainStore(StoreBackend):
             raise InvalidPosition(str(to), 0, (present or to).seq)
 
     def _check_blobs(self, entries: Iterable[NewEntry], blobs: Iterable[Blob]) -> None:
-        """`MissingBlob` if an entry refers to a blob that is neither here nor among the new ones."""
+        """`MissingBlob` if an entry refers to a blob neither present nor new."""
         new = {blob.hash for blob in blobs}
         for digest in (digest for entry in entries for digest in entry.media):
             if digest not in new and (self.space, digest) not in self.tables.blobs:
@@ -388,7 +388,7 @@ class PlainStore(StoreBackend):
             return [record.branch for record in self._tree(self._record(session_id))]
 
     def _tree(self, record: SessionRecord) -> list[BranchRecord]:
-        """Return its own branches and their ancestors, oldest first."""
+        """Return the session's own branches and the ancestors, oldest first."""
         found: dict[int, BranchRecord] = {}
         for number in record.branches:
             at: int | None = number
@@ -427,7 +427,7 @@ class PlainStore(StoreBackend):
             return [call for number in others for call in _numbered(tables.calls, number)]
 
     def _owners(self, record: SessionRecord) -> list[int]:
-        """Return its number, and those of the sessions, purged ones too, that own what it inherits."""
+        """Return the session's number, and the numbers of the owners of inherited branches, also purged ones."""
         others = {branch.number for branch in self._tree(record)} - {record.number}
         return [record.number, *sorted(others)]
 
@@ -464,7 +464,7 @@ class PlainStore(StoreBackend):
             return self._purge([*self._descendants(session_id, goes_along), session_id])
 
     def _descendants(self, session_id: str, selects: Callable[[SessionRow], bool]) -> list[str]:
-        """Return its children and theirs, the deepest first."""
+        """Return the selected descendants of a session, the deepest first."""
         records = sorted(self.tables.sessions.values(), key=lambda record: record.number)
         rows = [record.row for record in records if selects(record.row)]
         names = [session_id]
@@ -503,7 +503,7 @@ class PlainStore(StoreBackend):
         return PurgeResult(tuple(names), deleted, remaining, self._delete_blobs(self._unreferenced(blobs)))
 
     def _unowned(self, branches: dict[int, BranchRecord], numbers: set[int]) -> dict[int, BranchRecord]:
-        """Return the branches of purged sessions: of these, and below them of those that were purged before."""
+        """Return the branches of the sessions purged now, and the ancestors of sessions purged before."""
         live = {record.number for record in self.tables.sessions.values()}
         found = {number: record for number, record in branches.items() if record.number in numbers}
         for record in list(found.values()):
@@ -514,7 +514,7 @@ class PlainStore(StoreBackend):
         return found
 
     def _forget(self, number: int, is_kept: Callable[[Leaf], bool]) -> None:
-        """Delete the calls and the journal of a purged session, but for what its forks inherit."""
+        """Delete the calls and the journal of a purged session, except the calls inherited by forks."""
         calls = list(_numbered(self.tables.calls, number))
         kept = [call for call in calls if is_kept(Leaf(call.branch, call.seq))]
         _renumber(self.tables.calls, number, len(calls), kept)
@@ -530,7 +530,7 @@ class PlainStore(StoreBackend):
             return self._delete_blobs(pair for pair in self._unreferenced() if pair[1].at < before)
 
     def _unreferenced(self, digests: set[str] | None = None) -> list[tuple[str, BlobRecord]]:
-        """Return the blobs of this space, or those of these digests, that no entry and no queued input uses."""
+        """Return the blobs of the space, or of `digests`, that no entry and no queued input uses."""
         used = {digest for entry in self.tables.entries.values() for digest in entry.media}
         used.update(digest for record in self.tables.sessions.values() for digest in _queued_blobs(record))
         return [
@@ -628,7 +628,7 @@ class PlainImporter(SessionImporter):
 
 
 def _numbered(table: MutableMapping[Number, V], number: int) -> Iterator[V]:
-    """Yield the facts or calls of a session, which are numbered 1, 2, 3 …"""
+    """Yield the facts or calls of a session, numbered 1, 2, 3 …"""
     at = 1
     while (value := table.get((number, at))) is not None:
         yield value
@@ -636,7 +636,7 @@ def _numbered(table: MutableMapping[Number, V], number: int) -> Iterator[V]:
 
 
 def _renumber(table: MutableMapping[Number, V], number: int, count: int, values: Sequence[V]) -> None:
-    """Put these in place of all facts or calls of a session."""
+    """Replace all facts or calls of a session."""
     for at in range(1, count + 1):
         del table[number, at]
     for at, value in enumerate(values, 1):
@@ -661,5 +661,5 @@ def _is_kept(place: Leaf, keep: Mapping[int, int], tree: Container[int], is_purg
 
 
 def _queued_blobs(record: SessionRecord) -> set[str]:
-    """Return the digests of the blobs that queued inputs use."""
+    """Return the digests of the blobs in queued inputs."""
     return {digest for queued in record.inbox for digest in blob_references("message", queued.body)}

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def scan_search(store: StoreBackend, rows: Iterable[SessionRow], search: Search) -> SearchPage:
-    """Return a page of matches among these sessions: all of the store, or the one that the search names."""
+    """Return a page of matches among the sessions: all of the store, or the session named by the search."""
     before = None if search.before is None else int(search.before)
     trees = [SessionTree(store, row) for row in rows]
     places = (
@@ -39,7 +39,7 @@ def _packed(leaf: Leaf) -> int:
 
 
 def _all_places(trees: Sequence[SessionTree]) -> Iterator[tuple[SessionTree, Leaf]]:
-    """Yield every title and entry once: as its owner's, or, of a purged session, as the oldest heir's."""
+    """Yield every title and entry once: under the owner or, for a purged session, under the oldest heir."""
     listed: set[Leaf] = set()
     for tree in sorted(trees, key=lambda tree: tree.first_branch):
         for leaf in tree.places():
@@ -55,7 +55,7 @@ def _selects(search: Search, row: SessionRow) -> bool:
 
 
 class SessionTree:
-    """A session with all that it owns and inherits."""
+    """A session with all own and inherited entries."""
 
     def __init__(self, store: StoreBackend, row: SessionRow) -> None:
         self.store, self.row = store, row
@@ -78,7 +78,7 @@ class SessionTree:
         return {Leaf(one.branch, one.entry.seq): one.entry for one in stored}
 
     def hits(self, leaf: Leaf, search: Search) -> Iterator[SearchHit]:
-        """Yield the match at a place, if there is one."""
+        """Yield the match at a place, if any."""
         row = self.row
         entry = None if leaf.seq == 0 else self.entries[leaf].to_entry(leaf.branch)
         at = row.started_at if entry is None else entry.at

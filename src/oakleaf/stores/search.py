@@ -18,7 +18,7 @@ IndexProgress = Callable[[int, int], None]
 
 
 class SearchHit(Struct, frozen=True, kw_only=True):
-    """An entry, or a title, that matches."""
+    """A matching entry or title."""
 
     session_id: str
     """The owner of the entry; what forks share is listed once."""
@@ -41,7 +41,7 @@ class SearchHit(Struct, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> str:
-        """What `oakleaf show` opens: the session, with the entry's seq on the current path, else with its branch."""
+        """The argument for `oakleaf show`: the session, with the entry's seq on the current path, else with the branch."""
         if not self.seq:
             return self.session_id
         return f"{self.session_id}@{self.seq if self.on_path else Leaf(self.branch, self.seq)}"
@@ -102,7 +102,7 @@ def _hit(
 
 
 def ranges_contain(ranges: Sequence[Range], leaf: Leaf) -> bool:
-    """Whether a position is within these ranges; a title is on every path."""
+    """Whether a position is within the ranges; a title is on every path."""
     return leaf.seq == 0 or any(
         part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in ranges
     )

@@ -27,7 +27,7 @@ TASK_HOLDER = "task:"
 
 
 class TaskState(Struct, frozen=True):
-    """How far a task is."""
+    """The progress of a task."""
 
     state: str
     """pending, running, sleeping, completed, failed or cancelled."""
@@ -42,21 +42,21 @@ class TaskState(Struct, frozen=True):
 
 
 class TaskQueue(Protocol):
-    """A queue for work that is no turn of a session. `task_queue` returns one."""
+    """A queue for work outside the turns of a session. `task_queue` returns one."""
 
     queue: str
 
     def spawn(
         self, name: str, tasks: Mapping[str, Mapping[str, Any]], *, attempts: int, retry: Mapping[str, Any]
     ) -> None:
-        """Spawn tasks, given their parameters by key. One whose key is known is not spawned again."""
+        """Spawn tasks from parameters by key. A known key is not spawned again."""
 
     def states(self, keys: Iterable[str]) -> dict[str, TaskState]:
-        """Return how far the tasks of these keys are; those that do not exist are left out."""
+        """Return the progress of tasks by key; an absent task is left out."""
 
 
 class EnqueuedTask(Struct, frozen=True):
-    """A durable input and the task that will answer it."""
+    """A durable input and the task for the answer."""
 
     session_id: str
     queue: str
@@ -66,7 +66,7 @@ class EnqueuedTask(Struct, frozen=True):
 
 
 class QueueStatus(Struct, frozen=True):
-    """How a queue is: its tasks, its workers, and what is wrong."""
+    """The state of a queue: tasks, workers, and problems."""
 
     queue: str
     waiting: int
@@ -96,7 +96,7 @@ def queue_statuses(store: Store) -> list[QueueStatus]:
 
 
 class TaskAgent(Protocol):
-    """An agent of a worker, with its models and tools resolved."""
+    """An agent of a worker, with models and tools resolved."""
 
     @property
     def models(self) -> list[Model]: ...
@@ -105,7 +105,7 @@ class TaskAgent(Protocol):
 
 
 class TaskWorker(Protocol):
-    """The worker that runs a task. The same object for every task of one worker."""
+    """The worker of a task. The same object for every task of one worker."""
 
     name: str
     agents: Mapping[str, TaskAgent]
@@ -114,11 +114,11 @@ class TaskWorker(Protocol):
         """Return whether the worker stops: then a task returns itself with `put_back` at the next good moment."""
 
     def store(self, space: str) -> Store:
-        """Return the store of a space; what is written there needs no claim."""
+        """Return the store of a space; a write there needs no claim."""
 
 
 class Task(Protocol):
-    """One task that a worker has claimed."""
+    """A task claimed by a worker."""
 
     queue: str
     task_id: str
@@ -133,13 +133,13 @@ class Task(Protocol):
     worker: TaskWorker
 
     def store(self, space: str) -> Store:
-        """Return the store of a space for this task: each write requires the claim, else it raises ClaimLost."""
+        """Return the store of a space for the task: each write requires the claim, else raises ClaimLost."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the worker's event loop. It is cancelled when the claim is lost, which raises ClaimLost."""
 
     def put_back(self, seconds: float = 0) -> NoReturn:
-        """Return the task to its queue: after so many seconds any worker may take it. Does not use up an attempt."""
+        """Return the task to the queue: after so many seconds any worker may take the task. Does not use up an attempt."""
 
 
 TaskHandler = Callable[[Task, dict[str, Any]], dict[str, Any]]

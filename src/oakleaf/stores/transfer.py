@@ -44,10 +44,10 @@ PAGE_ROWS = 500
 
 
 class SessionExport(Struct, frozen=True, kw_only=True):
-    """One session. The iterables stream: read each once, in the order of the fields."""
+    """A session as an export. The iterables stream: read each once, in the order of the fields."""
 
     row: SessionRow
-    """Its leaf uses the branch numbers of this export; its space is not part of the export."""
+    """The leaf uses the branch numbers of the export; the space is not part of the export."""
     detail: SessionDetail
     branches: tuple[Branch, ...]
     """First the inherited ones (`session_id` is None, `tail` is the last seq it inherits), then its own."""
@@ -71,11 +71,11 @@ class BlobStream(Struct, frozen=True):
 
 
 class SessionExports(Struct, frozen=True):
-    """Sessions of one snapshot, and the blobs they refer to. Read the sessions first."""
+    """Sessions of a snapshot, and their blobs. Read the sessions first."""
 
     sessions: Iterable[SessionExport]
     blobs: Callable[[Mapping[str, str]], Iterable[BlobStream]]
-    """Return those of the named blobs (digest → mime) that are present, by digest."""
+    """Return the present blobs among the named ones (digest → mime), by digest."""
 
 
 class ImportResult(Struct, frozen=True):
@@ -95,7 +95,7 @@ class ImportResult(Struct, frozen=True):
 def renumber_branches(
     branches: Sequence[Branch], session_id: str, url: str
 ) -> tuple[tuple[Branch, ...], dict[int, int]]:
-    """Return a session's branches in an export's numbers, and those numbers by the store's own."""
+    """Return a session's branches in an export's numbers, and a map from the store's numbers to the export's."""
     by_number = {branch.branch: branch for branch in branches}
     own = [branch for branch in branches if branch.session_id == session_id]
     last_seqs = reachable_seqs(by_number, [Leaf(branch.branch, branch.tail) for branch in own])
@@ -117,7 +117,7 @@ def renumber_branches(
 
 
 def portable_row(row: SessionRow, numbers: Mapping[int, int]) -> SessionRow:
-    """Return the row as an export holds it: without a lease, and not running."""
+    """Return the row for an export: without a lease, and not running."""
     return replace(
         row,
         leaf=Leaf(numbers.get(row.leaf.branch, 0), row.leaf.seq),
@@ -143,7 +143,7 @@ def renumber_fact(fact: StoredFact, numbers: Mapping[int, int]) -> StoredFact:
 def select_inherited_calls(
     calls: Iterable[Call], branches: Iterable[Branch], numbers: Mapping[int, int]
 ) -> list[Call]:
-    """Return those of other sessions' calls that belong to inherited entries, in an order that needs no store."""
+    """Return the calls of inherited entries among other sessions' calls, in an order independent of the store."""
     last_seqs = {branch.branch: branch.tail for branch in branches if branch.session_id is None}
     inherited = []
     for call in calls:
@@ -158,7 +158,7 @@ def _renumber_calls(calls: Iterable[Call], numbers: Mapping[int, int]) -> Iterat
 
 
 def hash_inherited(entries: Iterable[StoredEntry], calls: Sequence[Call]) -> bytes:
-    """Return the hash behind `SessionExport.inherited_hash`; the entries are those of inherited branches."""
+    """Return the hash behind `SessionExport.inherited_hash`; `entries` are the entries of inherited branches."""
     digest = sha256()
     for stored in entries:
         digest.update(msgspec.msgpack.encode(_comparable(stored)))
@@ -167,7 +167,7 @@ def hash_inherited(entries: Iterable[StoredEntry], calls: Sequence[Call]) -> byt
 
 
 def _comparable(stored: StoredEntry) -> StoredEntry:
-    """Leave out of an entry what is not compared: evidence, and the blobs, which follow from the body."""
+    """Leave out of an entry the parts not compared: evidence, and the blobs, which follow from the body."""
     return StoredEntry(stored.branch, replace(stored.entry, evidence=None, media=()))
 
 
@@ -197,7 +197,7 @@ def is_same_session(present: SessionExport, incoming: SessionExport) -> bool:
 
 
 def _line(branches: Mapping[int, Branch], top: Branch) -> list[Branch]:
-    """Return a branch after its ancestors."""
+    """Return the ancestors of a branch, root first, then the branch."""
     line = [top]
     while line[-1].parent is not None and line[-1].parent < line[-1].branch:
         line.append(branches[line[-1].parent])
@@ -205,7 +205,7 @@ def _line(branches: Mapping[int, Branch], top: Branch) -> list[Branch]:
 
 
 def sessions_with_tasks(roots: Sequence[str], tasks: Callable[[str], Iterable[tuple[int, str]]]) -> list[str]:
-    """Return sessions and their tasks, parents first; siblings by (start, id), so that no store's order matters."""
+    """Return sessions and their tasks, parents first; siblings by (start, id), independent of the store's order."""
     session_ids: dict[str, None] = {}
     waiting = list(reversed(roots))
     while waiting:
@@ -220,7 +220,7 @@ def sessions_with_tasks(roots: Sequence[str], tasks: Callable[[str], Iterable[tu
 
 
 def blob_references(kind: str, body: bytes) -> dict[str, str]:
-    """Return the blobs an entry refers to, each with the mime type it states: a function of its bytes."""
+    """Return the blobs referred to by an entry, each with the stated mime type: a pure function of the bytes."""
     mimes: dict[str, str] = {}
     if kind == "settings":
         settings = decode(kind, body)
@@ -242,12 +242,12 @@ def blob_references(kind: str, body: bytes) -> dict[str, str]:
 
 
 class BlobReferences:
-    """Collects, while entries stream by, which blobs they refer to and where."""
+    """Collects the blobs, and the places of their use, while entries stream by."""
 
     def __init__(self) -> None:
         self.mimes: dict[str, str] = {}
         self.definitions: set[str] = set()
-        """Those that hold definitions of tools: a bundle has them even if no media are asked for."""
+        """The blobs with definitions of tools: a bundle holds the definitions even without media."""
         self.places: list[tuple[int, int, str]] = []
         """(branch of the store, seq, digest), to be linked once the blobs are present."""
 
@@ -275,21 +275,21 @@ class BlobReferences:
 
 
 class SessionExporter(ABC):
-    """Reads whole sessions of a store. A `key` names a session within its store; what it is, each exporter decides."""
+    """Reads whole sessions of a store. A `key` names a session within its store; each exporter has its own type of key."""
 
     def __init__(self, space: str, owner: str | None, url: str) -> None:
         self.space, self.owner, self.url = space, owner, url
 
     @abstractmethod
     def find(self, session_id: str) -> tuple[Any, SessionRow]:
-        """Return the session's key and row; `NotFound` if it is absent or another tenant's."""
+        """Return the session's key and row; `NotFound` if the session is absent or another tenant's."""
 
     @abstractmethod
     def detail(self, key: Any) -> SessionDetail: ...
 
     @abstractmethod
     def branch_tree(self, session_id: str, key: Any) -> list[Branch]:
-        """Return its own branches and their ancestors."""
+        """Return the session's own branches and the ancestors."""
 
     @abstractmethod
     def tasks(self, session_id: str) -> Iterable[tuple[int, str]]:
@@ -306,7 +306,7 @@ class SessionExporter(ABC):
 
     @abstractmethod
     def blob(self, digest: str) -> tuple[int, Iterable[bytes]] | None:
-        """Return the size of a blob and its bytes in pieces."""
+        """Return the size of a blob and the bytes in pieces."""
 
     @abstractmethod
     def _entries(self, branches: Iterable[Branch], numbers: Mapping[int, int]) -> Iterator[StoredEntry]:
@@ -314,7 +314,7 @@ class SessionExporter(ABC):
 
     @abstractmethod
     def _inherited_calls(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> tuple[Call, ...]:
-        """Return the calls that made the entries of inherited branches."""
+        """Return the calls behind the entries of inherited branches."""
 
     def export_all(self, session_ids: Sequence[str], *, children: bool) -> SessionExports:
         for session_id in session_ids:
@@ -342,7 +342,7 @@ class SessionExporter(ABC):
         return export, numbers
 
     def hash_branches(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> bytes:
-        """Return the hash of what these branches hold, in an export's numbers."""
+        """Return the hash of the content of branches, in an export's numbers."""
         return hash_inherited(self._entries(branches, numbers), self._inherited_calls(branches, numbers))
 
     def blobs(self, mimes: Mapping[str, str]) -> Iterator[BlobStream]:
@@ -368,7 +368,7 @@ class SessionExporter(ABC):
 
 
 class SessionSnapshot(Struct, frozen=True):
-    """What may change of a session, at one moment."""
+    """The changeable part of a session, at a moment."""
 
     row: SessionRow
     detail: SessionDetail
@@ -378,16 +378,16 @@ class SessionSnapshot(Struct, frozen=True):
 
 
 class StoreExporter(SessionExporter):
-    """Reads whole sessions by the methods that every store has. A session's key is its snapshot.
+    """Reads whole sessions by the methods of any store. A session's key is its snapshot.
 
-    Nothing is locked meanwhile. Entries and facts never change, so those that the snapshot counts may be read later.
+    Nothing is locked meanwhile. Entries and facts never change, so a later read finds the snapshot's entries and facts.
     """
 
     def __init__(self, store: StoreBackend) -> None:
         super().__init__(store.space, store.owner, store.url)
         self.store = store
         self._heirs: dict[int, str] = {}
-        """By branch: the session read last that owns or inherits it."""
+        """By branch: the last owner or heir that was read."""
 
     def find(self, session_id: str) -> tuple[SessionSnapshot, SessionRow]:
         store = self.store
@@ -452,11 +452,11 @@ class StoreExporter(SessionExporter):
 
 
 class SessionImporter(ABC):
-    """Writes whole sessions within one transaction of a store, under the store's own numbers.
+    """Writes whole sessions in a single transaction of a store, under the store's own numbers.
 
-    A session that is present with the same content is left alone; one whose id holds other content is refused,
-    and everything that came with it. What a fork inherits is attached to its parent where the parent is present
-    and holds the same; else it is written as branches without an owner, as after a purge.
+    A session present with the same content is left alone. A session whose id holds other content is refused, with the
+    whole import. A fork is attached to a parent that is present with the inherited content; else the inherited
+    content is written as branches without an owner, as after a purge.
     """
 
     def __init__(self, exporter: SessionExporter) -> None:
@@ -468,11 +468,11 @@ class SessionImporter(ABC):
 
     @abstractmethod
     def has_session(self, session_id: str) -> bool:
-        """Whether any tenant's session has this id."""
+        """Whether any tenant has a session of the id."""
 
     @abstractmethod
     def insert_session(self, row: SessionRow, detail: SessionDetail) -> Any:
-        """Insert a session whose leaf is set later; return its key."""
+        """Insert a session, for `set_leaf` to complete; return the key."""
 
     @abstractmethod
     def reserve_key(self) -> Any:
@@ -486,7 +486,7 @@ class SessionImporter(ABC):
 
     @abstractmethod
     def insert_entries(self, entries: Iterator[tuple[int, NewEntry]], owner: str | None) -> None:
-        """Insert entries, each with its branch and without its blobs, which `link_blobs` adds."""
+        """Insert entries, each with its branch and without blobs; `link_blobs` adds the blobs."""
 
     @abstractmethod
     def insert_calls(self, key: Any, calls: Iterable[Call], owner: str | None) -> None: ...
@@ -530,7 +530,7 @@ class SessionImporter(ABC):
             self.added.append(session_id)
 
     def _refuse_different(self, incoming: SessionExport) -> None:
-        """`IdConflict` if its id holds another session here, or another tenant's, about which nothing may be revealed."""
+        """`IdConflict` if the id holds another session here, or another tenant's: nothing of a tenant may be revealed."""
         session_id = incoming.row.session_id
         try:
             present, numbers = self.exporter.export(session_id)
@@ -556,7 +556,7 @@ class SessionImporter(ABC):
         self.insert_inbox(key, self.references.inbox(export.inbox), owner)
 
     def _parent_branches(self, export: SessionExport) -> dict[int, int]:
-        """Return the branches of its parent, by the export's numbers, that hold what a fork inherits; empty if none do."""
+        """Return the parent's branches with the content of the inherited branches, by the export's numbers; else empty."""
         parent = export.row.parent_session
         inherited = [branch for branch in export.branches if branch.session_id is None]
         if parent is None or not inherited:
@@ -578,7 +578,7 @@ class SessionImporter(ABC):
         return {}
 
     def _write_inherited(self, export: SessionExport, numbers: dict[int, int]) -> None:
-        """Write what it inherits as if the owner had been purged."""
+        """Write the inherited branches as if the owner had been purged."""
         inherited = [branch for branch in export.branches if branch.session_id is None]
         if inherited:
             key, owner = self.reserve_key(), export.row.owner

@@ -35,7 +35,7 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 
 class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
-    """A session without its entries."""
+    """A session without the entries."""
 
     session_id: str
     space: str
@@ -76,7 +76,7 @@ class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class SessionHead(Struct, frozen=True):
-    """What differs whenever something happened to a session."""
+    """A part of the row that differs after any change of the session."""
 
     facts: int
     status: Status
@@ -99,7 +99,7 @@ MADE_KEY = "~"
 
 
 def is_callers_key(key: str) -> bool:
-    """Whether the key is unique in its session; a repeated one returns what was recorded."""
+    """Whether the key is unique in its session; a repeated key returns the recorded result."""
     return not key.startswith(MADE_KEY)
 
 
@@ -123,11 +123,11 @@ class WriteGuard(Protocol):
 
 
 class Effect(Struct, frozen=True):
-    """More that one kind of store writes in the transaction of a change; `StoreBackend.effects` names those it knows."""
+    """Further writes of a kind of store in the transaction of a change; `StoreBackend.effects` lists the known effects."""
 
 
 class Change(Struct, frozen=True, kw_only=True, gc=False):
-    """One atomic change of a live session."""
+    """An atomic change of a live session."""
 
     session_id: str
     key: str
@@ -161,7 +161,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def activity(self) -> int:
-        """When the session was active, as it says: now, or at a call with a later time."""
+        """The time of the session's activity: now, or a later time of a call."""
         latest = self.at
         for call in self.calls:
             latest = max(latest, call.at)
@@ -169,7 +169,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def inputs(self) -> int:
-        """How many turns it starts."""
+        """The number of turns started."""
         count = 0
         # A loop and no generator, which costs as much as what it counts: most have one entry.
         for entry in self.entries:
@@ -178,7 +178,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def inactive_before(self) -> int:
-        """It moves `active_at` of a session that was last active before this time; 0: it is no activity.
+        """The change moves `active_at` of a session last active before this time; 0: no activity.
 
         An input or a move of the leaf counts at once, a step or a model call once a minute: else every append would
         write the index that lists are sorted by. So no call is later than its session's activity by more than that.
@@ -189,7 +189,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def needs_free_session(self) -> bool:
-        """Whether a held lease refuses it: it has no fence, and moves the leaf otherwise than by notes."""
+        """Whether a held lease refuses the change: no fence, and the leaf moves otherwise than by notes."""
         if self.fence is not None:
             return False
         for entry in self.entries:
@@ -198,7 +198,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
         return self.move_to is not None
 
     def check(self, row: WriteGuard, find: Callable[[str], CommitResult | None]) -> CommitResult | None:
-        """Return None if the change may be written now, or what was recorded before under its key; raise if it may not.
+        """Return None if the change may be written now, or the result recorded earlier under the key; else raise.
 
         The one order of refusals, for every store, asked in the transaction that writes: a known key of a caller, the
         trash, the fence, a key that Oakleaf made and that moved the leaf, the lease, the leaf. `find` looks a key up in
@@ -221,7 +221,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
         return None
 
     def stored_facts(self, number: int, leaf: Leaf) -> list[StoredFact]:
-        """Return the facts that the change adds to the journal, from this number on; `leaf` is where the change leads."""
+        """Return the change's facts for the journal, from `number` on; `leaf` is the leaf after the change."""
         kind, body = encode_fact(self.fact)
         first = self.entries[0].seq if self.entries else None
         at_leaf = None if self.after is None else leaf
@@ -232,7 +232,7 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
         return facts
 
     def row_after(self, row: SessionRow, leaf: Leaf, totals: Totals) -> SessionRow:
-        """Return the session's row as it is after the change, at `leaf` and with these totals."""
+        """Return the session's row after the change, at `leaf` and with the totals."""
         tags = {name: tag for name, tag in {**row.tags, **self.tags}.items() if tag is not None}
         return replace(
             row,
@@ -263,7 +263,7 @@ class CommitResult(Struct, frozen=True, gc=False):
 
 
 def repeat_of(fact: StoredFact, leaf: Leaf) -> CommitResult:
-    """Return the outcome of a change that was committed before, by its own fact; `leaf` is where the session stands."""
+    """Return the outcome of a change committed before, from the change's fact; `leaf` is the session's present leaf."""
     return CommitResult(fact.leaf or leaf, fact.number, is_repeat=True)
 
 
@@ -282,14 +282,14 @@ class NewSession(Struct, frozen=True):
 
     @property
     def fact(self) -> Started:
-        """The first fact, with the origin: another session, or something else that Oakleaf does."""
+        """The first fact, with the origin: another session or an activity of Oakleaf."""
         row = self.row
         if row.parent_session:
             return Started(row.relation, row.parent_session, self.parent_facts, self.parent_nth)
         return Started(None if row.relation == "import" else row.relation)
 
     def check_same(self, row: SessionRow, seeds: list[bytes]) -> None:
-        """Raise IdTaken unless the session of its space that has its id, with these entry ids as seeds, is the same one."""
+        """Raise IdTaken unless the present session, with `seeds` as the entry ids of its seeds, is the same session."""
         expected = [seed.entry_id for seed in self.seeds]
         if row.owner != self.row.owner or seeds != expected or self.fork_point is not None:
             raise IdTaken(row.session_id)
@@ -305,7 +305,7 @@ class QueuedInput(Struct, frozen=True):
 
 
 class PathSnapshot(Struct, frozen=True):
-    """One consistent read of a session and a part of a path."""
+    """A consistent read of a session and a part of a path."""
 
     row: SessionRow
     ranges: tuple[Range, ...]
@@ -322,7 +322,7 @@ class StoredEntry(Struct, frozen=True, gc=False):
 
 
 class CallPlace(Struct, frozen=True, gc=False):
-    """An answer that calls tools, and the session that it belongs to."""
+    """An answer that calls tools, and the answer's session."""
 
     session_id: str
     leaf: Leaf
@@ -387,11 +387,11 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
 
     @property
     def position(self) -> tuple[int, ...] | None:
-        """Where the page begins: after this number or, by activity, after this time and number."""
+        """The beginning of the page: after a number or, by activity, after a time and number."""
         return None if self.before is None else tuple(map(int, self.before.split("-")))
 
     def selects(self, row: SessionRow) -> bool:
-        """Whether it selects the session by its row. A key is in the journal, and a page has its own place."""
+        """Whether the query selects the session by the row. A key is in the journal, and a page has its own place."""
         equal = [
             (self.owner, row.owner),
             (self.agent, row.agent),
@@ -419,7 +419,7 @@ def check_limit(name: str, limit: object) -> None:
 
 
 def next_fence(row: SessionRow, holder: str, at: int, take_from: int | None) -> int:
-    """Return the fence with which this holder may take the lease, as `StoreBackend.lease` says; raise if it may not."""
+    """Return the fence for the holder to take the lease, by the rules of `StoreBackend.lease`; else raise."""
     if row.trashed_at is not None:
         raise SessionTrashed(row.session_id)
     is_held = row.holder is not None and (row.lease_until or 0) > at and row.fence != take_from
@@ -433,7 +433,7 @@ PAGE_SIZE = 500
 
 
 class SessionPage(Struct, frozen=True):
-    """Some sessions of a list, in its order."""
+    """A part of a list of sessions, in the list's order."""
 
     sessions: list[SessionRow]
     next: str | None = None
@@ -443,7 +443,7 @@ class SessionPage(Struct, frozen=True):
 
 
 class ListedSession(Struct, frozen=True):
-    """A session as lists know it: `number` counts the sessions of a store in the order of their creation."""
+    """A session in a list: `number` counts the sessions of a store in order of creation."""
 
     row: SessionRow
     number: int
@@ -454,7 +454,7 @@ class ListedSession(Struct, frozen=True):
 
 
 def page_of(sessions: Iterable[ListedSession], query: SessionQuery) -> SessionPage:
-    """Return the page that a query asks for among these sessions. A key is not looked at."""
+    """Return the page of a query from the sessions. A key is not looked at."""
     first = query.position
     found = [
         (one.position(query), one)
@@ -478,7 +478,7 @@ class PurgeResult(Struct, frozen=True):
 
 
 class Finding(Struct, frozen=True):
-    """The result of one check of a store's health."""
+    """The result of a check of a store's health."""
 
     level: Literal["ok", "warning", "problem"]
     message: str
@@ -491,7 +491,7 @@ class Finding(Struct, frozen=True):
 
 
 class UnreferencedBlobs(Struct, frozen=True):
-    """Blobs that no entry refers to."""
+    """The count and size of blobs without a reference."""
 
     blobs: int
     bytes: int

@@ -16,7 +16,7 @@ ABSENT = object()
 
 
 class MemoryTable(dict[Any, Any]):
-    """A dictionary that notes what each write replaces."""
+    """A dictionary that keeps the old value of each write, for an undo."""
 
     def __init__(self, undo: list[tuple[MemoryTable, Any, Any]]) -> None:
         super().__init__()

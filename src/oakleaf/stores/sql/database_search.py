@@ -21,7 +21,7 @@ LAST_KEY = (1 << 63) - 1
 
 
 class Candidate(Struct, frozen=True):
-    """An entry or title that the index proposes, and the session it is listed under."""
+    """An entry or title proposed by the index, and the session of the listing."""
 
     key: int
     at: int
@@ -39,13 +39,13 @@ class Candidate(Struct, frozen=True):
 
 
 class DatabaseSearch(ABC):
-    """One search within one snapshot. `index_is_exact`: what the index proposes matches and need not be compared."""
+    """A search within a snapshot. `index_is_exact`: the proposals of the index match without a comparison."""
 
     index_is_exact: bool
     parameter: str
     """How a statement names a value: `:{}`."""
     indexed_at: str
-    """The column with the time of what was indexed."""
+    """The column with the time of an indexed entry or title."""
     has_tag: str
     """The condition that a session has the tag `tag`, with the value `tag_value` unless that is null."""
 
@@ -55,7 +55,7 @@ class DatabaseSearch(ABC):
 
     @abstractmethod
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:
-        """Yield what the index proposes for keys from `first` to before `end`, the last key first."""
+        """Yield the proposals of the index for keys from `first` to before `end`, the last key first."""
 
     @abstractmethod
     def lineage(self, leaf: Leaf) -> list[Range]: ...
@@ -77,7 +77,7 @@ class DatabaseSearch(ABC):
         return SearchPage(page, more, self.index.count_stale(self.reader))
 
     def _spans(self, session_id: str, number: int) -> list[tuple[int, int]]:
-        """Return all that a session owns or inherits as ranges of keys, the latest branch first."""
+        """Return all own and inherited entries of a session as ranges of keys, the latest branch first."""
         branches = self.exporter.branch_tree(session_id, number)
         own = [branch for branch in branches if branch.session_id == session_id]
         others = {branch.branch: branch for branch in branches if branch.session_id != session_id}
@@ -92,7 +92,7 @@ class DatabaseSearch(ABC):
         return sorted(spans, reverse=True)
 
     def _conditions(self) -> tuple[str, dict[str, Any]]:
-        """Return conditions on session and time, and their bindings. The tenant is one although it is a word of the index."""
+        """Return conditions on session and time, and the bindings. The tenant is a condition, and a word of the index too."""
         search = self.search
         comparisons: list[tuple[str, str, Any]] = [
             ("session.space =", "space", self.space),

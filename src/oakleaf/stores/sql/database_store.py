@@ -1,4 +1,4 @@
-"""What the stores on SQLite and PostgreSQL share: lists, counts and other reads of one statement."""
+"""The reads shared by the stores on SQLite and PostgreSQL: lists, counts and other reads of one statement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from oakleaf.stores.sql.session_query import page_from, sort_clause
 
 
 def path_ranges(rows: Iterable[Sequence[Any]], leaf: Leaf, url: str) -> list[Range]:
-    """Return the ranges of the path to a leaf; the rows are number, parent and parent_seq of its branches."""
+    """Return the ranges of the path to a leaf; a row is number, parent and parent_seq of a branch."""
     try:
         return lineage({row[0]: Branch(row[0], None, row[1], row[2]) for row in rows}, leaf)
     except KeyError as error:
@@ -36,7 +36,7 @@ def path_ranges(rows: Iterable[Sequence[Any]], leaf: Leaf, url: str) -> list[Ran
 
 
 class DatabaseStore(StoreBackend):
-    """A store on a database, which provides the statements. Their values are bound by name."""
+    """A store on a database; the subclass provides the statements. Their values are bound by name."""
 
     limit: str
     """How the statement of a list names the value `limit`."""
@@ -57,14 +57,14 @@ class DatabaseStore(StoreBackend):
 
     @abstractmethod
     def _query(self, query: str, **values: Any) -> list[Any]:
-        """Return all rows of a statement, which may also use `space` and `owner`."""
+        """Return all rows of a statement; `space` and `owner` are bound, too."""
 
     @abstractmethod
     def _source(self, query: SessionQuery) -> tuple[str, dict[str, Any]]:
         """Return the tables, conditions and bindings of a query."""
 
     def _newest(self, query: SessionQuery, columns: str, limit: int) -> tuple[str, dict[str, Any]]:
-        """Return a statement for the first rows of a list, and its bindings."""
+        """Return a statement for the first rows of a list, and the bindings."""
         source, bindings = self._source(query)
         select = f"select {columns} from {source} order by {self._sort_clause(query)} limit {self.limit}"
         return select, {**bindings, "limit": limit}

@@ -1,4 +1,4 @@
-"""Purging a session on every database: what is deleted with it, and what a surviving fork keeps.
+"""Purging a session on every database: the rows to delete, and the rows that a surviving fork keeps.
 
 Runs inside one transaction, so a crash halfway leaves everything as it was.
 """
@@ -14,7 +14,7 @@ from oakleaf.stores.base import PurgeResult
 
 
 def descendants(children: Callable[[list[str]], Iterable[str]], session_id: str) -> list[str]:
-    """Return a session's children and theirs, deepest first; `children` returns those of a list of parents."""
+    """Return the descendants of a session, deepest first; `children` returns the children of a list of parents."""
     session_ids = {session_id: None}
     level = [session_id]
     while level:
@@ -24,7 +24,7 @@ def descendants(children: Callable[[list[str]], Iterable[str]], session_id: str)
 
 
 class Purge(ABC):
-    """Deletes sessions that are in the trash; the databases provide the statements.
+    """Deletes trashed sessions; the databases provide the statements.
 
     `keep` is the last seq, by branch, that surviving forks inherit.
     """
@@ -36,12 +36,12 @@ class Purge(ABC):
     def candidates(self, numbers: list[int]) -> Iterable[tuple[int, int, int | None, int]]:
         """Return number, session number, parent and parent_seq of the branches that may be deleted.
 
-        They are the sessions' own and those of their ancestors whose sessions were purged before.
+        The sessions' own branches, and the ancestors left by sessions purged before.
         """
 
     @abstractmethod
     def fork_points(self, branches: list[int]) -> Iterable[tuple[int, int]]:
-        """Return where branches that are not among these are attached to these."""
+        """Return the places where other branches are attached to the given branches."""
 
     @abstractmethod
     def remove_from_index(self, branches: list[int], numbers: list[int]) -> None: ...
@@ -56,19 +56,19 @@ class Purge(ABC):
     def delete_calls(
         self, numbers: Sequence[int], keep: Mapping[int, int], branches: list[int] | None
     ) -> None:
-        """Delete the calls of sessions, all or those on these branches, except those of entries that are kept."""
+        """Delete the calls of sessions, all or only on the given branches, except the calls of kept entries."""
 
     @abstractmethod
     def delete_entries(self, branches: list[Branch], keep: Mapping[int, int]) -> tuple[int, list[Any]]:
-        """Delete what is not kept of these branches; return how many entries, and the blobs they used."""
+        """Delete the entries of branches beyond `keep`; return the number of entries, and their blobs."""
 
     @abstractmethod
     def queued_blobs(self, numbers: list[int]) -> list[Any]:
-        """Return the blobs that inputs queued for sessions use."""
+        """Return the blobs used by inputs in the sessions' queues."""
 
     @abstractmethod
     def delete_blobs(self, numbers: list[Any]) -> int:
-        """Delete those of these blobs that no entry and no queued input uses; return how many."""
+        """Delete the given blobs that no entry and no queued input uses; return the number."""
 
     def run(self, session_ids: list[str]) -> PurgeResult:
         numbers = self.session_numbers(session_ids)

@@ -134,7 +134,7 @@ def fact_row(fact: StoredFact) -> tuple[Any, ...]:
 
 
 def body_text(body: bytes) -> str | None:
-    """Return the body of a fact as the column holds it."""
+    """Return the body of a fact for its column: None without fields."""
     return None if body == NO_FIELDS else body.decode()
 
 

@@ -32,7 +32,7 @@ BATCH_ROWS = 250
 
 
 class IndexConnections(Protocol):
-    """What the index needs of a database."""
+    """The part of a database used by the index."""
 
     def read_snapshot(self, work: Callable[[Any], R]) -> R: ...
 
@@ -66,7 +66,7 @@ class IndexRow(Struct, frozen=True):
     leaf: Leaf
     session_number: int
     document: Any
-    """Its words as the database stores them."""
+    """The words as the database stores them."""
 
     @property
     def key(self) -> int:
@@ -74,7 +74,7 @@ class IndexRow(Struct, frozen=True):
 
 
 class IndexedSession(Struct, frozen=True):
-    """A session that was read to its end."""
+    """A session read to the end."""
 
     session: StaleSession
     title_row: IndexRow
@@ -89,7 +89,7 @@ class IndexBatch(Struct):
 
 
 class SearchIndex(ABC):
-    """The index of one space; the databases provide the statements."""
+    """The index of a space; the databases provide the statements."""
 
     batch_characters: int
 
@@ -98,7 +98,7 @@ class SearchIndex(ABC):
 
     @abstractmethod
     def count_stale(self, reader: Any) -> int:
-        """Return how many sessions have something that is not indexed."""
+        """Return the number of sessions with facts not indexed yet."""
 
     @abstractmethod
     def stale_sessions(self, reader: Any, first: int) -> Iterable[StaleSession]:
@@ -106,9 +106,9 @@ class SearchIndex(ABC):
 
     @abstractmethod
     def branches(self, reader: Any, session_number: int) -> Iterable[IndexedBranch]:
-        """Return its own branches, and their ancestors that belonged to a session since purged.
+        """Return the session's own branches, and the ancestors of purged sessions.
 
-        The oldest session that inherits such entries is the one they are listed under.
+        The oldest heir lists the entries of such an ancestor.
         """
 
     @abstractmethod
@@ -127,11 +127,11 @@ class SearchIndex(ABC):
 
     @abstractmethod
     def write_rows(self, writer: Any, rows: list[IndexRow], titles: list[IndexedSession]) -> int:
-        """Index the entries that are present and not indexed yet, and replace titles; return how many entries."""
+        """Index the entries still present and not indexed yet, and replace titles; return the number of entries."""
 
     @abstractmethod
     def save_progress(self, writer: Any, session: StaleSession) -> bool:
-        """Record that a session is indexed if its progress is as it was read; return whether it was."""
+        """Record a session as indexed, unless the progress differs from the progress read; return whether recorded."""
 
     def tidy(self, writer: Any, *, is_alone: bool) -> bool:
         """Make searches faster after new rows, as much as a short transaction can; return whether there is more to do.
@@ -141,7 +141,7 @@ class SearchIndex(ABC):
         return False
 
     def catch_up(self, progress: IndexProgress | None = None) -> int:
-        """Index all that is new; return how many entries that was."""
+        """Index everything new; return the number of entries."""
         try:
             return self._catch_up(progress)
         except (StoreReadOnly, StoreFull) as error:
@@ -164,7 +164,7 @@ class SearchIndex(ABC):
         return entries
 
     def _tidy(self, most: int) -> None:
-        """Tidy what so many batches wrote; on a full disk the index is complete without it."""
+        """Tidy the index after so many batches; on a full disk the index is complete without tidying."""
         with suppress(StoreFull):
             for _ in range(most):
                 if not self._connections.write(partial(self.tidy, is_alone=True)):
@@ -196,7 +196,7 @@ class SearchIndex(ABC):
     def _new_rows(
         self, reader: Any, branches: list[IndexedBranch], session: StaleSession
     ) -> Iterator[tuple[IndexRow, int]]:
-        """Yield what is new in these branches, each with the length of its text."""
+        """Yield the new entries of the branches, each with the length of its text."""
         orphaned = {
             b.number: Branch(b.number, None, b.parent, b.parent_seq) for b in branches if not b.is_own
         }
@@ -219,7 +219,7 @@ class SearchIndex(ABC):
                 yield row, len(columns["text"])
 
     def call_names(self, reader: Any, leaf: Leaf) -> dict[str, str]:
-        """Return the names, by id, of the calls of the last answer before an entry, on any branch of its path."""
+        """Return the names, by id, of the calls of the last answer before an entry, on any branch of the path."""
         branch: int | None = leaf.branch
         seq = leaf.seq - 1
         while branch is not None:
@@ -254,7 +254,7 @@ def entry_columns(
     finish: str | None,
     names: Mapping[str, str],
 ) -> dict[Column, str]:
-    """Return what each column of the index holds of an entry; `names` are those of the calls it answers."""
+    """Return the content of each index column for an entry; `names` are the names of the calls that a result answers."""
     return index_columns(
         searchable_text(payload),
         tools=tool_names(payload, names),

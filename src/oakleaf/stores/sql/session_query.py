@@ -23,11 +23,11 @@ def session_conditions(
     space_column: str = "space",
     key_condition: str,
 ) -> tuple[str, dict[str, Any]]:
-    """Return the conditions and bindings of a query, but for its tag.
+    """Return the conditions and bindings of a query, except for the tag.
 
-    `parameter` formats a named parameter (`:{}`), `indexed_parameter` one that is compared with a column whose index has the
-    order of lists. `key_condition` selects the sessions with the caller's key in the
-    parameter `key`. A status is part of the text, so that PostgreSQL knows how rare it is.
+    `parameter` formats a named parameter (`:{}`), `indexed_parameter` a parameter compared with a column
+    whose index has the order of lists. `key_condition` selects the sessions with the caller's key in the parameter
+    `key`. A status is part of the text, so that PostgreSQL knows how rare it is.
     """
     indexed: list[tuple[str, str, Any]] = [
         (f"{space_column} =", "space", space),
@@ -70,14 +70,14 @@ def session_conditions(
 def conditions_of(
     comparisons: Sequence[tuple[str, str, Any]], parameter: str
 ) -> tuple[list[str], dict[str, Any]]:
-    """Return the conditions and bindings of comparisons: text, name and value of each, without those of no value."""
+    """Return the conditions and bindings of comparisons: text, name and value; skip a comparison without a value."""
     used = [(text, name, value) for text, name, value in comparisons if value is not None]
     conditions = [f"{text} {parameter.format(name)}" for text, name, _ in used]
     return conditions, {name: value for _, name, value in used}
 
 
 def order_columns(query: SessionQuery) -> tuple[str, ...]:
-    """Return the columns a list is sorted by, the last first; with a tag those of its rows, which have the same values."""
+    """Return the columns of the sort order, the last first; with a tag the equal columns of the tag's rows."""
     number, active_at = ("number", "active_at") if query.tag is None else ("tagged_number", "tagged_at")
     return (number,) if query.order == "created" else (active_at, number)
 
@@ -87,12 +87,12 @@ def sort_clause(query: SessionQuery) -> str:
 
 
 def _quote(statuses: Sequence[str]) -> str:
-    """Return statuses as literals; a query accepts no others than Oakleaf's own."""
+    """Return statuses as literals; a query accepts Oakleaf's own statuses only."""
     return ", ".join(f"'{status}'" for status in statuses)
 
 
 def page_from(rows: Sequence[tuple[Any, ...]], query: SessionQuery) -> SessionPage:
-    """Return the page of these rows, one more than its limit if there is a next one; `active_at` is their last column."""
+    """Return a page of the rows; a row beyond the limit means a next page, and `active_at` is the last column."""
     page = rows[: query.limit]
     sessions = [session_from(row) for row in page]
     times = {session.session_id: row[-1] for session, row in zip(sessions, page, strict=True)}

@@ -28,7 +28,7 @@ def session_row(row: SessionRow, **overrides: Any) -> dict[str, Any]:
 
 
 def json_text(value: Any, name: str) -> str | None:
-    """Return the value as JSON; None if it is empty."""
+    """Return the value as JSON; None for an empty value."""
     return to_json(value, name).decode() if value else None
 
 

@@ -22,7 +22,7 @@ __all__ = ["PIECE_BYTES", "BlobStream", "SessionExport", "SessionImporter", "Tab
 
 
 class TableExporter(SessionExporter):
-    """Reads whole sessions from one snapshot of a database, which provides the reads. A session's key is its number.
+    """Reads whole sessions from a snapshot of a database; the subclass provides the reads. A session's key is its number.
 
     A session that was purged while a fork needs its entries keeps its number.
     """
@@ -32,7 +32,7 @@ class TableExporter(SessionExporter):
 
     @abstractmethod
     def branch_owners(self, branches: Sequence[int]) -> Iterable[int]:
-        """Return the numbers of the sessions that own these branches, or did."""
+        """Return the numbers of the present or former owners of the branches."""
 
     def _inherited_calls(self, branches: Sequence[Branch], numbers: Mapping[int, int]) -> tuple[Call, ...]:
         own_numbers = {number: own for own, number in numbers.items()}
