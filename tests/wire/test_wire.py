@@ -130,9 +130,10 @@ def test_calls_in_the_history_and_a_choice_come_with_tools(path, is_stored):
             chosen = replace(context, settings=replace(context.settings, options=options))
             request = provider.project(chosen, blobs if is_stored else lambda digest: None)
             assert provider.violations(request) == []
-            assert ("tools" in request) == (recorded or any(item.message.calls for item in context.items))
+            is_callable = recorded and definitions.is_callable
+            assert ("tools" in request) == (is_callable or any(item.message.calls for item in context.items))
             is_forbidden = FORBIDDEN[name].items() <= _without_retrieval(request).items()
-            assert is_forbidden == ("tools" in request and not (recorded and definitions.is_callable))
+            assert is_forbidden == ("tools" in request and not is_callable)
 
 
 def _without_retrieval(request: dict[str, Any]) -> dict[str, Any]:

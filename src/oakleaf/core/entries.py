@@ -56,7 +56,7 @@ class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
     repeatable: tuple[str, ...] = ()
     """The names of repeatable tools, with the effect `read` or `idempotent`. Other tools count as unsafe."""
     is_callable: bool = True
-    """False once no tools are in force: the model still sees the last ones, and may call none. Never stored."""
+    """False once no tools are in force: a model sees the tools if the history calls any, and may call none. Never stored."""
 
 
 class Endpoint(Struct, frozen=True, omit_defaults=True):

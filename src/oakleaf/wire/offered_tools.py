@@ -33,11 +33,14 @@ def offered_tools(
 ) -> OfferedTools:
     """Return the tools of a request."""
     definitions = context.settings.tool_definitions
-    if definitions is not None and (recorded := read_tools(definitions, blobs)):
-        return OfferedTools(_with_legal_names(recorded, legal_name), definitions.is_callable)
+    recorded = read_tools(definitions, blobs) or ()
+    if recorded and definitions is not None and definitions.is_callable:
+        return OfferedTools(_with_legal_names(recorded, legal_name))
     names = called_tools(context.items) if part.called_tools is None else part.called_tools
+    if not names:
+        return OfferedTools()
     minimal = [ToolSpec(name, NOT_RECORDED, {"type": "object", "properties": {}}) for name in names]
-    return OfferedTools(_with_legal_names(minimal, legal_name), are_callable=False)
+    return OfferedTools(_with_legal_names(recorded or minimal, legal_name), are_callable=False)
 
 
 def called_tools(items: Iterable[Item]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Windows of a request: the newest messages that a model is given at a leaf, earlier ones by cursor, or all as a stream.
 
 Reads a bounded part of the path, however long it is. The messages of a window are those of the request, with one
-exception: the id of a tool call that repeats one before the window is written as it was recorded. Tools that nobody
-recorded are those that the window calls. Does not know HTTP.
+exception: the id of a tool call that repeats one before the window is written as it was recorded. Tools that
+may not be called are shown if the window calls any. Does not know HTTP.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from oakleaf.core.context import Context, Item, Replacement, head_length, read_replacement, whole_context
 from oakleaf.core.fit import Budget
-from oakleaf.core.tool_definitions import read_tools
+from oakleaf.core.tool_definitions import read_callable_tools
 from oakleaf.core.tree import Leaf
 from oakleaf.ext import SessionReader
 from oakleaf.wire import HistoryPart, Provider
@@ -129,7 +129,7 @@ class PromptReader(Struct, frozen=True):
     def stream(self, provider: Provider) -> Iterator[bytes]:
         """Yield the request as JSON, byte for byte as it is sent, without having all of it at once."""
         opening = b"{"
-        recorded = read_tools(self.frame.settings.tool_definitions, self.session.blob)
+        recorded = read_callable_tools(self.frame.settings.tool_definitions, self.session.blob)
         called = () if recorded else called_tools(item for part in self.parts() for item in part.items)
         for key, value in self._around(provider, self.window(None, 1), called).items():
             yield opening + ENCODE(key) + b":"
