@@ -27,11 +27,12 @@ from oakleaf.stores.base import (
     Change,
     CommitResult,
     NewSession,
-    SessionRow,
+    SessionDetail,
     is_callers_key,
     repeat_of,
 )
 from oakleaf.stores.sql.rows import CALL_COLUMNS, FACT_COLUMNS, call_from, call_row, fact_from, fact_row
+from oakleaf.stores.sql.session_rows import detail_row, session_row
 
 SELECT_HEAD = """
 select number, branch, seq, facts, calls, active_at, needs_indexing, fence, trashed_at, holder, lease_until,
@@ -43,13 +44,37 @@ INSERT_ENTRY = """
 insert into entry (id, turn, step, kind, role, internal, model, finish, entry_id, at, evidence, body)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
+INSERT_BLOB = """
+insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, ?)
+on conflict (space, hash) do update set at = max(at, excluded.at)
+"""
+INSERT_BLOB_USE = """
+insert or ignore into blob_use
+select ?, number from blob where hash = ? and space = (
+    select space from session join branch on session_number = session.number where branch.id = ?)
+"""
+SELECT_BLOB = "select 1 from blob where space = ? and hash = ?"
+SELECT_PLACE = """
+select 1 from entry where id = ? union all select 1 from branch where id = ? and parent_seq = ?
+"""
+DELETE_DRAFT = "delete from draft where session_number = ?"
+DELETE_INPUT = "delete from inbox where session_number = ? and number = ?"
+SET_STATE = "update session_detail set state = ? where session_number = ?"
 INSERT_TOOL_CALL = "insert into tool_call (branch, hash, seq) values (?, ?, ?)"
-INSERT_FACT = f"insert into journal ({FACT_COLUMNS}) values (?, ?, ?, ?, ?, ?, ?, ?)"
-INSERT_CALL = (
-    f"insert into usage ({CALL_COLUMNS}, id) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-)
-REPLACE_CALL = f"""
-update usage set ({CALL_COLUMNS}) = (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) where id = ?
+INSERT_FACT = """
+insert into journal (id, kind, key, branch, first_seq, last_seq, data, at) values (?, ?, ?, ?, ?, ?, ?, ?)
+"""
+INSERT_CALL = """
+insert into usage (call_id, branch, after_seq, answer_seq, at,
+    input_tokens, output_tokens, cache_read_tokens, cache_write_tokens,
+    purpose, bucket, provider, model, cost_microcents, price_version, failed, id)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+REPLACE_CALL = """
+update usage set call_id = ?, branch = ?, after_seq = ?, answer_seq = ?, at = ?,
+    input_tokens = ?, output_tokens = ?, cache_read_tokens = ?, cache_write_tokens = ?,
+    purpose = ?, bucket = ?, provider = ?, model = ?, cost_microcents = ?, price_version = ?, failed = ?
+where id = ?
 """
 DROP_CALL = "delete from usage where id = ?"
 CLOSE_UP_CALLS = "update usage set id = id - 1 where id > ? and id <= ?"
@@ -64,6 +89,20 @@ SELECT_CALLERS_KEY = f"""
 select {FACT_COLUMNS} from journal where key = ? and substr(key, 1, 1) <> '{MADE_KEY}' and id > ? and id < ?
 order by id desc limit 1
 """
+INSERT_SESSION = """
+insert into session (id, space, owner, conversation_id, agent, title, status, relation, parent_session, parent_seq,
+    trigger_type, trigger_id, model, context_window, tool_names, branch, seq, seed_count, turns,
+    calls, input_tokens, output_tokens, cache_read_tokens, cache_write_tokens, cost_microcents, unpriced_calls, unknown_calls,
+    facts, fence, holder, lease_until, tags, started_at, updated_at, completed_at, trashed_at, error, imported_facts, active_at)
+values (:id, :space, :owner, :conversation_id, :agent, :title, :status, :relation, :parent_session, :parent_seq,
+    :trigger_type, :trigger_id, :model, :context_window, :tool_names, :branch, :seq, :seed_count, :turns,
+    :calls, :input_tokens, :output_tokens, :cache_read_tokens, :cache_write_tokens, :cost_microcents, :unpriced_calls, :unknown_calls,
+    :facts, :fence, :holder, :lease_until, :tags, :started_at, :updated_at, :completed_at, :trashed_at, :error, :imported_facts, :active_at)
+"""
+INSERT_DETAIL = (
+    "insert into session_detail (session_number, spec, policy, workspace, state) values (?, ?, ?, ?, ?)"
+)
+SET_LEAF = "update session set branch = ?, seq = ? where number = ?"
 INSERT_BRANCH = "insert into branch (session_number, parent, parent_seq) values (?, ?, ?)"
 UPDATE_HEAD = """
 update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns + ?, calls = calls + ?,
@@ -181,11 +220,7 @@ def insert_entries(writer: Executor, branch: int, entries: Iterable[NewEntry]) -
         for hash_ in call_hashes(e.role, e.body):
             writer.execute(INSERT_TOOL_CALL, (branch, hash_, e.seq))
         for digest in (*e.media, *e.references) if e.media or e.references else ():
-            writer.execute(
-                "insert or ignore into blob_use select ?, number from blob where hash = ? and space = "
-                "(select space from session join branch on session_number = session.number where branch.id = ?)",
-                (base | e.seq, digest, branch),
-            )
+            writer.execute(INSERT_BLOB_USE, (base | e.seq, digest, branch))
 
 
 def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], new: Sequence[Blob]) -> None:
@@ -193,30 +228,21 @@ def _check_blobs(writer: Executor, space: str, entries: Iterable[NewEntry], new:
         for digest in entry.media:
             exists = (
                 any(blob.hash == digest for blob in new)
-                or writer.execute(
-                    "select 1 from blob where space = ? and hash = ?", (space, digest)
-                ).fetchone()
+                or writer.execute(SELECT_BLOB, (space, digest)).fetchone()
             )
             if not exists:
                 raise MissingBlob(digest)
 
 
 def _check_place(writer: Executor, to: Leaf, present: Leaf) -> None:
-    row = writer.execute(
-        "select 1 from entry where id = ? union all select 1 from branch where id = ? and parent_seq = ?",
-        (to.branch << 32 | to.seq, to.branch, to.seq),
-    ).fetchone()
+    row = writer.execute(SELECT_PLACE, (to.branch << 32 | to.seq, to.branch, to.seq)).fetchone()
     if row is None:
         raise InvalidPosition(str(to), 0, present.seq)
 
 
 def insert_blobs(writer: Executor, space: str, blobs: Iterable[Blob], at: int) -> None:
     for blob in blobs:
-        writer.execute(
-            "insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, ?) "
-            "on conflict (space, hash) do update set at = max(at, excluded.at)",
-            (space, blob.hash, blob.mime, len(blob.data), at, blob.data),
-        )
+        writer.execute(INSERT_BLOB, (space, blob.hash, blob.mime, len(blob.data), at, blob.data))
 
 
 def _started_calls(writer: apsw.Cursor, change: Change, number: int) -> dict[str, Started]:
@@ -260,14 +286,12 @@ def _add_facts(writer: apsw.Cursor, change: Change, head: SqliteHead, leaf: Leaf
 def _delete_consumed(writer: apsw.Cursor, change: Change, number: int) -> None:
     if change.move_to is not None or (change.entries and change.fence is not None):
         # A draft is deleted with the answer it became, and by a rewind; only a fenced runner saves drafts.
-        writer.execute("delete from draft where session_number = ?", (number,))
+        writer.execute(DELETE_DRAFT, (number,))
     if change.inbox_number is not None:
-        writer.execute(
-            "delete from inbox where session_number = ? and number = ?", (number, change.inbox_number)
-        )
+        writer.execute(DELETE_INPUT, (number, change.inbox_number))
     if change.state is not UNSET:
         state = None if change.state is None else change.state.decode()
-        writer.execute("update session_detail set state = ? where session_number = ?", (state, number))
+        writer.execute(SET_STATE, (state, number))
 
 
 def _update_row(
@@ -295,38 +319,14 @@ def _update_row(
         writer.execute(MERGE_TAGS, (to_json(dict(change.tags), "tags").decode(), head.number))
 
 
-SESSION_COLUMNS_SET = (
-    *("id", "space", "owner", "conversation_id", "agent", "title", "status", "relation", "parent_session"),
-    *(
-        "parent_seq",
-        "trigger_type",
-        "trigger_id",
-        "model",
-        "context_window",
-        "tool_names",
-        "seed_count",
-        "tags",
-    ),
-    *("started_at", "updated_at", "active_at"),
-)
-SESSION_COLUMNS_ZERO = (
-    *("branch", "seq", "turns", "calls", "input_tokens", "output_tokens", "cache_read_tokens", "fence"),
-    *("cache_write_tokens", "cost_microcents", "unpriced_calls", "unknown_calls", "imported_facts"),
-)
-INSERT_SESSION = f"""
-insert into session ({", ".join((*SESSION_COLUMNS_SET, *SESSION_COLUMNS_ZERO))}, facts)
-values ({", ".join("?" * len(SESSION_COLUMNS_SET))}, {", ".join("0" * len(SESSION_COLUMNS_ZERO))}, 1)
-"""
-
-
-def _session_row(row: SessionRow) -> list[Any]:
-    json = {
-        "id": row.session_id,
-        "active_at": row.updated_at,
-        "tool_names": to_json(row.tool_names, "tool names").decode() if row.tool_names else None,
-        "tags": to_json(row.tags, "tags").decode() if row.tags else None,
-    }
-    return [json[name] if name in json else getattr(row, name) for name in SESSION_COLUMNS_SET]
+def insert_row(
+    writer: apsw.Connection, columns: Mapping[str, Any], active_at: int, detail: SessionDetail
+) -> int:
+    """Insert a session's row by its columns, with its detail; return the session's number."""
+    writer.execute(INSERT_SESSION, {**columns, "active_at": active_at})
+    number = writer.last_insert_rowid()
+    writer.execute(INSERT_DETAIL, (number, *detail_row(detail)))
+    return number
 
 
 def insert_session(writer: apsw.Connection, new: NewSession) -> None:
@@ -334,22 +334,13 @@ def insert_session(writer: apsw.Connection, new: NewSession) -> None:
     if parent is not None:
         _check_place(writer, parent, parent)
     _check_blobs(writer, row.space, new.seeds, new.blobs)
-    writer.execute(INSERT_SESSION, _session_row(row))
-    number = writer.last_insert_rowid()
-    texts = [
-        None if text is None else text.decode()
-        for text in (detail.spec, detail.policy, detail.workspace, detail.state)
-    ]
-    writer.execute(
-        "insert into session_detail (session_number, spec, policy, workspace, state) values (?, ?, ?, ?, ?)",
-        (number, *texts),
-    )
+    number = insert_row(writer, session_row(row, branch=0, seq=0, facts=1), row.updated_at, detail)
     writer.execute(INSERT_BRANCH, (number, parent.branch if parent else None, parent.seq if parent else 0))
     branch = writer.last_insert_rowid()
     insert_blobs(writer, row.space, new.blobs, row.started_at)
     insert_entries(writer, branch, new.seeds)
     seq = new.seeds[-1].seq if new.seeds else parent.seq if parent else 0
-    writer.execute("update session set branch = ?, seq = ? where number = ?", (branch, seq, number))
+    writer.execute(SET_LEAF, (branch, seq, number))
     kind, body = encode_fact(new.fact)
     started = StoredFact(1, kind, new.key, row.started_at, body, Leaf(branch, seq))
     writer.execute(INSERT_FACT, (number << 32 | 1, *fact_row(started)))

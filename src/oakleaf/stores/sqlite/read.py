@@ -90,8 +90,9 @@ SELECT_CONTROL_ENTRIES = f"""
 select {ENTRY_COLUMNS} from entry indexed by entry_non_message
 where kind is not null and kind <> 'note' and id between ? and ? order by id
 """
-SELECT_STORED = f"""
-select {", ".join(f"entry.{name.strip()}" for name in ENTRY_COLUMNS.split(","))}, entry.role,
+SELECT_STORED = """
+select entry.id, entry.turn, entry.step, entry.kind, entry.internal, entry.model, entry.finish, entry.entry_id, entry.at,
+       entry.evidence, entry.body, entry.role,
        (select group_concat(blob.hash, ' ') from blob_use join blob on blob.number = blob_number
         where blob_use.entry = entry.id)
 from branch join entry on entry.id between (branch.id << 32) + :first and (branch.id << 32) + :last

@@ -17,9 +17,16 @@ from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.usage import Call
 from oakleaf.stores.base import QueuedInput, SessionDetail, SessionRow
 from oakleaf.stores.sql.rows import ENTRY_COLUMNS, call_row, fact_row, stored_from
-from oakleaf.stores.sql.session_rows import SESSION_NAMES, detail_row, session_row
+from oakleaf.stores.sql.session_rows import session_row
 from oakleaf.stores.sql.transfer import PIECE_BYTES, BlobStream, SessionImporter, TableExporter
-from oakleaf.stores.sqlite.commit import INSERT_BRANCH, INSERT_CALL, INSERT_FACT, insert_entries
+from oakleaf.stores.sqlite.commit import (
+    INSERT_BRANCH,
+    INSERT_CALL,
+    INSERT_FACT,
+    SET_LEAF,
+    insert_entries,
+    insert_row,
+)
 from oakleaf.stores.sqlite.read import SessionReader
 
 SELECT_OWNERS = """
@@ -31,14 +38,6 @@ select started_at, id from session where parent_session = :id and relation = 'ta
 """
 SELECT_RANGE = f"select {ENTRY_COLUMNS}, role, null from entry where id between ? and ? order by id"
 SELECT_BLOB = "select number, size from blob where space = ? and hash = ?"
-
-
-INSERT_SESSION = f"""
-insert into session ({", ".join(SESSION_NAMES[1:])}, active_at) values ({", ".join("?" * len(SESSION_NAMES))})
-"""
-INSERT_DETAIL = (
-    "insert into session_detail (session_number, spec, policy, workspace, state) values (?, ?, ?, ?, ?)"
-)
 INSERT_INPUT = "insert into inbox (session_number, number, body, at, imported) values (?, ?, ?, ?, ?)"
 INSERT_BLOB = """
 insert into blob (space, hash, mime, size, at, bytes) values (?, ?, ?, ?, ?, zeroblob(?)) returning number
@@ -89,11 +88,7 @@ class SqliteImporter(SessionImporter):
         return self.writer.execute(query, (session_id,)).fetchone() is not None
 
     def insert_session(self, row: SessionRow, detail: SessionDetail) -> int:
-        values = session_row(row, branch=0, seq=0)
-        self.writer.execute(INSERT_SESSION, [*values.values(), row.updated_at])
-        number = self.writer.last_insert_rowid()
-        self.writer.execute(INSERT_DETAIL, (number, *detail_row(detail)))
-        return number
+        return insert_row(self.writer, session_row(row, branch=0, seq=0), row.updated_at, detail)
 
     def reserve_key(self) -> int:
         number: Any = self.writer.execute(RESERVE_NUMBER).get
@@ -107,8 +102,7 @@ class SqliteImporter(SessionImporter):
         return self.writer.last_insert_rowid()
 
     def set_leaf(self, key: int, leaf: Leaf) -> None:
-        query = "update session set branch = ?, seq = ? where number = ?"
-        self.writer.execute(query, (leaf.branch, leaf.seq, key))
+        self.writer.execute(SET_LEAF, (leaf.branch, leaf.seq, key))
 
     def insert_entries(self, entries: Iterator[tuple[int, NewEntry]], owner: str | None) -> None:
         for branch, entry in entries:
