@@ -569,11 +569,11 @@ def store_of(session: Session) -> Store:
     return Store(session.log.store, session.log.runtime)
 
 
-def open_turn(session: Session) -> OpenTurn:
-    """Return the open turn of a session, for a worker that runs it as a task."""
+def open_turn(session: Session, row: SessionRow) -> OpenTurn:
+    """Return the open turn of a session, whose row was just read, for a worker that runs it as a task."""
     from oakleaf.agent.open_turn import OpenTurn
 
-    return OpenTurn(session.log, session.row)
+    return OpenTurn(session.log, row)
 
 
 def session_at(session: Session, leaf: Leaf) -> Session:

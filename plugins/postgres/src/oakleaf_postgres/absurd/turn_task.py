@@ -21,7 +21,7 @@ from oakleaf.errors import (
     SessionTrashed,
     TurnFailed,
 )
-from oakleaf.ext import Answers, OwnTools, RunPolicy, open_turn
+from oakleaf.ext import Answers, OwnTools, RunPolicy, open_turn, session_of
 from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.absurd.deaths import Deaths
 from oakleaf_postgres.absurd.engine import TaskParams, to_task_params
@@ -56,9 +56,10 @@ class TaskRun:
         self._worker, self._claim, self._params = worker, claim, params
         self.space, self.session_id = params.space, params.session
         self._unclaimed = worker.store(params.space)
-        store = Store(worker.claimed_store(params.space, claim), worker.claimed_runtime(claim))
-        self._session: Session = store.session(params.session)
-        self._turn = open_turn(self._session)
+        claimed = worker.claimed_store(params.space, claim)
+        self._row = claimed.session(params.session)
+        self._session: Session = session_of(Store(claimed, worker.claimed_runtime(claim)), self._row)
+        self._turn = open_turn(self._session, self._row)
 
     @property
     def facts_read(self) -> int:
@@ -73,7 +74,7 @@ class TaskRun:
         turn, claim = self._turn, self._claim
         if deaths.is_hopeless:
             self._give_up(deaths)
-        if self._session.row.trashed_at is not None:
+        if self._row.trashed_at is not None:
             raise SessionTrashed(self.session_id)
         check_steps(self.session_id, turn.leaf_seq, claim)
         agent = self._load_agent()
