@@ -94,7 +94,7 @@ UsageView = Literal["own", "path", "tree"]
 
 
 class Session:
-    """A handle on one session, positioned at the leaf it last saw.
+    """A handle on a session, positioned at a leaf.
 
     Reads follow the path to that leaf and appends extend it. If the session has moved since, an append raises
     `StaleLeaf` and writes nothing.
@@ -105,21 +105,21 @@ class Session:
         self.cut = cut
         """For a fork: the requested position and the legal one it was moved to."""
         self._run: weakref.ref[Run] | None = None
-        """Weak: what a run read is free when its caller has the result, not with the next run."""
+        """Weak: the entries read by a run are freed with the run's result, not with the next run."""
 
     @property
     def session_id(self) -> str:
-        """The id that `store.session()` takes."""
+        """The id for `store.session()`."""
         return self.log.session_id
 
     @property
     def leaf(self) -> Leaf:
-        """The position of this handle; `refresh()` reloads it."""
+        """The position of the handle; `refresh()` reloads the position."""
         return self.log.leaf
 
     @property
     def row(self) -> SessionRow:
-        """The session's current row. Reading it does not move this handle."""
+        """The session's current row. Reading the row does not move the handle."""
         return self.log.store.session(self.session_id)
 
     def __repr__(self) -> str:
@@ -134,7 +134,7 @@ class Session:
     def append(
         self, items: Iterable[Appendable], *, after: Leaf | None = None, key: str | None = None
     ) -> Committed:
-        """Append all items after the leaf, or none of them; durable on return. The primitive below `turn`."""
+        """Append all items after the leaf, or no item; durable on return. The primitive below `turn`."""
         check_callers_key(key)
         drafts = as_drafts(items, "items")
         if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in drafts):
@@ -240,7 +240,7 @@ class Session:
     def _with_options(
         self, settings: Settings, options: Mapping[str, Any] | None, leaf: Leaf | None = None
     ) -> Settings:
-        """Add options to settings; if these change options or model, check all that will be in force."""
+        """Add options to settings; after a change of options or model, check all settings then in force."""
         if options is None and settings.model is None:
             return settings
         path = self.log.store.control_entries(self.session_id, leaf=leaf or self.leaf)
@@ -260,12 +260,12 @@ class Session:
         return self.append([tool_result(c.call.id, why, error=True, outcome=outcome) for c in calls])
 
     def title(self, title: str | None) -> None:
-        """Set the title; None removes it."""
+        """Set the title; None removes the title."""
         check_text(title, "title")
         self.log.record(Titled(title), row={"title": title})
 
     def tag(self, /, **tags: str | None) -> dict[str, str]:
-        """Set tags; None removes one. Returns all tags."""
+        """Set tags; a value of None removes the tag. Returns all tags."""
         for name, value in tags.items():
             check_text(name, "tag")
             check_text(value, f"tag {name}")
@@ -273,7 +273,7 @@ class Session:
         return self.row.tags
 
     def label(self, at: int | Leaf, text: str | None) -> str | None:
-        """Label an entry, by its seq on the path or by its leaf; None removes the label."""
+        """Label an entry, by the entry's seq on the path or by leaf; None removes the label."""
         return labels.label(self.log, self.log.leaf_at(at) if isinstance(at, int) else at, text)
 
     def labels(self) -> dict[Leaf, str]:
@@ -290,14 +290,14 @@ class Session:
         self.log.record(SessionEnded(status, error), row=row, fence=self.log.fence)
 
     def interrupt(self) -> None:
-        """End the run of this session if its process died or hangs. The next turn continues it, and its leaf may move.
+        """End the session's run if the run's process died or hangs. The next turn continues the session, and the leaf may move.
 
         A runner that is alive after all loses its lease and writes nothing more.
         """
         interrupt(self.log, self.row)
 
     def _end_other_run(self) -> None:
-        """Take the lease away from the run that holds it, if one does."""
+        """Take the lease away from the holder, if any."""
         row = self.row
         if row.holder is not None:
             interrupt(self.log, row)
@@ -305,7 +305,7 @@ class Session:
     # -- move --------------------------------------------------------------------------------------
 
     def rewind(self, to: int, *, summary: str | None = None) -> Cut:
-        """Move the leaf back to `to`, or to the nearest legal position before it. Nothing is deleted.
+        """Move the leaf back to `to`, or to the nearest legal position before `to`. Nothing is deleted.
 
         With `summary` the new branch starts with a summary of the one left behind, shown to the model. Files stay as they
         are: `oakleaf_workspace.rewind` restores those that its tools wrote.
@@ -328,15 +328,15 @@ class Session:
         return self.rewind(turn - 1)
 
     def redo(self) -> Leaf:
-        """Return to the branch that the last rewind left."""
+        """Return to the branch left by the last rewind."""
         return self.log.redo()
 
     def checkout(self, leaf: Leaf) -> Leaf:
-        """Move to any position in this session's tree."""
+        """Move to any position in the session's tree."""
         return self.log.checkout(leaf)
 
     def keep_partial(self) -> str | None:
-        """End the open turn with the part of its answer that was shown before it broke off; None if there is none.
+        """End the open turn with the shown part of a broken answer; return None without such a part.
 
         The answer is marked as interrupted, for people and for the model. `resume` asks the model again instead.
         """
@@ -356,13 +356,13 @@ class Session:
         title: str | None = None,
         agent: str | None = None,
     ) -> Session:
-        """Start a new session from a position on this path, in O(1), without touching the source.
+        """Start a new session from a position on the path, in O(1), without touching the source.
 
-        The fork keeps the source's agent, unless `agent` names another, and its frozen agent, policy and workspace. `tools` narrows those allowed at that position;
-        `options` are added to those in force there.
+        The fork keeps the source's agent, unless `agent` names another, and the frozen agent, policy and workspace.
+        `tools` narrows the tools allowed at the position; `options` are added to the options in force there.
 
-        What tools did after that position stays done: `left_behind()` of the fork lists it. If the fork makes the same
-        unsafe call, a person is asked first, unless `effects` is `repeat` or `reuse` (docs/effects.md).
+        The effects of tools after the position stay: `left_behind()` of the fork lists the calls. If the fork makes the
+        same unsafe call, a person is asked first, unless `effects` is `repeat` or `reuse` (docs/effects.md).
         """
         check_effects(effects)
         names = _tool_names(tools)
@@ -372,10 +372,10 @@ class Session:
         return Session(fork(self.log, place, settings, title=title, agent=agent), place.cut)
 
     def left_behind(self, limit: int = 50) -> list[EarlierCall]:
-        """The calls of unsafe tools that are not on this path and took effect, or may have: the newest first.
+        """The calls of unsafe tools outside the path that took effect, or may have: the newest first.
 
-        Those on other branches of this session and, if it is a fork, those that were there when it was made; with the
-        calls of their tasks. The newest thousand entries of each branch are looked at.
+        The calls on other branches of the session and, for a fork, the calls made before the fork; with the calls of the
+        tasks. Only the newest thousand entries of each branch count.
         """
         from oakleaf.agent.earlier_calls import left_behind
 
@@ -384,11 +384,11 @@ class Session:
     # -- read --------------------------------------------------------------------------------------
 
     def path(self, since: int = 0, last: int | None = None) -> list[Entry]:
-        """The entries from root to leaf; only those after seq `since`, or only the last n."""
+        """The entries from root to leaf; only entries after seq `since`, or only the last n."""
         return self.log.path(since=since, last=last).entries
 
     def transcript(self, since: int = 0) -> list[Entry]:
-        """The public entries of the path: inputs and final answers; only those after seq `since`."""
+        """The public entries of the path: inputs and final answers; only entries after seq `since`."""
         return self.log.path(since=since, public=True).entries
 
     def entries(self) -> list[Entry]:
@@ -396,7 +396,7 @@ class Session:
         return [stored.entry.to_entry(stored.branch) for stored in self.log.store.entries(self.session_id)]
 
     def branches(self) -> list[Branch]:
-        """The session's branches and the ones they grew from, oldest first."""
+        """The session's branches and the ancestors, oldest first."""
         return self.log.store.branches(self.session_id)
 
     def journal(self, after: int = 0, limit: int | None = None) -> list[StoredFact]:
@@ -410,7 +410,7 @@ class Session:
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
-        """The tool calls without a result, in call order, as they are stored. To run them: `turn.open_tool_calls`."""
+        """The tool calls without a result, in call order, in the stored form. To run the calls: `turn.open_tool_calls`."""
         return self.log.cursor.open_calls
 
     def idempotency_key(self, call: OpenCall) -> str:
@@ -418,7 +418,7 @@ class Session:
         return self.log.idempotency_key(call.seq, call.index)
 
     def next_action(self) -> Action:
-        """What to do at this leaf: call the model, run tools, or rest."""
+        """The next step at the leaf: call the model, run tools, or rest."""
         return self.log.next_action()
 
     def hydrate(self) -> HydratedSession:
@@ -426,13 +426,13 @@ class Session:
         return hydrate(self.log)
 
     def verify(self) -> list[Problem]:
-        """Check the session and list what is wrong with it. Changes nothing."""
+        """Check the session and list the problems. Changes nothing."""
         return verify(self.log.store, self.session_id)
 
     # -- what a model sees -------------------------------------------------------------------------
 
     def context(self, at: int | None = None) -> Context:
-        """The messages a model would be given at this leaf, or at entry `at` of the path, in no provider's form."""
+        """The messages for a model at the leaf, or at entry `at` of the path, in no provider's form."""
         return prompt.read_context(self.log, self._leaf_at(at))
 
     def _leaf_at(self, at: int | None) -> Leaf:
@@ -445,8 +445,7 @@ class Session:
     def request(
         self, provider: str | None = None, budget: Budget | None = None, *, at: int | None = None
     ) -> dict[str, Any]:
-        """The request that the provider is sent at this leaf, or was sent after entry `at`: for Anthropic `system`,
-        `tools`, `messages` and options. All of it but the model and how to stream, as our clients send it.
+        """The provider's request at the leaf, or after entry `at`: for Anthropic `system`, `tools`, `messages` and options. All of it but the model and how to stream, as our clients send it.
         `provider`: default is that of the session's model.
         """
         provider_format = wire.find_provider(provider or self._provider())
@@ -454,7 +453,7 @@ class Session:
         return provider_format.project(context, self.log.read_blob)
 
     def _provider(self) -> str:
-        """Return the provider of the model that the session was run with last."""
+        """Return the provider of the model last run in the session."""
         model = self.row.model
         provider = (model or "").partition(":")[0]
         if provider not in wire.PROVIDERS:
@@ -536,7 +535,7 @@ class Session:
         *,
         by: Literal["turn"] | None = None,
     ) -> Totals | dict[int, Totals]:
-        """Sums of the ledger; with `by="turn"` those of each turn of the path, by the seq of its input.
+        """Sums of the ledger; with `by="turn"` the sums of each turn of the path, by the seq of the input.
 
         Raises InvalidPosition if `since` is not on the path.
         """
@@ -555,7 +554,7 @@ class Session:
         failed: bool = False,
         key: str | None = None,
     ) -> Call:
-        """Record a model call of your own in the ledger, such as one for a title: it is counted, nothing is appended.
+        """Record a model call of your own in the ledger, for instance for a title: counted, without an entry.
 
         `usage` is a `Usage` or the reply of an SDK, which also names its model; `model` is a name such as
         "anthropic:claude-…". Recorded again under its `key`, it is counted once.
@@ -587,7 +586,7 @@ class Session:
         key: str | None = None,
         accept_imported: bool = False,
     ) -> Run:
-        """Run one turn with our loop. Iterate over the result for its events: `async for event in session.send(…)`.
+        """Run a turn with our loop. Iterate over the result for its events: `async for event in session.send(…)`.
 
         `model` is a Model, a name such as "anthropic:claude-…", or a chain of them: the next is called when one stays
         overloaded. `options` of its calls, such as `{"temperature": 0}`, hold from here on. `one_shot` marks the session
@@ -640,7 +639,7 @@ class Session:
         key: str | None = None,
         accept_imported: bool = False,
     ) -> RunResult:
-        """`send` for scripts: run the whole turn and return its result."""
+        """`send` for scripts: run the whole turn and return the result."""
         from oakleaf.agent.run import collect
 
         return collect(
@@ -662,7 +661,7 @@ class Session:
         )
 
     def enqueue(self, content: str | Message) -> int:
-        """Store an input durably while the session is busy; its runner takes it after the current turn."""
+        """Store an input durably while the session is busy; the runner takes the input after the current turn."""
         return self.log.enqueue(user(content) if isinstance(content, str) else content)
 
     def resume(
@@ -711,7 +710,7 @@ class Session:
         keep_partial: bool = False,
         accept_imported: bool = False,
     ) -> RunResult:
-        """`resume` for scripts: run the open turn to its end and return the result."""
+        """`resume` for scripts: run the open turn to the end and return the result."""
         from oakleaf.agent.run import collect
 
         return collect(
@@ -762,7 +761,7 @@ class Session:
         return run
 
     def cancel(self) -> bool:
-        """Abort the open turn: its model call, its tools and their tasks. Return False if no turn is open.
+        """Abort the open turn: the model call, the tools and the tools' tasks. Return False if no turn is open.
 
         From any handle, thread or process. A run of this handle is aborted at once; another process or a worker finds
         the request in about a second; if the runner died, the turn is closed here. The session stays valid and takes
@@ -781,7 +780,7 @@ class Session:
         return True
 
     def pending_approvals(self) -> list[PendingApproval]:
-        """The tool calls that wait for a person, in this session and its tasks; pass them to `approve`."""
+        """The tool calls that wait for a person, in the session and the tasks; pass each to `approve`."""
         from oakleaf.agent.call_status import pending_approvals
 
         return pending_approvals(self.log)
@@ -813,8 +812,7 @@ class Session:
                 pass  # the result of a sibling was appended just now; try again if this call is still open
 
     def accept_imported(self) -> None:
-        """Allow what was left open elsewhere before the session was imported, with that of its tasks: calls that have an
-        effect, and queued inputs. Recorded, so that it is asked for once; `ImportNotAccepted` lists what would run.
+        """Allow the calls with an effect and the queued inputs left open by an import, also of the tasks. Recorded, so that it is asked for once; `ImportNotAccepted` lists what would run.
         """
         from oakleaf.agent.import_plan import accept_import
 
@@ -838,7 +836,7 @@ class Session:
         limits: Limits | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> ReplayReport:
-        """Execute the session again on a fork, without effects, and report what changed.
+        """Execute the session again on a fork, without effects, and report the changes.
 
         Keeps the entries up to `start` (default: the seeds) and feeds every later input. Without `model` the recorded
         answers are used. Modes: strict, recorded, dry, live (only the tools named in `live` run); see docs/replay.md.
@@ -881,7 +879,7 @@ class Session:
     @overload
     def export(self, to: PathOrFile, format: str | None, **options: object) -> ExportResult[Any]: ...
     def export(self, to: PathOrFile, format: str | None = "bundle", **options: object) -> ExportResult[Any]:
-        """Write the session to a path or a binary file: as a bundle, or in a format that a plugin adds.
+        """Write the session to a path or a binary file: as a bundle, or in a plugin's format.
 
         A bundle holds the session and its tasks; the same session gives the same bytes. `blobs` includes the media, so
         that the bundle is self-contained. `redact` hides everything known to be secret now, under a new session id.
@@ -929,14 +927,14 @@ def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> 
 
 
 def _repeatable_tools(tools: Iterable[object]) -> set[str]:
-    """Return the names of those tools that declare that they may run again; functions and dicts declare nothing."""
+    """Return the names of the tools declared safe to run again; functions and dicts declare nothing."""
     from oakleaf.agent.tools.tool import Tool
 
     return {tool.name for tool in tools if isinstance(tool, Tool) and tool.effect != "unsafe"}
 
 
 def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
-    """An approval applies to one call only, not to calls of its task; and a denial is final."""
+    """Raise for an approval after a denial, and for a call whose task is in the trash or itself waits for a person."""
     from oakleaf.agent.call_status import read_call_status
 
     status = read_call_status(log)

@@ -70,7 +70,7 @@ GRACE_MICROSECONDS = 3_600 * 1_000_000
 
 
 class SessionFilters(TypedDict, total=False):
-    """The filters of `Store.sessions`, which explains them."""
+    """The filters of `Store.sessions`, explained there."""
 
     space: str | None
     owner: str | None
@@ -91,7 +91,7 @@ class SessionFilters(TypedDict, total=False):
 
 
 class Store:
-    """A store opened for one space and, if given, one owner. Safe to use from several threads."""
+    """A store opened for a space and, if given, an owner. Safe to use from several threads."""
 
     def __init__(self, backend: StoreBackend, runtime: Runtime | None = None) -> None:
         self.backend = backend
@@ -104,7 +104,7 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Close the store's connections. Nothing durable depends on it."""
+        """Close the store's connections. Nothing durable depends on closing."""
         self.backend.close()
 
     def __repr__(self) -> str:
@@ -168,9 +168,9 @@ class Store:
         fallback: Store | str | None = None,
         **options: Unpack[SessionOptions],
     ) -> Session:
-        """Return the newest session of a conversation, or start one, atomically. `options` as for `start`.
+        """Return the newest session of a conversation, or start a session, atomically. `options` as for `start`.
 
-        With an `owner`, the newest of that owner. A conversation found only in `fallback`, an older store or the address
+        With an `owner`, the newest session of the owner. A conversation found only in `fallback`, an older store or the address
         of a Redis that holds chats (`redis://…`, `redis://…?match=chat:*`), is imported first, whole and once; after
         that `fallback` is not read again for it.
         """
@@ -192,7 +192,7 @@ class Store:
         conversation_id: str | None = None,
         **options: Unpack[SessionOptions],
     ) -> Session:
-        """Start a child session with its own log. The parent records it before it exists, so no child is ever unknown."""
+        """Start a child session with a log of the child's own. The parent records the child first, so no child is ever unknown."""
         self.runtime.redactor.check_name(session_id, "session id")  # before the parent records it
         check_id(session_id)
         self._check_owner(options.get("owner"))
@@ -231,7 +231,7 @@ class Store:
     # -- find --------------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> Session:
-        """A handle on a session at its current leaf. Raises NotFound if it is absent or another tenant's."""
+        """A handle on a session at the current leaf. Raises NotFound if the session is absent or another tenant's."""
         return Session(Log(self.backend, self.backend.session(session_id), self.runtime))
 
     def sessions(
@@ -298,14 +298,14 @@ class Store:
             before = page.next
 
     def headings(self, rows: Sequence[SessionRow]) -> dict[str, str]:
-        """What to call each session in a list: its title, else its first input, else its agent, else its id.
+        """The name of each session for a list: the title, else the first input, else the agent, else the id.
 
         One line each, by session id; all first inputs are read at once.
         """
         return headings(self.backend, rows)
 
     def latest(self, conversation_id: str | None = None, *, owner: str | None = None) -> Session | None:
-        """The newest session, of one conversation or of the whole space; never a task, a fork or a replay."""
+        """The newest session, of a conversation or of the whole space; never a task, a fork or a replay."""
         for row in self.all_sessions(conversation_id=conversation_id, owner=owner, include_children=False):
             if row.relation in (None, "import"):
                 return Session(Log(self.backend, row, self.runtime))
@@ -335,7 +335,7 @@ class Store:
         return self.backend.search(replace(query, limit=limit, before=before, trashed=trashed))
 
     def index(self, progress: IndexProgress | None = None) -> int:
-        """Index new entries. A search does it too; call this when there are many."""
+        """Index new entries. A search indexes too; call `index` for many new entries."""
         return self.backend.index(progress)
 
     # -- import and copy ---------------------------------------------------------------------------
@@ -354,7 +354,7 @@ class Store:
     def import_from(
         self, tool: str, place: str | None = None, *, new_id: bool = False, dry_run: bool = False
     ) -> Iterator[ToolImportResult]:
-        """Import another tool's sessions from a place, or from where that tool keeps them, one after the other.
+        """Import another tool's sessions from a place, by default the tool's own, session by session.
 
         Each is imported whole or not at all. Importing twice adds nothing; a session that has grown adds what is new.
         Each result reports what could not be kept as it was. The source is only read. With `dry_run` nothing is
@@ -368,14 +368,14 @@ class Store:
     def import_record(
         self, record: SessionRecord, *, new_id: bool = False, dry_run: bool = False
     ) -> ToolImportResult:
-        """Import one session that an importer has read, whole or not at all, as `import_from` does with each."""
+        """Import a session read by an importer, whole or not at all, by the rules of `import_from`."""
         from oakleaf.ingest.ingest import import_session, preview_session
 
         import_one = preview_session if dry_run else import_session
         return import_one(self.backend, self.runtime, record, new_id=new_id)
 
     def copy(self, session: Session | str, to: Store, *, new_id: bool = False) -> Session:
-        """Deep copy a session and its tasks to another store or space. Within one space, `fork` copies nothing."""
+        """Deep copy a session and the session's tasks to another store or space. Within one space, `fork` copies nothing."""
         from oakleaf.bundle import copy
 
         session_id = session if isinstance(session, str) else session.session_id
@@ -390,9 +390,9 @@ class Store:
         return Media(digest(data), mime, len(data), name)
 
     def blob(self, media: Media | str) -> bytes | None:
-        """The bytes behind a handle, a hash, or a reference within JSON (`[oakleaf-blob:…]`); None if they are missing.
+        """The bytes behind a handle, a hash, or a reference within JSON (`[oakleaf-blob:…]`); None for missing bytes.
 
-        They are checked against their hash.
+        The bytes are checked against the hash.
         """
         hash_ = (referenced_digest(media) or media) if isinstance(media, str) else media.hash
         blob = self.backend.blob(hash_)
@@ -401,13 +401,13 @@ class Store:
         return None if blob is None else blob.data
 
     def gc(self, grace: int = GRACE_MICROSECONDS) -> int:
-        """Delete blobs that no entry refers to and that are older than `grace` microseconds; return how many."""
+        """Delete blobs without a reference and older than `grace` microseconds; return the number."""
         return self.backend.delete_unreferenced_blobs(self.runtime.now() - grace)
 
     # -- maintain ----------------------------------------------------------------------------------
 
     def delete(self, session_id: str) -> list[str]:
-        """Move a session to the trash, its tasks first; `restore` undoes it. Raises SessionRunning if one is running."""
+        """Move a session to the trash, tasks first; `restore` undoes the deletion. Raises SessionRunning for a running session."""
         self.raise_if_running(self.family(session_id))
         return self.backend.trash(session_id, self.runtime.now())
 
@@ -426,7 +426,7 @@ class Store:
         return self.backend.purge(session_id, with_forks=with_forks, scrub=scrub)
 
     def family(self, session_id: str, *, forks: bool = False) -> list[SessionRow]:
-        """The rows of a session and all its tasks, which are deleted together; with `forks` its forks too."""
+        """The rows of a session and all tasks, which are deleted together; with `forks` also the forks."""
         row = self.backend.session(session_id)
         trash = (False, True) if forks else (row.trashed_at is not None,)
         rows = {session_id: row}
@@ -442,7 +442,7 @@ class Store:
         return list(rows.values())
 
     def raise_if_running(self, rows: Iterable[SessionRow]) -> None:
-        """Raise SessionRunning if one of the sessions is running."""
+        """Raise SessionRunning if any of the sessions is running."""
         for row in rows:
             require_free(row, self.runtime)
 
@@ -451,9 +451,9 @@ class Store:
         session_ids: Sequence[str] | None = None,
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> Iterator[Problem]:
-        """Check some sessions, or all of this space, the trash included, and yield what is wrong. Changes nothing.
+        """Check the given sessions, or all of the space, also in the trash, and yield the problems. Changes nothing.
 
-        `progress` is called with how many sessions are checked, and of how many.
+        `progress` is called with the number of checked sessions, and of all.
         """
         trash = (False, True)
         everything = (row for trashed in trash for row in self.all_sessions(trashed=trashed, limit=200))
@@ -465,7 +465,7 @@ class Store:
             yield from verify_branches(self.backend)
 
     def findings(self, progress: Callable[[], None] = lambda: None) -> Iterator[Finding]:
-        """Yield what is right and wrong: sessions that need attention, then the store itself. Changes nothing.
+        """Yield the findings, good and bad: sessions that need attention, then the store itself. Changes nothing.
 
         `progress` is called for each running session.
         """
@@ -479,7 +479,7 @@ class Store:
         to: str | os.PathLike[str],
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Copy the store to a file without blocking writers, over one that exists. Raises StoreLacks if it is no file."""
+        """Copy the store to a file without blocking writers, over an existing file. Raises StoreLacks if the store is no file."""
         self.backend.backup(to, progress)
 
 
@@ -492,7 +492,7 @@ def open(
     secrets: Mapping[str, str] | Iterable[str] = (),
     key: str | None = None,
 ) -> Store:
-    """Open a store by path, `memory:`, or an address such as `postgresql://…` that a plugin opens.
+    """Open a store by path, `memory:`, or a plugin's address such as `postgresql://…`.
 
     `secrets` (values, or names and values) are redacted before anything becomes durable, as are the environment's
     secrets and everything that has the form of a known kind of key. `synchronous="normal"` is faster and survives a
@@ -546,7 +546,7 @@ def _open_by_plugin(
 
 
 def read(session: Session) -> SessionReader:
-    """Return a reader of what a session holds along the path to the handle's leaf."""
+    """Return a reader of a session along the path to the handle's leaf."""
     from oakleaf.agent.reader import SessionReader
 
     return SessionReader(session.log)
@@ -565,12 +565,12 @@ def draw_tree(session: Session, *, width: int = 100) -> str:
 
 
 def store_of(session: Session) -> Store:
-    """Return the store that a session is in."""
+    """Return the store of a session."""
     return Store(session.log.store, session.log.runtime)
 
 
 def open_turn(session: Session, row: SessionRow) -> OpenTurn:
-    """Return the open turn of a session, whose row was just read, for a worker that runs it as a task."""
+    """Return the open turn of a session, for a worker that runs the turn as a task; `row` was just read."""
     from oakleaf.agent.open_turn import OpenTurn
 
     return OpenTurn(session.log, row)
@@ -583,7 +583,7 @@ def session_at(session: Session, leaf: Leaf) -> Session:
 
 
 def run_host_tool(session: Session, said: str, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
-    """Run a tool for the host, recorded as a model's tool call would be; return its result, which ends the turn.
+    """Run a tool for the host, recorded like a model's tool call; return the result, which ends the turn.
 
     `said` is the input. Runs an event loop of its own.
     """
@@ -593,21 +593,21 @@ def run_host_tool(session: Session, said: str, tool: Tool, arguments: Mapping[st
 
 
 def notebook(session: Session) -> Notebook:
-    """Return the notes of a session that holds a program's records and no conversation."""
+    """Return the notes of a session with a program's records and no conversation."""
     from oakleaf.agent.notebook import Notebook
 
     return Notebook(session.log)
 
 
 def excerpt(session: Session, last: int) -> Session:
-    """Return a copy of a session in memory that ends at entry `last` of the path; the same bytes each time."""
+    """Return a copy of a session in memory, up to entry `last` of the path; the same bytes each time."""
     from oakleaf.bundle.excerpt import excerpt
 
     return Session(excerpt(session.log, last))
 
 
 def scratch_store() -> Store:
-    """Open a store in memory that does not know the secrets of the environment: a bundle reads as it was written."""
+    """Open a store in memory without the secrets of the environment: a bundle reads as written."""
     from oakleaf.stores.memory.store import MemoryStore
 
     return Store(MemoryStore())
@@ -621,7 +621,7 @@ async def replay_session(session: Session, plan: ReplayPlan) -> ReplayReport:
 
 
 def stuck_sessions(store: Store) -> list[SessionRow]:
-    """Return the sessions whose runners are gone, without those that a worker takes over."""
+    """Return the sessions whose runners are gone, without sessions left to a worker."""
     from oakleaf.log.doctor import stuck_sessions
 
     return stuck_sessions(store.backend, store.runtime)
@@ -650,7 +650,7 @@ def import_checked(
 
 
 def session_of(store: Store, row: SessionRow) -> Session:
-    """Return a handle on the session of a row that was just read, at the row's leaf. Nothing is read."""
+    """Return a handle on the session of a row just read, at the row's leaf. Nothing is read."""
     return Session(Log(store.backend, row, store.runtime))
 
 
@@ -677,7 +677,7 @@ def fork_at(
 
 
 def without_redaction(value: Store | Session) -> Store | Session:
-    """Return a handle on the same store or session through which text is stored as it is, secrets included."""
+    """Return a handle on the same store or session that stores text unchanged, secrets included."""
     if isinstance(value, Store):
         return Store(value.backend, replace(value.runtime, redactor=NullRedactor()))
     log = value.log
@@ -685,7 +685,7 @@ def without_redaction(value: Store | Session) -> Store | Session:
 
 
 def open_for_owner(store: Store, url: str, owner: str) -> Store:
-    """Open the space of a store again for one owner; `url` is the store's address, with its password."""
+    """Open the space of a store again for an owner; `url` is the store's address, with the password."""
     from oakleaf.stores.memory.store import MemoryStore
 
     backend = store.backend
@@ -695,5 +695,5 @@ def open_for_owner(store: Store, url: str, owner: str) -> Store:
 
 
 def observe_commits(store: Store, observe: Callable[[float], None]) -> None:
-    """Call `observe` after each commit of this store with the seconds that it took."""
+    """Call `observe` after each commit of the store with the seconds taken."""
     store.runtime = replace(store.runtime, on_commit=observe)

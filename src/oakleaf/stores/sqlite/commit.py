@@ -1,7 +1,7 @@
-"""What one change does to the SQLite tables, inside a transaction that the caller opened.
+"""The writes of a change to the SQLite tables, inside a transaction opened by the caller.
 
 Reads the session's row, refuses, and writes afterwards: when an `OakleafError` is raised here nothing was written. The
-transaction holds SQLite's write lock, so the row stays as it was read.
+transaction holds SQLite's write lock, so the row does not change meanwhile.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ update session set facts = ?, updated_at = ?, branch = ?, seq = ?, turns = turns
     unpriced_calls = unpriced_calls + ?, unknown_calls = unknown_calls + ?
 where number = ?
 """
-# Each of these writes an index, or is rare: so none is part of the statement that every change runs.
+# Each statement below writes an index, or is rare: so none is part of the statement that every change runs.
 SET_ACTIVE_AT = "update session set active_at = ? where number = ?"
 SET_NEEDS_INDEXING = "update session set needs_indexing = 1 where number = ?"
 MERGE_TAGS = "update session set tags = json_patch(coalesce(tags, '{}'), ?) where number = ?"
@@ -119,11 +119,11 @@ SET_COLUMN = {name: f"update session set {name} = ? where number = ?" for name i
 NOTHING = Totals()
 Executor = apsw.Connection | apsw.Cursor
 Started = tuple[int, Call]
-"""A ledger row's key and its content so far."""
+"""A ledger row's key and content so far."""
 
 
 class SqliteHead(Struct, frozen=True, gc=False):
-    """The columns of a session's row that decide about a change."""
+    """The columns of a session's row for the decision about a change."""
 
     number: int
     leaf: Leaf
@@ -136,7 +136,7 @@ class SqliteHead(Struct, frozen=True, gc=False):
     holder: str | None
     lease_until: int | None
     is_growing: bool
-    """Whether the leaf is the tail of a branch it owns."""
+    """Whether the leaf is the tail of an own branch."""
 
 
 def apply(writer: apsw.Cursor, change: Change, space: str, owner: str | None) -> CommitResult:
@@ -174,7 +174,7 @@ def _read_head(reader: Executor, session_id: str, space: str, owner: str | None)
 def find_change(
     reader: Executor, space: str, owner: str | None, session_id: str, key: str
 ) -> CommitResult | None:
-    """Return what was recorded under a caller's key."""
+    """Return the recorded result of a caller's key."""
     head = _read_head(reader, session_id, space, owner)
     return _find_change(reader, head, key) if is_callers_key(key) else None
 
@@ -186,7 +186,7 @@ def _find_change(reader: Executor, head: SqliteHead, key: str) -> CommitResult |
 
 
 def _next_leaf(writer: apsw.Cursor, change: Change, head: SqliteHead) -> Leaf:
-    """Return the leaf after the change; open a branch if its entries need one."""
+    """Return the leaf after the change; open a branch if the entries need a new branch."""
     leaf = head.leaf if change.move_to is None else change.move_to
     if not change.entries:
         return leaf
@@ -246,7 +246,7 @@ def insert_blobs(writer: Executor, space: str, blobs: Iterable[Blob], at: int) -
 
 
 def _started_calls(writer: apsw.Cursor, change: Change, number: int) -> dict[str, Started]:
-    """Return the rows, by call id, that were written when the calls started that the change replaces or drops."""
+    """Return the rows of started calls, by call id, that the change replaces or drops."""
     if not change.replaces_call and change.drops_call is None:
         return {}
     started: dict[str, Started] = {}

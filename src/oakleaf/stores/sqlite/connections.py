@@ -62,7 +62,7 @@ class SqliteConnections:
             check_readable(self._path, error)
 
     def _ready_writer(self) -> None:
-        """Open the writer, if there is none or a file of it failed. Called before each write: it may be writable now."""
+        """Open the writer, unless a working writer is open. Called before each write: the file may be writable by now."""
         if self._can_write and not self._has_failed:
             return
         if self._is_closed:
@@ -93,7 +93,7 @@ class SqliteConnections:
     def close(self) -> None:
         if self._is_closed or self._pid != os.getpid():
             return
-        with self._group.lead:  # what waits for it finds the store closed
+        with self._group.lead:  # a waiting writer then finds the store closed
             self._is_closed = True
             for connection in self._readers:
                 connection.close()
@@ -130,10 +130,10 @@ class SqliteConnections:
             self._group.wake_next()
 
     def _enter(self, snapshot: object) -> None:
-        """Register a snapshot before anything of it is opened; wait while the process forks.
+        """Register a snapshot before any part of the snapshot is opened; wait while the process forks.
 
-        It is registered first: either this thread sees the pause, or the pause sees the snapshot. A thread that reads
-        already may read more: the pause waits for it.
+        Registered first: either the thread sees the pause, or the pause sees the snapshot. A thread that reads already
+        may read more: the pause waits for the thread.
         """
         me = get_ident()
         self._in_use[snapshot] = me
@@ -147,13 +147,13 @@ class SqliteConnections:
         return self.write_by_cursor(lambda cursor: work(cursor.connection))
 
     def write_by_cursor(self, work: Callable[[apsw.Cursor], R]) -> R:
-        """As `write`, with the cursor of the writer. It must not be used after the work has returned."""
+        """As `write`, with the cursor of the writer. The cursor must not be used after the work has returned."""
         self._check_open()
         result: R = self._group.submit(work)
         return result
 
     def _run_batch(self, tickets: Sequence[Ticket]) -> None:
-        """Run the work of all tickets in one transaction, each once. An error of one does not affect the others."""
+        """Run the work of all tickets in a single transaction, each once. An error of a ticket does not affect other tickets."""
         if len(tickets) == 1:
             tickets[0].succeed(self._transact(tickets[0].work))
             return
@@ -165,7 +165,7 @@ class SqliteConnections:
                 ticket.succeed(result)
 
     def _attempt(self, cursor: apsw.Cursor, work: Work) -> Any:
-        """Run one writer's work, or undo it and return its error. No work is run again: it may have used up its source."""
+        """Run a writer's work, or undo the work and return the error. No work is run again: the work may have used up a source."""
         cursor.execute("savepoint work")
         try:
             result = work(cursor)
@@ -210,7 +210,7 @@ class SqliteConnections:
             raise file.refusal(f"{self._path}{SUFFIX}", error) from None
 
     def reading(self) -> contextlib.AbstractContextManager[apsw.Connection]:
-        """Open a snapshot and return its connection."""
+        """Open a snapshot and return the connection."""
         self._check_open()
         return self._pooled() if self._can_write else self._readonly()
 
@@ -246,7 +246,7 @@ class SqliteConnections:
             self._in_use.pop(snapshot, None)
 
     def _recover(self, reader: apsw.Connection, *, is_known: bool) -> None:
-        """Return a reader to the pool, or close it: after an interrupt or an error of SQLite its state is unknown."""
+        """Return a reader to the pool, or close the reader: after an interrupt or an error of SQLite the state is unknown."""
         if self._is_closed or not is_known:
             reader.close(True)
             return
@@ -262,7 +262,7 @@ class SqliteConnections:
         return reader
 
     def scrub(self) -> bool:
-        """Rewrite the file and empty the write-ahead log, so that no deleted byte is left.
+        """Rewrite the file and empty the write-ahead log, to remove all deleted bytes.
 
         `secure_delete` zeroes a cell in place, but balancing leaves copies in the free part of other pages; only a
         vacuum removes them. Returns False if a reader of another process held the log open; then, and after an error,
@@ -300,7 +300,7 @@ class SqliteConnections:
         return state is not None and state[0] == 0
 
     def _replace_connections(self) -> None:
-        """Close the writer and the idle readers with all their statements, and open another writer."""
+        """Close the writer and the idle readers with all statements, and open another writer."""
         old = self._writer
         self._connect_writer()
         old.close(True)
@@ -319,7 +319,7 @@ class SqliteConnections:
 
 
 def _drop_cursors(error: BaseException | None) -> None:
-    """Clear the local variables in an error's traceback, now and in this thread.
+    """Clear the local variables in an error's traceback, now and in the present thread.
 
     A cursor among them would keep its statement, and with it a snapshot, for as long as the error is kept.
     """

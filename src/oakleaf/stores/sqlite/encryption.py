@@ -17,7 +17,7 @@ _KEYS: dict[str, str] = {}
 
 
 def register_key(path: str, key: str) -> None:
-    """Open this file with that key from now on, and create it with the key if it does not exist."""
+    """Open the file with the key from now on; a new file is created with the key."""
     if not isinstance(key, str) or not key or "\0" in key:
         raise InvalidKey()
     if not hasattr(apsw, "mc_version"):

@@ -48,20 +48,20 @@ LOCKED = "the key is not the one it was encrypted with, or it is not encrypted a
 CHECK_DISK = "check the disk, and the limit of a file's size (ulimit -f)"
 TOO_MANY_FILES = "close what is not used, or raise the limit (ulimit -n)"
 LOGS = ("-wal", "-shm", "-journal")
-"""What SQLite appends to a store's name for the files that belong to it."""
+"""The endings that SQLite adds to a store's name for further files."""
 
 OPENED: WeakSet[apsw.Connection] = WeakSet()
-"""Every connection of this process. They must not cross fork(): see `connections`."""
+"""Every connection of this process. A connection must not cross fork(): see `connections`."""
 
 Migration = Callable[[apsw.Connection], None]
 
 
 MIGRATIONS: Mapping[int, Migration] = {}
-"""To each format after the first, what leads there; forward only. `schema.sql` is always the newest format whole."""
+"""The step to each format after the first; forward only. `schema.sql` is always the newest format whole."""
 
 
 def real_path(path: str | os.PathLike[str]) -> str:
-    """Return the one name of a file, for as long as it is open.
+    """Return the single name of a file, valid as long as the file is open.
 
     The process may change its folder, and SQLite puts the log beside what a link points to.
     """
@@ -93,7 +93,7 @@ def connect(path: str, *, synchronous: str, read_only: bool = False) -> apsw.Con
 
 
 def connect_immutable(path: str) -> apsw.Connection:
-    """Open the file alone as one that does not change: takes no lock and creates no file next to it."""
+    """Open the file alone, as unchanging: take no lock and create no file next to the store."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
     connection = apsw.Connection(f"{Path(path).absolute().as_uri()}?immutable=1", flags=flags)
     unlock(connection, path)
@@ -131,7 +131,7 @@ def prepare(path: str, *, synchronous: str, migrations: Mapping[int, Migration] 
 
 
 def _check_place_settled(where: Path) -> None:
-    """Check the place; look again if another process was writing the file's pages at that moment."""
+    """Check the place; look again if another process was writing the file's pages meanwhile."""
     for pause in (0.01, 0.05, 0.25):
         with contextlib.suppress(apsw.CorruptError):
             return _check_place(where)
@@ -140,7 +140,7 @@ def _check_place_settled(where: Path) -> None:
 
 
 def _check_place(where: Path) -> None:
-    """Refuse a file that is not a store before creating anything next to it; create it if it does not exist."""
+    """Refuse a file that is no store before creating any file next to it; create an absent file."""
     if where.is_dir():
         raise NotAStore(str(where), "it is a directory")
     if not where.parent.is_dir():
@@ -167,10 +167,10 @@ def may_write(path: str | Path) -> bool:
 
 
 def check_format(connection: apsw.Connection, path: str) -> int:
-    """Return the format of the file, 0 if it is new; raise if it is not a store, too old or too new.
+    """Return the format of the file, 0 for a new file; raise if the file is no store, too old or too new.
 
-    The two numbers are on the first page; the rest is read only if they are not ours, because after a crash during a
-    checkpoint the other pages may be torn until the log is read.
+    The two numbers are on the first page; the rest is read only if the numbers are not ours, because after a crash
+    during a checkpoint the other pages may be torn until the log is read.
     """
     application = int(connection.execute("pragma application_id").get)
     version = int(connection.execute("pragma user_version").get)
@@ -193,7 +193,7 @@ def _make(connection: apsw.Connection) -> None:
 
 
 def _apply(connection: apsw.Connection, path: str, migrations: Mapping[int, Migration]) -> None:
-    """Migrate in one transaction; the format is read again inside it, because another process may have been first."""
+    """Migrate in a transaction; read the format again inside, because another process may have been first."""
     connection.execute("begin immediate")
     try:
         version = check_format(connection, path)
@@ -219,7 +219,7 @@ def backup(
 ) -> None:
     """Copy the whole store without blocking others, durable on return.
 
-    Written under a temporary name, checked and synced, then renamed; or not at all, and what had the name is kept.
+    Written under a temporary name, checked and synced, then renamed; or not at all, and the earlier file is kept.
     """
     to = real_path(to)
     part = f"{to}.part"
@@ -240,7 +240,7 @@ def backup(
 
 
 def _create_part(part: str, to: str) -> int:
-    """Create the temporary file, or take the one that a killed process left; return it locked against other backups."""
+    """Create the temporary file, or take over a killed process's; return the file locked against other backups."""
     with _refusals(to):
         if os.path.isdir(to):
             raise NotAStore(to, "it is a directory")
@@ -279,7 +279,7 @@ def _copy_pages(
 
 
 def _end_earlier(to: str, source: str) -> None:
-    """Make sure that nobody has the file open that is to be replaced, and that it leaves no log beside the new one.
+    """Make sure that nobody has the replaced file open, and that no log of the replaced file stays beside the new one.
 
     SQLite would take such a log for the new file's. The earlier file is whole before the new one takes its name.
     """
@@ -307,7 +307,7 @@ def _sync_folder(path: str) -> None:
 
 
 def _delete(*names: str) -> bool:
-    """Delete files that may exist; return whether one did."""
+    """Delete files that may exist; return whether any did."""
     count = 0
     for name in names:
         with contextlib.suppress(FileNotFoundError):
@@ -317,7 +317,7 @@ def _delete(*names: str) -> bool:
 
 
 def _unlocked(target: apsw.Connection, source: apsw.Connection) -> apsw.Connection:
-    """Give the copy the key and page size of its source; encrypted pages are copied as they are."""
+    """Give the copy the key and page size of the source; encrypted pages are copied unchanged."""
     unlock(target, source.filename)
     target.execute(f"pragma page_size = {source.execute('pragma page_size').get}")
     return target
@@ -346,7 +346,7 @@ def refusal(path: str, error: OSError) -> StoreError:
 
 @contextlib.contextmanager
 def _refusals(path: str) -> Iterator[None]:
-    """Raise what the system refuses within as an error in words."""
+    """Raise a refusal by the system as an error in words."""
     try:
         yield
     except OSError as error:
@@ -354,7 +354,7 @@ def _refusals(path: str) -> Iterator[None]:
 
 
 def _is_full(path: str) -> bool:
-    """Whether the disk is full: SQLite reports that as an I/O error for some of its own files."""
+    """Whether the disk is full: for some files SQLite reports a full disk as an I/O error."""
     try:
         return shutil.disk_usage(Path(path).absolute().parent).free < 64 * 1024
     except OSError:

@@ -1,13 +1,13 @@
 """Group commit: concurrent writers share one transaction and one sync.
 
-Each writer queues a ticket and takes the lead if it is free. The leader runs all queued tickets; the others sleep until
-theirs is done, or until the lead is free and theirs is the oldest. Each is woken on its own: if they slept on the lead's
-lock, it would pass through all of them before the next one could lead.
+Each writer queues a ticket and takes the lead if the lead is free. The leader runs all queued tickets. Every other writer
+sleeps until its ticket is done, or until the lead is free and its ticket is the oldest. Each is woken on its own: writers
+asleep on the lead's lock would all have to pass the lock before the next leader.
 
 Safe against an interrupt between any two steps. The lead is a plain lock that only `with` statements take: the interpreter
 lets no interrupt in between taking such a lock and entering the block, nor between leaving the block and releasing it, as
 it does around `acquire()` and around an `__enter__` written in Python. A wake-up may be lost to an interrupt, so a writer
-looks again after a while; one whose leader vanished with its ticket fails.
+looks again after a while; a writer whose leader vanished with the ticket fails.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ INTERRUPTED = "the writer ahead was interrupted, perhaps after it had written th
 
 
 class Ticket:
-    """The work of one writer, and its outcome."""
+    """The work of a writer, and the outcome."""
 
     __slots__ = ("_asleep", "error", "is_done", "result", "work")
 
@@ -61,13 +61,13 @@ class Group:
         """The right to write, for one thread at a time; call `wake_next` after releasing it."""
 
     def wake_next(self) -> None:
-        """Wake the thread that has waited longest. A ticket queued before the lead was released is seen here; one
-        queued after that finds the lead free."""
+        """Wake the thread with the longest wait. A ticket queued before the release of the lead is seen here; a later
+        ticket finds the lead free."""
         with contextlib.suppress(IndexError):  # nobody waits
             self._waiting[0].wake()
 
     def submit(self, work: Any) -> Any:
-        """Return the result of the work once this thread or another has run it."""
+        """Return the result of the work, run by the calling thread or another."""
         ticket = Ticket(work)
         try:
             self._waiting.append(ticket)

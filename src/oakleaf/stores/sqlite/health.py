@@ -20,7 +20,7 @@ from oakleaf.stores.sqlite.readonly import readonly_snapshot
 
 
 def file_health(path: str) -> list[Finding]:
-    """Check the file alone; the last finding is a problem if it cannot be read as a store."""
+    """Check the file alone; the last finding is a problem if the file cannot be read as a store."""
     place = Path(path)
     try:
         if not place.is_file():
@@ -33,7 +33,7 @@ def file_health(path: str) -> list[Finding]:
 
 
 def format_of(path: str) -> int:
-    """Return the format of a file without opening it as a store; raise if it is not a store or too new."""
+    """Return the format of a file without opening a store; raise if the file is no store or too new."""
     with readonly_snapshot(path) as reader:
         return check_format(reader, path)
 

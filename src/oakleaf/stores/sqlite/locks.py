@@ -1,5 +1,4 @@
-"""The file `<store>-oakleaf`, on which the processes that use a store hold locks. Its first line says so; no byte of it is
-read.
+"""The file `<store>-oakleaf`, with the locks of the processes that use a store. The first line says so; no byte is read.
 
 Byte 0 is the queue of the writers. A process that runs a session holds a lock on another byte for as long as it lives: the
 kernel releases the lock when the process ends, however it ends, and shows it to every process of the machine, also to those
@@ -35,7 +34,7 @@ _LIFE_LOCKS: WeakValueDictionary[str, LifeLock] = WeakValueDictionary()
 
 
 def open_lock_file(path: str) -> int:
-    """Open the file beside that store; create it, for those who may open the store, if it does not exist."""
+    """Open the file beside a store; create an absent file, for everybody who may open the store."""
     mode = stat.S_IMODE(os.stat(path).st_mode)
     descriptor = os.open(f"{path}{SUFFIX}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, mode)
     if not os.fstat(descriptor).st_size:
@@ -54,7 +53,7 @@ def _has_byte_locks(descriptor: int) -> bool:
         return False
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _byte(fcntl.F_WRLCK, 0))
-    except OSError:  # some sandboxes do not know them
+    except OSError:  # some sandboxes have no byte locks
         return False
     return True
 
@@ -70,8 +69,8 @@ class Queue:
         self._fd = -1
         self.lock: Callable[[], object] = bool
         self.unlock: Callable[[], object] = bool
-        """Call it in a `finally`, whether `lock` returned or was interrupted. No Python code of ours is run: an
-        interrupt at its first step would leave every other process waiting."""
+        """Call in a `finally`, whether `lock` returned or was interrupted. No Python code of ours is run: an interrupt at
+        the first step would leave every other process waiting."""
         if fcntl is not None:
             self._fd = open_lock_file(path)
             if _has_byte_locks(self._fd):
@@ -89,14 +88,14 @@ class Queue:
 
 
 def life_lock(path: str) -> LifeLock:
-    """Return the lock of this process beside that store: one, however often it is opened."""
+    """Return the process's single lock beside a store, however often the store is opened."""
     place = os.path.abspath(path)
     lock = _LIFE_LOCKS.get(place)
     return lock if lock is not None else _LIFE_LOCKS.setdefault(place, LifeLock(path))
 
 
 class LifeLock:
-    """A lock that lasts as long as this process."""
+    """A lock held until the process ends."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -104,7 +103,7 @@ class LifeLock:
         self._token: str | None = None
 
     def token(self) -> str | None:
-        """Take the lock, unless this process has it; return the token by which others ask for it. None if there are no locks."""
+        """Take the lock, unless held; return the token by which other processes ask for the lock. None without locks."""
         if self._token is None and IS_LINUX:
             with contextlib.suppress(OSError):
                 fd = self._open()
@@ -114,7 +113,7 @@ class LifeLock:
         return self._token
 
     def is_free(self, token: str) -> bool | None:
-        """Whether the process that took the lock has ended; None if that cannot be known."""
+        """Whether the process behind a token has ended; None if unknown."""
         inode, _, start = token.partition(".")
         if not IS_LINUX or not (inode.isdecimal() and start.isdecimal()):
             return None
@@ -141,7 +140,7 @@ class LifeLock:
 
 
 def _close_all() -> None:
-    """After a fork: the child must not keep the lock of its parent."""
+    """Close all locks after a fork: the child must not keep the lock of the parent."""
     for lock in list(_LIFE_LOCKS.values()):
         lock.close()
 

@@ -1,4 +1,4 @@
-"""Upgrade a file to this version's format. Opening it does so, after a backup next to it; here is what a person is told."""
+"""Upgrade a file to this version's format. Opening the file does so, after a backup; here is the text for a person."""
 
 from __future__ import annotations
 

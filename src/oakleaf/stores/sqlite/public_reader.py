@@ -75,7 +75,7 @@ class PublicMessage(Struct, frozen=True):
 
 
 class PublicReader:
-    """Opens a SQLite store for reading what the public may see of one owner's sessions."""
+    """Opens a SQLite store for reading the public part of an owner's sessions."""
 
     def __init__(self, path: str, *, owner: str, space: str = "default", key: str | None = None) -> None:
         if not Path(path).is_file():
@@ -108,7 +108,7 @@ class PublicReader:
         return [PublicSession(*row) for row in self.query(query)]
 
     def transcript(self, session_id: str) -> list[PublicMessage]:
-        """Return the inputs and final answers of one session's path; `NotFound` for any other."""
+        """Return the inputs and final answers of a session's path; `NotFound` unless the session is public."""
         if not list(self.query("select 1 from public_session where session_id = ?", (session_id,))):
             raise NotFound(session_id)
         query = "select seq, role, at, text from public_message where session_id = ? order by seq"

@@ -46,7 +46,7 @@ delete from blob where number in (select value from json_each(?)) and number not
 
 
 def children(connection: apsw.Connection, query: str, parents: list[str]) -> list[str]:
-    """Return the children of sessions by one of the statements above, those of the first parent first."""
+    """Return the children of sessions by `query`, a statement above; the children of the first parent come first."""
     rows: list[Any] = [row for parent in parents for row in connection.execute(query, (parent,))]
     return [row[0] for row in rows]
 

@@ -172,7 +172,7 @@ class SessionReader:
         return row
 
     def find(self, session_id: str) -> tuple[int, SessionRow]:
-        """Return the number and the row of a session; `NotFound` if it is absent or another tenant's."""
+        """Return the number and the row of a session; `NotFound` if the session is absent or another tenant's."""
         row = self._session(session_id)
         return int(row[0]), session_from(row)
 
@@ -200,7 +200,7 @@ class SessionReader:
         return path_ranges(self.connection.execute(SELECT_LINE, (leaf.branch,)), leaf, self.url)
 
     def refuse_foreign_leaf(self, row: SessionRow, leaf: Leaf) -> None:
-        """`InvalidPosition` for a leaf on another session's branch, unless this session inherits it."""
+        """`InvalidPosition` for a leaf on another session's branch, unless the session inherits the leaf."""
         if leaf == row.leaf:
             return
         if self.connection.execute(SELECT_OWN_BRANCH, (leaf.branch, row.session_id)).fetchone():
@@ -274,7 +274,7 @@ class SessionReader:
         return [call for ancestor in self._ancestors(number) for call in self.calls(ancestor)]
 
     def _ancestors(self, number: int) -> list[int]:
-        """Return the sessions, also purged ones, that own what it inherits."""
+        """Return the other sessions, also purged ones, that own inherited branches."""
         rows: list[Any] = self.connection.execute(SELECT_ANCESTOR_SESSIONS, {"number": number}).fetchall()
         return [ancestor for (ancestor,) in rows]
 
@@ -295,7 +295,7 @@ class SessionReader:
         return None
 
     def _call_spans(self, number: int, first: int, last: int) -> list[tuple[int, int]]:
-        """Return ranges of ids, without their ends, outside of which a session has no call at entries `first` to `last`."""
+        """Return ranges of ids, without the ends, with all calls of a session at entries `first` to `last`."""
         spans: list[tuple[int, int]] = []
         begin = number << 32
         blocks: list[Any] = self.connection.execute(
@@ -309,7 +309,7 @@ class SessionReader:
         return [*spans, (begin, (number + 1) << 32)]
 
     def _owners(self, number: int, branch: int) -> list[int]:
-        """Return the session that made the calls of a branch, unless the branch is not in the tree of `number`."""
+        """Return the owner of a branch's calls, unless the branch is outside the tree of `number`."""
         rows: list[Any] = self.connection.execute(
             SELECT_BRANCH_OWNER, {"number": number, "branch": branch}
         ).fetchall()

@@ -2,7 +2,7 @@
 
 SQLite shares the write-ahead log through files next to the store, and creates them even to read. Where it cannot, and
 the log is empty, the file alone is the whole store and is read as `immutable`. SQLite then takes no lock, and a process
-that may write does not notice the reader: whether the file changed is checked afterwards. Does not know what is read.
+that may write does not notice the reader: whether the file changed is checked afterwards. Knows nothing of the content.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _COPY_REQUIRED = (
 
 
 class ReadOnlyConnection(Struct, frozen=True):
-    """A connection that only reads."""
+    """A read-only connection."""
 
     path: str
     connection: apsw.Connection
@@ -88,13 +88,13 @@ def _open(path: str, stamp: Stamp, begin: Callable[[apsw.Connection], object]) -
 
 
 def _begin(connection: apsw.Connection) -> None:
-    """Take the snapshot, which SQLite does with the first read."""
+    """Take the snapshot by a first read."""
     connection.execute("begin")
     connection.execute("select 1 from sqlite_schema limit 1").fetchall()
 
 
 def check_readable(path: str, error: StoreError) -> None:
-    """Raise `error`, the reason why a store cannot be written, unless it can at least be read."""
+    """Raise `error`, the reason why a store cannot be written, unless the store can be read."""
     if not os.access(path, os.R_OK):
         raise error
     with readonly_snapshot(path) as reader:
@@ -104,7 +104,7 @@ def check_readable(path: str, error: StoreError) -> None:
 
 @contextlib.contextmanager
 def readonly_snapshot(path: str) -> Iterator[apsw.Connection]:
-    """Open a connection for one read within one snapshot."""
+    """Open a connection for a single read within a snapshot."""
     try:
         readonly = open_readonly(path, _begin)
         with contextlib.closing(readonly.connection) as reader:
@@ -129,7 +129,7 @@ def _is_settled(stamp: Stamp) -> bool:
 
 
 def _stamp(path: str) -> Stamp:
-    """Return what identifies a version of the file; the last number is the log's length: 0 if the file is the whole store."""
+    """Return the identity of a version of the file; the last number is the log's length: 0 if the file is the whole store."""
     try:
         main = os.stat(path)
     except OSError:

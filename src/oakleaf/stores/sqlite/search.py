@@ -72,7 +72,7 @@ class SqliteSearch(DatabaseSearch):
 
 
 def match_expression(terms: Sequence[Term], tenant: Sequence[str]) -> str | None:
-    """Return the terms in the language of FTS5; None if none is required, which it cannot express."""
+    """Return the terms in the language of FTS5; None without a required term, because FTS5 needs one."""
     required = [Term("marker", (word,)) for word in tenant] + [term for term in terms if not term.is_excluded]
     excluded = [term for term in terms if term.is_excluded]
     if not required:

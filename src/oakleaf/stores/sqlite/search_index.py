@@ -128,7 +128,7 @@ class SqliteSearchIndex(SearchIndex):
 
 @lru_cache(maxsize=1_024)
 def tenant_words(space: str, owner: str | None) -> tuple[str, ...]:
-    """Return the tenant as words of the index, so that a search does not even walk the hits of others."""
+    """Return the tenant as words of the index: a search then skips the hits of other tenants."""
     words = ("space" + sha256(space.encode()).hexdigest()[:16],)
     return words if owner is None else (*words, "owner" + sha256(owner.encode()).hexdigest()[:16])
 
@@ -152,7 +152,7 @@ returning session_number
 
 
 def remove_from_index(writer: apsw.Connection, branches: list[int], sessions: list[int]) -> None:
-    """Remove every word of these branches and of these sessions' titles. Their bytes stay until `merge_segments`."""
+    """Remove every word of the branches and of the sessions' titles. The bytes stay until `merge_segments`."""
     heirs = writer.execute(RESET_HEIRS, (str(branches),)).fetchall()
     writer.executemany("update session set needs_indexing = 1 where number = ?", heirs)
     for branch in branches:
@@ -168,7 +168,7 @@ def remove_from_index(writer: apsw.Connection, branches: list[int], sessions: li
 
 
 def merge_segments(writer: apsw.Connection, pages: int) -> bool:
-    """Merge a part of the index, so many pages of it; return whether there is more.
+    """Merge a part of the index, of `pages` pages; return whether more is left.
 
     Segments of a size are merged. A negative number begins to merge all into one, and the next parts continue: FTS5 keeps the
     words of deleted rows until then.

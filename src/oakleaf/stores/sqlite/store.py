@@ -97,7 +97,7 @@ TAGGED = """
 
 
 def _is_walk(query: SessionQuery) -> bool:
-    """Whether a list reads the sessions in the order they were created, until its page is full."""
+    """Whether a list reads the sessions in order of creation until the page is full."""
     is_selective = query.owner is not None or query.status not in (None, *COMMON_STATUSES)
     return (
         query.order == "created" and query.conversation_id is None and not is_selective and not query.trashed
@@ -267,7 +267,7 @@ from blob where space = :space and at < :before and number not in (select blob_n
         return PurgeResult(result.sessions, result.entries, result.kept_entries, result.blobs, is_scrubbed)
 
     def _scrub(self) -> bool:
-        """Remove every deleted byte from the file: first the words, in pieces that let other writers in between."""
+        """Remove every deleted byte from the file: first the words, in pieces, to let other writers in between."""
         pages = -MERGED_PAGES
         while self._connections.write(partial(merge_segments, pages=pages)):
             pages = MERGED_PAGES
@@ -489,5 +489,5 @@ from blob where space = :space and at < :before and number not in (select blob_n
         to: str | os.PathLike[str],
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """Write over a file that exists. `progress` is called with the number of pages that are copied, and of all."""
+        """Write over an existing file. `progress` is called with the number of pages copied, and of all pages."""
         self._connections.backup(os.fspath(to), progress)
