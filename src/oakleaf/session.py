@@ -290,9 +290,9 @@ class Session:
         self.log.record(SessionEnded(status, error), row=row, fence=self.log.fence)
 
     def interrupt(self) -> None:
-        """End the session's run if the run's process died or hangs. The next turn continues the session, and the leaf may move.
+        """End the session's run if the run's process died or hangs. The next turn continues the session.
 
-        A runner that is alive after all loses its lease and writes nothing more.
+        The leaf may move. A runner that is alive after all loses the lease and writes nothing more.
         """
         interrupt(self.log, self.row)
 
@@ -445,8 +445,10 @@ class Session:
     def request(
         self, provider: str | None = None, budget: Budget | None = None, *, at: int | None = None
     ) -> dict[str, Any]:
-        """The provider's request at the leaf, or after entry `at`: for Anthropic `system`, `tools`, `messages` and options. All of it but the model and how to stream, as our clients send it.
-        `provider`: default is that of the session's model.
+        """The provider's request at the leaf, or after entry `at`: for Anthropic `system`, `tools`, `messages` and options.
+
+        The request as our clients send it, without the model and the streaming option. `provider`: default is the
+        provider of the session's model.
         """
         provider_format = wire.find_provider(provider or self._provider())
         context = prompt.read_context(self.log, self._leaf_at(at), budget, provider_format.name)
@@ -812,7 +814,9 @@ class Session:
                 pass  # the result of a sibling was appended just now; try again if this call is still open
 
     def accept_imported(self) -> None:
-        """Allow the calls with an effect and the queued inputs left open by an import, also of the tasks. Recorded, so that it is asked for once; `ImportNotAccepted` lists what would run.
+        """Allow the calls with an effect and the queued inputs left open by an import, also of the tasks.
+
+        Recorded, so the permission is asked for once; `ImportNotAccepted` lists the calls and inputs.
         """
         from oakleaf.agent.import_plan import accept_import
 
