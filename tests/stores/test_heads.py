@@ -52,7 +52,7 @@ class TestTwoWriters:
         assert [fact.number for fact in session.journal()] == list(range(1, len(kinds) + 1))
         assert session.verify() == []
 
-    def test_what_another_has_indexed_meanwhile_is_indexed_again(self, two: tuple[Store, Store]) -> None:
+    def test_sessions_indexed_by_another_meanwhile_are_indexed_again(self, two: tuple[Store, Store]) -> None:
         """To index a session changes nothing of it but a flag, which the next append sets anew."""
         session = start_session(two[0])
         for number, word in enumerate(("second", "third")):

@@ -147,7 +147,7 @@ class TestNoByteIsLeft:
         assert purge(disk, sessions[-1]).scrubbed
         assert occurrences(path, "CANARY") == occurrences(path, "canary") == {}
 
-    def test_words_leave_the_index_in_pieces_between_which_others_write(
+    def test_words_leave_the_index_in_pieces_with_writers_between(
         self, disk: Store, path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(sqlite_store, "MERGED_PAGES", 1)
@@ -257,7 +257,7 @@ class TestHalfWay:
         disk.start().append([user("and more")])
         assert list(disk.verify()) == []
 
-    def test_it_is_finished_by_the_next_one_of_the_same_session(self, disk: Store, path: Path) -> None:
+    def test_the_next_purge_of_the_session_finishes_an_earlier_purge(self, disk: Store, path: Path) -> None:
         session, stranger = disk.start(title="CANARY"), disk.start()
         with contextlib.closing(apsw.Connection(str(path))) as reader:
             reader.execute("begin; select count(*) from entry")
@@ -295,7 +295,7 @@ class TestForks:
                 )
         return session
 
-    def test_a_fork_keeps_exactly_what_it_stands_on_and_its_usage(self, disk: Store, path: Path) -> None:
+    def test_a_fork_keeps_exactly_the_inherited_entries_and_usage(self, disk: Store, path: Path) -> None:
         session = self.start_long_session(disk)
         fork = session.fork(at=5)
         before = [entry.payload for entry in fork.path()], fork.usage("path")
@@ -330,9 +330,7 @@ class TestForks:
             ):
                 assert connection.execute(f"select count(*) from {table}").get == 0, table
 
-    def test_what_models_were_given_below_a_fork_stays_as_numbers_and_nothing_more(
-        self, disk: Store, path: Path
-    ) -> None:
+    def test_of_calls_below_a_fork_only_numbers_stay(self, disk: Store, path: Path) -> None:
         session = disk.start("a", trigger_type="CANARYTRIGGER")
         for n in range(4):
             limits = oakleaf.Limits(max_messages=3)
@@ -346,7 +344,7 @@ class TestForks:
         purge(disk, fork)
         assert occurrences(path, "CANARY") == {}
 
-    def test_purging_a_fork_leaves_its_source_alone(self, store: Store) -> None:
+    def test_purging_a_fork_leaves_the_source_alone(self, store: Store) -> None:
         session = self.start_long_session(store)
         fork = session.fork(at=5)
         fork.append([user("x")])
@@ -355,7 +353,7 @@ class TestForks:
         assert ([entry.payload for entry in session.path()], session.usage()) == before
         assert list(store.verify()) == []
 
-    def test_with_forks_takes_them_all(self, disk: Store, path: Path) -> None:
+    def test_a_purge_with_forks_takes_all_forks(self, disk: Store, path: Path) -> None:
         session = self.start_long_session(disk)
         fork = session.fork(at=5)
         deep = fork.fork(at=3)
@@ -364,7 +362,7 @@ class TestForks:
         assert occurrences(path, "CANARY") == {}
         assert list(disk.all_sessions()) == list(disk.all_sessions(trashed=True)) == []
 
-    def test_a_fork_of_a_fork_keeps_what_lies_below_both(self, store: Store) -> None:
+    def test_a_fork_of_a_fork_keeps_the_entries_below_both(self, store: Store) -> None:
         session = self.start_long_session(store)
         fork = session.fork(at=7)
         fork.append([user("mine")])
@@ -378,9 +376,7 @@ class TestForks:
         assert deep.usage("path").input_tokens == 30
         assert deep.verify() == []
 
-    def test_a_fork_that_was_rewound_below_its_root_survives_the_purge_of_its_source(
-        self, store: Store
-    ) -> None:
+    def test_a_fork_rewound_below_the_root_survives_a_purge(self, store: Store) -> None:
         session = self.start_long_session(store)
         fork = session.fork(at=7)
         fork.rewind(3)
@@ -390,7 +386,7 @@ class TestForks:
         reloaded.append([user("goes on")])
         assert reloaded.verify() == []
 
-    def test_a_fork_that_stands_on_later_entries_of_its_source_keeps_them(self, store: Store) -> None:
+    def test_a_fork_on_later_entries_of_the_source_keeps_all(self, store: Store) -> None:
         """A leaf is a foot too. Either a fork may not go where its source grew later, or it stands there."""
         session = self.start_long_session(store)
         fork = session.fork(at=3)
@@ -514,7 +510,7 @@ class TestTrash:
         assert len(purge(store, parent).sessions) == 3
         assert list(store.all_sessions()) == list(store.all_sessions(trashed=True)) == []
 
-    def test_a_child_restored_alone_is_not_purged_with_its_parent(self, store: Store) -> None:
+    def test_a_child_restored_alone_is_not_purged_with_the_parent(self, store: Store) -> None:
         """Whoever took it out of the trash wants it: purge takes only what lies there."""
         parent = store.start()
         child = store.start_task(parent, seeds=[system("x")])
@@ -560,7 +556,7 @@ class TestTrash:
         assert len(purge(disk, sessions[0]).sessions) == 3
         assert occurrences(path, "CANARY") == {}
 
-    def test_a_session_that_is_its_own_parent_goes(self, disk: Store, path: Path) -> None:
+    def test_a_session_with_itself_as_parent_goes(self, disk: Store, path: Path) -> None:
         session = disk.start()
         _execute(path, "update session set relation = 'task', parent_session = id", ())
         assert purge(disk, session).sessions == (session.session_id,)
@@ -611,9 +607,7 @@ for row in list(store.all_sessions(trashed=True)):
 
 
 class TestCrash:
-    def test_a_purge_killed_half_way_leaves_whole_sessions_and_is_finished_later(
-        self, tmp_path: Path
-    ) -> None:
+    def test_a_killed_purge_leaves_whole_sessions(self, tmp_path: Path) -> None:
         rng = random.Random("purge")
         cut_short = 0
         for kill in range(KILLS):

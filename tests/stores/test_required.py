@@ -65,7 +65,7 @@ def test_fifteen_methods_are_required_and_no_others() -> None:
     assert len(REQUIRED) == 15
 
 
-def test_the_suite_says_which_laws_it_checked_and_which_not(tmp_path: Path) -> None:
+def test_the_suite_says_which_laws_were_checked(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text(SUITE)
     here = Path(__file__).parent
     path = {"PYTHONPATH": f"{here}:{here.parent}"}
@@ -119,7 +119,7 @@ class TestWithoutCapabilities:
         with pytest.raises(StoreLacks, match="cannot import sessions"):
             store.copy(session, store, new_id=True)
 
-    def test_its_sessions_are_copied_to_another_store(self, store: Store) -> None:
+    def test_sessions_can_be_copied_to_another_store(self, store: Store) -> None:
         session = store.start("support", [user("seed")])
         session.append([user("hello"), assistant("there")])
         elsewhere = Store(MemoryStore(), deterministic_runtime())

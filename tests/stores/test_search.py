@@ -53,7 +53,7 @@ class TestTyping:
             Term("text", ("refund",), is_excluded=True),
         )
 
-    def test_an_identifier_is_a_phrase_of_its_words(self) -> None:
+    def test_an_identifier_is_a_phrase_of_words(self) -> None:
         assert parse_query("src/read_file.py", NOW).terms == (Term("text", ("src", "read", "file", "py")),)
 
     def test_filters_of_an_entry_are_terms_of_their_column(self) -> None:
@@ -124,7 +124,7 @@ class TestTyping:
             ("x" * (MAX_QUERY_LENGTH + 1), "at most 2,000"),
         ],
     )
-    def test_what_makes_no_sense_is_refused_with_the_reason(self, typed: str, reason: str) -> None:
+    def test_a_search_without_sense_is_refused_with_the_reason(self, typed: str, reason: str) -> None:
         with pytest.raises(errors.InvalidSearch, match="cannot search for") as excinfo:
             parse_query(typed, NOW)
         assert reason in str(excinfo.value)
@@ -164,9 +164,7 @@ class TestWords:
             ("“it’s” a…b\0c\ud800d", "it s a b c d"),
         ],
     )
-    def test_a_word_is_letters_and_digits_whatever_their_case_and_accents(
-        self, text: str, words: str
-    ) -> None:
+    def test_a_word_is_letters_and_digits_of_any_case_and_accent(self, text: str, words: str) -> None:
         assert cut(text) == words.split()
 
     @given(st.text())
@@ -174,7 +172,7 @@ class TestWords:
         assert [word for word, *_ in tokenize_indexed(normalize_for_index(text))] == cut(text)
 
     @given(st.text(), st.text())
-    def test_a_word_of_a_text_is_found_in_it_and_marked(self, before: str, after: str) -> None:
+    def test_a_word_of_a_text_is_found_and_marked(self, before: str, after: str) -> None:
         text = f"{before} needle {after}"
         term = Term("text", ("needle",))
         assert matches([term], index_columns(text, kind="message"))
@@ -182,7 +180,7 @@ class TestWords:
         assert any(snippet[begin:end].lower() == "needle" for begin, end in marks)
 
     @pytest.mark.parametrize("around", ["é {}", "{} é", "é{}", "{}é", "一{}", "{}\u0300 é", "é {}\u2014"])
-    def test_a_long_run_of_base64_beside_other_letters_takes_linear_time(self, around: str) -> None:
+    def test_base64_beside_other_letters_takes_linear_time(self, around: str) -> None:
         """One accent beside 80 kB of base64 took 26 s: four times the length must not take sixteen times as long."""
 
         def seconds(length: int) -> float:
@@ -278,7 +276,7 @@ def change(store: Store, verb: int, which: int, number: int) -> None:
 class TestStores:
     @settings(max_examples=50)
     @given(texts=st.lists(TEXTS, min_size=1, max_size=4), typed=TYPED)
-    def test_they_find_the_same_and_nothing_typed_is_an_error_of_sql(
+    def test_all_stores_find_the_same_and_no_text_is_an_error_of_sql(
         self, texts: list[str], typed: str
     ) -> None:
         with pair() as stores:
@@ -294,9 +292,7 @@ class TestStores:
 
     @settings(max_examples=40)
     @given(moves=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=3, max_size=25))
-    def test_they_find_the_same_after_any_forks_rewinds_deletions_and_purges(
-        self, moves: list[tuple[int, int]]
-    ) -> None:
+    def test_all_stores_find_the_same_after_any_forks_and_purges(self, moves: list[tuple[int, int]]) -> None:
         with pair() as stores:
             for number, (verb, which) in enumerate(moves):
                 for store in stores:
@@ -349,7 +345,7 @@ class TestIndex:
             assert store.index() == 1
             assert store.search("herring", catch_up=False).unindexed_sessions == 0
 
-    def test_it_is_built_in_batches_and_tells_how_far_it_is(self, path: Path) -> None:
+    def test_the_index_is_built_in_batches_with_progress(self, path: Path) -> None:
         with oakleaf.open(path, synchronous="normal") as store:
             for n in range(3):
                 session = store.start("a", title=f"t{n}")
@@ -362,7 +358,7 @@ class TestIndex:
             assert [entries for entries, _ in progress] == sorted(entries for entries, _ in progress)
             assert len(store.search("herring", limit=1_000).hits) == 1_000
 
-    def test_a_killed_build_goes_on_where_it_was(self, path: Path) -> None:
+    def test_a_killed_build_continues_at_the_same_place(self, path: Path) -> None:
         class Killed(Exception):
             pass
 
@@ -395,7 +391,7 @@ class TestIndex:
             assert [hit.session_id for hit in store.search("herring").hits] == [fork.session_id] * 2
             assert [hit.snippet for hit in store.search("herring role:user").hits] == ["herring one"]
 
-    def test_two_readers_of_the_same_news_index_it_once(self, path: Path) -> None:
+    def test_two_readers_of_the_same_news_index_once(self, path: Path) -> None:
         with oakleaf.open(path) as store:
             store.start("a", title="herring").append([user("herring")])
             assert isinstance(store.backend, SqliteStore)
@@ -426,7 +422,7 @@ with oakleaf.open(sys.argv[1], synchronous="normal") as store:
             assert bare(path, "select count(*), count(distinct id) from search_entry") == [(104, 104)]
             assert bare(path, "pragma integrity_check") == [("ok",)]
 
-    def test_threads_of_one_store_append_while_it_is_built(self, path: Path) -> None:
+    def test_threads_of_a_store_append_while_the_index_is_built(self, path: Path) -> None:
         with oakleaf.open(path, synchronous="normal") as store:
             old = store.start("a")
             for _ in range(10):
@@ -438,7 +434,7 @@ with oakleaf.open(sys.argv[1], synchronous="normal") as store:
             thread.join()
             assert len(store.search("mackerel").hits) == 50
 
-    def test_no_room_is_said_and_what_is_indexed_is_still_searched(self, path: Path) -> None:
+    def test_without_room_the_index_is_searched_and_says_so(self, path: Path) -> None:
         with oakleaf.open(path, synchronous="normal") as store:
             session = store.start("a")
             session.append([user("herring")])
@@ -486,7 +482,7 @@ with oakleaf.open(sys.argv[1], synchronous="normal") as store:
             assert 0 < len(pages) < 20
             assert len(store.search("title", limit=100).hits) == 60
 
-    def test_entries_of_another_space_do_not_take_the_place_of_ones_own(self, path: Path) -> None:
+    def test_entries_of_another_space_take_no_place_of_own_entries(self, path: Path) -> None:
         with oakleaf.open(path) as store, oakleaf.open(path, space="other") as other:
             mine = [store.start("a").append([user(f"herring {n}")]) and n for n in range(7)]
             other.start("a").append([user("herring") for _ in range(9)])
@@ -501,9 +497,7 @@ with oakleaf.open(sys.argv[1], synchronous="normal") as store:
             assert len(other.search("herring", limit=3).hits) == 3
             assert store.search("herring -mackerel role:user", limit=20).next is None
 
-    def test_an_index_that_is_complete_is_searched_although_there_is_no_room_to_tidy_it(
-        self, path: Path
-    ) -> None:
+    def test_a_complete_index_is_searched_without_room_to_tidy(self, path: Path) -> None:
         with oakleaf.open(path, synchronous="normal") as store:
             session = store.start("a")
             for n in range(7):
@@ -551,7 +545,7 @@ with oakleaf.open(sys.argv[1], synchronous="normal") as store:
             assert files == []
             assert len(store.search("mackerel").hits) == 1
 
-    def test_what_a_fork_keeps_forgets_whose_it_was(self, path: Path) -> None:
+    def test_entries_kept_by_a_fork_forget_the_owner(self, path: Path) -> None:
         with oakleaf.open(path) as store:
             session = store.start("zqagent", title="zqtitle", owner="zqowner")
             session.append([user("kept"), assistant("zqgone")])

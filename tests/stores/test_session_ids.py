@@ -57,7 +57,7 @@ class TestAnIdOfAnotherSession:
             store.import_bundle(path)
         assert len(list(store.all_sessions())) == 1
 
-    def test_that_a_store_holds_is_named_by_verify_and_copied_only_under_a_new_one(
+    def test_in_a_store_is_named_by_verify_and_copied_under_a_new_id(
         self, store: Store, session_id: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         older = Store(MemoryStore(), deterministic_runtime())

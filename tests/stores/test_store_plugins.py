@@ -101,14 +101,14 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     sys.modules.pop("toy_store", None)
 
 
-def test_an_opener_that_raises_is_named_with_what_it_raised(site: Site) -> None:
+def test_an_opener_that_raises_is_named_with_the_error(site: Site) -> None:
     with pytest.raises(
         PluginBroken, match=r"the store 'brief' of toys 1\.0 cannot be used: opening raised TypeError"
     ):
         oakleaf.open("brief://home")
 
 
-def test_an_address_is_opened_by_the_plugin_of_its_scheme(site: Site) -> None:
+def test_an_address_is_opened_by_the_plugin_of_the_scheme(site: Site) -> None:
     with oakleaf.open("toy://me:hunter2@home/x", space="play", owner="ann") as store:
         assert (type(store.backend).__name__, store.backend.space, store.backend.owner) == (
             "ToyStore",
@@ -137,7 +137,7 @@ def test_commands_use_a_store_of_a_stranger(site: Site) -> None:
     assert (needs.code, "need PostgreSQL" in needs.err) == (2, True)
 
 
-def test_a_store_of_a_stranger_plans_its_migration(site: Site) -> None:
+def test_a_store_of_a_stranger_plans_a_migration(site: Site) -> None:
     flags = ("--store", "painted://x", "migrate", "--client-role", "guest")
     asked = site.run(*flags)
     assert (asked.code, "paint it {'client_role': 'guest'}" in asked.err) == (1, True)
@@ -156,7 +156,7 @@ def test_nonsense_in_place_of_a_migration_is_refused(site: Site) -> None:
     assert plan_migration("memory:", {}) is None
 
 
-def test_an_unknown_scheme_lists_what_there_is(site: Site) -> None:
+def test_an_unknown_scheme_lists_the_known_schemes(site: Site) -> None:
     with pytest.raises(
         InvalidArgument, match=r"memory:, or SCHEME://.*postgresql, raises, toy, unplanned"
     ) as caught:
@@ -180,7 +180,7 @@ def test_nonsense_in_place_of_a_store_is_refused(site: Site) -> None:
         oakleaf.open("nonsense://home/x")
 
 
-def test_a_missing_plugin_gives_its_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_plugin_gives_an_install_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plugins, "providers", tuple)
     with pytest.raises(PluginMissing, match="no installed plugin adds the store 'postgresql'") as caught:
         oakleaf.open("postgresql://me:hunter2@home/x")
@@ -206,14 +206,14 @@ def test_a_file_and_memory_read_no_entry_points(tmp_path: Path, monkeypatch: pyt
         oakleaf.open("memory:", key="k")
 
 
-def test_a_store_that_is_its_contract_only_has_no_findings_and_no_workers() -> None:
+def test_a_store_without_capabilities_has_no_findings_or_workers() -> None:
     store = MemoryStore()
     assert (store.findings(), store.queues()) == ([], [])
     with pytest.raises(PostgresRequired):
         store.tasks("oakleaf")
 
 
-def test_everything_but_postgresql_works_without_its_plugin(tmp_path: Path) -> None:
+def test_everything_but_postgresql_works_without_the_plugin(tmp_path: Path) -> None:
     store = tmp_path / "a.db"
 
     def run(*words: str) -> CommandResult:

@@ -57,7 +57,7 @@ MISREAD = [
 @pytest.mark.attack
 class TestAMistypedAddress:
     @pytest.mark.parametrize("url", [*MISTYPED, *MISREAD])
-    def test_is_refused_without_its_password(
+    def test_is_refused_without_a_word_of_the_password(
         self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)

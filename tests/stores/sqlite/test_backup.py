@@ -35,7 +35,7 @@ def test_a_backup_is_whole_while_others_write(place: Path) -> None:
     assert (place.parent / "copy.db").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -> None:
+def test_a_backup_that_cannot_be_renamed_leaves_nothing(place: Path) -> None:
     folder = place.parent / "taken"
     folder.mkdir()
     with oakleaf.open(place) as store, pytest.raises(NotAStore, match="it is a directory"):
@@ -43,7 +43,7 @@ def test_a_backup_that_cannot_take_its_name_leaves_nothing_behind(place: Path) -
     assert list(place.parent.glob("*.part*")) == []
 
 
-def test_a_backup_onto_an_earlier_one_whose_log_was_left_is_whole(place: Path) -> None:
+def test_a_backup_over_a_store_with_a_left_log_is_whole(place: Path) -> None:
     """The earlier backup was opened and written by a process that was killed: its log holds pages of another file."""
     copy = place.with_name("copy.db")
     with oakleaf.open(place) as store:
@@ -65,7 +65,7 @@ def test_a_backup_onto_an_earlier_one_whose_log_was_left_is_whole(place: Path) -
         assert len(restored.session(session.session_id).path()) == 2
 
 
-def test_a_log_without_its_file_does_not_join_the_backup(place: Path) -> None:
+def test_a_log_without_a_file_does_not_join_the_backup(place: Path) -> None:
     copy = place.with_name("copy.db")
     with oakleaf.open(place) as store:
         store.start(seeds=[user("first")])
@@ -77,7 +77,7 @@ def test_a_log_without_its_file_does_not_join_the_backup(place: Path) -> None:
         assert len(list(restored.all_sessions())) == 2
 
 
-def test_a_backup_is_synced_with_its_folder_before_it_is_acknowledged(
+def test_a_backup_and_the_folder_are_synced_before_the_return(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
@@ -148,7 +148,7 @@ def test_the_part_of_a_killed_backup_is_overwritten(place: Path) -> None:
     assert list(place.parent.glob("*.part*")) == []
 
 
-def test_a_backup_to_a_folder_that_does_not_exist_is_refused_in_words(place: Path) -> None:
+def test_a_backup_to_an_absent_folder_is_refused_in_words(place: Path) -> None:
     with oakleaf.open(place) as store, pytest.raises(NotAStore, match=r"the folder .*nowhere does not exist"):
         back_up(store, place.parent / "nowhere" / "copy.db")
 

@@ -120,7 +120,7 @@ class Crew:
 
 
 class TestProcesses:
-    def test_of_two_writers_behind_one_leaf_one_wins_and_the_other_is_told(self, tmp_path: Path) -> None:
+    def test_of_two_writers_behind_a_leaf_the_second_is_refused(self, tmp_path: Path) -> None:
         path = str(tmp_path / "a.db")
         with oakleaf.open(path) as store:
             session_id = store.start().session_id
@@ -244,7 +244,7 @@ class TestThreads:
             reader.join()
         assert wrong == []
 
-    def test_tasks_of_asyncio_each_with_its_session(self, store: Store) -> None:
+    def test_tasks_of_asyncio_each_with_a_session(self, store: Store) -> None:
         tasks, each = 20, 5
 
         async def agent(n: int) -> str:
@@ -270,7 +270,7 @@ class TestThreads:
         with ThreadPoolExecutor(8) as pool:
             assert len(set(pool.map(begin, range(8)))) == 1
 
-    def test_a_store_closed_under_its_writers_answers_with_errors_of_ours(self, tmp_path: Path) -> None:
+    def test_a_store_closed_under_writers_raises_errors_of_ours(self, tmp_path: Path) -> None:
         for n in range(20 if SOAK else 4):
             store = oakleaf.open(tmp_path / f"{n}.db")
             sessions = [store.start() for _ in range(4)]
@@ -383,7 +383,7 @@ class TestGroupCommit:
         assert texts(gate.store, sessions[2].session_id) == ["first"]
         assert list(gate.store.verify()) == []
 
-    def test_an_error_nobody_foresaw_is_its_writers_alone(self, gate: WriterGate) -> None:
+    def test_an_unforeseen_error_reaches_a_single_writer(self, gate: WriterGate) -> None:
         sessions = [gate.store.start() for _ in range(3)]
         connections = gate.store.backend._connections  # type: ignore[attr-defined]
 
@@ -451,7 +451,7 @@ class TestGroupCommit:
         assert texts(gate.store, session.session_id) == ["beside"]
         assert list(gate.store.verify()) == []
 
-    def test_a_constraint_that_one_writer_breaks_is_its_error_alone(self, gate: WriterGate) -> None:
+    def test_a_broken_constraint_reaches_a_single_writer(self, gate: WriterGate) -> None:
         session = gate.store.start()
         connections = gate.store.backend._connections  # type: ignore[attr-defined]
         broken = "insert into session_detail (session_number) values (1)"
@@ -464,9 +464,7 @@ class TestGroupCommit:
         assert isinstance(error, errors.StoreError)
         assert texts(gate.store, session.session_id) == ["before"]
 
-    def test_changes_to_one_session_in_one_group_are_still_compared_and_swapped(
-        self, gate: WriterGate
-    ) -> None:
+    def test_changes_in_a_group_are_compared_and_swapped(self, gate: WriterGate) -> None:
         session = gate.store.start()
         handles = [gate.store.session(session.session_id) for _ in range(4)]
         works = [(lambda h=handle, n=n: h.append([user(str(n))])) for n, handle in enumerate(handles)]
@@ -540,7 +538,7 @@ class TestGroup:
         assert sizes == [300]
 
     @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-    def test_an_interrupted_leader_strands_nobody_and_hears_of_it(
+    def test_an_interrupted_leader_is_told_and_strands_no_writer(
         self, interrupt: type[BaseException]
     ) -> None:
         leaders: list[str] = []
@@ -589,7 +587,7 @@ class TestGroup:
             group.submit(1)
         assert group.submit(2) == 4
 
-    def test_a_writer_whose_leader_vanished_with_its_ticket_fails(
+    def test_a_writer_whose_leader_vanished_with_the_ticket_fails(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Interrupted twice, a leader tells nobody; this one must neither wait for ever nor write twice."""
@@ -677,7 +675,7 @@ class TestInterrupts:
     cursor ended its statement in whichever thread dropped it, beside the one that wrote: the file was damaged.
     """
 
-    def test_a_storm_of_them_leaves_the_store_sound(self, tmp_path: Path) -> None:
+    def test_a_storm_of_interrupts_leaves_the_store_sound(self, tmp_path: Path) -> None:
         for seed in range(20 if SOAK else 1):
             path = tmp_path / f"{seed}.db"
             command = [sys.executable, "-c", INTERRUPTED, str(path), "2000" if SOAK else "250", str(seed)]
@@ -760,7 +758,7 @@ class TestFork:
             assert list(store.verify()) == []
 
     @pytest.mark.parametrize("how", ["the handle it inherited", "a store of its own"])
-    def test_what_a_child_wrote_is_there_after_the_parent_closed(self, how: str, tmp_path: Path) -> None:
+    def test_writes_of_a_child_stay_after_the_parent_closed(self, how: str, tmp_path: Path) -> None:
         """The child's SQLite believes it holds the locks it inherited. It holds none, so a parent that closes
         takes itself for the last one and removes the log the child goes on writing to."""
         path = tmp_path / "a.db"

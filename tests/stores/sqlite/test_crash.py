@@ -131,7 +131,7 @@ class ExpectedSessions:
 
 
 class TestKill:
-    def test_nothing_acknowledged_is_lost_and_nothing_half_written_is_seen(self, tmp_path: Path) -> None:
+    def test_acknowledged_writes_stay_and_half_writes_are_unseen(self, tmp_path: Path) -> None:
         rng = random.Random(os.environ.get("OAKLEAF_SEED", "kill"))
         commits = more = resumed = batches = 0
         for kill in range(KILLS):
@@ -242,7 +242,7 @@ class TestWal:
         ):
             assert self.count_kept_commits(self.copy_with_wal(path, tmp_path, wal + tail), did) == len(did)
 
-    def test_a_flipped_byte_in_the_log_ends_it_there(
+    def test_a_flipped_byte_in_the_log_ends_the_log_there(
         self, killed: tuple[Path, Lines], tmp_path: Path
     ) -> None:
         path, did = killed
@@ -256,7 +256,7 @@ class TestWal:
 
 
 class TestCheckpoint:
-    def test_a_checkpoint_cut_after_any_page_leaves_a_store_that_opens(self, tmp_path: Path) -> None:
+    def test_a_checkpoint_cut_after_any_page_leaves_a_sound_store(self, tmp_path: Path) -> None:
         """Killed while pages are copied, the main file is torn and the log is the truth: whoever looks at the
         file alone, even only to see whose it is, takes a healthy store for a damaged one."""
         path = tmp_path / "a.db"
@@ -305,7 +305,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 class TestFullDisk:
-    def test_a_full_disk_keeps_nothing_of_the_change_and_everything_before(self, small_disk: Path) -> None:
+    def test_a_full_disk_keeps_all_but_the_present_change(self, small_disk: Path) -> None:
         store = oakleaf.open(small_disk / "a.db")
         session = store.start(seeds=[system("s")])
         refused = _fill(session)
@@ -356,7 +356,7 @@ class TestFullDisk:
             store.start()
 
     @pytest.mark.extra
-    def test_what_lies_on_a_full_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
+    def test_a_store_on_a_full_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
         place = small_disk / "a.db"
         with oakleaf.open(place) as store:
             store.start(session_id="ses_one", title="kept", seeds=[system("s")])
@@ -374,7 +374,7 @@ class TestFullDisk:
             assert len(store.session("ses_one").path()) == 2
 
     @pytest.mark.extra
-    def test_what_lies_on_a_read_only_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
+    def test_a_store_on_a_read_only_disk_can_be_read(self, small_disk: Path, tmp_path: Path) -> None:
         place = small_disk / "a.db"
         with oakleaf.open(place) as store:
             store.start(session_id="ses_one", title="kept", seeds=[system("s")])
@@ -387,7 +387,7 @@ class TestFullDisk:
             oakleaf.open(small_disk / "new.db")
 
     @pytest.mark.extra
-    def test_a_search_that_cannot_index_finds_what_is_indexed_and_says_so(self, small_disk: Path) -> None:
+    def test_a_search_that_cannot_index_says_so(self, small_disk: Path) -> None:
         place = small_disk / "a.db"
         with oakleaf.open(place) as store:
             store.start(session_id="ses_one", seeds=[system("early")])
@@ -657,15 +657,13 @@ class TestRights:
         assert run(AS_NOBODY, open_made.parent / "new.db") == "StoreReadOnly\n"
         assert beside(open_made) == before
 
-    def test_what_may_not_be_written_can_be_read_and_nothing_appears_beside_it(self, open_made: Path) -> None:
+    def test_a_read_only_store_is_read_without_new_files(self, open_made: Path) -> None:
         open_made.parent.chmod(0o555)
         before = beside(open_made)
         assert run(READ_AS_NOBODY, open_made) == "kept\nStoreReadOnly\n"
         assert beside(open_made) == before
 
-    def test_a_store_somebody_else_is_writing_can_be_read_where_nothing_may_be_written(
-        self, open_made: Path
-    ) -> None:
+    def test_a_store_with_a_writer_is_read_in_a_read_only_folder(self, open_made: Path) -> None:
         with oakleaf.open(open_made) as store:
             store.session("ses_one").append([user("in the log")])
             for file in open_made.parent.iterdir():
@@ -675,7 +673,7 @@ class TestRights:
             assert run(READ_AS_NOBODY, open_made) == "kept in the log\nStoreReadOnly\n"
             assert beside(open_made) == before
 
-    def test_a_log_that_cannot_be_read_where_it_lies_is_never_left_out(self, open_made: Path) -> None:
+    def test_a_log_that_cannot_be_read_in_place_is_never_left_out(self, open_made: Path) -> None:
         """A copy of a store with its -wal, on a disk nothing can be written to: without the log it would be old."""
         with oakleaf.open(open_made) as store:
             store.session("ses_one").append([user("in the log")])
@@ -684,7 +682,7 @@ class TestRights:
         open_made.parent.chmod(0o555)
         assert "together with its -wal" in run(WHY_AS_NOBODY, open_made)
 
-    def test_what_is_written_while_it_stands_still_is_seen(self, open_made: Path) -> None:
+    def test_a_write_during_a_still_read_is_seen(self, open_made: Path) -> None:
         """Another may have the right to write, and takes no notice of a reader that has not."""
 
         def write(text: str) -> None:
@@ -732,7 +730,7 @@ class TestRights:
                 store.session("ses_one").append([user(str(n))])
         assert child.communicate("\n")[0] == "[]\n"
 
-    def test_a_lock_file_of_somebody_else_is_refused_in_words(self, open_made: Path) -> None:
+    def test_a_lock_file_of_another_user_is_refused_in_words(self, open_made: Path) -> None:
         Path(f"{open_made}-oakleaf").chmod(0o400)
         assert run(AS_NOBODY, open_made) == "StoreReadOnly\n"
 
@@ -773,9 +771,7 @@ class TestStrangeFiles:
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize("name", ["x" * 300, "nul\0.db", "lone \ud800 surrogate"])
-    def test_a_name_no_file_can_have_is_refused_with_an_error_of_ours(
-        self, name: str, tmp_path: Path
-    ) -> None:
+    def test_an_impossible_file_name_raises_an_error_of_ours(self, name: str, tmp_path: Path) -> None:
         with pytest.raises(errors.OakleafError):
             oakleaf.open(f"{tmp_path}/{name}")
         assert list(tmp_path.iterdir()) == []
@@ -816,7 +812,7 @@ class TestStrangeFiles:
             oakleaf.open(store_file)
         assert beside(store_file) == before
 
-    def test_a_newer_minor_format_opens_and_keeps_unknown_kinds_whole(self, store_file: Path) -> None:
+    def test_a_newer_minor_format_keeps_unknown_kinds_whole(self, store_file: Path) -> None:
         from oakleaf.core.codec import chain_id
 
         body = b'{"mood":"sunny","nested":{"z":1,"a":2}}'

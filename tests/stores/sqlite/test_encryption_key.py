@@ -11,7 +11,7 @@ from oakleaf import errors
 from support.terminal import oakleaf as command
 
 
-def test_the_error_says_what_to_install_and_no_file_is_made(tmp_path: Path) -> None:
+def test_the_error_names_the_package_and_no_file_is_made(tmp_path: Path) -> None:
     with pytest.raises(errors.EncryptionUnavailable, match="pip install apsw-sqlite3mc"):
         oakleaf.open(tmp_path / "agent.db", key="a key")
     assert list(tmp_path.iterdir()) == []

@@ -133,7 +133,7 @@ def test_a_store_survives_the_failure_of_any_step(
 
 
 @pytest.mark.parametrize("kind", [apsw.SQLITE_OPEN_MAIN_DB, apsw.SQLITE_OPEN_WAL])
-def test_a_file_that_sqlite_opened_read_only_in_silence_is_opened_again(
+def test_a_file_opened_read_only_in_silence_is_opened_again(
     disk: FailingDisk, tmp_path: Path, kind: int
 ) -> None:
     with oakleaf.open(tmp_path / "a.db") as other:
@@ -147,7 +147,7 @@ def test_a_file_that_sqlite_opened_read_only_in_silence_is_opened_again(
         store.close()
 
 
-def test_a_process_without_a_free_descriptor_says_so_and_recovers(tmp_path: Path) -> None:
+def test_a_process_without_free_descriptors_recovers(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(map(int, os.listdir("/proc/self/fd")))
     store = oakleaf.open(tmp_path / "a.db")

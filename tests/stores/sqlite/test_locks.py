@@ -49,7 +49,7 @@ def holder(path: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 
 class TestFile:
-    def test_its_first_line_explains_it(self, path: str) -> None:
+    def test_the_first_line_explains_the_file(self, path: str) -> None:
         assert sorted(os.listdir(os.path.dirname(path))) == ["agent.db", "agent.db-oakleaf"]
         line = "Oakleaf: locks of the processes that use agent.db; safe to delete when none runs.\n"
         assert Path(f"{path}-oakleaf").read_text() == line
@@ -81,7 +81,7 @@ class TestFile:
                     thread.join()
                 assert [session.leaf.seq for session in others] == [41, 40]
 
-    def test_a_copy_of_it_tells_nothing_of_the_original(self, path: str, tmp_path: Path) -> None:
+    def test_a_copy_tells_nothing_of_the_original(self, path: str, tmp_path: Path) -> None:
         with holder(path) as (_, token):
             (tmp_path / "copy").mkdir()
             for name in ("agent.db", "agent.db-oakleaf"):

@@ -33,7 +33,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> str:
     return where
 
 
-def test_the_public_sees_inputs_and_final_answers_of_its_own(place: str) -> None:
+def test_the_public_sees_inputs_and_final_answers_of_the_owner(place: str) -> None:
     with PublicReader(place, owner="ann") as reader:
         (session,) = reader.sessions()
         assert session.title == "ann's"
@@ -137,7 +137,7 @@ def test_the_api_draws_the_same_line(place: str) -> None:
         assert "signature" not in repr(session.path())
 
 
-def test_what_is_not_a_store_is_said_so(tmp_path: Path) -> None:
+def test_a_file_that_is_no_store_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotAStore):
         PublicReader(str(tmp_path / "none.db"), owner="ann")
     (tmp_path / "text.db").write_text("hello " * 1000)

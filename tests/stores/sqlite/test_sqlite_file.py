@@ -84,9 +84,7 @@ def test_a_migration_is_backed_up_applied_once_and_loses_nothing(
         assert store.session(session.session_id).path()[0].message.text == "kept"
 
 
-def test_a_migration_that_fails_leaves_the_file_as_it_was(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_migration_leaves_the_file_unchanged(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     oakleaf.open(place).close()
     monkeypatch.setattr(file, "FORMAT", file.FORMAT + 1)
 
@@ -149,7 +147,7 @@ def test_two_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_a_store_opened_by_a_relative_path_stays_one_when_the_process_changes_its_folder(
+def test_a_relative_path_survives_a_change_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_link: bool
 ) -> None:
     home, other = tmp_path / "home", tmp_path / "other"
