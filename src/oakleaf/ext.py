@@ -48,7 +48,14 @@ _HOMES = {
     "oakleaf.log.storage": ["SessionStorage"],
     "oakleaf.log.workspace": ["ScopeTier", "Selection"],
     "oakleaf.models.availability": ["available_models", "check_available"],
-    "oakleaf.models.names": ["address_of", "is_model_name", "model_by_name", "stored_model", "with_provider"],
+    "oakleaf.models.names": [
+        "address_of",
+        "is_model_name",
+        "model_by_name",
+        "needs_client",
+        "stored_model",
+        "with_provider",
+    ],
     "oakleaf.models.prices": ["price", "price_of"],
     "oakleaf.models.servers": ["find_server"],
     "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
@@ -139,6 +146,7 @@ if TYPE_CHECKING:
     from oakleaf.models.names import address_of as address_of
     from oakleaf.models.names import is_model_name as is_model_name
     from oakleaf.models.names import model_by_name as model_by_name
+    from oakleaf.models.names import needs_client as needs_client
     from oakleaf.models.names import stored_model as stored_model
     from oakleaf.models.names import with_provider as with_provider
     from oakleaf.models.prices import price as price

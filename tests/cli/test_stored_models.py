@@ -163,3 +163,17 @@ class TestOfOnesOwn:
         (tmp_path / "script.json").write_text(json.dumps([]))
         _, text = run(tmp_path, "run", "hi", "--model", "scripted:script.json")
         assert "--model scripted:script.json" in text
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_client_object_is_asked_for(command: list[str], tmp_path: Path) -> None:
+    """The default model is no stand-in for a client object of another program."""
+    write_bundle(tmp_path, "anthropic:m@client:AsyncAnthropicBedrock")
+    assert run(tmp_path, "import", "evil.oakleaf")[0] == 0
+    with FakeProviders() as server:
+        environment = {"OAKLEAF_MODEL": "anthropic:other", "ANTHROPIC_BASE_URL": server.url}
+        code, error = run(tmp_path, *command, **environment)
+    assert (code, server.requests) == (2, [])
+    assert "@client:AsyncAnthropicBedrock" in error
+    assert "model" in error.partition("@client:AsyncAnthropicBedrock")[2]

@@ -44,6 +44,7 @@ from oakleaf.ext import (
     available_models,
     is_model_name,
     is_source,
+    needs_client,
     plugin_tools,
     read,
     split_tools,
@@ -333,7 +334,7 @@ def _own_models(session: Session) -> tuple[str, ...]:
     chain = spec.get("models")
     if isinstance(chain, list) and chain[:1] == [row.model] and all(isinstance(name, str) for name in chain):
         return tuple(chain)
-    return (row.model,) if row.model and is_model_name(row.model) else ()
+    return (row.model,) if row.model and (is_model_name(row.model) or needs_client(row.model)) else ()
 
 
 def _is_configured(names: Iterable[str]) -> bool:

@@ -115,7 +115,12 @@ def _is_configured(name: str, address: str) -> bool:
 def is_model_name(name: str) -> bool:
     """Whether a name has the form `provider:model`; a model of the host's own, or of its client object, has another."""
     prefix, _, rest = name.partition(":")
-    return bool(rest) and is_prefix(prefix) and _CLIENT.fullmatch(name) is None
+    return bool(rest) and is_prefix(prefix) and not needs_client(name)
+
+
+def needs_client(name: str) -> bool:
+    """Whether a model was called through a client object, so that its name alone finds it nowhere."""
+    return _CLIENT.fullmatch(name) is not None
 
 
 def _unknown(name: str) -> ModelUnavailable:

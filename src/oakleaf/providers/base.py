@@ -29,6 +29,7 @@ from oakleaf.errors import (
     ContextOverflow,
     ModelError,
     ModelUnavailable,
+    OakleafError,
     Overloaded,
     TruncatedReply,
     UnrecognizedReply,
@@ -160,9 +161,9 @@ class VendorClient(ABC):
                         yield piece
             answer = self._parse(reply)
             answer = replace(answer, endpoint=self.endpoint_for(request.context.settings))
-        except ModelError:
-            raise
         except self._expected_errors(connection) as error:
+            if isinstance(error, OakleafError) and not isinstance(error, UnrecognizedReply):
+                raise
             if isinstance(error, StreamFailure):  # an error in place of an answer cuts nothing off
                 has_begun = has_text
             model_error = self._model_error(error, connection, has_begun)
