@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from threading import Barrier
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import oakleaf
 from oakleaf import (
@@ -23,6 +25,7 @@ from oakleaf import (
     assistant,
     user,
 )
+from oakleaf.agent.run import Run
 from oakleaf.core.drafts import Blob
 from oakleaf.core.media import digest
 from oakleaf.errors import SessionRunning, TurnLimit
@@ -195,4 +198,26 @@ class TestLease:
         kinds = [fact.kind for fact in session.journal()]
         assert kinds.count("turn_refused") == kinds.count("turn_started") == 1
         assert (any_store.backend.inbox(session.session_id), session.row.holder) == ([], None)
+        assert session.verify() == []
+
+    def test_a_cancel_in_the_moment_a_turn_waits_closes_it(self, any_store: Store) -> None:
+        def cancel(_: float) -> None:
+            if runs and any_store.session(session.session_id).row.status == "waiting":
+                runs[0].cancel()
+
+        runs: list[Run] = []
+        session = any_store.start()
+        asked = Store(any_store.backend, replace(any_store.runtime, on_commit=cancel))
+
+        async def send() -> None:
+            model = ScriptedModel([assistant(CALL)])
+            tool = oakleaf.tool(effect="read", approval=True)(draw.function)
+            runs.append(asked.session(session.session_id).send("q", model=model, tools=[tool]))
+            async for _ in runs[0]:
+                pass
+
+        asyncio.run(send())
+        session.refresh()
+        assert (session.row.status, session.row.holder) == ("cancelled", None)
+        assert session.open_tool_calls == ()
         assert session.verify() == []

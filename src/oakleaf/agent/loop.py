@@ -168,7 +168,7 @@ class Loop:
             if self._goes_on.takes_inbox:
                 await self._run_inbox()
         except asyncio.CancelledError:
-            with suppress(Fenced, StaleLeaf, ClaimLost):  # another process owns the turn now
+            with suppress(Fenced, StaleLeaf, SessionRunning, ClaimLost):  # another process owns the turn now
                 await run_uncancelled(self._cancel_turn())
             task = asyncio.current_task()
             if not self._is_cancel_requested or task is None or task.uncancel():
@@ -570,6 +570,8 @@ class Loop:
         as a crash does, if the policy says so."""
         if not self.log.cursor.turn or self.runner.lease.is_lost:
             return
+        if self.runner.has_committed and not self.runner.is_holding:  # it was left in this moment
+            await self.writer.look()
         if self._goes_on.cancel == "leave":
             await self.writer.write(self.runner.drop)
             return
