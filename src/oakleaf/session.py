@@ -103,7 +103,7 @@ class Session:
     def __init__(self, log: Log, cut: Cut | None = None) -> None:
         self.log = log
         self.cut = cut
-        """For a fork: the requested position and the legal one it was moved to."""
+        """For a fork: the requested position and the nearest legal position."""
         self._run: weakref.ref[Run] | None = None
         """Weak: the entries read by a run are freed with the run's result, not with the next run."""
 

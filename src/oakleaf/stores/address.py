@@ -14,7 +14,7 @@ _PAIR = re.compile(
     r"(?<![\w./-])(?:PG)?(?:HOST|HOSTADDR|DBNAME|DATABASE|SERVICE|USER|PASSWORD|PORT|SSLMODE)\s{0,20}=",
     re.IGNORECASE,
 )
-"""A pair of libpq's form, or a variable of it."""
+"""A pair of libpq's form, or a variable of libpq."""
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*(?=://)")
 _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 

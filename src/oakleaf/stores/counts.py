@@ -37,7 +37,7 @@ select usage.at / {DAY}, nullif(session.agent, ''), nullif(usage.model, ''), coa
 
 UsageColumn = Literal["quarter", "model", "agent", "session", "purpose", "bucket"]
 QUARTER = 900 * 1_000_000
-"""Microseconds of a quarter of an hour: the days of every time zone begin with one."""
+"""Microseconds of a quarter of an hour: the days of every time zone begin with a quarter."""
 USAGE_COLUMNS: dict[UsageColumn, str] = {
     "quarter": f"cast(usage.at / {QUARTER} as text)",
     "model": "coalesce(usage.model, '')",
@@ -64,7 +64,7 @@ class StorageSize(Struct, frozen=True):
 
     entries: int = 0
     bytes: int = 0
-    """Of the bodies as they are stored, settings included."""
+    """The size of the stored bodies, settings included."""
     branches: int = 0
     blobs: int = 0
     blob_bytes: int = 0

@@ -40,7 +40,7 @@ class Migration(Struct, frozen=True):
     """A planned migration. Nothing has happened yet."""
 
     plan: Sequence[str]
-    """What a person is asked about; empty if there is nothing to do."""
+    """The lines for a person to confirm; empty if there is nothing to do."""
     run: Callable[[], MigrationResult]
 
 

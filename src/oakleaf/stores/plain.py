@@ -89,7 +89,7 @@ V = TypeVar("V")
 ALL = 2**32
 """More than the seq of any entry."""
 Number = tuple[int, int]
-"""A branch and a seq; a session's number and that of a fact or call of it."""
+"""A branch and a seq; a session's number and the number of a fact or call."""
 
 
 class Tables(Struct):

@@ -21,23 +21,23 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     """A matching entry or title."""
 
     session_id: str
-    """The owner of the entry; what forks share is listed once."""
+    """The owner of the entry; entries shared by forks are listed once."""
     branch: int
     seq: int
     """0 for the session's title."""
     turn: int
-    """The seq of the input that it is or answers; 0 for a title, a seed or an entry between turns."""
+    """The seq of the turn's input; 0 for a title, a seed or an entry between turns."""
     role: str | None
     kind: str
     tool: str | None
-    """The tools it calls, or whose result it is."""
+    """The tools called by the entry, or behind the result."""
     at: int
     title: str | None
     snippet: str
     marks: tuple[tuple[int, int], ...]
     """Start and end of each match in the snippet."""
     on_path: bool
-    """Whether it is on the session's current path, not on an abandoned branch."""
+    """Whether the match is on the session's current path, not on an abandoned branch."""
 
     @property
     def reference(self) -> str:
@@ -61,9 +61,9 @@ class SearchPage(Struct, frozen=True):
     hits: list[SearchHit]
     """The latest branch first, and within a branch the latest entry first; independent of clocks."""
     next: str | None = None
-    """Pass it as `before` for the next page; None: this was the last one."""
+    """The `before` of the next page; None on the last page."""
     unindexed_sessions: int = 0
-    """Sessions with text that is not indexed yet, so that hits may be missing."""
+    """Sessions with text not indexed yet: hits may be missing."""
 
 
 class HitLocation(Struct, frozen=True):

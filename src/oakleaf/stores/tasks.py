@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEFAULT_QUEUE = "oakleaf"
-"""Oakleaf's own: a worker that claims a task of another program puts it off by 15 to 30 seconds."""
+"""Oakleaf's own: a worker puts off a claimed task of another program by 15 to 30 seconds."""
 TASK_HOLDER = "task:"
-"""The beginning of a session's holder that is a task of a worker: `task:QUEUE:ID`."""
+"""The beginning of a session's holder for a task of a worker: `task:QUEUE:ID`."""
 
 
 class TaskState(Struct, frozen=True):
@@ -32,9 +32,9 @@ class TaskState(Struct, frozen=True):
     state: str
     """pending, running, sleeping, completed, failed or cancelled."""
     is_claimed: bool
-    """Whether a worker runs it now."""
+    """Whether a worker runs the task now."""
     failure: str | None
-    """Why its latest failed attempt failed."""
+    """The reason of the latest failure."""
 
     @property
     def has_ended(self) -> bool:
@@ -62,7 +62,7 @@ class EnqueuedTask(Struct, frozen=True):
     queue: str
     task_id: str
     seq: int
-    """The leaf of the session: the input, unless it was queued."""
+    """The leaf of the session: the input, unless the input was queued."""
 
 
 class QueueStatus(Struct, frozen=True):
@@ -72,15 +72,15 @@ class QueueStatus(Struct, frozen=True):
     waiting: int
     """Tasks that a worker could run now."""
     waiting_seconds: float
-    """How long the first of them has been waiting."""
+    """The longest wait of a task."""
     running: int
     workers: int
-    """Workers that live."""
+    """Live workers."""
     slots: int
-    """How many tasks they run at once."""
+    """The number of tasks that all workers run at once."""
     dead_workers: int
     suspects: list[str]
-    """Sessions of this space whose workers died lately."""
+    """Sessions of the space whose workers died lately."""
     problem: str | None
     hint: str | None
 
@@ -125,9 +125,9 @@ class Task(Protocol):
     attempt: int
     """From 1."""
     deaths: int
-    """How many processes died that ran this task."""
+    """The number of processes that died with the task."""
     last_death: str | None
-    """What is known of the last of them."""
+    """The known facts about the last death."""
     is_hopeless: bool
     """Whether so many processes died that this attempt is the last: the handler writes down that the task is given up."""
     worker: TaskWorker
@@ -143,4 +143,4 @@ class Task(Protocol):
 
 
 TaskHandler = Callable[[Task, dict[str, Any]], dict[str, Any]]
-"""What the group `oakleaf.tasks` has under the name of a task."""
+"""The function of the group `oakleaf.tasks` under the name of a task."""

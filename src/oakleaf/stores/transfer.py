@@ -37,10 +37,10 @@ _REFERENCE = b"oakleaf-blob:"
 _REFERENCES = re.compile(rb'oakleaf-blob:([0-9a-f]{64});([^;"\\]+);')
 PLAIN_BYTES = "application/octet-stream"
 PIECE_BYTES = 192 * 1024
-"""Bytes of a blob that are read at once; 256 kB as base64."""
+"""Bytes of a blob per read; 256 kB as base64."""
 MOVED = kind_of(Moved)
 PAGE_ROWS = 500
-"""Entries or facts that are read at once."""
+"""Entries or facts per read."""
 
 
 class SessionExport(Struct, frozen=True, kw_only=True):
@@ -50,15 +50,15 @@ class SessionExport(Struct, frozen=True, kw_only=True):
     """The leaf uses the branch numbers of the export; the space is not part of the export."""
     detail: SessionDetail
     branches: tuple[Branch, ...]
-    """First the inherited ones (`session_id` is None, `tail` is the last seq it inherits), then its own."""
+    """First the inherited branches (`session_id` is None, `tail` is the last inherited seq), then the session's own."""
     inherited_calls: tuple[Call, ...]
-    """The calls that made the inherited entries."""
+    """The calls behind the inherited entries."""
     entries: Iterable[StoredEntry]
     calls: Iterable[Call]
     facts: Iterable[StoredFact]
     inbox: Iterable[QueuedInput]
     inherited_hash: Callable[[], bytes]
-    """A hash over all that is inherited: entries and calls."""
+    """A hash over the inherited entries and calls."""
 
 
 class BlobStream(Struct, frozen=True):
@@ -82,11 +82,11 @@ class ImportResult(Struct, frozen=True):
     added: tuple[str, ...]
     """The sessions written now."""
     known: tuple[str, ...]
-    """The sessions that were present before, with the same content."""
+    """The sessions present before, with the same content."""
     entries: int
     blobs: int
     missing: int
-    """Blobs that are referred to and were neither imported nor present."""
+    """Blobs in use, but neither imported nor present."""
 
 
 # -- making a session independent of its store -----------------------------------------------------------

@@ -55,10 +55,10 @@ class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
     leaf: Leaf = Leaf(0, 0)
     seed_count: int = 0
     turns: int = 0
-    """Inputs it appended, on any branch, and inherited ones that it answered."""
+    """Inputs appended by the session, on any branch, and inherited inputs answered by the session."""
     totals: Totals = Totals()
     facts: int = 0
-    """The length of its journal, which is the number of the latest fact."""
+    """The length of the journal, equal to the number of the latest fact."""
     fence: int = 0
     holder: str | None = None
     lease_until: int | None = None
@@ -69,9 +69,9 @@ class SessionRow(Struct, frozen=True, kw_only=True, gc=False):
     trashed_at: int | None = None
     error: str | None = None
     imported_facts: int = 0
-    """The number of the last fact that came with an import; 0: it began in this store. No bundle holds it.
+    """The number of the last fact that came with an import; 0: the session began in the store. No bundle holds the number.
 
-    What lies at or below it was done elsewhere. It is shown, and it decides nothing here.
+    Facts up to the number were made elsewhere. Such facts are shown, and decide nothing here.
     """
 
 
@@ -87,15 +87,15 @@ class SessionDetail(Struct, frozen=True, gc=False):
     """The large, rarely read part of a session. JSON, as written."""
 
     spec: bytes | None = None
-    """The agent as it was when the session started."""
+    """The agent at the start of the session."""
     policy: bytes | None = None
     workspace: bytes | None = None
     state: bytes | None = None
-    """The state at the current leaf; None: compute it from the entries."""
+    """The state at the current leaf; None: compute the state from the entries."""
 
 
 MADE_KEY = "~"
-"""How a key begins that Oakleaf made: it costs no lookup and is in no index."""
+"""The beginning of a key made by Oakleaf: no lookup, no index."""
 
 
 def is_callers_key(key: str) -> bool:
@@ -131,14 +131,14 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
 
     session_id: str
     key: str
-    """The caller's, or one that Oakleaf made (`MADE_KEY`)."""
+    """A caller's key, or a key made by Oakleaf (`MADE_KEY`)."""
     at: int
     fact: Fact = Appended()
-    """The fact of the change itself, which has the key and the place."""
+    """The fact of the change itself, with the key and the place."""
     facts: tuple[Fact, ...] = ()
     """Further facts."""
     after: Leaf | None = None
-    """The leaf it follows. None only where the leaf does not matter: for a title, a tag or a status."""
+    """The leaf before the change. None only where the leaf does not matter: for a title, a tag or a status."""
     entries: tuple[NewEntry, ...] = ()
     move_to: Leaf | None = None
     calls: tuple[Call, ...] = ()
@@ -151,11 +151,11 @@ class Change(Struct, frozen=True, kw_only=True, gc=False):
     columns: Mapping[str, Any] = field(default_factory=dict)
     """Values of `SETTABLE_COLUMNS`."""
     tags: Mapping[str, str | None] = field(default_factory=dict)
-    """Tags to set; None removes one. The store merges them, because another writer may set one at the same time."""
+    """Tags to set; None removes a tag. The store merges the tags, because another writer may set a tag at the same time."""
     inherited_turns: int = 0
-    """1 if it holds this session's first answer to an input that it inherits: a fork that was resumed ran that turn."""
+    """1 for the session's first answer to an inherited input: a resumed fork ran the turn."""
     inbox_number: int | None = None
-    """The number of the queued input that it appends, or refuses, and removes from the inbox."""
+    """The number of the queued input that the change appends, or refuses, and removes from the inbox."""
     fence: int | None = None
     effect: Effect | None = None
 
@@ -274,11 +274,11 @@ class NewSession(Struct, frozen=True):
     seeds: tuple[NewEntry, ...] = ()
     blobs: tuple[Blob, ...] = ()
     fork_point: Leaf | None = None
-    """The position in the parent's tree where its first branch begins."""
+    """The position in the parent's tree where the first branch begins."""
     parent_facts: int | None = None
-    """How many facts its parent had: what the parent did later is its own."""
+    """The number of the parent's facts: later facts are the parent's own."""
     parent_nth: int | None = None
-    """Of a task: on which of its parent's own branches the call is, counted in the order they were opened."""
+    """Of a task: the parent's branch with the call, counted among the parent's own branches in order of opening."""
 
     @property
     def fact(self) -> Started:
@@ -301,7 +301,7 @@ class QueuedInput(Struct, frozen=True):
     """A user message, as JSON."""
     at: int
     is_imported: bool = False
-    """Whether it came with an import. No bundle holds it."""
+    """Whether the input came with an import. No bundle holds the flag."""
 
 
 class PathSnapshot(Struct, frozen=True):
@@ -309,7 +309,7 @@ class PathSnapshot(Struct, frozen=True):
 
     row: SessionRow
     ranges: tuple[Range, ...]
-    """The whole path, even if only a part of it was read."""
+    """The whole path, even if only a part was read."""
     entries: list[Entry]
     detail: SessionDetail | None = None
     queued: int = 0
@@ -358,10 +358,10 @@ class SessionQuery(Struct, frozen=True, kw_only=True):
     parent_session: str | None = None
     tag: tuple[str, str] | None = None
     id_prefix: str | None = None
-    """The beginning of its id."""
+    """The beginning of the id."""
     title: str | None = None
     key: str | None = None
-    """A caller's key of a change in its journal."""
+    """A caller's key of a change in the journal."""
     include_children: bool = True
     """False leaves out tasks and replays, which other sessions started."""
     started_from: int | None = None
@@ -437,9 +437,9 @@ class SessionPage(Struct, frozen=True):
 
     sessions: list[SessionRow]
     next: str | None = None
-    """Pass it as `before` for the next page; None: this was the last one."""
+    """The `before` of the next page; None on the last page."""
     active_at: dict[str, int] = {}
-    """When each was last active, by its id: the time by which lists are sorted."""
+    """The time of the latest activity, by session id: the sort key of lists."""
 
 
 class ListedSession(Struct, frozen=True):
@@ -471,10 +471,10 @@ class PurgeResult(Struct, frozen=True):
     sessions: tuple[str, ...]
     entries: int
     kept_entries: int
-    """Entries that a surviving fork inherits; they are deleted with it."""
+    """Entries inherited by a surviving fork, and deleted with the fork."""
     blobs: int
     scrubbed: bool = True
-    """False if another reader held the write-ahead log open; the next purge or gc cleans it."""
+    """False if another reader held the write-ahead log open; the next purge or gc cleans the log."""
 
 
 class Finding(Struct, frozen=True):
@@ -483,11 +483,11 @@ class Finding(Struct, frozen=True):
     level: Literal["ok", "warning", "problem"]
     message: str
     fix: str = ""
-    """The command that fixes it, if there is one."""
+    """The command for a fix, if any."""
     is_final: bool = False
     """Whether no further check is possible."""
     sessions: tuple[str, ...] = ()
-    """The sessions it is about."""
+    """The sessions of the finding."""
 
 
 class UnreferencedBlobs(Struct, frozen=True):

@@ -49,7 +49,7 @@ class DatabaseStore(StoreBackend):
     count_own_statuses: str
     """The same for an owner."""
     queued_source: str
-    """The tables and conditions of the inputs that wait for sessions which are not running."""
+    """The tables and conditions of the queued inputs of sessions not running."""
     select_lost_branches: str
     select_blob: str
     unreferenced_source: str

@@ -48,7 +48,7 @@ class StaleSession(Struct, frozen=True):
     owner: str | None
     started_at: int
     indexed_facts: int | None
-    """The progress as it was read; another one when writing means another indexer, or a purge."""
+    """The progress when the session was read; a change before the write means another indexer, or a purge."""
     indexed_title: str | None
 
 

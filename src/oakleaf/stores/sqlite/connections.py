@@ -35,7 +35,7 @@ FILE_FAILURES = (
     apsw.CorruptError,
     apsw.NotADBError,
 )
-"""After these a connection may keep what it wrongly read of its files, or have opened one of them read-only, for good."""
+"""After such a failure a connection may keep a wrong read of a file, or a file opened read-only, for good."""
 
 
 class SqliteConnections:

@@ -42,7 +42,7 @@ class ReadOnlyConnection(Struct, frozen=True):
     path: str
     connection: apsw.Connection
     stamp: Stamp | None = None
-    """The state of the file when it was opened as immutable; None: SQLite's locks protect the read."""
+    """The state of the file when opened as immutable; None: SQLite's locks protect the read."""
 
     @property
     def is_stale(self) -> bool:

@@ -52,9 +52,9 @@ where number = :number and (select facts from search_progress where search_progr
 on conflict (session_number) do update set facts = excluded.facts, title = excluded.title
 """
 MERGED_PAGES = 64
-"""Pages of the index that one transaction merges: about 10 ms."""
+"""Pages of the index merged in a transaction: about 10 ms."""
 FEW_PAGES = 16
-"""Pages that are merged with a batch for which a search waits; one turn is one or two."""
+"""Pages merged with a batch while a search waits; a turn makes one or two pages."""
 CLEAR_STALE = "update session set needs_indexing = 0 where number = ? and facts = ?"
 
 
