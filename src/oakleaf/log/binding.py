@@ -19,7 +19,7 @@ def bound_agent(log: Log, row: SessionRow) -> str | None:
 
 
 def check_bound(log: Log, agent: str, *, rebind: bool = False) -> str | None:
-    """Return the agent that the session is bound to; raise `AgentBound` if that is another one and `rebind` is not set."""
+    """Return the agent of the session; raise `AgentBound` for another agent unless `rebind` is set."""
     bound = bound_agent(log, log.store.session(log.session_id))
     if bound not in (None, agent) and not rebind:
         raise AgentBound(log.session_id, bound, agent)
@@ -27,7 +27,7 @@ def check_bound(log: Log, agent: str, *, rebind: bool = False) -> str | None:
 
 
 def bind(log: Log, agent: str, *, rebind: bool = False) -> None:
-    """Bind the session to an agent and record it, unless it is bound to that agent already."""
+    """Bind the session to an agent and record the binding, unless the agent is bound already."""
     bound = check_bound(log, agent, rebind=rebind)
     if bound == agent:
         return

@@ -26,7 +26,7 @@ CLOSED = ("status", "decision")
 
 
 def check(key: str | None, facts: Iterable[Fact | None], row: Mapping[str, Any] | None) -> None:
-    """Raise for a key, facts or row values that not every store could keep."""
+    """Raise for a key, facts or row values unfit for some store."""
     if key is not None:
         check_text(key, "key")
         check_length(key, "key", 2 * MAX_KEY_BYTES)  # that of a step is longer than the one it is made from
@@ -66,7 +66,7 @@ def redacted_fact(fact: FactType, redactor: Redactor) -> FactType:
 
 
 def storable_call(call: Call, redactor: Redactor) -> Call:
-    """Return the call without what a provider may have misreported: bad counts are unknown, and secrets in names redacted."""
+    """Return the call with misreported counts as unknown, and with secrets in names redacted."""
     call = with_known_counts(call)
     check_call_text(call)
     model, provider = redactor.redact_word(call.model), redactor.redact_word(call.provider)
@@ -75,7 +75,7 @@ def storable_call(call: Call, redactor: Redactor) -> Call:
 
 
 def check_callers_key(key: str | None) -> None:
-    """Raise for a key that a caller may not give: what begins with `MADE_KEY` is not looked up."""
+    """Raise for an invalid key of a caller. A key with the prefix `MADE_KEY` is never looked up."""
     check_text(key, "key")
     check_length(key, "key", MAX_KEY_BYTES)
     if key is not None and not (key and is_callers_key(key)):
@@ -83,12 +83,12 @@ def check_callers_key(key: str | None) -> None:
 
 
 def new_key(runtime: Runtime) -> str:
-    """Return a key for a change that the caller gave none."""
+    """Return a key for a change without a key of the caller."""
     return MADE_KEY + runtime.new_id("")
 
 
 def turn_facts(facts: Iterable[TurnFact], about: TurnFact | None) -> list[TurnFact]:
-    """Return the turn facts of a batch with the fields that are known about the turn."""
+    """Return the turn facts of a batch with the known fields of the turn."""
     return [_with_fields(fact, about) for fact in facts]
 
 
@@ -101,7 +101,7 @@ def _with_fields(fact: TurnFact, about: TurnFact | None) -> TurnFact:
 
 
 def started_calls(entries: Sequence[NewEntry], indexes: Sequence[int]) -> list[ToolCallsStarted]:
-    """The fact that these tool calls of the last entry start with its commit."""
+    """Return the fact about the tool calls of the last entry started by the commit."""
     return [ToolCallsStarted(entries[-1].seq, tuple(indexes))] if indexes else []
 
 
@@ -112,7 +112,10 @@ def later_call(call: Call, count: int) -> Call:
 
 
 def turn_status(facts: Sequence[TurnFact]) -> dict[str, Any]:
-    """The row's status after these facts: running after an input, failed or cancelled after a turn that ended so, else idle."""
+    """Return the row's status after these facts.
+
+    Running after an input, failed or cancelled after a turn with such an end, else idle.
+    """
     row: dict[str, Any] = {}
     for fact in facts:
         if isinstance(fact, TurnStarted):
@@ -124,7 +127,7 @@ def turn_status(facts: Sequence[TurnFact]) -> dict[str, Any]:
 
 
 def latest_model(payloads: Iterable[Payload]) -> dict[str, Any]:
-    """The row's model after settings that name one."""
+    """Return the row's model after settings with a model."""
     row = {}
     for payload in payloads:
         if type(payload) is Settings and payload.model is not None:

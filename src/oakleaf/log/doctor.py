@@ -1,4 +1,4 @@
-"""The health of a store: its file, and sessions that need attention. Reads only.
+"""The health of a store: the file, and sessions in need of attention. Reads only.
 
 Each finding names the command that fixes it. `mark_interrupted` is the only fix made here, on request: it marks a
 session whose runner died, so that it can be moved and resumed.
@@ -28,7 +28,7 @@ FAILED_LATELY = 86_400 * 1_000_000
 def session_health(
     store: StoreBackend, runtime: Runtime, progress: Callable[[], None] = lambda: None
 ) -> Iterator[Finding]:
-    """Findings about sessions that are stuck, interrupted or have queued input, and about unreferenced blobs."""
+    """Yield findings about stuck and interrupted sessions, queued inputs and unreferenced blobs."""
     counts = store.count(SessionQuery(), "status")
     trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
     yield Finding("ok", f"{plural(sum(counts.values()), 'session')}, {trashed:,} in the trash")
@@ -45,7 +45,7 @@ def session_health(
 def _running_sessions(
     store: StoreBackend, runtime: Runtime, progress: Callable[[], None]
 ) -> Iterator[Finding]:
-    """Name sessions whose runners are gone, and those of recorders that have no lease and whose process is out of sight."""
+    """Name sessions without a living runner, and sessions of recorders out of sight and without a lease."""
     stuck = 0
     for row in store.all_sessions(SessionQuery(status="running")):
         progress()
@@ -78,7 +78,10 @@ def _resume_hint(row: SessionRow) -> str:
 
 
 def _is_run_by_task(row: SessionRow) -> bool:
-    """Whether a task of a worker holds it: where its agent is not, it cannot be resumed."""
+    """Whether a worker's task holds the session.
+
+    Without the agent here, such a session cannot be resumed here.
+    """
     return (row.holder or "").startswith(TASK_HOLDER)
 
 
@@ -93,7 +96,7 @@ def _interrupted_sessions(store: StoreBackend, count: int) -> Iterator[Finding]:
 
 
 def _queued_inputs(store: StoreBackend) -> Iterator[Finding]:
-    """Name the sessions in which inputs wait longest, and say how many more inputs wait."""
+    """Name the sessions with the longest-waiting inputs, and count the other waiting inputs."""
     queued = store.sessions_with_input(MOST_NAMED)
     for session_id, count in queued.items():
         message = f"{session_id} has {plural(count, 'queued input')}, and nothing runs it"
@@ -108,7 +111,7 @@ def _queued_inputs(store: StoreBackend) -> Iterator[Finding]:
 
 
 def _failed_sessions(store: StoreBackend, runtime: Runtime, count: int) -> Iterator[Finding]:
-    """Name the sessions that failed lately, with the reason, and say how many others failed."""
+    """Name the recently failed sessions with the reason, and count the other failed sessions."""
     query = SessionQuery(status="failed", order="active", limit=MOST_NAMED)
     rows = store.sessions(query).sessions if count else []
     lately = [row for row in rows if row.updated_at >= runtime.now() - FAILED_LATELY]
@@ -127,11 +130,11 @@ def _failed_sessions(store: StoreBackend, runtime: Runtime, count: int) -> Itera
 
 
 def stuck_sessions(store: StoreBackend, runtime: Runtime) -> list[SessionRow]:
-    """Return the sessions whose runners are gone, without those that a worker takes over."""
+    """Return the sessions without a living runner, except the sessions of workers' tasks."""
     rows = store.all_sessions(SessionQuery(status="running"))
     return [row for row in rows if Hold(row, runtime).is_stuck and not _is_run_by_task(row)]
 
 
 def mark_interrupted(store: StoreBackend, runtime: Runtime, row: SessionRow) -> None:
-    """Mark a session whose runner is gone as interrupted; nothing else of it changes."""
+    """Mark a session without a living runner as interrupted; change nothing else."""
     interrupt(Log(store, row, runtime), row)

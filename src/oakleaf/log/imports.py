@@ -1,4 +1,4 @@
-"""What of a session came from elsewhere: a fact, or an entry that such a fact appended.
+"""Imported facts of a session, and the entries appended by imported facts.
 
 A bundle, or the file of another tool, is data. It may be shown and given to a model; what it says was approved, set or
 left open decides nothing here. `SessionRow.imported_facts` is the line between the two.
@@ -21,7 +21,7 @@ PAGE = 256
 
 
 def is_foreign(log: Log, entry: Entry | Leaf) -> bool:
-    """Whether an entry of this session's tree came with an import, to this session or to the one it was forked from.
+    """Whether an entry of the tree was imported into this session or into the parent of the fork.
 
     An entry without an owner counts as foreign: nobody can say any more who appended it.
     """
@@ -29,7 +29,7 @@ def is_foreign(log: Log, entry: Entry | Leaf) -> bool:
 
 
 class ForeignEntries:
-    """The entries of a session's tree that came with an import, for one who asks about many of them."""
+    """The imported entries of a session's tree, for many lookups."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -56,7 +56,7 @@ class ForeignEntries:
 
 
 def has_foreign_detail(log: Log) -> bool:
-    """Whether the session's agent and workspace, as they are stored, came with an import: a fork has those of its parent."""
+    """Whether the session's stored agent and workspace were imported. A fork has the detail of the parent."""
     row = log.store.find_session(log.session_id)
     for _ in range(MAX_FORKS):
         if row is None or row.imported_facts:
@@ -68,14 +68,14 @@ def has_foreign_detail(log: Log) -> bool:
 
 
 def is_accepted(log: Log) -> bool:
-    """Whether somebody accepted, in this store, what the session's import left open."""
+    """Whether somebody in this store accepted the open work of the session's import."""
     imported = log.store.session(log.session_id).imported_facts
     accepted = kind_of(ImportAccepted)
     return any(fact.kind == accepted for fact in _facts(log.store, log.session_id, imported))
 
 
 def first_seq_after(store: StoreBackend, session_id: str, number: int, branch: int) -> float:
-    """Return the first entry of a branch that was appended after a fact of its session; infinity if none was."""
+    """Return the first entry of a branch appended after a fact of the session; infinity if there is none."""
     if not number:
         return 0
     for fact in _facts(store, session_id, number):

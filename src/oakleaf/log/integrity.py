@@ -56,11 +56,11 @@ Anchor = tuple[Cursor, State]
 
 
 class IntegrityError(Exception):
-    """The first law an exported session breaks. Callers add the file and line, or the store."""
+    """The first broken law of an exported session. Callers add the file and line, or the store."""
 
 
 def check_export(export: SessionExport) -> SessionExport:
-    """Return the same export, checked while it is read: raises `IntegrityError` at the first problem.
+    """Return the same export, checked during the read; raise `IntegrityError` at the first problem.
 
     Exports and imports both pass here, so an export never writes what an import would refuse.
     """
@@ -93,7 +93,7 @@ def _holds_bytes(payload: Payload) -> bool:
 
 
 class SessionWalker:
-    """Checks the records of one session in the order branches, entries, calls, facts, inbox.
+    """A check of the records of one session in the order branches, entries, calls, facts, inbox.
 
     `find_anchor` returns the cursor and state at (branch, seq) on branches whose entries are not walked; without it all
     branches and entries of the session must pass by, inherited ones too. `check_blobs` is called with each message,
@@ -127,14 +127,14 @@ class SessionWalker:
     # -- row and branches --------------------------------------------------------------------------
 
     def check_row(self) -> None:
-        """Check the row of an export: as `check_types` does, and what only holds outside of a store."""
+        """Check the row of an export: `check_types`, and the laws for rows outside of a store."""
         self.check_types()
         row = self.row
         if not row.session_id or row.status == "running":
             self.report("row", "it has no session id, or its status is running")
 
     def check_types(self) -> None:
-        """Check that the row holds values of the right types, and texts and numbers that every store can keep."""
+        """Check the types of the row's values, and the texts and numbers for every store."""
         row = self.row
         try:
             _rows.decode(msgspec.msgpack.encode(row))
@@ -171,7 +171,7 @@ class SessionWalker:
                 self.report(name, "it contains a line break")
 
     def check_numbering(self) -> None:
-        """Check what holds for an export only: branches are numbered from 1, inherited ones first."""
+        """Check the numbering of an export's branches: from 1, inherited branches first."""
         has_own = False
         for number, branch in enumerate(self.branches.values(), 1):
             if branch.branch != number:
@@ -265,7 +265,7 @@ class SessionWalker:
             self._anchors[position] = anchor
 
     def _step(self, branch: Branch, anchor: Anchor, entry: NewEntry) -> Anchor | None:
-        """Check one entry and return the anchor after it; None if nothing after it can be checked."""
+        """Check one entry and return the anchor after the entry; None if nothing later can be checked."""
         cursor, state = anchor
         where = f"entry {branch.branch}:{entry.seq}"
         if entry.seq != cursor.seq + 1 or entry.seq > branch.tail:
@@ -312,7 +312,7 @@ class SessionWalker:
         return payload
 
     def _check_columns(self, where: str, payload: Payload, entry: NewEntry, *, is_seed: bool) -> None:
-        """Check the columns that repeat what the body says."""
+        """Check the columns derived from the body."""
         self._check_count(where, entry.at)
         if not isinstance(payload, Unknown):
             role = payload.role if isinstance(payload, Message) else None
@@ -347,7 +347,7 @@ class SessionWalker:
             self.report("totals", f"they are {self.row.totals}, the calls sum to {sums}")
 
     def _check_call(self, call: Call) -> bool:
-        """Check one ledger row alone, and return whether it can be counted."""
+        """Check one ledger row alone; return whether the row can be counted."""
         where = f"call {call.call_id}"
         # In a store, an inherited branch may be purged.
         if call.branch not in self.branches and self.is_complete:
@@ -393,7 +393,7 @@ class SessionWalker:
         self._journal.finish()
 
     def _check_fact(self, stored: StoredFact) -> bool:
-        """Check one fact alone, and return whether the fact can be compared with the entries."""
+        """Check one fact alone; return whether the fact can be compared with the entries."""
         where, leaf = f"fact {stored.number}", stored.leaf
         try:
             check_text(stored.kind, "kind")
@@ -437,7 +437,7 @@ class SessionWalker:
             yield queued
 
     def check_caches(self, state: bytes | None) -> None:
-        """Check the columns of the row that follow from the entries, once all have passed by."""
+        """Check the row's columns derived from the entries, after the last entry."""
         row = self.row
         if self._turns != row.turns:
             self.report("turns", f"the row counts {row.turns}, the log has {self._turns}")
@@ -456,10 +456,10 @@ class SessionWalker:
 
 
 class JournalFold:
-    """Follows the journal and compares it with the entries: every fact of a change names the entries it appended.
+    """A comparison of the journal with the entries: every fact of a change names the appended entries.
 
-    So removed entries and branches are known even if the row was altered to match, and so is a removed end of the
-    journal. After the first difference no further one is reported: it would only follow.
+    So removed entries and branches are known even if the row was altered to match, and so is a removed end of
+    the journal. After the first difference no further one is reported: it would only follow.
     """
 
     def __init__(
@@ -554,7 +554,7 @@ class JournalFold:
         self._leaf = leaf
 
     def _check_place(self, where: str, stored: StoredFact, branch: Branch, first: int) -> None:
-        """Check that an append follows the leaf: on its branch, or on a new one that begins there."""
+        """Check the place of an append: after the leaf, or on a new branch from the leaf."""
         is_new = branch.branch not in self._tails
         before = (branch.parent, branch.parent_seq) if is_new else (branch.branch, first - 1)
         if isinstance(stored.fact, Appended) and before != astuple(self._leaf):
@@ -600,7 +600,7 @@ class JournalFold:
             self._check_status(*self._end)
 
     def _check_status(self, status: str, error: str | None) -> None:
-        """Compare the row with what the latest end recorded: a failure is neither invented nor hidden."""
+        """Compare the row with the latest recorded end: a failure is neither invented nor hidden."""
         row = self._row
         expected = {"completed": ("idle", "completed"), "interrupted": ("idle", "interrupted")}
         if row.status not in expected.get(status, (status,)):

@@ -1,4 +1,4 @@
-"""A turn that was recorded under a caller's key: found again when the same lines run once more.
+"""A turn recorded under a caller's key: found again at a second run of the same lines.
 
 Knows where its entries are, also after a rewind, and whether it is still open. Does not run anything.
 """
@@ -39,7 +39,7 @@ class KeyedTurn(Struct, frozen=True):
 
 
 def calls_of_turn(log: Log, recorded: KeyedTurn) -> list[Call]:
-    """Return the model calls that the turn made."""
+    """Return the model calls of the turn."""
     first, last = recorded.turn, recorded.last.seq
     return [
         call
@@ -76,7 +76,10 @@ def find_turn(log: Log, key: str | None, content: str | Message | None = None) -
 
 
 def _is_same_input(log: Log, entry: Entry, message: Message) -> bool:
-    """Compare what is stored with what would be stored now. What a secret has hidden then is not compared."""
+    """Compare the stored input with the new input as it would be stored.
+
+    An input with hidden secrets counts as equal.
+    """
     stored = entry.message
     if stored is None or "[redacted" in str(stored.parts):
         return True
@@ -88,7 +91,7 @@ def _is_same_input(log: Log, entry: Entry, message: Message) -> bool:
 
 
 def read_turn(log: Log, commit: CommitResult, key: str) -> KeyedTurn:
-    """Read the turn that was recorded, on the session's path or on the branch that a rewind left behind."""
+    """Read the recorded turn from the session's path or from a rewound branch."""
     log.refresh()
     fact = log.store.journal(log.session_id, commit.facts - 1, 1)[0]
     first = fact.first or 0
@@ -119,7 +122,7 @@ def _branch_end(log: Log, leaf: Leaf) -> Leaf:
 
 
 class RecordedSteps:
-    """The answers of a turn with their results, and how many of them a later run of the same lines has passed."""
+    """The answers of a turn with their results, and the number of answers passed by a later run."""
 
     def __init__(self, recorded: KeyedTurn) -> None:
         self._entries, self._is_open = recorded.entries, recorded.is_open
@@ -151,20 +154,20 @@ class RecordedSteps:
         return self._answers[self.passed - 1]
 
     def result(self, call_id: str) -> Entry | None:
-        """Return the recorded result of a call of the answer that was repeated last."""
+        """Return the recorded result of a call of the last repeated answer."""
         return self._results[self.passed - 1].get(call_id) if self.passed else None
 
     def leave(self, log: Log) -> None:
-        """Move from the last step that was repeated to the session's leaf, to write there."""
+        """Move from the last repeated step to the session's leaf, to write there."""
         if not self.is_left:
             self.is_left = True
             log.refresh()
 
     def repeat(self, log: Log, drafts: Sequence[Draft]) -> Committed | None:
-        """Return notes and settings that the same lines append between these steps as they were recorded; None if they
-        are to be written, behind the last step.
+        """Return the notes and settings of the drafts as recorded; None if the drafts are to be written.
 
-        What differs from what was recorded, such as a note of the time, is not written before a step that was recorded.
+        New notes and settings are written after the last recorded step. What differs from what was recorded,
+        such as a note of the time, is not written before a recorded step.
         """
         if any(isinstance(draft.payload, Message) for draft in drafts):
             return None
@@ -186,7 +189,7 @@ class RecordedSteps:
         return Committed(log.leaf, payloads, (), is_repeat=True)
 
     def _between_steps(self, position: int) -> tuple[bool, list[Entry]]:
-        """Return the entries around a position up to the messages before and after it, and whether there is one after it."""
+        """Return the entries between the messages around a position, and whether a message follows."""
         between: list[Entry] = []
         for entry in self._entries:
             if entry.message is None:

@@ -17,7 +17,7 @@ MAX_LENGTH = 100
 
 
 def labels(log: Log) -> dict[Leaf, str]:
-    """The labels of a session by their leaves, the newest last."""
+    """Return the labels of a session by leaf, the newest last."""
     facts = [stored.fact for stored in log.store.facts_of(log.session_id, Labelled)]
     if not facts:
         return {}

@@ -1,4 +1,4 @@
-"""The lease of a session: who may run it, for how long, and how it is kept.
+"""The lease of a session: the right of one runner, the term and the renewal.
 
 A lease is short and renewed, so that a runner that died out of sight is replaced soon. One thread per
 database does that for all runs of this process: a tool that blocks, or an event loop that is blocked, does not end a
@@ -30,7 +30,7 @@ MAX_CLOCK_DRIFT = 2.0
 
 
 class Lease:
-    """The right of one run to drive a session, from `take` to `release`; renewed meanwhile.
+    """The right of one run to drive a session, renewed from `take` to `release`.
 
     If it is dropped without `release`, this process knows at once that its run is gone.
     """
@@ -56,9 +56,9 @@ class Lease:
         self.keep()
 
     def columns(self, row: SessionRow) -> dict[str, Any]:
-        """Return the columns with which a commit under the fence of `row` takes the lease; call `keep` after it.
+        """Return the columns of a commit under the fence of `row` to take the lease. Call `keep` afterwards.
 
-        `SessionRunning` as for `take`.
+        Raises `SessionRunning` as `take` does.
         """
         require_free(row, self._runtime)
         self._announce()
@@ -67,11 +67,14 @@ class Lease:
         return {"holder": self.holder, "lease_until": _end(self._runtime.now()), "fence": self.fence}
 
     def _announce(self) -> None:
-        """Count as alive before the holder is stored: another thread that reads the row must not take the run for gone."""
+        """Count as alive before the holder is stored.
+
+        Another thread with the row must not take the run for gone.
+        """
         _alive[self.holder] = self
 
     def keep(self) -> None:
-        """Renew the lease, which was just taken, until it is released or lost."""
+        """Renew the new lease until the release or the loss."""
         _heartbeat(self._store.url).add(self)
 
     def release(self) -> None:
@@ -80,16 +83,16 @@ class Lease:
         self._store.release(self._session_id, self.fence)
 
     def stop(self) -> None:
-        """Renew it no more: what was committed has ended it."""
+        """Stop the renewal: a commit has ended the lease."""
         self.on_tick = None  # it refers to the run, which refers to its lease
         _alive.pop(self.holder, None)
         _heartbeat(self._store.url).remove(self)
 
     def tick(self) -> None:
-        """Renew the lease if a third of its time has passed, or the clock was set; called by the heartbeat.
+        """Renew the lease after a third of the term or a change of the clock. Called by the heartbeat.
 
-        After the clock was set forward the lease looks expired, and after it was set back it would outlive its run by
-        hours: others judge it by the clock.
+        After the clock was set forward the lease looks expired, and after it was set back it would outlive
+        its run by hours: others judge it by the clock.
         """
         now, before = _clocks(), self._renewal
         is_due = now.monotonic - before.monotonic >= LEASE_SECONDS / 3
@@ -105,14 +108,14 @@ class Lease:
 
 
 class Hold(NamedTuple):
-    """Who runs a session, as the session's row says and as far as this process can know."""
+    """The runner of a session, as far as the row and this process can tell."""
 
     row: SessionRow
     runtime: Runtime
 
     @property
     def is_gone(self) -> bool | None:
-        """Whether the run that has the lease has ended; None if this process cannot know."""
+        """Whether the run with the lease has ended; None if this process cannot know."""
         holder = self.row.holder
         if holder is None:
             return False
@@ -143,7 +146,8 @@ def require_free(row: SessionRow, runtime: Runtime) -> None:
 
 
 def interrupt(log: Log, row: SessionRow) -> None:
-    """Mark a session that runs as interrupted and raise the fence: the holder of its lease writes nothing more."""
+    """Mark a running session as interrupted and raise the fence: the holder of the lease writes nothing
+    more."""
     ended = {"holder": None, "lease_until": None, "fence": row.fence + 1}
     status = (
         {"status": "interrupted"} if row.status == "running" else {}
@@ -168,7 +172,10 @@ def _end(now: int) -> int:
 
 
 class Heartbeat:
-    """The thread that renews the leases of one database. It ends when there are none, and with the process."""
+    """The thread for the renewal of all leases of one database.
+
+    It ends when there are none, and with the process.
+    """
 
     def __init__(self) -> None:
         self._leases: WeakSet[Lease] = WeakSet()
@@ -212,7 +219,7 @@ def _heartbeat(url: str) -> Heartbeat:
 
 
 def _forget() -> None:
-    """After a fork the leases are those of the parent, and its thread renews them."""
+    """Forget the leases after a fork. The parent's thread renews the parent's leases."""
     _alive.clear()
     _heartbeats.clear()
 

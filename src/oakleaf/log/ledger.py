@@ -1,4 +1,4 @@
-"""Views of the usage ledger: the session's own calls, those on its path, those of its tasks too, or those since a leaf."""
+"""Views of the usage ledger: own calls, calls on the path, calls with tasks, or calls since a leaf."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from oakleaf.stores.base import SessionQuery, SessionRow
 
 
 def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
-    """Ledger rows of one view. Raises InvalidPosition if `since` is not on the path."""
+    """Return the ledger rows of one view. Raises InvalidPosition if `since` is not on the path."""
     store = log.store
     if since is not None:
         return calls_after(log, _on_path(log, since))
@@ -30,7 +30,7 @@ def model_calls(log: Log, view: str, since: Leaf | None) -> list[Call]:
 
 
 def calls_with_sessions(log: Log, view: str, since: Leaf | None = None) -> Iterator[tuple[SessionRow, Call]]:
-    """Ledger rows of one view, each with the session that made the call: the session itself, or one of its tasks."""
+    """Yield the ledger rows of one view, each with the caller: the session or a task of the session."""
     store = log.store
     if view == "tree" and since is None:
         for session_id in (log.session_id, *_descendants(log)):
@@ -42,7 +42,7 @@ def calls_with_sessions(log: Log, view: str, since: Leaf | None = None) -> Itera
 
 
 def calls_after(log: Log, seq: int) -> list[Call]:
-    """Ledger rows of the path after entry `seq`; those before it are not returned by the store."""
+    """Return the ledger rows of the path after entry `seq`. Reads no earlier row."""
     parts = [part for part in log.ranges() if part.last > seq]
     return [
         call
@@ -52,7 +52,7 @@ def calls_after(log: Log, seq: int) -> list[Call]:
 
 
 def calls_of_open_turn(log: Log) -> list[Call]:
-    """Ledger rows of the open turn that are the session's own, and not those of the session it was forked from."""
+    """Return the session's own ledger rows of the open turn, without the rows of the fork's parent."""
     branches = log.store.branches(log.session_id)
     own = {branch.branch for branch in branches if branch.session_id == log.session_id}
     return [call for call in calls_after(log, log.cursor.turn - 1) if call.branch in own]
@@ -69,13 +69,16 @@ def latest_answer_call(log: Log, last: int) -> Call | None:
 
 
 def calls_at(log: Log, entry: Entry) -> list[Call]:
-    """Ledger rows of the calls that an entry of the path answers."""
+    """Return the ledger rows of the calls answered by an entry of the path."""
     calls = log.store.calls_between(log.session_id, entry.branch, entry.seq, entry.seq)
     return [call for call in calls if call.answer_seq == entry.seq]
 
 
 def totals(log: Log, view: str, since: Leaf | None) -> Totals:
-    """Sums of one view. Those of whole sessions are in their rows, so that none of their calls is read."""
+    """Return the sums of one view.
+
+    Those of whole sessions are in their rows, so that none of their calls is read.
+    """
     if view == "path" and since is None and _is_whole_tree(log):
         view = "own"
     if view == "path" and since is None:
@@ -87,12 +90,12 @@ def totals(log: Log, view: str, since: Leaf | None) -> Totals:
 
 
 def by_turn(log: Log, path: Iterable[Entry] | None = None) -> dict[int, Totals]:
-    """What each turn cost. Pass the path if it has been read already."""
+    """Return the cost of each turn. Pass the path if it has been read already."""
     return totals_by_turn(model_calls(log, "path", None), log.path().entries if path is None else path)
 
 
 def _calls_to(log: Log, part: Range) -> list[Call]:
-    """Ledger rows of a part of the path: what else its session or branch has is not read."""
+    """Return the ledger rows of one part of the path, and read no others."""
     return log.store.calls_between(log.session_id, part.branch, 0, part.last)
 
 
@@ -108,7 +111,7 @@ def _descendants(log: Log) -> list[str]:
 
 
 def _is_whole_tree(log: Log) -> bool:
-    """Whether the path is all that the session has, as in most sessions: it inherits nothing and was never rewound."""
+    """Whether the path is the whole tree: nothing inherited and nothing rewound, as in most sessions."""
     reach = {part.branch: part.last for part in log.ranges()}
     branches = log.store.branches(log.session_id)
     return all(

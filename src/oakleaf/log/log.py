@@ -154,7 +154,7 @@ class Log:
                 self.position = self.position.at(leaf)
 
     def load(self, *, newest: int | None = None) -> PathSnapshot:
-        """Move to the session's current leaf and return row, details and path, or the end of it, in one read."""
+        """Move to the session's current leaf; return row, details and the path, or its end, in one read."""
         with self._lock:
             snapshot = self.store.path(self.session_id, detail=True, newest=newest)
             self.seek(snapshot.row.leaf)
@@ -163,7 +163,7 @@ class Log:
             return snapshot
 
     def _know(self, **values: Any) -> None:
-        """Add what was read at the present leaf to the position."""
+        """Add values read at the present leaf to the position."""
         self.position = replace(self.position, **values)
 
     @property
@@ -194,7 +194,10 @@ class Log:
         return self.store.path(self.session_id, leaf=self.leaf, first=since + 1, newest=last, public=public)
 
     def backwards(self, leaf: Leaf | None = None, last: int | None = None) -> Iterator[Entry]:
-        """Yield the entries of the path, the newest (or entry `last`) first; read in pages, as far as they are wanted."""
+        """Yield the entries of the path backwards from the newest, or from entry `last`.
+
+        Reads pages on demand.
+        """
         leaf = self.leaf if leaf is None else leaf
         last, count = leaf.seq if last is None else last, LOOK_BACK
         while last > 0:
@@ -203,7 +206,7 @@ class Log:
             last, count = first - 1, min(8 * count, MAX_PAGE)
 
     def facts_backwards(self, after: int = 0) -> Iterator[StoredFact]:
-        """Yield the facts of the journal after number `after`, newest first; read in pages, as far as they are wanted."""
+        """Yield the facts of the journal after number `after`, newest first. Reads pages on demand."""
         if after:  # what is known to be the beginning of something recent
             yield from reversed(self.store.journal(self.session_id, after))
             return
@@ -218,11 +221,11 @@ class Log:
         return next((entry.turn for entry in self.backwards() if entry.turn), 0)
 
     def settings(self) -> Settings:
-        """The settings in force at this leaf. Reads no message."""
+        """Return the settings in force at this leaf. Reads no message."""
         return fold_settings(self.store.control_entries(self.session_id, leaf=self.leaf))
 
     def next_action(self) -> Action:
-        """What to do at this leaf. Reads the newest entries only."""
+        """Return the next action at this leaf. Reads the newest entries only."""
         count = LOOK_BACK
         while True:
             entries = self.path(last=count).entries
@@ -241,7 +244,10 @@ class Log:
             return ranges
 
     def newest_entries(self, count: int, since: int = 0) -> list[Entry]:
-        """The last `count` of `all_entries`, of those after seq `since`: read branch by branch, the newest first."""
+        """Return the last `count` entries of `all_entries` after seq `since`.
+
+        Reads branch by branch, the newest first.
+        """
         reach = {part.branch: part.last for part in self.ranges()}
         entries: list[Entry] = []
         for branch in reversed(self.store.branches(self.session_id)):
@@ -257,9 +263,9 @@ class Log:
         return entries
 
     def all_entries(self) -> list[Entry]:
-        """Every entry of the tree by (branch, seq), each read once: the session's own and the shared part of its path.
+        """Return every entry of the tree by (branch, seq): own entries and the shared part of the path.
 
-        If the path is the whole tree, as in most sessions, only the path is read.
+        Each entry is read once. If the path is the whole tree, as in most sessions, only the path is read.
         """
         reach = {part.branch: part.last for part in self.ranges()}
         branches = self.store.branches(self.session_id)
@@ -282,7 +288,7 @@ class Log:
         return f"{self.session_id}/{self.branch_number()}/{seq}/{index}"
 
     def branch_number(self) -> int:
-        """Which of the session's own branches the leaf is on, in the order they were opened."""
+        """Return the number of the leaf's branch among the session's own branches, in opening order."""
         with self._lock:
             if self.position.branch_number is None:
                 self.read_branches()
@@ -290,7 +296,7 @@ class Log:
             return self.position.branch_number
 
     def read_branches(self) -> list[Branch]:
-        """Its own branches and their ancestors, as they are now."""
+        """Return the session's own branches and the inherited branches, as of now."""
         with self._lock:
             branches = self.store.branches(self.session_id)
             own = [branch.branch for branch in branches if branch.session_id == self.session_id]
@@ -298,7 +304,10 @@ class Log:
             return branches
 
     def original_call(self, call: OpenCall) -> ToolCall | None:
-        """The open call as the model made it, for a tool to run with; None if a secret in it is known no more."""
+        """Return the open call with the model's arguments, for a tool to run with.
+
+        None if a secret is no longer known.
+        """
         if not call.call.is_hidden:
             return call.call
         answer = Leaf(self.leaf.branch, call.seq)
@@ -306,7 +315,7 @@ class Log:
         return original or restore_call(call.call, self.runtime.redactor.values, self.read_blob)
 
     def read_blob(self, hash_: str) -> bytes | None:
-        """Return the bytes with this hash; None if they are missing or damaged. `verify` tells which."""
+        """Return the bytes with this hash; None if the bytes are missing or damaged. `verify` tells which."""
         blob = self.store.blob(hash_)
         return None if blob is None or digest(blob.data) != hash_ else blob.data
 
@@ -394,8 +403,11 @@ class Log:
         return self.commit(Request(move_to=to, drafts=tuple(drafts), fact=moved, row=row or {})).leaf
 
     def commit(self, request: Request) -> Committed:
-        """Write a request, all of it or nothing. Behind notes that others added meanwhile goes a runner's request, and one
-        that follows notes. `StaleLeaf` if the leaf has moved otherwise. A caller's key that is known returns what was recorded under it.
+        """Write a request as a whole or not at all.
+
+        A request of the runner, or one with `follows_notes`, goes behind notes that others added meanwhile.
+        `StaleLeaf` if the leaf has moved otherwise. A caller's known key returns what was recorded under the
+        key.
         """
         with self._lock:
             request = self._checked(request)
@@ -411,7 +423,7 @@ class Log:
                     return self._repeat(request, done) if done.is_repeat else self._committed(plan, done)
 
     def _checked(self, request: Request) -> Request:
-        """Return the request as it can be stored; raise for a value that not every store could keep."""
+        """Return the request in storable form; raise for a value unfit for some store."""
         redactor = self.runtime.redactor
         check(request.key, (request.fact, request.about, *request.facts), request.row)
         if request.key is not None:
@@ -425,7 +437,7 @@ class Log:
         return request
 
     def _plan(self, request: Request) -> Plan:
-        """Turn a request into the change that is committed, and the position after it."""
+        """Turn a request into the change to commit, and the position afterwards."""
         if request.move_to is not None:
             return self._plan_move(request, request.move_to)
         if request.drafts:
@@ -532,7 +544,7 @@ class Log:
         return result
 
     def _committed(self, plan: Plan, done: CommitResult) -> Committed:
-        """Take the position after a change that was written."""
+        """Take the position after a written change."""
         change, written = plan.change, plan.written
         if written is None:
             return Committed(done.leaf, fact_number=done.facts, change=change)
@@ -548,7 +560,10 @@ class Log:
         return Committed(done.leaf, written.payloads, written.entries, done.facts, change=change)
 
     def _repeat(self, request: Request, done: CommitResult) -> Committed:
-        """Return what was recorded. A handle that had not seen it moves there; one that is beyond it stays."""
+        """Return the recorded result of an earlier commit.
+
+        A handle before the recorded leaf moves there; a handle beyond the recorded leaf stays.
+        """
         if request.move_to is not None:
             self.seek(done.leaf)
         if not request.drafts or request.move_to is not None:
@@ -566,7 +581,7 @@ class Log:
         return Committed(done.leaf, payloads, tuple(entries), done.facts, is_repeat=True)
 
     def _behind_notes(self, request: Request, stale: StaleLeaf) -> Request:
-        """Move a runner behind the notes that others appended after the leaf it expected.
+        """Move a runner's request behind notes of others after the expected leaf.
 
         Only notes can come between, because the runner holds the session. Anything else is raised as stale.
         """
@@ -607,7 +622,7 @@ class Log:
             raise
 
     def _note_originals(self, drafts: Sequence[Draft], written: EntryBatch) -> None:
-        """Keep the calls that were stored with placeholders, until all of their batch have results."""
+        """Keep the original calls with stored placeholders until the whole batch has results."""
         originals = self.runtime.original_calls
         if not written.cursor.open_calls:
             originals.remove(self.session_id)
@@ -622,14 +637,14 @@ class Log:
                         originals.add(self.session_id, answer, index, call, original)
 
     def find_change(self, key: str | None) -> CommitResult | None:
-        """Return what was recorded under the caller's key. A key that Oakleaf made, or none, costs no read."""
+        """Return the result recorded under the caller's key. Without a caller's key nothing is read."""
         check_text(key, "key")
         if key is None or not is_callers_key(key):
             return None
         return self.store.find_change(self.session_id, key)
 
     def _answers_inherited(self, leaf: Leaf, turn: int, payloads: Sequence[Payload]) -> bool:
-        """Whether the payloads hold this session's first answer to an input that it inherits."""
+        """Whether the payloads hold this session's first answer to an inherited input."""
         if not turn or (self._inherited_until is not None and turn > self._inherited_until):
             return False
         roles = [payload.role for payload in payloads if isinstance(payload, Message)]
@@ -657,7 +672,7 @@ class Log:
     def _next_state(
         self, leaf: Leaf, payloads: Sequence[Payload]
     ) -> tuple[bytes | None, bytes | UnsetType | None]:
-        """The state after the payloads, if it is known or they change it; and what to cache, if anything."""
+        """Return the state after the payloads, None if unknown; and the state to cache, if any."""
         if leaf != self.leaf:
             return None, None
         patches: list[State] = []
@@ -673,7 +688,7 @@ class Log:
         return encoded, encoded
 
     def partial_text(self) -> str | None:
-        """The part of the open turn's answer that was shown before it broke off: a draft, or an entry already."""
+        """Return the shown part of the open turn's unfinished answer: a draft or an entry."""
         turn, open_calls = self.cursor.turn, self.cursor.open_calls
         if not turn or open_calls:
             return None
@@ -685,18 +700,18 @@ class Log:
         return last.message.text if last and last.message and last.finish == INTERRUPTED else None
 
     def keep_partial(self) -> str | None:
-        """End the open turn with that part; None if there is none."""
+        """End the open turn with the text of `partial_text` and return the text. None if there is none."""
         text = self.partial_text()
         if text is not None:
             self.append([Draft(assistant(text), finish=PARTIAL)])
         return text
 
     def enqueue(self, message: Message) -> int:
-        """Store an input until the session's runner takes it."""
+        """Store an input until the session's runner takes the input."""
         return self.store.enqueue(self.session_id, self.queued_body(message), self.runtime.now())
 
     def queued_body(self, message: Message) -> bytes:
-        """Return an input as a queue stores it; store its attachments as blobs."""
+        """Return an input in the stored form of a queue; store the attachments as blobs."""
         draft = Draft(to_user_message(message))
         written = build_entries(Cursor(), [draft], self.runtime.now(), redactor=self.runtime.redactor)
         for blob in written.blobs:  # a crash before the input is queued leaves a blob that is collected
@@ -704,7 +719,7 @@ class Log:
         return written.entries[0].body
 
     def appended_entries(self, fact: StoredFact) -> list[Entry]:
-        """The entries that the change of a fact appended; none for other facts."""
+        """Return the entries appended by the change of a fact; none for other facts."""
         if fact.leaf is None or fact.first is None:
             return []
         leaf = fact.leaf
@@ -713,7 +728,7 @@ class Log:
     # -- moving ------------------------------------------------------------------------------------
 
     def place(self, requested: int) -> Place:
-        """The nearest position at or before `requested` that does not separate a tool call from its results."""
+        """Return the nearest place at or before `requested` without open tool calls."""
         if type(requested) is not int or not 0 <= requested <= self.leaf.seq:
             raise InvalidPosition(requested, 0, self.leaf.seq, self.session_id)
         with self._lock:
@@ -725,7 +740,10 @@ class Log:
             return replace(self.place_of(at), cut=Cut(at, requested))
 
     def place_of(self, seq: int) -> Place:
-        """The position of entry `seq` of this path, tool calls open there or not. One read however deep the tree."""
+        """Return the place of entry `seq` of this path, with or without open tool calls.
+
+        One read at any depth of the tree.
+        """
         if seq == 0:
             return Place(Cut(0, 0), self.leaf_at(0))
         count = LOOK_BACK
@@ -742,7 +760,7 @@ class Log:
             count *= 8
 
     def leaf_at(self, seq: int) -> Leaf:
-        """Entry `seq` of this path as a leaf: with the branch that holds it."""
+        """Return entry `seq` of this path as a leaf, with the right branch."""
         ranges = self.ranges()
         for part in ranges:
             if part.first <= seq <= part.last:
@@ -753,7 +771,7 @@ class Log:
         return Leaf(root, 0)
 
     def _has_same_state(self, to: Leaf, place: Place | None = None) -> bool:
-        """Whether no entry between this leaf and another one of the tree changes the state; False if there are many.
+        """Whether the state is the same at this leaf and another leaf; False if many entries lie between.
 
         Then the cached state holds there too, and need not be folded from the whole path.
         """
@@ -773,7 +791,7 @@ class Log:
         )
 
     def _narrowing_undone_at(self, to: Leaf, place: Place | None) -> list[Settings]:
-        """The settings to append there, so that tools which were taken from the session do not come back by a move."""
+        """Return the settings to append after a move: tools removed from the session stay removed."""
         if place is not None and place.left_behind is not None and not place.left_behind.narrows_tools:
             return []
         if to.seq >= self.leaf.seq and self._is_on_path(to):
@@ -788,7 +806,7 @@ class Log:
         return [Settings(tools=tuple(name for name in tools if there is None or name in there))]
 
     def checkout(self, leaf: Leaf) -> Leaf:
-        """Move to a position in this session's tree, or to the nearest legal one before it."""
+        """Move to a position in this session's tree, or to the nearest legal position before."""
         branches = self.store.branches(self.session_id)
         if not contains_leaf(branches, self.session_id, leaf):
             last = max(b.tail for b in branches if b.session_id == self.session_id)
@@ -797,7 +815,7 @@ class Log:
         return self.move(Leaf(leaf.branch, open_calls[0].seq - 1) if open_calls else leaf)
 
     def redo(self) -> Leaf:
-        """Return to where the last rewind came from, if nothing was appended since; an open turn has the status it had."""
+        """Undo the last rewind if nothing was appended since. An open turn gets back the former status."""
         number, target = self._rewind_to_redo()
         row = self._open_turn_status(number) if self.cursor_at(target).turn else None
         return self.move(target, moved=Moved((0, 0), is_redo=True), row=row)
@@ -822,7 +840,10 @@ class Log:
         return rewinds[-1]
 
     def _open_turn_status(self, before: int) -> dict[str, Any]:
-        """The status and the error of the open turn before a fact: interrupted if its runner did not say how it left it."""
+        """Return the status and the error of the open turn before a fact.
+
+        Interrupted if the runner recorded no status at the end.
+        """
         redone = 0
         for stored in self.facts_backwards():
             if stored.number >= before:
@@ -841,7 +862,7 @@ class Log:
         return {"status": "interrupted"}
 
     def seed_count_on(self, ranges: Sequence[Range]) -> int:
-        """How many entries of a path are seeds; fewer than the session has if a rewind went back into them."""
+        """Return the number of seeds on a path: fewer than in the session after a rewind into the seeds."""
         if not ranges or not self.seed_count:
             return 0
         roots = [branch.branch for branch in self.store.branches(self.session_id) if branch.parent is None]
@@ -849,7 +870,7 @@ class Log:
 
 
 class HydratedSession(Struct, frozen=True):
-    """A session's row, seeds, messages, state and totals, from one read."""
+    """The row, seeds, messages, state and totals of a session, from one read."""
 
     row: SessionRow
     seeds: list[Entry]
@@ -859,7 +880,7 @@ class HydratedSession(Struct, frozen=True):
 
 
 def hydrate(log: Log) -> HydratedSession:
-    """Read everything needed to resume or show a session, at its current leaf, in one read."""
+    """Read a session at the current leaf in one read, to resume or to show."""
     snapshot = log.store.path(log.session_id, detail=True)
     count = log.seed_count_on(snapshot.ranges)
     cached = None if snapshot.detail is None else snapshot.detail.state
@@ -872,7 +893,10 @@ _LOGS: WeakSet[Log] = WeakSet()
 
 
 def _renew_locks() -> None:
-    """After a fork: a thread that held the lock of a handle does not exist in the child, and never releases it."""
+    """Renew the locks after a fork.
+
+    A thread of the parent with a lock does not exist in the child, and never releases it.
+    """
     for log in list(_LOGS):
         log._lock = RLock()
 

@@ -1,4 +1,4 @@
-"""What a move of the leaf leaves behind or returns to, before it is made. Moves nothing."""
+"""The consequences of a move of the leaf, known before the move. Moves nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oakleaf.log.log import Log
 
 
 class Move(Struct, frozen=True):
-    """Where a move of the leaf goes, and what it leaves behind or returns to."""
+    """The target of a move of the leaf, and the entries between."""
 
     to: int
     """The seq it goes to."""
@@ -23,13 +23,13 @@ class Move(Struct, frozen=True):
 
 
 def rewind_move(log: Log, to: int) -> Move:
-    """Return what a rewind to entry `to` leaves behind."""
+    """Return the entries left behind by a rewind to entry `to`."""
     at = log.place(to).at
     return _move(log, at, log.path(since=at).entries)
 
 
 def redo_move(log: Log) -> Move:
-    """Return what a redo returns to."""
+    """Return the entries regained by a redo."""
     leaf, target = log.leaf, log.redo_target()
     path = log.store.path(log.session_id, leaf=target, first=leaf.seq + 1)
     is_ahead = not leaf.seq or any(

@@ -1,4 +1,4 @@
-"""Build a new session, its row and its seeds, and check that every store can keep it. Knows no store."""
+"""Build a new session, the row and the seeds, and check all values for every store. Knows no store."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ID_COLUMNS = (*INDEXED_COLUMNS, "trigger_type", "trigger_id", "model")
 
 
 class SessionOptions(TypedDict, total=False):
-    """What a session can be started with beside its agent and seeds. `Store.start` explains each."""
+    """The options of a new session beside agent and seeds. `Store.start` explains each."""
 
     owner: str | None
     title: str | None
@@ -63,7 +63,7 @@ def new_session(
     conversation_id: str | None,
     options: SessionOptions,
 ) -> tuple[NewSession, Cursor]:
-    """The session to create, and the cursor after its seeds."""
+    """Return the session to create, and the cursor after the seeds."""
     columns: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     workspace: Workspace | None = columns.pop("workspace", None)
     if workspace is not None and not isinstance(workspace, Workspace):
@@ -125,7 +125,10 @@ def check_names(redactor: Redactor, columns: Mapping[str, Any]) -> None:
 
 
 def _check_workspace(redactor: Redactor, workspace: Workspace | None) -> None:
-    """Raise SecretInWorkspace if a workspace holds a secret: it is echoed as it is, and prompts are filled with it."""
+    """Raise SecretInWorkspace if a workspace holds a secret.
+
+    A workspace is echoed in plain text, and prompts are filled from the workspace.
+    """
     if workspace is None:
         return
     fields = msgspec.to_builtins(workspace)
@@ -149,7 +152,7 @@ def _fill(draft: Draft, workspace: Workspace | None) -> Draft:
 
 
 def check_row(row: SessionRow) -> None:
-    """Raise for a row that not every store could keep unchanged: types first, then text."""
+    """Raise for a row unfit for some store: types first, then text."""
     for name in TEXT_COLUMNS:
         check_text(getattr(row, name), name)
     for name in INDEXED_COLUMNS:

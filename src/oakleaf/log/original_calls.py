@@ -1,4 +1,6 @@
-"""Tool calls as the model made them. What is stored of a call may hold placeholders, and no tool is run on those.
+"""Tool calls with the model's original arguments.
+
+What is stored of a call may hold placeholders, and no tool is run on those.
 
 While the process lives that made a call durable, the call itself is in memory. After a restart, or in another process,
 it is restored from what is stored, if every placeholder can be filled in.
@@ -25,7 +27,7 @@ _Key = tuple[str, Leaf, int]
 
 
 class OriginalCalls:
-    """The calls of open batches that were stored with placeholders, as they were before. The oldest go first."""
+    """The original calls of open batches with stored placeholders. The oldest go first."""
 
     def __init__(self) -> None:
         self._calls: OrderedDict[_Key, tuple[ToolCall, ToolCall]] = OrderedDict()
@@ -41,12 +43,12 @@ class OriginalCalls:
                 self._calls.popitem(last=False)
 
     def find(self, session_id: str, answer: Leaf, index: int, stored: ToolCall) -> ToolCall | None:
-        """Return the original of the call that is stored there, unless another process stored another one."""
+        """Return the original of the stored call, unless another process stored another call."""
         record = self._calls.get((session_id, answer, index))
         return record[1] if record is not None and record[0] == stored else None
 
     def remove(self, session_id: str) -> None:
-        """Forget the calls of a session: all have their results."""
+        """Forget the calls of a session after the last result."""
         if self._calls:
             with self._lock:
                 for key in [key for key in self._calls if key[0] == session_id]:
@@ -56,8 +58,11 @@ class OriginalCalls:
 def restore_call(
     call: ToolCall, secrets: Mapping[str, str], read_blob: Callable[[str], bytes | None]
 ) -> ToolCall | None:
-    """Return the call with its placeholders filled in: named secrets with their present values, references with the
-    base64 they stand for. None if one has no value, or the model wrote the text of a placeholder itself."""
+    """Return the call with all placeholders filled in; None if a placeholder cannot be filled in.
+
+    Named secrets get their present values, references the base64 they stand for. None also if the model
+    itself wrote the text of a placeholder.
+    """
     if not call.placeholders:
         return call
     values: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Where a log stands, and what has been read there."""
+"""The position of a log, with the values read there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oakleaf.core.turns import Cursor
 
 
 class Position(Struct, frozen=True, gc=False):
-    """A leaf, and what is known at that leaf. Replaced by one assignment; None means: not read yet."""
+    """A leaf, and the known values at the leaf. Replaced by one assignment; None means: not read yet."""
 
     leaf: Leaf
     cursor: Cursor | None = None

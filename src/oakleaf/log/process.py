@@ -1,4 +1,4 @@
-"""Which process holds a lease, and whether it is still alive.
+"""The process with a lease, and whether the process is alive.
 
 A process is named by its host, pid, start time, pid namespace and boot. Whether it is alive can be known only within
 its boot and pid namespace: pid 1 of one container says nothing about pid 1 of another, and a host may be renamed. Between
@@ -34,15 +34,15 @@ class Process(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Process | None:
-        """Return the process of that name; None if it names something else, such as a task of an engine."""
+        """Return the process with the name; None for any other name, such as a task of an engine."""
         name, *details = text.rsplit("/", 4)
         host, _, pid = name.rpartition(":")
         return cls(host, int(pid), *details) if len(details) == 4 and pid.isdecimal() else None
 
     def is_gone(self, has_ended: Callable[[str], bool | None] = lambda life_token: None) -> bool | None:
-        """Whether it has ended; None if that cannot be known from this process.
+        """Whether the process has ended; None if unknown to this process.
 
-        `has_ended` tells it by the lock, which a process of the same boot sees from any namespace.
+        `has_ended` asks the lock: a process of the same boot sees the lock from any namespace.
         """
         here = current_process()
         if self.boot != here.boot:
@@ -60,7 +60,7 @@ def current_process() -> Process:
 
 @lru_cache(maxsize=1)
 def _process(pid: int) -> Process:
-    """Return this process; `pid` is an argument because it is another one after a fork."""
+    """Return this process; `pid` is an argument because a fork has another pid."""
     host = platform.node()  # already loaded by msgspec; socket would be one more import at every start
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -90,7 +90,7 @@ def _is_alive(process: Process) -> bool:
 
 
 def _stat(pid: str) -> tuple[str, str]:
-    """Return state and start time of a process; its name, which comes first, may hold spaces and parentheses."""
+    """Return state and start time of a process; the name before may hold spaces and parentheses."""
     with open(f"/proc/{pid}/stat", "rb") as file:  # the name may be cut within a letter
         fields = file.read().rpartition(b")")[2].decode().split()
     return fields[0], fields[19]

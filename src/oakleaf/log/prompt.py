@@ -1,7 +1,8 @@
-"""What a model receives at a leaf, read from the store without the messages that it does not receive.
+"""The entries of a model's request at a leaf, read from the store without the other messages.
 
-What compactions replaced is not read, nor what a budget drops: both are as fast in a session of 100,000 entries as in
-one of 1,000. The entries found are a path with gaps; `core.context` builds the same context of it as of the whole path.
+Neither compacted messages nor messages beyond a budget are read: both are as fast in a session of 100,000
+entries as in one of 1,000. The entries are a path with gaps; `core.context` builds the same context from the
+gapped path as from the whole path.
 """
 
 from __future__ import annotations
@@ -25,19 +26,22 @@ WINDOW = 64
 
 
 def load(log: Log) -> tuple[PathSnapshot, PromptPath]:
-    """Move to the session's current leaf; return row and details, and those entries. One read if there are few."""
+    """Move to the session's current leaf; return row, details and the entries of the prompt.
+
+    One read if there are few.
+    """
     snapshot = log.load(newest=NEWEST)
     return snapshot, PromptPath(complete(log, snapshot.row.leaf, snapshot.entries))
 
 
 def prompt_entries(log: Log, leaf: Leaf) -> list[Entry]:
-    """Return the entries of a path that its context, its settings and the next action depend on."""
+    """Return the entries of a path for the context, the settings and the next action."""
     newest = log.store.path(log.session_id, leaf=leaf, newest=NEWEST).entries if leaf.seq else []
     return complete(log, leaf, newest)
 
 
 def complete(log: Log, leaf: Leaf, newest: list[Entry]) -> list[Entry]:
-    """Return those entries, given the newest of the path."""
+    """Return the entries of the prompt, given the newest entries of the path."""
     if not newest or newest[0].seq == 1:
         return newest
     control = log.store.control_entries(log.session_id, leaf=leaf)
@@ -46,7 +50,7 @@ def complete(log: Log, leaf: Leaf, newest: list[Entry]) -> list[Entry]:
 
 
 def prompt_frame(log: Log, leaf: Leaf) -> list[Entry]:
-    """Return the entries that a context is built around: system prompt, settings, compactions, and the first message."""
+    """Return the entries around a context: system prompt, settings, compactions and the first message."""
     if not leaf.seq:
         return []
     control = log.store.control_entries(log.session_id, leaf=leaf)
@@ -54,15 +58,17 @@ def prompt_frame(log: Log, leaf: Leaf) -> list[Entry]:
 
 
 def read_context(log: Log, leaf: Leaf, budget: Budget | None = None, provider: str | None = None) -> Context:
-    """Return the context of a model call at a leaf of the path, within a budget if there is one."""
+    """Return the context of a model call at a leaf of the path, within an optional budget."""
     if budget is not None:
         return context_within(log, leaf, budget, provider)
     return build_context(prompt_entries(log, leaf))
 
 
 def context_within(log: Log, leaf: Leaf, budget: Budget, provider: str | None = None) -> Context:
-    """Return the context of a path cut to a budget: read backwards from the leaf, as far as it reaches, and as the
-    maximum of messages does."""
+    """Return the context of a path cut to a budget.
+
+    Reads backwards from the leaf, as far as the budget and the maximum of messages reach.
+    """
     control = log.store.control_entries(log.session_id, leaf=leaf) if leaf.seq else []
     first_kept, kept_input = first_shown(control)
     tail: list[Entry] = []
@@ -86,18 +92,18 @@ def context_within(log: Log, leaf: Leaf, budget: Budget, provider: str | None = 
 
 
 class GrowingPrompt:
-    """The context at the leaf of a log that grows: each entry is read once, however often a loop asks for its context."""
+    """The context at the leaf of a growing log: a loop reads each entry once."""
 
     def __init__(self, log: Log) -> None:
         self._log, self._path, self._leaf = log, PromptPath(), Leaf(0, 0)
 
     def forget(self) -> list[Entry | Item]:
-        """Forget what was read, once the turn has ended; return it, to be freed."""
+        """Forget the entries after the end of the turn; return the entries, to be freed."""
         values, self._path, self._leaf = self._path.values(), PromptPath(), Leaf(0, 0)
         return values
 
     def context(self) -> Context:
-        """Return what `read_context` returns."""
+        """Return the same context as `read_context`."""
         log, leaf, before = self._log, self._log.leaf, self._leaf
         if leaf.branch != before.branch or leaf.seq < before.seq:
             self._path = PromptPath(prompt_entries(log, leaf))
@@ -109,7 +115,7 @@ class GrowingPrompt:
 
 
 def _read_from(log: Log, leaf: Leaf, tail: list[Entry], first: int, before: int | None = None) -> list[Entry]:
-    """Return the newest entries from seq `first` on, given those from seq `before` on."""
+    """Return the newest entries from seq `first` on, given the entries from seq `before` on."""
     before = tail[0].seq if tail else leaf.seq + 1 if before is None else before
     if first >= before:
         return tail
@@ -117,7 +123,7 @@ def _read_from(log: Log, leaf: Leaf, tail: list[Entry], first: int, before: int 
 
 
 def _join(log: Log, leaf: Leaf, control: Sequence[Entry], tail: list[Entry], kept_input: int) -> list[Entry]:
-    """Return the path with gaps: the system prompt, settings and compactions, the inputs that stay, and the tail."""
+    """Return the path with gaps: system prompt, settings, compactions, kept inputs and the tail."""
     first = tail[0].seq if tail else leaf.seq + 1
     if first <= 1:
         return tail
@@ -134,7 +140,7 @@ def _join(log: Log, leaf: Leaf, control: Sequence[Entry], tail: list[Entry], kep
 
 
 def _head(log: Log, leaf: Leaf, last: int) -> list[Entry]:
-    """Return the system prompt, and the first message after it, which ends it."""
+    """Return the system prompt and the first message afterwards."""
     count = HEAD
     while True:
         entries = log.store.path(log.session_id, leaf=leaf, last=min(count, last)).entries

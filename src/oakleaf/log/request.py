@@ -1,4 +1,4 @@
-"""A write that is asked of a log, and what became of the write."""
+"""A write request of a log, and the result of the write."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from oakleaf.stores.base import Change, Effect
 
 
 class LeftBehind(Struct, frozen=True):
-    """How the entries that a rewind leaves behind matter for the place it goes to."""
+    """The effects of a rewind on state and tools."""
 
     changes_state: bool
     narrows_tools: bool
 
 
 class Cut(Struct, frozen=True):
-    """A requested position and the legal one it was moved to."""
+    """A requested position, and the legal position in its place."""
 
     at: int
     requested: int
@@ -36,7 +36,7 @@ class Cut(Struct, frozen=True):
 
 
 class Place(Struct, frozen=True):
-    """A cut of a path, with everything that a move or a fork to the cut needs to know."""
+    """A cut of a path, with everything needed for a move or a fork."""
 
     cut: Cut
     leaf: Leaf
@@ -51,7 +51,7 @@ class Place(Struct, frozen=True):
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """One atomic write: entries, a move of the leaf, or a fact alone, with everything written beside them."""
+    """One atomic write: entries, a move of the leaf, or a fact alone, with all columns and further facts."""
 
     drafts: tuple[Draft, ...] = ()
     move_to: Leaf | Place | None = None
@@ -89,7 +89,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True):
-    """A change to commit, and what the log knows after it."""
+    """A change to commit, and the log's knowledge after the commit."""
 
     change: Change
     written: EntryBatch | None = None
@@ -98,7 +98,7 @@ class Plan(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True, gc=False):
-    """What a commit wrote, and the leaf after it."""
+    """The written parts of a commit, and the leaf afterwards."""
 
     leaf: Leaf
     payloads: tuple[Payload, ...] = ()
@@ -112,18 +112,21 @@ class Committed(Struct, frozen=True, gc=False):
 
     @property
     def facts(self) -> list[StoredFact]:
-        """The facts that the commit wrote, as a read of the journal returns them."""
+        """Return the facts of the commit in the form of a journal read."""
         change = self.change
         return [] if change is None else change.stored_facts(self.fact_number - len(change.facts), self.leaf)
 
     @property
     def entries(self) -> list[Entry]:
-        """The entries as a read returns them; decoded on access, so that an append does not wait for it."""
+        """Return the entries in the form of a read.
+
+        Decoded on access, so an append does not wait for the decoding.
+        """
         return [entry.to_entry(self.leaf.branch) for entry in self.new_entries]
 
 
 def left_behind(entries: Sequence[Entry]) -> LeftBehind:
-    """Return how entries matter for the place that a rewind past them goes to."""
+    """Return the effects of a rewind past the entries."""
     return LeftBehind(
         changes_state=have_updates(entries),
         narrows_tools=any(
@@ -133,5 +136,5 @@ def left_behind(entries: Sequence[Entry]) -> LeftBehind:
 
 
 def have_updates(items: Iterable[Entry | Draft]) -> bool:
-    """Whether one of the entries or drafts changes the state."""
+    """Whether an entry or draft changes the state."""
     return any(state_updates(item.payload) for item in items)

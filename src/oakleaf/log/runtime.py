@@ -1,4 +1,7 @@
-"""What a log takes from its environment: the clock, new ids, the name of this process, the redactor. Tests pass their own."""
+"""The environment of a log: the clock, new ids, the name of this process, the redactor.
+
+Tests pass their own.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ MIN_SECRET_LENGTH = 16  # a shorter value may be an ordinary word
 
 
 def environment_secrets() -> dict[str, str]:
-    """Environment variables whose names say that they are secrets."""
+    """Return the environment variables with names of secrets."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -49,7 +52,10 @@ def environment_secrets() -> dict[str, str]:
 
 
 def real_runtime(redactor: Redactor | None = None, store: StoreBackend | None = None) -> Runtime:
-    """Return the system's clock, random ids and the name of this process, which `store` helps to recognise."""
+    """Return the system's clock, random ids and the name of this process.
+
+    The lock of `store` identifies the process.
+    """
     return Runtime(
         now=lambda: time.time_ns() // 1_000,
         new_id=lambda prefix: f"{prefix}_{os.urandom(10).hex()}" if prefix else _short_id(),

@@ -1,4 +1,4 @@
-"""Lists of sessions as they are now: one that is marked running and whose runner is gone is interrupted.
+"""Lists of sessions with their current status: a running session without a living runner is interrupted.
 
 A runner that was killed marks nothing. Its lease tells: it has expired, or its process, on this machine, has ended. A
 list does not write that down; `oakleaf doctor --fix` and the next run do.
@@ -27,7 +27,7 @@ def current_row(row: SessionRow, runtime: Runtime) -> SessionRow:
 
 
 def session_page(store: StoreBackend, query: SessionQuery, runtime: Runtime) -> SessionPage:
-    """Return a page of sessions with their current status, by which they are filtered. The last page may be empty."""
+    """Return a page of sessions, filtered by their current status. The last page may be empty."""
     if query.status not in ("running", "interrupted"):
         page = store.sessions(query)
         return replace(page, sessions=[current_row(row, runtime) for row in page.sessions])
@@ -54,9 +54,10 @@ MAX_COUNT = 1_000
 def count_sessions(
     store: StoreBackend, query: SessionQuery, by: CountColumn, runtime: Runtime
 ) -> dict[str, int]:
-    """Count matching sessions by the values of one column, "" for none, with their current status.
+    """Count matching sessions by the values of one column with their current status; "" counts as no value.
 
-    Counts the last active ones, `MAX_COUNT` at most; by status, if nothing else is asked for, up to as many of each.
+    Counts the last active ones, `MAX_COUNT` at most; by status, if nothing else is asked for, up to as many
+    of each.
     """
     if query.status in ("running", "interrupted"):
         page = store.sessions(replace(query, or_running=True, order="active", before=None, limit=MAX_COUNT))
@@ -77,12 +78,12 @@ def count_sessions(
 
 
 def headings(store: StoreBackend, rows: Sequence[SessionRow]) -> dict[str, str]:
-    """Return what to call each session in one line: its title, else its first input, else its agent, else its id."""
+    """Return one line per session: the title, else the first input, else the agent, else the id."""
     return _headings(store, {row.session_id: (row.title, row.agent) for row in rows})
 
 
 def hit_headings(store: StoreBackend, hits: Sequence[SearchHit]) -> dict[str, str]:
-    """Return what to call the sessions of these hits: their title, else their first input, else their id."""
+    """Return one line per session of the hits: the title, else the first input, else the id."""
     return _headings(store, {hit.session_id: (hit.title, None) for hit in hits})
 
 

@@ -1,4 +1,4 @@
-"""What a session takes in bytes, and what of it records the tools and options of its requests."""
+"""The bytes of a session, with the share of tools and options of requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from oakleaf.stores.counts import StorageSize
 
 
 class SessionStorage(StorageSize, frozen=True):
-    """What a session's own branches hold, and what its settings take of it."""
+    """The size of a session's own branches, with the share of settings and tools."""
 
     settings: int = 0
     """How many entries on the path change settings."""

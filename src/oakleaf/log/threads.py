@@ -1,5 +1,4 @@
-"""Run the log's blocking calls, and tools that are not async, for coroutines: on threads that all sessions of the process
-share.
+"""Run blocking calls of the log and synchronous tools on threads shared by all sessions of the process.
 
 Not on the event loop's own threads. Those are few (six on two cores), and the loop resolves the names of servers there, so
 that tools that block would hold up other sessions' model calls. Nor do the two share threads: a tool must not keep a result
@@ -30,7 +29,7 @@ FREED_AT_ONCE = 100
 
 
 class _Pool(ThreadPoolExecutor):
-    """Where the system allows no more threads, calls wait for the threads that run already."""
+    """A pool with a fallback: without a free system thread, calls wait for the running threads."""
 
     def _adjust_thread_count(self) -> None:
         try:
@@ -46,7 +45,7 @@ _long: _Pool
 
 
 def _open_pools() -> None:
-    """Open the pools, anew in a forked process, which does not inherit threads."""
+    """Open the pools, also in a forked process: threads are not inherited."""
     global _short, _long
     _short = _Pool(MAX_THREADS, "oakleaf-log")
     _long = _Pool(1, "oakleaf-log-long")
@@ -70,16 +69,16 @@ async def run_to_end(function: Callable[..., R], *args: Any, **kwargs: Any) -> R
 
 
 async def run_long(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-    """Run a function that takes long, such as reading a long history, to its end: one after the other with all others.
+    """Run a long call, such as the read of a long history, to the end on the single long-call thread.
 
-    Threads that compute at the same time have the interpreter in turns of 5 ms, and an event loop that wants it back waits
-    for a turn of each. It waits for one instead, and short calls pass.
+    Threads that compute at the same time have the interpreter in turns of 5 ms, and an event loop that wants
+    it back waits for a turn of each. It waits for one instead, and short calls pass.
     """
     return await _run_to_end(_long, function, *args, **kwargs)
 
 
 async def run_by_size(entries: int, function: Callable[..., R], *args: Any) -> R:
-    """Run the function, which reads so many entries, on a thread: as a long call if they are many."""
+    """Run the function on a thread: on the long-call thread if the function reads many entries."""
     run = run_long if entries > MANY_ENTRIES else run_blocking
     return await run(function, *args)
 
@@ -100,9 +99,10 @@ async def run_tool(function: Callable[..., R], *args: Any) -> R:
 
 
 def free_in_pieces(values: list[Any]) -> None:
-    """Empty a long list, which has the last references to its values, on a thread and a few values at a time.
+    """Empty a long list on a thread, a few values at a time. The list has the last references to the values.
 
-    No thread runs while values are freed: 10,000 entries take 15 ms, and sessions that run together end together.
+    No thread runs while values are freed: 10,000 entries take 15 ms, and sessions that run together end
+    together.
     """
     if len(values) > MANY_ENTRIES:
         with suppress(RuntimeError):  # no more threads, or the interpreter ends: the caller frees them

@@ -1,4 +1,4 @@
-"""What a caller says of one turn: what triggered it, and the policy it runs under."""
+"""A caller's values for one turn: the trigger and the policy."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from oakleaf.errors import InvalidArgument
 def turn_about(
     trigger: str | Mapping[str, str] | None, policy: Mapping[str, Any] | None, redactor: Redactor
 ) -> TurnStarted:
-    """Return what is recorded with the turn; raise before anything is written if it cannot be recorded.
+    """Return the turn's fact for the record; raise before any write for an invalid value.
 
-    A trigger is a name of the row: one that holds a secret is refused.
+    A trigger is a name of the row: a trigger with a secret is refused.
     """
     cause = None if trigger is None else _trigger(trigger, redactor)
     if policy is None:
@@ -43,6 +43,6 @@ def _trigger(trigger: object, redactor: Redactor) -> Trigger:
 
 
 def trigger_columns(about: TurnStarted) -> dict[str, str | None]:
-    """Return the columns of the row that show the latest trigger."""
+    """Return the row's columns with the latest trigger."""
     trigger = about.trigger
     return {} if trigger is None else {"trigger_type": trigger.type, "trigger_id": trigger.id}

@@ -1,4 +1,4 @@
-"""Verify a session in a store: the laws of its log, its blobs, and whether every provider would accept it.
+"""Verify a session in a store: the laws of the log, the blobs, and acceptance by every provider.
 
 Reports problems and changes nothing. Reads through the store's contract only, so it works with any store.
 """
@@ -30,7 +30,7 @@ MAX_RETRIES = 4
 
 
 class Problem(Struct, frozen=True):
-    """One thing that is wrong with a session: where, and what."""
+    """One problem of a session: the place and the fault."""
 
     session_id: str
     """"store" for a problem that belongs to no session."""
@@ -42,7 +42,7 @@ class Problem(Struct, frozen=True):
 
 
 def verify(store: StoreBackend, session_id: str) -> list[Problem]:
-    """Return everything wrong with one session, in the order of its log; empty if nothing is.
+    """Return all problems of one session in the order of the log; empty for a sound session.
 
     A concurrent writer can make reads disagree, so a session that changed is verified again. A real problem shows up
     every time.
@@ -63,7 +63,7 @@ def verify(store: StoreBackend, session_id: str) -> list[Problem]:
 
 
 def verify_branches(store: StoreBackend) -> list[Problem]:
-    """Return what no session can show: branches whose session was removed other than by a purge."""
+    """Return the problems outside of any session: branches of sessions removed without a purge."""
     if store.owner is not None:  # other owners' sessions may be hidden from it
         return []
     what = "its session is gone, and no fork inherits it: the session's row was removed"
@@ -113,7 +113,7 @@ class _Verification:
             self.report(where, _unreadable(error))
 
     def _read_path(self) -> None:
-        """Read row, state and path in one snapshot, so that they agree whatever is written meanwhile."""
+        """Read row, state and path in one snapshot, so concurrent writes cannot make the parts disagree."""
         snapshot = self.store.path(self.session_id, detail=True)
         self.row, self.path = snapshot.row, snapshot.entries
         self.state = None if snapshot.detail is None else snapshot.detail.state
@@ -129,7 +129,10 @@ class _Verification:
         return walker
 
     def _check_tool_calls(self, entries: Iterable[StoredEntry]) -> None:
-        """Compare the index of tool calls with the answers: a call that it lacks would be repeated without a question."""
+        """Compare the index of tool calls with the answers.
+
+        A call missing in the index would be repeated without a question.
+        """
         calls = {
             (Leaf(stored.branch, stored.entry.seq), call_hash)
             for stored in entries
@@ -140,7 +143,7 @@ class _Verification:
             self.report(f"entry {leaf}", "its tool calls are not those that the index of tool calls has")
 
     def _find_anchor(self, branch: int, seq: int) -> Anchor | None:
-        """Fold the path to an entry of another session, which its own verification checks."""
+        """Fold the path to an entry of another session; the other session has a verification of its own."""
         try:
             entries = self.store.path(self.session_id, leaf=Leaf(branch, seq)).entries
             cursor = cursor_after(entries)
@@ -188,7 +191,7 @@ class _Verification:
 
 
 def _named_blobs(payload: Payload) -> set[str]:
-    """Return the digests of the blobs that a payload names: its media, or the definitions of tools."""
+    """Return the digests of the blobs named by a payload: media, or the definitions of tools."""
     if isinstance(payload, Settings):
         return set() if payload.tool_definitions is None else {payload.tool_definitions.hash}
     return {media.hash for media in payload.media} if isinstance(payload, Message) else set()

@@ -42,7 +42,7 @@ class Selection(Struct, frozen=True):
 
 
 class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Where an agent works, and how far its tools may reach."""
+    """The place of an agent's work, with limits for the agent's tools."""
 
     working_dir: str
     active_file: str | None = None
@@ -77,7 +77,7 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
         fs_scope_tier: ScopeTier = "sandboxed",
         variables: Mapping[str, str] | None = None,
     ) -> Workspace:
-        """Detect the workspace from the current directory; arguments override what was detected."""
+        """Detect the workspace from the current directory; arguments override detected values."""
         folder = os.getcwd() if working_dir is None else working_dir
         return cls(
             working_dir=folder,
@@ -89,12 +89,12 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
         )
 
     def fill(self, message: Message) -> Message:
-        """Replace every known `{{ctx.name}}` in the message; unknown ones stay."""
+        """Replace every known `{{ctx.name}}` in the message; unknown names stay."""
         parts = tuple(Text(self.fill_text(p.text)) if isinstance(p, Text) else p for p in message.parts)
         return message if parts == message.parts else replace(message, parts=parts)
 
     def fill_settings(self, settings: Settings) -> Settings:
-        """Do the same in the prompt and its patch."""
+        """Replace every known `{{ctx.name}}` in the prompt and the patch."""
         prompt, patch = (
             None if text is None else self.fill_text(text)
             for text in (settings.prompt, settings.prompt_patch)
@@ -102,7 +102,7 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return replace(settings, prompt=prompt, prompt_patch=patch)
 
     def to_json(self) -> bytes:
-        """What is stored and echoed: what is known, and always the tier, which decides what tools may do."""
+        """Return the stored and echoed form: known fields, and always the tier. The tier limits the tools."""
         return to_json({**msgspec.to_builtins(self), "fs_scope_tier": self.fs_scope_tier}, "workspace")
 
     def fill_text(self, text: str) -> str:
@@ -115,7 +115,7 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
         return _SLOT.sub(replacement, text)
 
     def _fields(self) -> dict[str, str | int | None]:
-        """The names a slot may use beside the variables, which win."""
+        """Return the slots' names beside the variables; a variable wins over a field of the same name."""
         fields = {
             name: getattr(self, name) for name in ("working_dir", "active_file", "git_ref", "fs_scope_tier")
         }
@@ -128,7 +128,7 @@ class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 def has_slot(settings: Settings) -> bool:
-    """Whether a prompt may hold a slot, so that the workspace has to be read."""
+    """Whether a prompt may hold a slot; only then the workspace is read."""
     return any(text is not None and _SLOT.search(text) for text in (settings.prompt, settings.prompt_patch))
 
 
@@ -136,7 +136,7 @@ _decode_workspace = json_decoder(Workspace)
 
 
 def stored_workspace(data: bytes | None) -> Workspace | None:
-    """Read a workspace as it was stored; None if there is none, or one that another program wrote in another form."""
+    """Read a stored workspace; None if there is none, or for an unknown form of another program."""
     try:
         return None if data is None else _decode_workspace(data)
     except (msgspec.MsgspecError, InvalidArgument):
@@ -150,7 +150,7 @@ def _check_text(name: str, value: object) -> None:
 
 
 def _git_ref(folder: Path) -> str | None:
-    """The branch or commit checked out in this folder or a parent, without running git."""
+    """Return the branch or commit checked out in this folder or a parent, without running git."""
     for parent in (folder, *folder.parents):
         place = parent / ".git"
         try:
