@@ -115,7 +115,7 @@ def _read_gemini(seen: dict[str, Any]) -> tuple[Any, ...]:
     config, [content] = seen["config"], seen["contents"]
     tools = [tool.name for tool in config.tools[0].function_declarations]
     system = config.system_instruction.parts[0].text
-    return system, content.parts[0].text, tools, config.temperature, config.max_output_tokens
+    return system, content["parts"][0]["text"], tools, config.temperature, config.max_output_tokens
 
 
 def _text(message: dict[str, Any]) -> str:
@@ -185,7 +185,7 @@ class TestNewerField:
         ):  # the rules of this server are older than the field
             run(listen(client("gemini", server), request))
         seen = calls[0][0]
-        assert [content.parts[0].text for content in seen["contents"]] == ["look", "at this", "again"]
+        assert [content["parts"][0]["text"] for content in seen["contents"]] == ["look", "at this", "again"]
         assert server.requests[0].body["contents"] == contents
 
     @pytest.mark.parametrize("provider", ["gemini"])

@@ -77,7 +77,9 @@ class GeminiModel(VendorClient):
             extra["contents"] = contents
         if extra:
             config.value.http_options = types.HttpOptions(extra_body=extra)
-        return {"contents": [message.value for message in messages], "config": config.value}
+        # The SDK takes twice as long with objects of its types as with dicts of the same.
+        dicts = [message.value.model_dump(exclude_none=True) for message in messages]
+        return {"contents": dicts, "config": config.value}
 
 
 class _Typed:
