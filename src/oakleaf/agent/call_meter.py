@@ -1,4 +1,4 @@
-"""A meter of model calls: it allows each call before it is made, and counts what the call cost."""
+"""A meter of model calls: allow each call before the request is sent, and count the cost afterwards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from oakleaf.models.base import Model, Request
 
 
 class Reservation(Struct, frozen=True):
-    """Money set aside for a call that is about to be made."""
+    """Money set aside for the next call."""
 
     microcents: int = 0
     key: str = ""
@@ -27,12 +27,12 @@ def call_started(call: Call, reserved: Reservation | None) -> ModelCallStarted:
 
 
 class CallMeter(Protocol):
-    """Allows each model call before it is made, and counts what it cost."""
+    """Allows each model call before the request is sent, and counts the cost afterwards."""
 
     async def reserve(self, model: Model, request: Request) -> Reservation:
         """Reserve the most that the call may cost; raise to refuse it. Nothing is sent then."""
         ...
 
     async def settle(self, reserved: Reservation, cost: int | None) -> None:
-        """Give back what the call did not cost; None: it is not known what it cost."""
+        """Give back the unused part of a reservation. None: the cost of the call is not known."""
         ...

@@ -1,4 +1,5 @@
-"""The status of open tool calls, read from the journal: started, approval requested, approved, denied, waiting.
+"""The status of open tool calls, read from the journal: started, approval requested, approved, denied,
+waiting.
 
 A call whose task waits for a person waits too. Its fact names the session and the call to be approved, at whatever
 depth; whether it still waits is read in that session, where the decision is recorded.
@@ -69,7 +70,7 @@ class CallStatus(Struct, frozen=True):
         return self.started | self.approved | self.denied
 
     def is_waiting(self, call: OpenCall, tools: Mapping[str, Tool]) -> bool:
-        """Whether a person must first decide about it, or about a call of its tasks."""
+        """Whether a person must decide first, about the call or about a call of a task."""
         tool, position = tools.get(call.call.name), (call.seq, call.index)
         if position in self.trashed_tasks:
             return True
@@ -80,7 +81,8 @@ class CallStatus(Struct, frozen=True):
         return position in self.approval_requested or (tool is not None and tool.approval)
 
     def raise_if_trashed(self, log: Log, tools: Mapping[str, Tool]) -> None:
-        """Raise `TaskTrashed` if every open call waits and no decision can help: a task of one is in the trash."""
+        """Raise `TaskTrashed` if every open call waits and no decision can help, because a task is in the
+        trash."""
         calls = log.cursor.open_calls
         if not self.trashed_tasks or any(self.pending_approvals(calls, log.session_id)):
             return
@@ -88,7 +90,7 @@ class CallStatus(Struct, frozen=True):
             raise TaskTrashed(log.session_id, next(iter(self.trashed_tasks.values())))
 
     def is_allowed(self, call: OpenCall) -> bool:
-        """Whether a person allowed it and it has not started."""
+        """Whether a person allowed the call and the call has not started."""
         return (call.seq, call.index) in self.approved - self.started
 
     def needing_request(self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[OpenCall]:
@@ -99,7 +101,9 @@ class CallStatus(Struct, frozen=True):
     def needing_acceptance(
         self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool] | None
     ) -> list[OpenCall]:
-        """Return the calls that would run here, with an effect, because an import says so; without `tools` any may.
+        """Return the imported calls with an effect here; without `tools` any call may have one. Not included:
+        calls that only read, that wait for a person here or were decided here, or whose outcome is unknown
+        anyway.
 
         Not those that only read, that wait for a person here or were decided here, or whose outcome is unknown anyway.
         """
@@ -119,14 +123,14 @@ class CallStatus(Struct, frozen=True):
         return not is_settled and (tool.effect != "read" or tool.approval)
 
     def needing_tool(self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[str]:
-        """Return the names of tools that `tools` lacks and that calls need to run: another process offered them, for it
-        requested an approval."""
+        """Return the names of missing tools of requested calls. Another process offered these tools and
+        requested the approvals."""
         requested = self.approval_requested - self.denied - self.started
         names = (call.call.name for call in open_calls if (call.seq, call.index) in requested)
         return sorted({name for name in names if name not in tools})
 
     def pending_approvals(self, open_calls: Sequence[OpenCall], session_id: str) -> Iterator[PendingApproval]:
-        """Yield the approvals that these calls and their tasks wait for, in call order."""
+        """Yield the pending approvals of these calls and of their tasks, in call order."""
         for call in open_calls:
             position = (call.seq, call.index)
             yield from self.task_approvals.get(position, ())
@@ -136,7 +140,7 @@ class CallStatus(Struct, frozen=True):
 
 
 def read_call_status(log: Log) -> CallStatus:
-    """Read the status of the open calls from the facts since their answer; older facts concern other calls."""
+    """Read the status of the open calls from the facts since the answer. Older facts concern other calls."""
     status, waits = _own_status(log)
     return _with_tasks(log, status, waits) if waits else status
 
@@ -205,7 +209,7 @@ def _own_status(log: Log) -> tuple[CallStatus, list[TaskWaits]]:
 
 
 def _with_tasks(log: Log, status: CallStatus, waits: Iterable[TaskWaits]) -> CallStatus:
-    """Add what tasks wait for: still undecided, decided and ready to resume, or in the trash."""
+    """Add the status of tasks: still undecided, decided and ready to resume, or in the trash."""
     undecided: dict[CallPosition, tuple[PendingApproval, ...]] = {}
     trashed: dict[CallPosition, str] = {}
     decided: set[CallPosition] = set()
@@ -235,7 +239,7 @@ def _with_tasks(log: Log, status: CallStatus, waits: Iterable[TaskWaits]) -> Cal
 
 
 def pending_approvals(log: Log) -> list[PendingApproval]:
-    """Return the calls that wait for a person, in this session and the tasks of its open calls; reads the store."""
+    """Read the calls in need of a person, in this session and the tasks of open calls."""
     log.refresh()
     return list(read_call_status(log).pending_approvals(log.cursor.open_calls, log.session_id))
 

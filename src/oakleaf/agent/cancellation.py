@@ -1,4 +1,4 @@
-"""Requests to cancel a turn that another handle, thread or process runs.
+"""Requests to cancel a turn of another handle, thread or process.
 
 A request is a fact in the journal, so it reaches the runner wherever it is and survives it: a runner polls for it, and
 one that takes the turn later reads it first.
@@ -15,7 +15,7 @@ from oakleaf.stores.tasks import TASK_HOLDER
 
 
 def is_cancel_requested(facts: Iterable[StoredFact], turn: int) -> bool:
-    """Return whether cancelling this turn was requested, and it was not started or enqueued again since.
+    """Return whether the newest request cancels this turn, with no start or enqueuing since.
 
     The facts come newest first, and are read only as far as that needs.
     """
@@ -29,7 +29,8 @@ def is_cancel_requested(facts: Iterable[StoredFact], turn: int) -> bool:
 
 
 def is_run_by_task(log: Log, row: SessionRow) -> bool:
-    """Whether a worker's task runs the open turn, or will: it was enqueued since it started, or it waits as one.
+    """Whether a worker's task runs the open turn, or will: enqueued since the start, or left waiting with a
+    queue.
 
     Tasks are not imported with their session.
     """
@@ -47,8 +48,8 @@ def is_run_by_task(log: Log, row: SessionRow) -> bool:
 
 
 def cancel_check(log: Log, after: int, cancel: Callable[[], object]) -> Callable[[], None]:
-    """Return a function that reads the facts that are new in the journal, at first those after number `after`, and calls
-    `cancel` if the newest request among them is about the open turn."""
+    """Return a function that calls `cancel` on a new request about the open turn. Each call reads the facts
+    that are new in the journal, at first those after number `after`; the newest request among them counts."""
 
     def check() -> None:
         nonlocal after

@@ -1,4 +1,5 @@
-"""Compaction: before each model call the history is made to fit the model's window; a summary replaces what is too much.
+"""Compaction: make the history fit the model's window before each model call. A summary replaces the part
+that is too much.
 
 `compaction_plan` chooses what is replaced, without a model; if there is one for summaries, it writes a better text. The
 window is known from the session, the limits, the table of models, or the error of a server, which the settings on the
@@ -54,7 +55,7 @@ REQUEST = (
 
 
 class Compactor:
-    """Makes each request of a run fit the window of the model it is for."""
+    """Makes each request of a run fit the window of the called model."""
 
     def __init__(self, writer: Writer, limits: LimitChecker) -> None:
         self._writer, self._limits = writer, limits
@@ -68,7 +69,8 @@ class Compactor:
         self._sizes = Sizes()
 
     async def fit(self, model: Model, caller: ModelCaller) -> Event | None:
-        """Compact if the next request is too long for the model. Raises `PromptTooLarge` if that does not suffice."""
+        """Compact if the next request is too long for the model. Raise `PromptTooLarge` if that does not
+        suffice."""
         limit, goal = self._known_limit(model), self._goal
         if limit is None and model.provider in UNPRICED_PROVIDERS:
             return None
@@ -88,7 +90,7 @@ class Compactor:
         return await self._compact(plan, goal, limit)
 
     def _measure(self, model: Model, request: Request) -> tuple[tuple[int, int], int]:
-        """Return the tokens of the system prompt and the tools, and those of the whole request. To be called on a
+        """Return the tokens of the system prompt, of the tools and of the whole request. To be called on a
         thread: other sessions share the event loop."""
         if self._sizes.provider != model.provider:  # another model of the chain is sent other evidence
             self._sizes = Sizes(model.provider)
@@ -96,7 +98,7 @@ class Compactor:
         return prompt, sum(prompt) + self._sizes.total(request.context.items)
 
     async def learn(self, model: Model, overflow: ContextOverflow, caller: ModelCaller) -> None:
-        """Remember that the model refused the request, and its window if the error reports it."""
+        """Remember the refused request, and the window if the error reports one."""
         request = await caller.next_request()
         _, tokens = await self._writer.run_blocking(self._measure, model, request)
         await self._learn_window(model, overflow)
@@ -121,7 +123,7 @@ class Compactor:
         return None if name is None else windows.get(name)
 
     def _known_limit(self, model: Model) -> int | None:
-        """Return how many tokens a request to the model may have; None: only the table of models may tell."""
+        """Return the maximum tokens of a request to the model. None: only the table of models may tell."""
         limits, name = self._limits.limits, model_name(model)
         windows = (limits.context_window, self._writer.context_window, self._window_on_path(name))
         refused = self._refused.get(name or model.model)
@@ -132,7 +134,7 @@ class Compactor:
         )
 
     def _beside_answer(self, model: Model, window: int | None) -> int | None:
-        """Return how many tokens of a window are left for the request."""
+        """Return the tokens of a window left for the request."""
         if window is None:
             return None
         options = {**getattr(model, "options", {}), **(self._writer.settings().options or {})}
@@ -176,7 +178,7 @@ class Compactor:
         return limit is None or limit.is_warning
 
     async def _ask_summariser(self, model: Model, request: Request) -> tuple[Answer | None, Call]:
-        """Record the call, then make it: so one that a crash cuts off is counted too."""
+        """Record the call, then send the request. So a call that a crash cuts off is counted too."""
         writer, runner = self._writer, self._writer.runner
         call = runner.side_call(name_of(model))
         is_made = False
@@ -214,7 +216,7 @@ async def _answer(model: Model, request: Request) -> Answer | None:
 def improve_summary(
     path: Sequence[Entry], compaction: Compaction, answer: Answer | None, max_tokens: int
 ) -> Compaction:
-    """Return the compaction with the model's summary, unless it is empty or too long."""
+    """Return the compaction with the model's summary, unless the summary is empty or too long."""
     text = "" if answer is None else answer.message.text.strip()
     improved = replace(compaction, summary=text, replaces_earlier=True)
     is_usable = text and _is_shorter(path, improved) and summary_tokens(improved) <= max_tokens
@@ -222,7 +224,7 @@ def improve_summary(
 
 
 def _summary_request(path: Sequence[Entry], compaction: Compaction, blobs: Blobs, max_tokens: int) -> Request:
-    """Build the request to summarise everything that is replaced, earlier summaries included, within a window."""
+    """Build the request to summarise all replaced items, earlier summaries included, within a window."""
     earlier = [summary.summary for _, summary in context.active_compactions(path)]
     replaced = [item for item in _replaced_items(path, compaction) if not item.pinned]
     room = max_tokens - measure_text(INSTRUCTION).tokens - measure(user(REQUEST)).tokens
@@ -235,7 +237,7 @@ def _is_shorter(path: Sequence[Entry], compaction: Compaction) -> bool:
 
 
 def _replaced_items(path: Sequence[Entry], compaction: Compaction) -> list[Item]:
-    """Return the items that a model would no longer see."""
+    """Return the items hidden from a model by the compaction."""
     replacement = context.Replacement(first_kept=compaction.first_kept, kept_input=compaction.kept_input)
     return [
         item
@@ -257,7 +259,8 @@ def manual_compaction(
     files_read: Sequence[str] | None = None,
     files_changed: Sequence[str] | None = None,
 ) -> Compaction:
-    """Return the entry to append for `session.compact`; a missing summary is made as in the loop, without a model.
+    """Return the entry to append for `session.compact`. A missing summary is made as in the loop, without a
+    model.
 
     Raises `InvalidSummary` if the summary is empty, replaces nothing, or is longer than what it replaces.
     """
@@ -299,7 +302,7 @@ def _fitting_compaction(entries: Sequence[Entry], context_tokens: int) -> Compac
 
 
 def _summarise(entries: Sequence[Entry], first_kept: int, kept_input: int) -> Compaction:
-    """Summarise everything before `first_kept`, except one input, without a model."""
+    """Summarise the entries before `first_kept`, except one input, without a model."""
     earlier = [compaction for _, compaction in context.active_compactions(entries)]
     draft = Compaction("", first_kept, replaces_earlier=bool(earlier), kept_input=kept_input)
     replaced = [item for item in _replaced_items(entries, draft) if not item.pinned]

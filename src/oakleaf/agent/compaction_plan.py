@@ -1,4 +1,4 @@
-"""Choose what a compaction replaces, so that the next request fits: a pure function of the path.
+"""Choose the entries to replace in a compaction, so that the next request fits: a pure function of the path.
 
 From the mildest to the hardest: older turns become a summary; then the first steps of the present turn; then the
 results of its newest step are shortened; then all of its steps become a summary, and the summary gets shorter. The input
@@ -28,8 +28,8 @@ MIN_RESULT = 200
 
 
 class Sizes:
-    """The estimated tokens of each message of one path. The path only grows, so each is measured once: measuring
-    encodes a message, which took 45 ms for 12,800 of them, before every step."""
+    """The estimated tokens of each message of one path. The path only grows, so each message is measured
+    once: measuring encodes a message, which took 45 ms for 12,800 of them, before every step."""
 
     def __init__(self, provider: str | None = None) -> None:
         self.provider = provider
@@ -48,7 +48,7 @@ class Sizes:
 
 
 class CompactionPlan(Struct, frozen=True):
-    """A compaction, and the estimated tokens of the next request after it."""
+    """A compaction, and the estimated tokens of the next request."""
 
     compaction: Compaction
     tokens: int
@@ -57,8 +57,8 @@ class CompactionPlan(Struct, frozen=True):
 def plan_compaction(
     path: Sequence[Entry], prompt_tokens: int, goal: int, limit: int, sizes: Sizes | None = None
 ) -> CompactionPlan | None:
-    """Return the mildest compaction after which the request has at most `goal` tokens, or else the one that leaves the
-    fewest, if that is at most `limit`. None: there is none.
+    """Return the mildest compaction to at most `goal` tokens. Without one, return the compaction with the
+    fewest tokens, if these are at most `limit`. None: there is none.
 
     `prompt_tokens` are those of the system prompt and the tool definitions.
     """
@@ -72,7 +72,7 @@ def plan_compaction(
 
 
 class _Planner:
-    """The history by what may be replaced: summaries, older items, the newest input, and the steps after it."""
+    """The history by kind: summaries, older items, the newest input, and later steps."""
 
     def __init__(self, path: Sequence[Entry], prompt_tokens: int, sizes: Sizes) -> None:
         self.path, self.prompt_tokens, self.sizes = path, prompt_tokens, sizes
@@ -109,7 +109,7 @@ class _Planner:
             yield self._replace(len(self.steps), 0)
 
     def _count_to_replace(self, goal: int, length: int) -> int:
-        """Return how many of the turn's steps a summary should replace; the newest one stays."""
+        """Return the number of the turn's steps to replace by a summary. The newest step stays."""
         room = goal - self.kept_tokens - length // 3
         count = len(self.steps) - 1
         for step in reversed(self.steps):
@@ -120,7 +120,8 @@ class _Planner:
         return min(count + 1, len(self.steps) - 1)
 
     def _replace(self, count: int, length: int, *, keeps_prose: bool = True) -> CompactionPlan:
-        """Replace everything before the turn and its first `count` steps; with a length of 0 by a word of it only."""
+        """Replace all items before the turn and the first `count` steps. With a length of 0 the summary is a
+        word."""
         replaced = [*self.older, *(item for step in self.steps[:count] for item in step)]
         rest = [item for step in self.steps[count:] for item in step]
         is_cut = count > 0 or self.is_cut
@@ -136,7 +137,7 @@ class _Planner:
         return CompactionPlan(compaction, tokens)
 
     def _shorten_results(self, goal: int, length: int) -> CompactionPlan:
-        """Keep the newest step with its results shortened; what is before it is replaced, unless nothing is."""
+        """Keep the newest step with shortened results. Earlier items are replaced, if there are any."""
         if self.older or len(self.steps) > 1:
             plan = self._replace(len(self.steps) - 1, length)
         else:
@@ -154,7 +155,7 @@ class _Planner:
         return CompactionPlan(replace(plan.compaction, shortened=tuple(shortened)), tokens)
 
     def _message(self, item: Item) -> Message:
-        """Return the message of an item as it was appended, before any compaction shortened it."""
+        """Return the appended message of an item, before any compaction shortened the results."""
         index = bisect_left(self.path, item.seq, key=lambda entry: entry.seq)  # replaced messages are missing
         message = self.path[index].message
         assert message is not None
@@ -162,12 +163,12 @@ class _Planner:
 
 
 def summary_tokens(compaction: Compaction) -> int:
-    """Return the estimated tokens of the message that shows a model the summary."""
+    """Return the estimated tokens of the message with the summary."""
     return measure(context.summary_item(0, compaction).message).tokens
 
 
 def newest_turn(path: Sequence[Entry]) -> int:
-    """Return the seq of the newest input; if there is none, the seq after the path."""
+    """Return the seq of the newest input, or the seq after the path without an input."""
     inputs = (entry.seq for entry in reversed(path) if entry.turn == entry.seq)
     return next(inputs, path[-1].seq + 1 if path else 1)
 
@@ -184,7 +185,7 @@ def _steps(items: Iterable[Item]) -> list[list[Item]]:
 
 
 def _common_length(messages: Sequence[Message], max_tokens: int) -> int:
-    """Return how many characters to show of each result so that all messages fit into this many tokens, if possible."""
+    """Return the characters to show of each result so that all messages fit into `max_tokens`, if possible."""
     shortest, longest = MIN_RESULT, max(map(_longest_result, messages))
     longest = min(longest, max(shortest, max_tokens * BYTES_PER_TOKEN))
     while shortest < longest:

@@ -1,4 +1,4 @@
-"""Calls on paths that were left: found when the same call comes up again, and when a person looks.
+"""Calls on abandoned paths: found when the same call comes up again, and when a person looks.
 
 A fork, a rewind, an undo, an edit or a rollback leaves a path, and does not undo what its tools did. What was left is not
 recorded: it follows from the branches of the session and of those that it was forked from. So a fork stays small. What
@@ -44,7 +44,7 @@ NEVER_RAN = ("denied", "dry_run", "not_recorded")
 
 
 class PathSession:
-    """A session that a path stands on, and how much of it counts."""
+    """A session below a path, and the part of the session that counts."""
 
     def __init__(
         self, store: StoreBackend, session_id: str, reach: Mapping[int, int], facts: int | None = None
@@ -58,7 +58,7 @@ class PathSession:
 
     @cached_property
     def own_branches(self) -> list[Branch]:
-        """Its branches in the order they were opened."""
+        """The session's own branches in the order of their opening."""
         branches = self.store.branches(self.session_id)
         return [branch for branch in branches if branch.session_id == self.session_id]
 
@@ -66,7 +66,7 @@ class PathSession:
         return leaf.seq <= self.reach.get(leaf.branch, 0)
 
     def later_from(self, branch: int) -> float:
-        """Return the first entry of a branch that was appended after the fork was made; infinity if none was."""
+        """Return the first entry of a branch appended after the fork; infinity without such an entry."""
         if self.facts is None:
             return float("inf")
         if branch not in self._later_from:  # read once: a call may be there thousands of times
@@ -75,21 +75,21 @@ class PathSession:
         return self._later_from[branch]
 
     def is_left(self, leaf: Leaf) -> bool:
-        """Whether an entry is not on the path, and was there when the fork was made."""
+        """Whether an entry off the path existed when the fork was made."""
         return not self.is_on_path(leaf) and leaf.seq < self.later_from(leaf.branch)
 
 
 def has_left_paths(log: Log) -> bool:
-    """Whether calls may have been left behind: the session has other branches or was forked, or one above it in its line
-    of tasks was."""
+    """Whether calls may have been left behind: the session has other branches or was forked. For a task, the
+    sessions above count too."""
     if len(log.read_branches()) > 1:
         return True
     return log.is_task and any(len(parent.read_branches()) > 1 for parent in ancestors(log))
 
 
 def effects_in_force(log: Log) -> Effects:
-    """Return what becomes of a call that was made on another path: as the path says, or that of the session whose task it
-    is. What came with an import decides nothing."""
+    """Return the fate of a call made on another path: as the path says, or the path of the session above a
+    task. Imported settings decide nothing."""
     for each in (log, *ancestors(log)):
         for entry in reversed(each.store.control_entries(each.session_id, leaf=each.leaf)):
             if isinstance(entry.payload, Settings) and entry.payload.effects and not is_foreign(each, entry):
@@ -98,8 +98,8 @@ def effects_in_force(log: Log) -> Effects:
 
 
 def find_earlier_call(log: Log, call: ToolCall) -> EarlierCall | None:
-    """Return the newest call of the same tool with the same arguments on a path that was left: one that took effect, or
-    may have."""
+    """Return the newest call of the same tool with the same arguments on an abandoned path. Only a call that
+    took effect, or may have, counts."""
     hash_ = call_hash(call)
     for each in (log, *ancestors(log)):
         for line in _lines(each):
@@ -111,7 +111,7 @@ def find_earlier_call(log: Log, call: ToolCall) -> EarlierCall | None:
 
 
 def find_reference(log: Log, reference: CallReference) -> EarlierCall | None:
-    """Return the call that a fact refers to; None if it is not in this store, or another one is in its place."""
+    """Return the call of a reference; None if the call is not in this store, or another call is in its place."""
     session_id, seq = reference.session, reference.seq
     if log.store.find_session(session_id) is None:
         return None
@@ -124,7 +124,7 @@ def find_reference(log: Log, reference: CallReference) -> EarlierCall | None:
 
 
 def left_behind(log: Log, limit: int) -> list[EarlierCall]:
-    """Return the calls that this path left behind and that are not known to be repeatable, the newest first."""
+    """Return the calls left behind by this path and not known to be repeatable, newest first."""
     calls: list[EarlierCall] = []
     for line in _lines(log):
         for branch in reversed(line.own_branches):
@@ -140,7 +140,7 @@ def left_behind(log: Log, limit: int) -> list[EarlierCall]:
 
 
 def _lines(log: Log) -> Iterator[PathSession]:
-    """Yield the session, and those that it was forked from."""
+    """Yield the session, then the parents by fork or replay."""
     store, row = log.store, log.store.session(log.session_id)
     reach = {part.branch: part.last for part in log.ranges()}
     yield PathSession(store, row.session_id, reach)
@@ -160,7 +160,7 @@ def _origin(store: StoreBackend, row: SessionRow) -> Started:
 
 
 def _is_left(line: PathSession, place: CallPlace) -> bool:
-    """Whether an answer of the line's session, or of a task below it, was left behind."""
+    """Whether an answer of the line's session, or of a task below, was left behind."""
     if place.session_id == line.session_id:
         return line.is_left(place.leaf)
     row = line.store.find_session(place.session_id)
@@ -174,7 +174,7 @@ def _is_left(line: PathSession, place: CallPlace) -> bool:
 
 
 def _is_left_task(line: PathSession, task: SessionRow) -> bool:
-    """Whether the call that started a task was left behind."""
+    """Whether the starting call of a task was left behind."""
     origin = _origin(line.store, task)
     if line.facts is not None and (origin.parent_facts or 0) > line.facts:
         return False
@@ -189,21 +189,22 @@ def _is_left_task(line: PathSession, task: SessionRow) -> bool:
 
 
 def _read_call(log: Log, place: CallPlace, call: ToolCall) -> EarlierCall | None:
-    """Return the same call of an answer, if it took effect or may have."""
+    """Return the same call of an answer, if the call took effect or may have."""
     same = canonical_call(call)
     _, calls = _read_batch(log, place.session_id, place.leaf)
     return next((each for each in calls if canonical_call(each.call) == same), None)
 
 
 def _read_batch(log: Log, session_id: str, leaf: Leaf) -> tuple[Entry | None, list[EarlierCall]]:
-    """Return an answer, and those of its calls that took effect or may have."""
+    """Return an answer, and the calls of the answer that took effect or may have."""
     for answer, calls in _batches(session_id, _entries(log.store, session_id, leaf)):
         return answer, [call for call in calls if _may_have_run(log, leaf, call)]
     return None, []
 
 
 def _batches(session_id: str, entries: Iterable[Entry]) -> Iterator[tuple[Entry, list[EarlierCall]]]:
-    """Yield the answers among consecutive entries that call tools, with their calls. Ids of calls may occur again later."""
+    """Yield the answers with tool calls among consecutive entries, each with the calls. Ids of calls may
+    occur again later."""
     answer: Entry | None = None
     results: dict[str, ToolResult] = {}
     for entry in entries:
@@ -220,7 +221,7 @@ def _batches(session_id: str, entries: Iterable[Entry]) -> Iterator[tuple[Entry,
 
 
 def _entries(store: StoreBackend, session_id: str, leaf: Leaf) -> Iterator[Entry]:
-    """Yield the entries of a branch from one on."""
+    """Yield the entries of a branch from `leaf` on."""
     first = leaf.seq
     while page := store.entries(session_id, Range(leaf.branch, first, first + PAGE - 1)):
         yield from (stored.entry.to_entry(stored.branch) for stored in page)
@@ -239,7 +240,8 @@ def _earlier_calls(session_id: str, answer: Entry, results: dict[str, ToolResult
 
 
 def _may_have_run(log: Log, leaf: Leaf, call: EarlierCall) -> bool:
-    """Whether the call took effect, or may have. One without a result, or closed without one, did if it was started."""
+    """Whether the call took effect, or may have. A call without a result, or closed without one, did if it
+    was started."""
     outcome = None if call.result is None else call.result.outcome
     if outcome in NEVER_RAN:
         return False
@@ -247,7 +249,8 @@ def _may_have_run(log: Log, leaf: Leaf, call: EarlierCall) -> bool:
 
 
 def _was_started(log: Log, leaf: Leaf, call: EarlierCall) -> bool:
-    """Whether the start of a call was recorded, or nobody recorded any in its turn: then it may have been started."""
+    """Whether the start of a call was recorded, or no start in the whole turn. Without any recorded start the
+    call may have been started."""
     session = Log(log.store, log.store.session(call.session_id), log.runtime)
     facts = session.facts_backwards()
     since = [stored.fact for stored in takewhile(lambda stored: not stored.appended(leaf), facts)]
@@ -261,7 +264,7 @@ def _was_started(log: Log, leaf: Leaf, call: EarlierCall) -> bool:
 
 
 def has_started_calls(facts: Iterable[AnyFact]) -> bool:
-    """Whether tool calls started in the run that these facts, newest first, lead into."""
+    """Whether tool calls started in the run before these facts, newest first."""
     for fact in facts:
         if isinstance(fact, TurnStarted | TurnResumed | ToolCallsStarted):
             return isinstance(fact, ToolCallsStarted)
@@ -272,7 +275,8 @@ def has_started_calls(facts: Iterable[AnyFact]) -> bool:
 
 
 def _unsafe_calls(log: Log, line: PathSession, branch: Branch, first: int) -> list[EarlierCall]:
-    """Return the calls on a branch from an entry on that may have taken effect, except of tools that may run again."""
+    """Return the calls on a branch, from an entry on, with a possible effect. Calls of tools that may run
+    again are left out."""
     last = branch.tail
     if first <= last:
         last = int(min(last, line.later_from(branch.branch) - 1))
@@ -310,7 +314,7 @@ def _tasks(store: StoreBackend, session_id: str) -> list[SessionRow]:
 
 
 def _calls_of_task(log: Log, task: SessionRow, depth: int = 0) -> list[EarlierCall]:
-    """Return the calls of a task, on any branch, and of those below it."""
+    """Return the calls of a task and of all tasks below, on any branch."""
     line = PathSession(log.store, task.session_id, {})
     own = line.own_branches
     calls = [call for branch in own for call in _unsafe_calls(log, line, branch, branch.parent_seq + 1)]
@@ -324,7 +328,8 @@ def _calls_of_task(log: Log, task: SessionRow, depth: int = 0) -> list[EarlierCa
 
 
 def reused_result(call: ToolCall, earlier: EarlierCall) -> Message | None:
-    """Return the recorded result as that of this call, marked; None if none was recorded, or its outcome is unknown."""
+    """Return the recorded result as the result of this call, marked. None: no result was recorded, or the
+    outcome is unknown."""
     result = earlier.result
     if result is None or result.outcome != "done":
         return None

@@ -87,7 +87,7 @@ RunStatus = Literal["completed", "waiting", "failed", "cancelled", "interrupted"
 
 
 class Event(Struct, frozen=True, omit_defaults=True):
-    """One thing that happened in a session; `data` carries what the type names.
+    """One event of a session; the type names the fields of `data`.
 
     | type | data |
     |---|---|
@@ -116,12 +116,12 @@ Emit = Callable[[Event], None]
 
 
 class StopRun(BaseException):
-    """Raised by `Emit` if its caller wants the run to go no further, or by a run that was asked to stop: what is durable
-    stays, and another run continues."""
+    """Raised to end a run early, by `Emit` or by a run asked to stop. What is durable stays, and another run
+    continues."""
 
 
 def ignore(event: Event) -> None:
-    """Let a run tell nothing."""
+    """Ignore an event."""
 
 
 BROKEN_FINISHES = ("interrupted", "cancelled", "error")
@@ -167,7 +167,7 @@ _ENTRIES: dict[str, FactEventType] = {
 
 
 def fact_event(stored: StoredFact, entries: Sequence[Entry]) -> Event:
-    """Return the event of a fact; `entries` are those that its change appended."""
+    """Return the event of a fact; `entries` come from the fact's change."""
     entries = _without_settings(entries)
     fact = stored.fact
     type_ = _event_type(fact, entries)
@@ -209,23 +209,24 @@ def _event_type(fact: AnyFact, entries: Sequence[Entry]) -> FactEventType:
 
 
 def _without_settings(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """Leave out the settings that an input was appended with: the event is the input's."""
+    """Leave out the settings appended with an input: the event belongs to the input."""
     return [entry for entry in entries if not isinstance(entry.payload, Settings)] or entries
 
 
 def answer_data(message: Message, finish: str | None) -> dict[str, Any]:
-    """Return what an event says of an answer beside its place and text."""
+    """Return the event data of an answer beside its place and text."""
     calls = [{"call_id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls]
     return {"calls": calls, "finish": finish}
 
 
 def is_whole_answer(event: Event) -> bool:
-    """Whether it is a model's whole answer: not one that broke off, nor the remark that closes a turn."""
+    """Whether the event is a model's whole answer: not an interrupted answer, nor the remark that closes a
+    turn."""
     return event.type == "session:answer" and event.data.get("finish", "error") not in BROKEN_FINISHES
 
 
 class RunError(Struct, frozen=True):
-    """Why a run failed or was stopped."""
+    """The reason of a failed or stopped run."""
 
     code: str
     message: str
@@ -249,14 +250,14 @@ class RunResult(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The final answer's text. Raises `TurnFailed` if the turn failed; empty if it waits, was cancelled or had
-        nothing to resume."""
+        """The final answer's text. Raises `TurnFailed` if the turn failed; empty if it waits, was cancelled
+        or had nothing to resume."""
         if self.answer is None and self.status == "failed":
             self.raise_for_status()
         return self.answer or ""
 
     def raise_for_status(self) -> Self:
-        """Raise `TurnLimit` or `TurnFailed` unless the turn is completed, or there was nothing to resume."""
+        """Raise `TurnLimit` or `TurnFailed` unless the turn is completed or nothing was resumed."""
         if self.status in ("completed", "idle"):
             return self
         reason = _REASONS.get(self.status, self.status) if self.error is None else self.error.message
@@ -280,7 +281,7 @@ _NEXT = {
 
 
 def run_result(session_id: str, events: Iterable[Event], usage: Totals) -> RunResult:
-    """Return the result of a run that has ended, from its events."""
+    """Return the result of an ended run from its events."""
     events = tuple(events)
     text, stop_reason, error = None, None, None
     for event in events:

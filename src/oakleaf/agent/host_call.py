@@ -1,4 +1,4 @@
-"""The ledger row of a model call that the host made itself: a title, a summary."""
+"""The ledger row of a model call by the host itself: a title, a summary."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from oakleaf.models.prices import price
 
 
 def host_call(log: Log, usage: object, model: str | None, purpose: str, *, failed: bool = False) -> Call:
-    """Return the row of a call after the leaf. `usage` is a `Usage` or an SDK's reply, which names its model too."""
+    """Return the row of a call after the leaf. `usage` is a `Usage` or an SDK's reply, which names its model
+    too."""
     units = None
     provider, _, name = (model or "").rpartition(":")
     if not isinstance(usage, Usage):

@@ -1,4 +1,4 @@
-"""A tool that the host runs, recorded as a model's tool call would be."""
+"""A tool run by the host, recorded like the tool call of a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from oakleaf.turn.runner import Runner
 
 
 def run_host_tool(log: Log, said: str, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:
-    """Run a tool for the host, recorded as a model's tool call would be; return its result, which ends the turn.
+    """Run a tool for the host, record the call like a model's, and return the result. The result ends the
+    turn.
 
     The call is durable before the tool runs and its result afterwards, errors included. So context, compaction and
     inspection treat it like a call of the model. `said` is the input. Runs an event loop of its own.

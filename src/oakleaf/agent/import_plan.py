@@ -1,4 +1,5 @@
-"""What an import left open: the calls and queued inputs that would run here because somebody elsewhere said so.
+"""Open work of an import: calls and queued inputs from elsewhere, to be accepted before any of them runs
+here.
 
 They run once somebody here has accepted them. The acceptance is a fact of this store, so that it is asked for once, and
 one inside a bundle accepts nothing.
@@ -22,7 +23,7 @@ from oakleaf.log.log import Log
 def require_accepted(
     log: Log, tools: Mapping[str, Tool] | None, *, calls: bool = True, inputs: bool = True
 ) -> None:
-    """Raise `ImportNotAccepted` with all that would run here, in this session or its tasks, and was not accepted.
+    """Raise `ImportNotAccepted` with all unaccepted calls and inputs of this session and the tasks below.
 
     Without `tools` their effects are not known, and every call counts. `calls=False` if the open calls will be closed.
     """
@@ -33,8 +34,8 @@ def require_accepted(
 
 
 def accept_import(log: Log) -> None:
-    """Record that what came with the import of this session and its tasks may run here; nothing if it was, or if there
-    was none."""
+    """Record that the imported work of this session and the tasks below may run here. Record nothing if the
+    work is accepted already or nothing was imported."""
     for each in _family(log):
         imported = each.store.session(each.session_id).imported_facts
         if imported and not is_accepted(each):
@@ -60,7 +61,7 @@ def _inputs(log: Log) -> Iterator[ImportedInput]:
 
 
 def _family(log: Log) -> Iterator[Log]:
-    """Yield a session and the tasks of its open calls, each once: a forged ring of tasks must end too."""
+    """Yield a session and the tasks of open calls, each once: a forged ring of tasks must end too."""
     known, waiting = {log.session_id}, [log]
     while waiting:
         parent = waiting.pop(0)

@@ -30,7 +30,7 @@ DEFAULT_LIMIT = 50
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much a session may use: turns, model calls, money, context. Checked before anything is sent."""
+    """Maximum use of a session: turns, model calls, money, context. Checked before anything is sent."""
 
     turns: int = 0
     """Maximum number of turns of a session; 0: that of the session, or else 50."""
@@ -80,14 +80,14 @@ _DEFAULTS = Limits()
 
 
 def limit_data(limits: Limits) -> dict[str, Any]:
-    """Return the limits as a journal fact contains them: those that narrow a run."""
+    """Return the limits for a journal fact: the limits that narrow a run."""
     names = _CAPS if limits.max_cost_microcents is None else (*_CAPS, "on_exceed")
     values = {name: getattr(limits, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def session_limits(limits: Limits) -> dict[str, Any]:
-    """Return the limits that were given, as the settings of a session. Those of a run only are refused."""
+    """Return the given limits as the settings of a session. Limits of a run only are refused."""
     if not isinstance(limits, Limits):
         raise InvalidArgument("limits", limits, "oakleaf.Limits(…) or a dict")
     for name in ("summariser", "tries", "pause"):
@@ -100,7 +100,7 @@ def session_limits(limits: Limits) -> dict[str, Any]:
 
 
 def with_defaults(limits: Limits, defaults: Mapping[str, Any], settings: Settings) -> Limits:
-    """Return the limits with the defaults of a surface, where the settings of the session have none."""
+    """Return the limits with the defaults of a surface, where the session's settings have none."""
     own = {**(settings.limits or {}), "max_messages": settings.max_messages}
     used = {name: value for name, value in defaults.items() if own.get(name) is None}
     if own.get("max_cost_microcents") is not None:
@@ -131,7 +131,7 @@ def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
 
 
 class LimitHit(Struct, frozen=True):
-    """The limit that stops the next model call, or only warns about it, and how to raise it."""
+    """A limit that stops the next model call, or only warns, and the way to raise the limit."""
 
     limit: Literal["turns", "rounds", "cost"]
     problem: str
@@ -153,12 +153,12 @@ class LimitHit(Struct, frozen=True):
 
     @property
     def refusal(self) -> Refusal:
-        """The error as facts contain it. One code for every limit, so that a client needs to know only one."""
+        """The error as a fact. One code for every limit, so that a client needs to know only one."""
         return Refusal(LIMIT_CODE, self.limit, str(self), self.command_text)
 
     @property
     def data(self) -> dict[str, str]:
-        """The error as events contain it."""
+        """The error as event data."""
         return asdict(self.refusal)
 
 
@@ -174,7 +174,7 @@ class NextCall(Struct, frozen=True):
 
 
 def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
-    """Return the limit that forbids another turn after this many, or warns that the last ones have begun."""
+    """Return the limit that forbids another turn, or warns about the last turns, after `turns` turns."""
     max_turns = limits.turns or DEFAULT_LIMIT
     if turns + 1 < max_turns - max_turns // 10 or turns < max_turns < 10:
         return None
@@ -192,7 +192,7 @@ def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
 
 
 def check_rounds(limits: Limits, session_id: str, rounds: int) -> LimitHit | None:
-    """Return the limit that forbids another model call in a turn after this many."""
+    """Return the limit that forbids another model call after `rounds` calls in a turn."""
     if rounds < (limits.rounds or DEFAULT_LIMIT):
         return None
     return LimitHit(
@@ -204,7 +204,7 @@ def check_rounds(limits: Limits, session_id: str, rounds: int) -> LimitHit | Non
 
 
 def session_caps(log: Log) -> Limits | None:
-    """Return the limits that were set on a session, for a loop of one's own; None if none were set."""
+    """Return the limits set on a session, for a caller's own loop. None: no limits were set."""
     own = fold_settings(log.store.control_entries(log.session_id, leaf=log.leaf)).limits
     if not own or not (own.get("turns") or own.get("rounds") or own.get("max_cost_microcents") is not None):
         return None
@@ -214,7 +214,7 @@ def session_caps(log: Log) -> Limits | None:
 def check_own_caps(
     log: Log, caps: Limits, *, turns: int | None = None, rounds: int | None = None
 ) -> LimitHit | None:
-    """Return the limit of a session that forbids another turn or another model call of one's own loop."""
+    """Return the session's limit against another turn or model call of a caller's own loop."""
     hit = None if turns is None else check_turns(caps, log.session_id, turns)
     hit = hit if rounds is None else check_rounds(caps, log.session_id, rounds)
     if hit is not None and not hit.is_warning:
@@ -226,7 +226,8 @@ def check_own_caps(
 
 
 class Spending:
-    """What a session and its tasks cost so far. Their calls are read only where the sums do not tell enough."""
+    """The cost so far of a session and its tasks. Their calls are read only where the sums do not tell
+    enough."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -238,8 +239,8 @@ class Spending:
 
     @property
     def unpriced_calls(self) -> int:
-        """How many calls have no price. One without a count of tokens, such as one that a crash cut off, is left out: it
-        would stop the session for good."""
+        """The number of calls without a price. A call without a count of tokens, such as a call that a crash
+        cut off, is left out: it would stop the session for good."""
         if self.totals.unpriced_calls <= self.totals.unknown_calls:
             return 0  # what has no count of tokens has no price
         return sum(
@@ -255,7 +256,7 @@ class Spending:
 
 
 def check_cost(limits: Limits, session_id: str, spending: Spending, next_call: NextCall) -> LimitHit | None:
-    """Return the limit that forbids the next model call, or warns about it, after the calls so far.
+    """Return the limit that forbids the next model call, or warns about the call, after the calls so far.
 
     The next call is counted with the least it can cost: its input.
     """
@@ -291,7 +292,7 @@ def _spent_hit(limits: Limits, session_id: str, spent: int, more: str = "") -> L
 
 
 def _uncountable(spending: Spending, model: Model) -> str | None:
-    """Say which cost is not known."""
+    """Name the unknown cost."""
     if price_of(model, Usage(0, 0, 0, 0)) is None:
         return f"{model.model} has no price"
     unpriced = spending.unpriced_calls
@@ -303,7 +304,7 @@ BYTES_PER_TOKEN = 8
 
 
 def _minimum_cost(spending: Spending, next_call: NextCall) -> int:
-    """Return the least that the call can cost, in microcents: its input, from the cache if there may be one."""
+    """Return the minimum cost of the call in microcents: the input, from the cache if there may be one."""
     tokens = _minimum_tokens(next_call.request())
     is_cached = spending.has_called(next_call.model.model)
     price = price_of(next_call.model, Usage(tokens, 0, tokens if is_cached else 0, 0))
@@ -311,7 +312,7 @@ def _minimum_cost(spending: Spending, next_call: NextCall) -> int:
 
 
 def _minimum_tokens(request: Request) -> int:
-    """Return the least number of tokens of the texts of a request; media are not counted."""
+    """Return the minimum number of tokens of a request's texts; media are not counted."""
     texts = [*request.context.system]
     for item in request.context.items:
         for part in item.message.parts:
@@ -332,7 +333,7 @@ def _texts(part: object) -> list[str]:
 
 
 class LimitChecker:
-    """Checks the limits of one run, and of the run that started it as a task: a child's cost counts for its parent too."""
+    """Checks the limits of one run and of the parent run. A child's cost counts for its parent too."""
 
     def __init__(self, writer: Writer, limits: Limits, parent: LimitChecker | None = None) -> None:
         self.limits = limits
@@ -342,19 +343,19 @@ class LimitChecker:
         self.limits = narrow(self.limits, session_limits)
 
     async def check_turn(self, turns: int, next_call: NextCall) -> LimitHit | None:
-        """Return the limit that another turn, after this many, would exceed with its first model call."""
+        """Return the limit exceeded by the first model call of another turn, after `turns` turns."""
         hit = check_turns(self.limits, self._writer.log.session_id, turns)
         if hit is not None and not hit.is_warning:
             return hit
         return await self.check_cost(next_call) or hit
 
     async def check_call(self, rounds: int, next_call: NextCall) -> LimitHit | None:
-        """Return the limit that another model call would exceed, after `rounds` in its turn."""
+        """Return the limit exceeded by another model call, after `rounds` calls in the turn."""
         hit = check_rounds(self.limits, self._writer.log.session_id, rounds)
         return hit or await self.check_cost(next_call)
 
     async def check_cost(self, next_call: NextCall) -> LimitHit | None:
-        """Return the limit on the cost that another model call would exceed, of this run or of those above it."""
+        """Return the limit on the cost exceeded by another model call, of this run or of a parent."""
         limit = None
         if self.limits.max_cost_microcents is not None:
             limit = await self._writer.run_blocking(self._check_own_cost, next_call)

@@ -61,7 +61,7 @@ CANCELLED = "(cancelled)"
 
 
 class Loop:
-    """One run of one session: the order in which things happen."""
+    """One run of one session: the order of all steps."""
 
     def __init__(
         self,
@@ -89,7 +89,8 @@ class Loop:
     async def run(
         self, content: str | Message | None, key: str | None = None, *, emit: Emit = ignore
     ) -> None:
-        """Run a turn, and those queued after it; without content resume the open turn. `emit` is called with each event.
+        """Run a turn and the queued turns. Without content, resume the open turn. `emit` is called with each
+        event.
 
         If an input was recorded under the key, its turn continues if it is open; else its end is told again.
         """
@@ -105,7 +106,8 @@ class Loop:
                 await run_uncancelled(self.tool_runner.connections.close())
 
     async def _attempt(self, content: Message | None, key: str | None) -> bool:
-        """Run from the session's present row on; return False if another runner wrote before the first commit.
+        """Run from the session's present row on. Return False if another runner wrote before the first
+        commit.
 
         The row is read first. Whatever else the first commit depends on is read afterwards, and so is not older than the
         fence which that commit carries.
@@ -148,7 +150,8 @@ class Loop:
         return True
 
     def stop(self) -> None:
-        """Call no model any more and take no input from the queue. A task runs to its end: it is part of a tool call."""
+        """Call no model any more and take no input from the queue. A task runs to its end, as a part of a
+        tool call."""
         self._is_stopping = True
 
     async def _tell_again(self, recorded: KeyedTurn) -> None:
@@ -183,7 +186,8 @@ class Loop:
             raise
 
     async def _require_tools(self) -> None:
-        """Refuse to resume calls whose tools only another process has: a result that says so would spoil them."""
+        """Refuse to resume calls with tools of another process only. A result about the missing tools would
+        spoil these calls."""
         if not self._goes_on.needs_tools:
             return
         status = await self.tool_runner.call_status()
@@ -192,7 +196,7 @@ class Loop:
             raise ToolsMissing(self.log.session_id, missing)
 
     async def _require_accepted(self, row: SessionRow, *, is_resumed: bool) -> None:
-        """Refuse what an import left open, unless it was accepted here: queued inputs and, if they go on, open calls."""
+        """Refuse unaccepted work of an import: queued inputs and, on a resumption, open calls."""
         if not row.imported_facts:
             return
         tools, run_blocking = self.tool_runner.allowed(), self.writer.run_blocking
@@ -202,7 +206,7 @@ class Loop:
         await run_blocking(require_accepted, self.log, tools, calls=is_resumed, inputs=takes_inbox)
 
     def _watch_cancel_requests(self, row: SessionRow) -> None:
-        """Cancel the open turn, and not the task that iterates over it, when a person requests it from elsewhere."""
+        """Cancel the open turn, not the iterating task, on a request from elsewhere."""
         if not self._goes_on.watches_cancel:
             return
         events, task = asyncio.get_running_loop(), asyncio.current_task()
@@ -217,7 +221,8 @@ class Loop:
         self.runner.on_tick = cancel_check(self.log, row.facts, lambda: events.call_soon_threadsafe(cancel))
 
     async def close(self) -> None:
-        """Close the open turn as a cancellation does; raises `SessionRunning` if another process drives it."""
+        """Close the open turn as a cancellation does. Raise `SessionRunning` if another process drives the
+        turn."""
         require_free(await self.writer.load(), self.log.runtime)
         try:
             await self._cancel_turn()
@@ -225,9 +230,9 @@ class Loop:
             await self.writer.write(self.runner.release)
 
     async def _run_after_queued(self, content: Message, key: str | None) -> None:
-        """Run the inputs that were queued before `content`, then `content`; nobody comes in between. Once the first of them
-        has taken the lease, `content` is queued behind them, so that a crash loses none: if one of them waits or failed,
-        `content` waits too."""
+        """Run the inputs queued before `content`, then `content`, with no other input in between. Once the
+        first of them has taken the lease, `content` is queued behind them, so that a crash loses none: if one
+        of them waits or failed, `content` waits too."""
         await self._refuse_pending_approval()
         is_one_shot, self.runner.gives_back = self.runner.is_one_shot, False
         # One with a key is sent again instead: the queue knows no keys.
@@ -247,8 +252,8 @@ class Loop:
         await self._turn(content, row, key=key)
 
     async def _run_inbox(self, count: int | None = None, *, is_one_shot: bool = False) -> None:
-        """Take what was queued, in order, each as a turn of its own; with `count` only so many and the input of this run
-        behind them, though a turn is open. That input completes the session if it is `is_one_shot`."""
+        """Run the queued inputs in order, each as a turn. With `count`, run only so many and the input of
+        this run behind them, though a turn is open. That input completes the session if it is `is_one_shot`."""
         inputs_run = 0
         while (
             not self._is_stopping
@@ -272,7 +277,7 @@ class Loop:
             inputs_run += 1
 
     async def _next_input(self) -> QueuedInput | None:
-        """Return the input that was queued first; None if there is none, or if another run takes it."""
+        """Return the oldest queued input. None: no input is queued, or another run takes the input."""
         queued = await self.writer.first_queued()
         if queued is None or self.runner.is_holding:
             return queued
@@ -292,7 +297,7 @@ class Loop:
             await self._turn(message, row, takes=queued.number)
 
     async def _row(self) -> SessionRow:
-        """Return the present row: while the lease is held read anew, else as it was read before the first commit."""
+        """Return the present row: read anew while the lease is held, else as read before the first commit."""
         row = self.runner.row
         if row is None or self.runner.is_holding:
             return await self.writer.run_blocking(self.log.store.session, self.log.session_id)
@@ -325,18 +330,19 @@ class Loop:
 
     @property
     def _is_unchecked(self) -> bool:
-        """Whether nobody compared the open turn with the limits of this run: no model was called for it yet."""
+        """Whether the open turn was never compared with the limits of this run, for no model was called yet."""
         return self._goes_on.checks_turn and not self.runner.earlier_calls
 
     async def _is_cancelled(self) -> bool:
-        """Whether a person cancelled the open turn before this run took it."""
+        """Whether a person cancelled the open turn before this run."""
         log = self.log
         return await self.writer.run_blocking(
             lambda: is_cancel_requested(log.facts_backwards(), log.cursor.turn)
         )
 
     async def _check_turn(self, turns: int, message: Message | None) -> LimitHit | None:
-        """Return the limit that forbids a turn with this input, after so many turns; not one that only warns."""
+        """Return the limit against a turn with this input, after `turns` turns. A limit that only warns is
+        not returned."""
         caller = self.model_caller
         next_call = NextCall(caller.models[0], lambda: caller.request(message))
         limit = await self.limits.check_turn(turns, next_call)
@@ -345,7 +351,7 @@ class Loop:
         return None if limit is None or limit.is_warning else limit
 
     async def _refuse(self, limit: LimitHit, takes: int | None = None) -> None:
-        """Record that an input was refused, so that every watcher sees it. The input itself is not stored."""
+        """Record the refusal of an input for every watcher. The input itself is not stored."""
         await self.writer.write(self.runner.refuse, limit.refusal, takes)
         self._emit(_refusal_event(limit, self.runner.journal_number))
 
@@ -379,7 +385,7 @@ class Loop:
         await self.writer.write(self.runner.resume, self._resumed(), announces=True)
 
     async def _resume_again(self) -> bool:
-        """Resume the turn that this run has just left; return False if another run has done so."""
+        """Resume the turn just left by this run. Return False if another run has done so."""
         try:
             row = await self.writer.look()
             if Hold(row, self.log.runtime).is_held or not self.log.cursor.turn:
@@ -431,7 +437,7 @@ class Loop:
         raise StopRun
 
     async def _model_step(self) -> bool:
-        """Get an answer and return True; or end the turn, because of a limit or of models that do not answer."""
+        """Get an answer and return True. Or end the turn at a limit or without an answer of any model."""
         caller = self.model_caller
         limit = await self.limits.check_call(self.log.cursor.step, NextCall(caller.models[0], caller.request))
         if limit is not None:
@@ -447,7 +453,7 @@ class Loop:
         return await self._ask()
 
     async def _ask(self) -> bool:
-        """Call each model of the chain in turn, an overloaded one several times, until one answers."""
+        """Call each model of the chain in turn until an answer comes; call an overloaded model several times."""
         caller, limits = self.model_caller, self.limits.limits
         error: ModelError | None = None
         for model in caller.models:
@@ -494,8 +500,8 @@ class Loop:
     # -- waiting for a person ----------------------------------------------------------------------
 
     async def _waiting_status(self) -> CallStatus | None:
-        """Return the status of the open calls if all of them wait for a person, read anew: a decision may have come while
-        their siblings ran. None otherwise."""
+        """Read the status of the open calls anew, and return the status if all of them wait for a person. A
+        decision may have come while their siblings ran. None otherwise."""
         open_calls = self.log.cursor.open_calls
         if not open_calls:
             return None
@@ -504,7 +510,7 @@ class Loop:
         return status if all(status.is_waiting(call, tools) for call in open_calls) else None
 
     async def _refuse_pending_approval(self) -> None:
-        """Raise `ApprovalPending` if a new input would abandon a call that a person is asked about, or has allowed."""
+        """Raise `ApprovalPending` if a new input would abandon a requested or allowed call."""
         status = await self.tool_runner.call_status()
         pending = [
             call.call.name
@@ -517,7 +523,8 @@ class Loop:
     # -- how a turn ends ---------------------------------------------------------------------------
 
     def _recorded_events(self, recorded: KeyedTurn) -> list[Event]:
-        """Return the events that tell how a recorded turn ended; its model calls are those of this run."""
+        """Return the events of a recorded turn's end. The model calls of the turn become the calls of this
+        run."""
         self.runner.calls = {call.call_id: call for call in calls_of_turn(self.log, recorded)}
         first, last = recorded.entries[0].message, recorded.last
         assert first is not None
@@ -555,7 +562,7 @@ class Loop:
         return Event("session:turn_completed", data, self.runner.journal_number)
 
     async def _record_crash(self, error: BaseException) -> None:
-        """Mark the turn as failed after an unexpected error or a concurrent write; it can be resumed."""
+        """Mark the turn as failed after an unexpected error or a concurrent write. The turn can be resumed."""
         if isinstance(error, StaleLeaf):
             await self.writer.run_blocking(self.log.refresh)
         if self.log.cursor.turn:
@@ -566,8 +573,8 @@ class Loop:
         await self.writer.write(self.runner.leave, "failed", text)
 
     async def _cancel_turn(self) -> None:
-        """Close every open call and the turn, so that the session stays valid and takes the next input. Or leave the turn
-        as a crash does, if the policy says so."""
+        """Close every open call and the turn, so that the session stays valid and takes the next input. Or
+        leave the turn as a crash does, if the policy says so."""
         if not self.log.cursor.turn or self.runner.lease.is_lost:
             return
         if self.runner.has_committed and not self.runner.is_holding:  # it was left in this moment
@@ -594,7 +601,7 @@ def _refusal_event(limit: LimitHit, journal_number: int | None = None) -> Event:
 
 
 def build_loop(writer: Writer, policy: RunPolicy, parent: LimitChecker | None = None) -> Loop:
-    """Build a loop with its collaborators; `parent` checks the limits of the session that runs this one as a task."""
+    """Build a loop with all collaborators. For a task, `parent` checks the limits of the session above."""
     checker = LimitChecker(writer, policy.limits, parent)
     tasks = TaskRunner(writer, policy.answers.models, checker, build_loop, policy.tools.effects)
     tool_runner = ToolRunner(writer, policy.tools, tasks)

@@ -1,4 +1,4 @@
-"""One model call: its stream, its answer, and what is kept if it breaks off.
+"""One model call: the stream, the answer, and the remains of an interrupted answer.
 
 Knows streams, drafts of answers and the call's row in the ledger. Does not know which model is called next, nor
 when to stop.
@@ -47,7 +47,7 @@ FLUSH_MICROSECONDS = 500_000
 
 
 class ModelCaller:
-    """Calls the models of a run and appends their answers."""
+    """Calls the models of a run and appends the answers."""
 
     def __init__(
         self,
@@ -63,7 +63,8 @@ class ModelCaller:
         self._failed_usage: Usage | None = None  # of a call that was paid for and gave no usable answer
 
     async def prepare(self) -> Event | None:
-        """Called before each model call of a turn. The event of a turn that ends where its recording has no answer."""
+        """Append due entries before a model call of a turn. Return the event of the turn's end if its
+        recording has no answer."""
         await self.writer.append_host_entries()
         recording = self.answers.recording
         if recording is None or recording.has_answer(self.log.cursor.step):
@@ -76,13 +77,13 @@ class ModelCaller:
         return self.writer.history.context(self.limits.limits.max_messages)
 
     async def next_request(self) -> Request:
-        """Return the next request. What takes a while of it is done on a thread: other sessions share the event loop."""
+        """Return the next request. Slow work is done on a thread: other sessions share the event loop."""
         if self.writer.history.unread > MANY_ENTRIES:
             await run_long(self.context)
         return self.request()
 
     def request(self, message: Message | None = None) -> Request:
-        """Return the next request, with an input that is not in the log yet."""
+        """Return the next request, with `message` as an input not yet in the log."""
         context = self.context()
         if message is not None:
             item = Item(message, self.log.leaf.seq + 1, 0)
@@ -97,12 +98,13 @@ class ModelCaller:
         return Request(context, lambda hash: blob.data if hash == blob.hash else read_blob(hash))
 
     def all_options(self) -> dict[str, Any] | None:
-        """Return the options of the next call: those on the path, and the run's own."""
+        """Return the options of the next call: the options on the path and the run's own."""
         return contexts.merge_options(self.writer.settings().options, self._options)
 
     def check_options(self) -> None:
-        """Raise before anything is written: `InvalidOption` if a model of the chain lacks one of the options,
-        `SecretInName` if one of this run contains a secret. No provider is sent those of a recording."""
+        """Raise for wrong options before anything is written: `InvalidOption` if a model of the chain lacks
+        an option, `SecretInName` if an option of this run contains a secret. Options of a recording are not
+        checked, because no provider is sent those."""
         if self.answers.recording is not None:
             return
         self.log.runtime.redactor.check_options(self._options)
@@ -110,7 +112,7 @@ class ModelCaller:
             check_options(model.provider, self.all_options())
 
     def changed_settings(self) -> list[Draft]:
-        """Return the settings that the next call has and the path does not tell, to be appended before the call."""
+        """Return the new settings of the next call, to be appended before the call."""
         if self.answers.recording is not None:
             return []
         settings = self.writer.settings()
@@ -128,7 +130,7 @@ class ModelCaller:
 
     @property
     def shown_text(self) -> str:
-        """The part of the answer in flight that was shown."""
+        """The shown part of the answer in flight."""
         return "" if self._buffer is None else self._buffer.text
 
     async def ask(self, model: Model, emit: Emit) -> None:
@@ -156,7 +158,7 @@ class ModelCaller:
         return None if call.price is None else call.price.microcents
 
     async def _call(self, model: Model, emit: Emit, reserved: Reservation | None = None) -> None:
-        """Make one call and append its answer. However it ends, the text that was shown is kept."""
+        """Make one call and append the answer. The shown text is kept at any end of the call."""
         endpoints = _changed_endpoints(model, self.writer.settings())
         if endpoints is not None:  # the next model of the chain
             await self.writer.write(self.runner.append, [Draft(Settings(endpoints=endpoints))])
@@ -177,7 +179,7 @@ class ModelCaller:
             raise
 
     async def _stream(self, model: Model, buffer: StreamBuffer, emit: Emit) -> Answer | None:
-        """Tell deltas as events and return the answer; text is made durable soon after it was shown."""
+        """Tell deltas as events and return the answer. Shown text is made durable soon afterwards."""
         answer: Answer | None = None
         saving = PeriodicSave(lambda: None if buffer.is_saved else self._save(buffer))
         try:
@@ -215,7 +217,7 @@ class ModelCaller:
         return Event("session:answer", data, self.runner.journal_number)
 
     async def append_answer(self, model: Model, answer: Answer) -> Committed:
-        """Append the answer, its cost and the start of its tool calls in one commit, before anything runs."""
+        """Append the answer, the cost and the start of the tool calls in one commit, before any tool runs."""
         answer = replace(answer, message=with_unique_ids(answer.message))
         draft = Draft(answer.message, answer.model or model.model, answer.finish, answer.evidence)
         allowed = self.tool_runner.allowed()
@@ -243,7 +245,7 @@ class ModelCaller:
         return await self.writer.write(self.runner.answer, [*before, draft], call, starts=starts)
 
     async def record_failure(self, model: Model, error: ModelError) -> None:
-        """Record a call that gave no answer. A recording that has none was not called."""
+        """Record a call without an answer. A recording without an answer was no call."""
         if self.answers.recording is not None:
             return
         usage = self._failed_usage or error.usage
@@ -259,7 +261,7 @@ class ModelCaller:
 
 
 def call_failed(call_id: str, error: ModelError) -> ModelCallFailed:
-    """Return the fact that a call failed. A call that the provider refused was not charged."""
+    """Return the fact of a failed call. A call that the provider refused was not charged."""
     is_refused = isinstance(error, Overloaded | ModelUnavailable)
     raw = None if error.raw is None else _storable(error.raw)
     return ModelCallFailed(_storable(error.reason), raw, call_id if is_refused else None)
@@ -270,8 +272,8 @@ def _storable(text: str) -> str:
 
 
 class PeriodicSave:
-    """Saves what was shown of an answer even if its stream is silent. Until it is due there is a timer and no task: most
-    calls of many sessions at once end before."""
+    """Saves the shown part of an answer even during silence of the stream. Until a save is due there is a
+    timer and no task: most calls of many sessions at once end before."""
 
     def __init__(self, save: Callable[[], Coroutine[Any, Any, None] | None]) -> None:
         self._save = save
@@ -293,7 +295,8 @@ class PeriodicSave:
         self._wait()
 
     async def end(self) -> None:
-        """Save no more; wait for what is being saved. If that fails, the append that follows does too and says why."""
+        """Save no more, and wait for a save in progress. If that save fails, the append that follows fails
+        too and says why."""
         self._timer.cancel()
         if self._saving is not None:
             await run_uncancelled(_settled(self._saving))
@@ -309,7 +312,7 @@ async def _settled(task: asyncio.Task[None]) -> None:
 def _changed_endpoints(
     model: Model, settings: Settings, endpoint: Endpoint | None = None
 ) -> dict[str, Endpoint] | None:
-    """Return who is asked, if the path does not tell."""
+    """Return the asked endpoint, if missing on the path."""
     if endpoint is None:
         # By name: `isinstance` of a protocol lists the protocol's attributes at each call, 20 µs for every message.
         endpoint_for: Callable[[Settings], Endpoint] | None = getattr(model, "endpoint_for", None)
@@ -319,7 +322,7 @@ def _changed_endpoints(
 
 
 class StreamBuffer:
-    """An answer in flight: what may be shown of it, and when that is to be saved, by size and by time."""
+    """An answer in flight: the text to show, and the time to save, by size and by age."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._text, self._reasoning = _RedactedText(redactor), _RedactedText(redactor)
@@ -328,20 +331,20 @@ class StreamBuffer:
 
     @property
     def text(self) -> str:
-        """The text that was shown. What is held back may be half a secret."""
+        """The shown text. The rest is held back, for it may be half a secret."""
         return self._text.visible.encode("utf-8", "replace").decode().replace("\0", "")
 
     @property
     def is_saved(self) -> bool:
-        """Whether everything shown is saved. Blanks alone need not be: an answer of blanks is empty."""
+        """Whether everything shown is saved. Blanks alone need no save: an answer of blanks is empty."""
         return len(self._text.visible) == self._saved_length or not self._text.visible.strip()
 
     def add(self, delta: Delta) -> dict[str, str]:
-        """Return what may be shown now."""
+        """Return the text to show now."""
         return {"text": self._text.add(delta.text), "reasoning": self._reasoning.add(delta.reasoning)}
 
     def rest(self) -> dict[str, str]:
-        """Return what was held back, once the stream has ended."""
+        """Return the text held back, at the end of the stream."""
         return {"text": self._text.rest(), "reasoning": self._reasoning.rest()}
 
     def is_due(self, now: int) -> bool:
@@ -350,13 +353,13 @@ class StreamBuffer:
         return not self.is_saved and (is_long or now - self._saved_at >= FLUSH_MICROSECONDS)
 
     def mark_saved(self, now: int) -> str:
-        """Return the text to save, and count it as saved."""
+        """Return the text to save, and count the text as saved."""
         self._saved_length, self._saved_at = len(self._text.visible), now
         return self.text
 
 
 class _RedactedText:
-    """Text that arrives in pieces. Its end is held back until it is certain: a secret may arrive in pieces too."""
+    """Text in pieces. The end is held back until it is certain: a secret may arrive in pieces too."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor

@@ -1,4 +1,5 @@
-"""A notebook: a session that holds hidden notes of a program and the model calls that these cost, and no conversation.
+"""A notebook: a session with hidden notes of a program and the model calls behind the notes, without a
+conversation.
 
 Any number of processes and threads write it at once. A plugin keeps its own records in one: what was found, decided or
 paid for. Does not know what the notes say. `oakleaf.ext.notebook` makes one.
@@ -38,7 +39,7 @@ class Notebook:
         return self._log.session_id
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the notes after those that were returned before, whoever wrote them."""
+        """Return the notes since the last `read`, from any writer."""
         with self._lock:
             snapshot = self._log.store.path(self.session_id, first=self._seq + 1)
             self._leaf, self._seq = snapshot.row.leaf, snapshot.row.leaf.seq
@@ -47,7 +48,7 @@ class Notebook:
     def add(
         self, data: dict[str, Any], *, key: str | None = None, call: Call | None = None
     ) -> dict[str, Any]:
-        """Store a note behind all others, with the call that it cost; return the data as stored: redacted.
+        """Store a note behind all others, with the call behind the note; return the stored, redacted data.
 
         With a key it is stored once, however often and by whomever it is added. `read` returns it, too.
         """
@@ -59,7 +60,8 @@ class Notebook:
         return redacted
 
     def add_next(self, data: dict[str, Any]) -> None:
-        """Store a note if no other was added since `read`; raise StaleLeaf if one was. `read` does not return it."""
+        """Store a note if no other was added since `read`, or else raise StaleLeaf. `read` does not return
+        the note."""
         with self._lock:
             drafts = (Draft(Note(data, hidden=True)),)
             self._write(drafts=drafts, after=self._leaf, follows_notes=False)
@@ -68,7 +70,7 @@ class Notebook:
     # -- model calls -------------------------------------------------------------------------------
 
     def start_call(self, model: Model, purpose: str, reserved: Reservation) -> Call:
-        """Record that a model is about to be called, so that a call which a crash cuts off is counted; return the call."""
+        """Record the start of a model call and return the call. So a call that a crash cuts off is counted."""
         with self._lock:
             runtime = self._log.runtime
             call = Call(
@@ -86,7 +88,7 @@ class Notebook:
             return call
 
     def fail_call(self, call: Call, error: ModelError) -> None:
-        """Record that a call which was started has failed. `add(…, call=)` records one that succeeded."""
+        """Record the failure of a started call. `add(…, call=)` records one that succeeded."""
         failed = replace(call, usage=error.usage or Usage(), failed=True)
         fact = call_failed(call.call_id, error)
         with self._lock:
@@ -95,7 +97,8 @@ class Notebook:
     # -- one writer in charge ----------------------------------------------------------------------
 
     def take(self) -> None:
-        """Take the session's lease until `release`; SessionRunning if another has it. Others may still add notes."""
+        """Take the session's lease until `release`; SessionRunning if another process has the lease. Others
+        may still add notes."""
         lease = Lease(self._log)
         lease.take(self._log.refresh())
         self._lease = lease

@@ -25,7 +25,7 @@ from oakleaf.stores.base import SessionRow, StoreBackend
 
 
 class Wait(Struct, frozen=True):
-    """A turn that waits for a person."""
+    """A turn in wait for a person."""
 
     signals: int
     """How many signals the session has had."""
@@ -34,7 +34,7 @@ class Wait(Struct, frozen=True):
 
 
 class OpenTurn:
-    """The open turn of a session, and the inputs that are queued behind it."""
+    """The open turn of a session, and the inputs queued behind the turn."""
 
     def __init__(self, log: Log, row: SessionRow) -> None:
         """`row` is the session's row, as it was read with the leaf of the log."""
@@ -63,7 +63,7 @@ class OpenTurn:
         return self.is_open or bool(self._log.store.inbox(self.session_id, 1))
 
     async def run(self, policy: RunPolicy) -> bool:
-        """Run the turn and what is queued; return whether the run stopped so that another process goes on.
+        """Run the turn and the queued inputs. Return whether the run stopped in favour of another process.
 
         The turn keeps waiting if the task that a call of it started is in the trash.
         """
@@ -73,7 +73,7 @@ class OpenTurn:
         return loop.runner.has_stopped
 
     def wait(self, tools: Mapping[str, Tool]) -> Wait | None:
-        """Return what the turn waits for; None if no person is asked.
+        """Return the wait of the turn. None: no person is asked.
 
         The signals are counted before the waiting calls are read: a signal that comes in between is not counted.
         """
@@ -94,14 +94,14 @@ class OpenTurn:
         )
 
     def fail(self, error: OakleafError) -> None:
-        """Leave the turn as failed, once however often it is tried."""
+        """Leave the turn as failed; a repeated call records nothing more."""
         row = self._log.refresh()
         if (row.status, row.error) != ("failed", str(error)):
             left = TurnLeft(self._log.cursor.turn, "failed", str(error))
             self._log.record(left, row={"status": "failed", "error": str(error)})
 
     def give_up(self, error: OakleafError) -> None:
-        """Leave the turn as failed for good: whoever still runs it writes nothing more."""
+        """Leave the turn as failed for good: a runner still at work writes nothing more."""
         row = self._log.refresh()
         require_free(row, self._log.runtime)
         failed = {"status": "failed", "error": str(error)}

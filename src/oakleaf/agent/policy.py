@@ -1,4 +1,4 @@
-"""The policy of a run as one frozen value: who answers, who runs tools, what is recorded, what makes it go on.
+"""The policy of a run as one frozen value: the sources of answers, the runner of tools, the records, the end.
 
 `local_run` builds the policy of a run that calls models and runs tools of its own. Other engines build policies of their
 own from the same parts. Knows no writer, no loop and no recording.
@@ -32,7 +32,8 @@ class RecordedAnswers(Protocol):
     """Answers from a recording, in place of model calls."""
 
     def has_answer(self, step: int) -> bool:
-        """Whether the recording of the turn has an answer at this step; without an answer the turn ends there."""
+        """Whether the recording of the turn has an answer at this step; without an answer the turn ends
+        there."""
         ...
 
     def answer(self) -> Answer:
@@ -41,7 +42,7 @@ class RecordedAnswers(Protocol):
 
 
 class Answers(Struct, frozen=True, kw_only=True):
-    """Who answers the model calls of a run: a chain of models, or a recording."""
+    """The source of a run's answers: a chain of models, or a recording."""
 
     models: Sequence[Model]
     options: Mapping[str, Any] | None = None
@@ -53,40 +54,41 @@ class Answers(Struct, frozen=True, kw_only=True):
 
 
 class ToolBox(Protocol):
-    """Who runs the tools of a run."""
+    """The runner of a run's tools."""
 
     @property
     def tools(self) -> Mapping[str, Tool]: ...
 
     @property
     def sources(self) -> Sequence[ToolSource]:
-        """Sources whose tools are added when the loop runs."""
+        """Sources of further tools, added when the loop runs."""
         ...
 
     @property
     def effects(self) -> Effects | None:
-        """The fate of an unsafe call that a path which was left has made, from here on; None: as the path says."""
+        """The fate of an unsafe call with a twin on an abandoned path, from here on. None: as the path says."""
         ...
 
     @property
     def looks_back(self) -> bool:
-        """Whether an unsafe call is looked for on paths that were left before it runs."""
+        """Whether an unsafe call is looked for on abandoned paths before the call runs."""
         ...
 
     def in_force(self, allowed: Mapping[str, Tool]) -> Mapping[str, Tool]:
-        """Return the tools that calls may use at the leaf, given those that the session allows."""
+        """Return the tools in force at the leaf, out of the tools allowed by the session."""
         ...
 
     def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], set[str]]:
-        """Return the definitions that a model sees of the tools in force, and the names of those that may run again."""
+        """Return the definitions shown to a model for the tools in force, and the names of the repeatable
+        tools."""
         ...
 
     def original(self, log: Log, call: OpenCall) -> ToolCall | None:
-        """Return the call with the arguments to run it with; None if the arguments are not known any more."""
+        """Return the call with the arguments for the run. None: the arguments are not known any more."""
         ...
 
     def refusal(self, tool: Tool, call: ToolCall) -> Message | None:
-        """Return the result of a call that must not run; None: it may run."""
+        """Return the result of a call that must not run. None: the call may run."""
         ...
 
     async def run(self, tool: Tool, context: ToolContext) -> Message:
@@ -95,7 +97,7 @@ class ToolBox(Protocol):
 
 
 class OwnTools(Struct, frozen=True):
-    """Tools that run in this process, and those of connected sources."""
+    """Tools of this process, and tools of connected sources."""
 
     tools: Mapping[str, Tool]
     sources: Sequence[ToolSource] = ()
@@ -122,14 +124,14 @@ class OwnTools(Struct, frozen=True):
 
 
 class HostDrafts(Struct, frozen=True):
-    """Entries of the host that are due within a turn."""
+    """Entries of the host due within a turn."""
 
     drafts: tuple[Draft, ...]
     key: str | None = None
 
 
 class Recorded(Struct, frozen=True, kw_only=True):
-    """What a run records beside its answers and results."""
+    """The records of a run beside answers and results."""
 
     about: TurnStarted = TurnStarted(0)
     """What the caller says of the turn: its trigger and its policy."""
@@ -153,7 +155,7 @@ StepEnd = Callable[[Sequence[Entry], Sequence[Draft], Collection[Call]], EffectO
 
 
 class GoesOn(Struct, frozen=True, kw_only=True):
-    """What makes a run go on, and what ends it."""
+    """The conditions to go on with a run, and to end the run."""
 
     may_call: Callable[[], bool] | None = None
     """Asked by the commit that ends a step. If false, the run ends there, and another process goes on with the turn."""
@@ -172,7 +174,7 @@ class GoesOn(Struct, frozen=True, kw_only=True):
 
 
 class RunPolicy(Struct, frozen=True, kw_only=True):
-    """How a run is driven."""
+    """The whole policy of a run."""
 
     answers: Answers
     tools: ToolBox
@@ -205,5 +207,5 @@ def local_run(
 
 
 def repeatable_names(tools: Iterable[Tool]) -> set[str]:
-    """Return the names of the tools that declare that they may run again."""
+    """Return the names of the tools with a repeatable effect."""
     return {tool.name for tool in tools if tool.effect != "unsafe"}

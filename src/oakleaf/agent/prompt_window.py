@@ -1,4 +1,4 @@
-"""How much of a model's window a context fills. Does not know providers."""
+"""The part of a model's window filled by a context. Does not know providers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from oakleaf.models.windows import SMALL_REQUEST, window_by_name
 
 
 class WindowUse(Struct, frozen=True):
-    """How much of a model's window a request fills, by our estimate of its tokens."""
+    """The part of a model's window filled by a request, by an estimate of the tokens."""
 
     tokens: int
     window: int | None
@@ -23,7 +23,7 @@ class WindowUse(Struct, frozen=True):
 
 
 def measure_window(context: Context, model: str | None, session_window: int | None) -> WindowUse:
-    """Return what the request fills of the window of a model, by its name.
+    """Return the part of a named model's window filled by the request.
 
     `session_window` is that of the session, which holds for every model of it.
     """

@@ -1,4 +1,4 @@
-"""Turns that workers run: an input and the task that answers it, in one commit.
+"""Turns run by workers: an input and the task of the answer, in one commit.
 
 Knows logs and what a queued turn must be checked for. Does not know queues: an engine says which effect spawns a task.
 """
@@ -33,23 +33,23 @@ from oakleaf.wire.options import check_options
 
 
 class TurnTasks(Protocol):
-    """How an engine makes the tasks of a session's turns."""
+    """The way an engine makes the tasks of a session's turns."""
 
     def spawn(self, queue: str, key: str) -> Effect:
         """Return the effect that spawns a task, once for each key."""
         ...
 
     def is_pending(self, queue: str, key: str) -> bool:
-        """Whether the task of a key was spawned and still runs, or will."""
+        """Whether the task of a key was spawned and has not ended."""
         ...
 
     def enqueue(self, body: bytes, at: int, queue: str, key: str) -> None:
-        """Store an input for after the current turn, and spawn its task in the same transaction."""
+        """Store an input behind the current turn, and spawn a task in the same transaction."""
         ...
 
 
 class QueuedTurn(Struct, frozen=True):
-    """A durable input and the task that will answer it."""
+    """A durable input and the task of the answer."""
 
     queue: str
     key: str
@@ -75,7 +75,7 @@ def queue_turn(
     one_shot: bool = False,
     accept_imported: bool = False,
 ) -> QueuedTurn:
-    """Write an input and spawn its task in one commit.
+    """Write an input and spawn a task in one commit.
 
     An input with a `key` may be sent again, at any time: the input is written once, and has one task. The number of turns is
     checked here against `limits` and the session's own; a worker checks these and its agent's limits.
@@ -142,7 +142,8 @@ def queue_open_turn(
     take_over: bool = False,
     accept_imported: bool = False,
 ) -> QueuedTurn:
-    """Spawn a task for the open turn, or for the inputs that are queued. `take_over` ends the run that holds the session."""
+    """Spawn a task for the open turn, or for the queued inputs. `take_over` ends the run that holds the
+    session."""
     if take_over:
         held = log.store.session(log.session_id)
         if held.holder is not None:
@@ -162,7 +163,7 @@ def queue_open_turn(
 def queue_input(
     log: Log, content: str | Message, tasks: TurnTasks, queue: str, *, agent: str | None = None
 ) -> QueuedTurn:
-    """Queue an input for after the current turn, with a task that takes it if nothing else has by then."""
+    """Queue an input behind the current turn. Its task takes the input unless another runner already has."""
     if agent is not None:
         bind(log, agent)
     return _queue_input(log, user(content) if isinstance(content, str) else content, tasks, queue)
@@ -182,14 +183,15 @@ def _spawn(log: Log, tasks: TurnTasks, queue: str) -> QueuedTurn:
 
 
 def _check_turns(settings: Settings, row: SessionRow, limits: Limits | None) -> None:
-    """Raise if the sender's or the session's limits allow no other turn. Without either, only the worker knows one."""
+    """Raise if the limits of the sender or of the session allow no other turn. Without either, only the
+    worker knows one."""
     stop = check_turns(narrow(limits or Limits(turns=MAX_COUNT), settings.limits), row.session_id, row.turns)
     if stop is not None and not stop.is_warning:
         raise stop.to_error(row.session_id)
 
 
 def _recorded_turn(log: Log, recorded: KeyedTurn, key: str, tasks: TurnTasks, queue: str) -> QueuedTurn:
-    """Return the task of an input that was sent before. If it is unanswered and its task is gone or failed, it gets one."""
+    """Return the task of a repeated input. An unanswered input whose task is gone or failed gets a new task."""
     row = log.store.session(log.session_id)
     # An import does not say which queue of this store is used.
     for stored in log.store.journal(log.session_id, max(recorded.fact_number, row.imported_facts)):
