@@ -78,10 +78,7 @@ def _resume_hint(row: SessionRow) -> str:
 
 
 def _is_run_by_task(row: SessionRow) -> bool:
-    """Whether a worker's task holds the session.
-
-    Without the agent here, such a session cannot be resumed here.
-    """
+    """Whether a worker's task holds the session. The agent may be known to workers alone."""
     return (row.holder or "").startswith(TASK_HOLDER)
 
 

@@ -146,8 +146,10 @@ def require_free(row: SessionRow, runtime: Runtime) -> None:
 
 
 def interrupt(log: Log, row: SessionRow) -> None:
-    """Mark a running session as interrupted and raise the fence: the holder of the lease writes nothing
-    more."""
+    """Mark a running session as interrupted and raise the fence.
+
+    The holder of the lease writes nothing more.
+    """
     ended = {"holder": None, "lease_until": None, "fence": row.fence + 1}
     status = (
         {"status": "interrupted"} if row.status == "running" else {}

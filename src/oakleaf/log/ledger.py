@@ -77,7 +77,7 @@ def calls_at(log: Log, entry: Entry) -> list[Call]:
 def totals(log: Log, view: str, since: Leaf | None) -> Totals:
     """Return the sums of one view.
 
-    Those of whole sessions are in their rows, so that none of their calls is read.
+    The rows of whole sessions hold their sums, so none of the calls is read.
     """
     if view == "path" and since is None and _is_whole_tree(log):
         view = "own"

@@ -1,6 +1,6 @@
 """Tool calls with the model's original arguments.
 
-What is stored of a call may hold placeholders, and no tool is run on those.
+A stored call may hold placeholders, and no tool is run on placeholders.
 
 While the process lives that made a call durable, the call itself is in memory. After a restart, or in another process,
 it is restored from what is stored, if every placeholder can be filled in.

@@ -1,7 +1,8 @@
-"""One side of a comparison: a path up to a leaf, of which only the part is read that is compared.
+"""One side of a comparison: a path up to a leaf. Only the compared part is read.
 
-An entry's id covers everything before it, so where two paths part is found by halving, without reading what both share:
-a comparison is as fast in a long session as in a short one. Knows paths and ledgers; does not know how turns differ.
+An entry's id covers everything before it, so where two paths part is found by halving, without reading what
+both share: a comparison is as fast in a long session as in a short one. Knows paths and ledgers; does not
+know how turns differ.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STEP = 250
 
 
 class ComparedPath(Struct, frozen=True):
-    """The part of a path that is compared, and what each of its turns cost."""
+    """The compared part of a path, with the cost of each turn."""
 
     session_id: str
     seq: int
@@ -48,7 +49,7 @@ class ComparedPath(Struct, frozen=True):
 
 
 class PathSide(Struct, frozen=True):
-    """A path that is compared with another one."""
+    """One path of a comparison."""
 
     log: Log
     leaf: Leaf
@@ -72,7 +73,7 @@ class PathSide(Struct, frozen=True):
         return log.store.path(log.session_id, leaf=self.leaf, first=self.leaf.seq + 1).ranges
 
     def compared(self, entries: Sequence[Entry]) -> ComparedPath:
-        """Return these consecutive entries of the path, ready to be compared."""
+        """Return consecutive entries of the path, ready for a comparison."""
         log = self.log
         frame = contexts.build_context(prompt_frame(log, self.leaf))
         row = log.store.session(log.session_id)
@@ -101,7 +102,7 @@ class PathSide(Struct, frozen=True):
         return ()
 
     def _costs(self, entries: Sequence[Entry]) -> dict[int, Totals]:
-        """Return what each turn of these entries cost."""
+        """Return the cost of each turn of the entries."""
         if not entries:
             return {}
         first, last, calls = entries[0].seq, entries[-1].seq, list[Call]()
@@ -112,7 +113,8 @@ class PathSide(Struct, frozen=True):
         return totals_by_turn(calls, entries)
 
     def stored_state(self) -> State | None:
-        """Return the state at the end, if the session is there and it was stored."""
+        """Return the stored state at the end of the path; None if the leaf has moved or no state is
+        stored."""
         row, detail = self.log.store.session_with_detail(self.log.session_id)
         if row.leaf != self.leaf or detail.state is None:
             return None
@@ -121,7 +123,10 @@ class PathSide(Struct, frozen=True):
 
 
 def shared_seq(a: PathSide, b: PathSide) -> int:
-    """Return the number of entries at the start that both have: an id covers everything before it."""
+    """Return the number of entries shared at the start.
+
+    An id covers everything before the entry.
+    """
     end = min(a.leaf.seq, b.leaf.seq)
     stored_once = 0  # because one session is a fork of the other, or both of a third
     if a.log.store is b.log.store:
@@ -131,7 +136,7 @@ def shared_seq(a: PathSide, b: PathSide) -> int:
 
 
 def first_unshared_turn(a: PathSide, b: PathSide, shared: int) -> int:
-    """Return the seq of the first turn that is not completely within the first `shared` entries."""
+    """Return the seq of the first turn outside, or partly outside, of the first `shared` entries."""
     if not shared:
         return 1
     turn = a.read(shared, shared)[0].turn
@@ -156,7 +161,10 @@ def is_state_same(sides: tuple[PathSide, PathSide], shared: int, limit: int | No
 
 
 def _incomplete_reason(log: Log, row: SessionRow) -> str | None:
-    """Return why a replay stopped, unless at a call that was not recorded: that is a difference."""
+    """Return the reason for an early end of a replay; None after a missed call.
+
+    A missed call is a difference.
+    """
     if row.relation != "replay" or row.status == "completed":
         return None
     facts = (stored.fact for stored in log.facts_backwards())

@@ -1,9 +1,10 @@
-"""The difference between two paths: where they diverge, turn by turn, in text, tools, results and cost.
+"""The difference between two paths, turn by turn: text, tools, results and cost.
 
-Equal entry ids are equal histories, which gives the shared part, which is not read; after it values are compared. Turns are aligned by
-their inputs, so that one turn more or less does not make all later ones look changed, and results by call order. Two
-paths are the same if inputs, answers, calls, results and state are equal. Prompt, model and tools are listed in
-`setup` and are not a difference of behaviour. Knows paths and ledgers; does not know how a replay is made.
+Equal entry ids are equal histories, which gives the shared part, which is not read; after it values are
+compared. Turns are aligned by their inputs, so that one turn more or less does not make all later ones look
+changed, and results by call order. Two paths are the same if inputs, answers, calls, results and state are
+equal. Prompt, model and tools are listed in `setup` and are not a difference of behaviour. Knows paths and
+ledgers; does not know how a replay is made.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class DiffSide(Struct, frozen=True):
 
 
 class SetupChange(Struct, frozen=True):
-    """Something around the turns that differs: prompt, model, an option of its calls, tools or limits."""
+    """A difference around the turns: prompt, model, an option of a call, tools or limits."""
 
     name: str
     a: str
@@ -72,7 +73,7 @@ class Diff(Struct, frozen=True):
 
     @property
     def incomplete(self) -> str | None:
-        """Why the comparison tells nothing: one side is a replay that got no answer to all of its inputs."""
+        """The reason for a useless comparison. One side is a replay with unanswered inputs."""
         return self.a.incomplete or self.b.incomplete
 
     @property
@@ -103,7 +104,7 @@ def diff(a: DiffTarget, b: DiffTarget) -> Diff:
 
 
 def compared_path(target: DiffTarget) -> PathSide:
-    """Return the path that a target of a comparison names."""
+    """Return the path of a target of a comparison."""
     is_pair = isinstance(target, tuple) and len(target) == 2
     session, at = target if is_pair else (target, getattr(target, "leaf", None))  # type: ignore[misc]
     log = getattr(session, "log", None)
@@ -160,7 +161,7 @@ def compared_side(compared: ComparedPath, turns: Sequence[TurnView], costs: Sequ
 
 
 def compare_setup(a: ComparedPath, b: ComparedPath) -> tuple[SetupChange, ...]:
-    """Return what differs around the turns."""
+    """Return the differences around the turns."""
     context_a, context_b = a.frame, b.frame
     pairs = [
         ("prompt", "\n\n".join(context_a.system), "\n\n".join(context_b.system)),
@@ -179,7 +180,10 @@ def compare_setup(a: ComparedPath, b: ComparedPath) -> tuple[SetupChange, ...]:
 
 
 def _options(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return every option with its value on both sides; one that a side does not set has its provider's default."""
+    """Return every option with the value on both sides.
+
+    An option absent on one side has the provider's default there.
+    """
     names = sorted({*a, *b})
     return [(name, _option_text(a.get(name)), _option_text(b.get(name))) for name in names]
 
@@ -187,7 +191,7 @@ def _options(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, str,
 def _definitions(
     a: Sequence[ToolSpec] | None, b: Sequence[ToolSpec] | None
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield what each side says of each tool; nothing if one side did not record it."""
+    """Yield both sides' definitions of each tool; nothing if one side recorded no definitions."""
     if a is None or b is None:
         return
     specs_a, specs_b = {spec.name: spec for spec in a}, {spec.name: spec for spec in b}
@@ -208,7 +212,7 @@ def _option_text(value: object) -> str:
 
 
 def _models(names: tuple[str | None, str | None], answered: tuple[Sequence[str], Sequence[str]]) -> list[str]:
-    """Return the models of the settings; if only one side sets one, those that answered on the other."""
+    """Return the models of the settings. For a side without a model, return the models of the answers."""
     if not any(names):
         return ["", ""]
     return [name or ", ".join(models) for name, models in zip(names, answered, strict=True)]

@@ -1,4 +1,5 @@
-"""A page of the difference between two paths, read from where they part: as fast in a long session as in a short one.
+"""A page of the difference between two paths, read from the fork: as fast in a long session as in a short
+one.
 
 The ids tell where the shared part ends, without reading it. Turns after it are aligned within a window of both sides,
 which gives the rows of `replay.diff`, unless more turns than a window holds are missing on one side.
@@ -62,7 +63,7 @@ class _Turns(Struct, frozen=True):
 
 
 def diff_window(a: DiffTarget, b: DiffTarget, at: DiffCursor | None, limit: int) -> DiffWindow:
-    """Compare about `limit` turns of two paths, from a cursor on, or from where they part."""
+    """Compare about `limit` turns of two paths from a cursor on, or from the end of the shared part."""
     sides = compared_path(a), compared_path(b)
     shared, is_first = shared_seq(*sides), at is None
     if at is None:
@@ -103,7 +104,7 @@ def _turns(side: PathSide, first: int, limit: int) -> _Turns:
 
 
 def _next_input(side: PathSide, last: Entry) -> int | None:
-    """Return the seq of the next turn after one that is longer than a window."""
+    """Return the seq of the next turn after a turn longer than a window."""
     for entry in side.forward(last.seq + 1, side.leaf.seq):
         if entry.turn == entry.seq:
             return entry.seq
@@ -111,7 +112,7 @@ def _next_input(side: PathSide, last: Entry) -> int | None:
 
 
 def _final_rows(a: _Turns, b: _Turns) -> list[Aligned]:
-    """Return the rows that do not depend on what comes after the windows: up to the last input that both have."""
+    """Return the final rows, up to the last shared input: entries after the windows cannot change them."""
     aligned = list(align(a.turns, b.turns))
     if a.next is None and b.next is None:
         return aligned
@@ -126,7 +127,7 @@ def _final_rows(a: _Turns, b: _Turns) -> list[Aligned]:
 def _next(
     windows: tuple[_Turns, _Turns], rows: Sequence[Sequence[TurnView]], at: DiffCursor
 ) -> DiffCursor | None:
-    """Return where the next page begins: after the turns of this one."""
+    """Return the start of the next page: after the turns of the present page."""
     seqs = []
     is_end = True
     for window, turns, seq in zip(windows, rows, (at.a, at.b), strict=True):

@@ -1,4 +1,4 @@
-"""The entries that the host appended beside its inputs, prepared to be appended to the replay.
+"""The host's entries beside the inputs, prepared for the replay.
 
 Notes, branch summaries and settings are repeated, without what the replay overrides. Compactions are repeated only if
 the recording answers: a summary of another model's answers would be wrong about this history, and the loop makes its
@@ -32,7 +32,7 @@ class HostEntries:
         self.uses_recorded_answers, self.has_own_tools = uses_recorded_answers, has_own_tools
 
     def drafts(self, entries: Iterable[Entry], path: Sequence[Entry]) -> list[Draft]:
-        """Return what to append after `path` for these entries of the source."""
+        """Return the drafts of the source's host entries, to append after `path`."""
         drafts: list[Draft] = []
         for entry in entries:
             payload = self._payload(entry, path, len(drafts))
@@ -55,7 +55,7 @@ class HostEntries:
         return payload
 
     def _compaction(self, compaction: Compaction, path: Sequence[Entry], ahead: int) -> Compaction:
-        """Return the compaction with the positions that its entries have in the replay."""
+        """Return the compaction with positions of the replay."""
         lengths = [
             (position, length)
             for seq, length in compaction.shortened
@@ -70,7 +70,10 @@ class HostEntries:
         )
 
     def _result_seqs_in_replay(self, seq: int, path: Sequence[Entry]) -> list[int]:
-        """Return the seqs in the replay of the results of one entry of the source, counted from the first result."""
+        """Return the seqs in the replay of the results of one entry of the source.
+
+        Counts from the first result.
+        """
         source = self.recording.path
         if not 0 < seq <= len(source):
             return []
@@ -80,8 +83,11 @@ class HostEntries:
         return sorted(set(seqs[first:last]))
 
     def _settings(self, settings: Settings) -> Settings | None:
-        """Return settings without the model, prompt, options, maximum of messages and tools that the replay overrides, and a new prompt with
-        the patch that it adds; None if nothing is left."""
+        """Return settings without the replay's overrides, and a new prompt with the replay's patch; None if
+        nothing is left.
+
+        Overridden are the model, prompt, options, maximum of messages and definitions of tools.
+        """
         overrides, recorded = self.overrides, settings
         if overrides.model is not None:
             settings = replace(settings, model=None)
@@ -122,5 +128,8 @@ def _count_results(entries: Sequence[Entry]) -> int:
 
 
 def _is_one_entry(entry: Entry) -> bool:
-    """Whether it is one entry in source and replay. Results may be several; unknown kinds are not replayed."""
+    """Whether source and replay each hold exactly one such entry.
+
+    Results may be several; unknown kinds are not replayed.
+    """
     return entry.role != "tool" and not isinstance(entry.payload, Unknown)

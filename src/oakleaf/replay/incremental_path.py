@@ -1,4 +1,4 @@
-"""The growing path of a replay, and what is derived from it: read once, then updated from turn to turn.
+"""The growing path of a replay, with derived values: read once, then updated from turn to turn.
 
 All derived values are updated per new entry, so the work grows linearly with the path. Does not append entries.
 """
@@ -15,7 +15,10 @@ from oakleaf.replay.recording import canonical
 
 
 class IncrementalPath:
-    """A path with its history key and the numbers of equal calls. The writer of each turn extends the path."""
+    """A path with the history key and the numbers of equal calls.
+
+    The writer of each turn extends the path.
+    """
 
     def __init__(self, path: list[Entry]) -> None:
         self.prompt = PromptPath(path)
@@ -37,7 +40,7 @@ class IncrementalPath:
         return self._history
 
     def occurrence(self, call: OpenCall) -> int:
-        """Count the earlier calls of its turn with the same name and arguments."""
+        """Count the earlier calls of the same turn with the same name and arguments."""
         self._catch_up()
         return self._occurrences[call.seq, call.index]
 

@@ -37,7 +37,7 @@ from oakleaf.wire import Answer
 
 
 class ReplayParts(Struct, frozen=True, kw_only=True):
-    """What all turns of a replay share."""
+    """The shared parts of all turns of a replay."""
 
     source: Log
     recording: Recording
@@ -56,7 +56,7 @@ class ReplayParts(Struct, frozen=True, kw_only=True):
 
 
 class ReplayedTurn:
-    """One turn of a replay: what the recording says of it at the leaf of the replay."""
+    """One turn of a replay: the recorded turn at the leaf of the replay."""
 
     def __init__(self, log: Log, parts: ReplayParts, turn: RecordedTurn, host_seq: int = 0) -> None:
         """The host's entries up to `host_seq` of the source were appended by an earlier run."""
@@ -65,7 +65,7 @@ class ReplayedTurn:
         self._host_entry_count = bisect_right(turn.inner, host_seq, key=lambda entry: entry.seq)
 
     def loop(self) -> Loop:
-        """Return the loop that runs the turn."""
+        """Return the loop for the turn."""
         policy = replayed_run(self)
         return build_loop(Writer(self.log, policy, history=self.parts.path.prompt), policy)
 
@@ -87,8 +87,10 @@ class ReplayedTurn:
     # -- the host's entries ------------------------------------------------------------------------
 
     def host_entries(self, cursor: Cursor) -> HostDrafts | None:
-        """Return the entries that the host appended in this turn up to the step; while calls are open, those before the
-        result that is next in the recording."""
+        """Return the host's due entries of the turn.
+
+        Up to the step; while calls are open, up to the next recorded result.
+        """
         inner = self.turn.inner
         if not cursor.open_calls:
             return self._take(bisect_right(inner, cursor.step, key=lambda entry: entry.step))
@@ -109,12 +111,12 @@ class ReplayedTurn:
 
     @property
     def remaining_host_entries(self) -> Sequence[Entry]:
-        """The host's entries that were not reached because the turn ended earlier than in the recording."""
+        """The unreached entries of the host, after an earlier end of the turn than in the recording."""
         return self.turn.inner[self._host_entry_count :]
 
 
 def replayed_run(turn: ReplayedTurn) -> RunPolicy:
-    """Return the policy of the run of one turn."""
+    """Return the policy for the run of one turn."""
     parts = turn.parts
     is_recorded = parts.recorded_model is not None
     return RunPolicy(
@@ -141,7 +143,10 @@ def replayed_run(turn: ReplayedTurn) -> RunPolicy:
 
 
 class ReplayedTools:
-    """The tools of a replayed turn: `ToolAnswers` answers their calls, recorded results in the order of the recording."""
+    """The tools of a replayed turn.
+
+    `ToolAnswers` answers the calls, recorded results in the order of the recording.
+    """
 
     sources = ()
     effects = None
@@ -157,14 +162,17 @@ class ReplayedTools:
         self._arrived: dict[tuple[int, int], asyncio.Event] = {}
 
     def in_force(self, allowed: Mapping[str, Tool]) -> Mapping[str, Tool]:
-        """Return also any other tool that was called: the recording may have its result."""
+        """Return also every other called tool. The recording may have a result."""
         called = {call.call.name for call in self._log.cursor.open_calls}
         others = {name: without_effect(recorded_tool(name)) for name in called.difference(allowed)}
         return {**allowed, **others}
 
     def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], set[str]]:
-        """Return the definitions that the recording has at this position; those of the tools that were passed, if any were;
-        else those that follow from the recorded calls."""
+        """Return the recorded definitions at the present position.
+
+        With tools passed by the caller, return their definitions; without either, definitions derived from
+        the recorded calls.
+        """
         definitions = settings.tool_definitions
         recorded = read_callable_tools(definitions, self._log.read_blob)
         if recorded is None or definitions is None or self._parts.host_entries.has_own_tools:
@@ -173,11 +181,14 @@ class ReplayedTools:
         return specs, set(definitions.repeatable)
 
     def original(self, log: Log, call: OpenCall) -> ToolCall | None:
-        """A call whose arguments are hidden still gets its recorded result; `ToolAnswers` runs no tool on it."""
+        """Return the call, even with hidden arguments.
+
+        The recorded result answers a hidden call: `ToolAnswers` runs no tool on it.
+        """
         return log.original_call(call) or call.call
 
     def refusal(self, tool: Tool, call: ToolCall) -> Message | None:
-        """None: a malformed call has its recorded result like any other."""
+        """Return None. A malformed call has a recorded result like any other call."""
         return None
 
     async def run(self, tool: Tool, context: ToolContext) -> Message:
@@ -196,7 +207,7 @@ class ReplayedTools:
             self._arrival(call).set()
 
     async def _wait_for_earlier(self, call: OpenCall, recorded: RecordedResult | None) -> None:
-        """Keep the recorded order of results, so that equal histories have equal ids."""
+        """Keep the recorded order of results: equal histories have equal ids."""
         if recorded is None:
             return
         for other in self._log.cursor.open_calls:

@@ -1,4 +1,4 @@
-"""How far an interrupted replay came: read from its path and its journal, so that the same plan continues it.
+"""The progress of an interrupted replay, read from path and journal: the same plan continues the replay.
 
 The host's entries of the source are appended under keys that name the last of them, so a look at the journal tells which
 are there. Does not know how a replay is made.
@@ -18,7 +18,7 @@ _HOST = "host:"
 
 
 class ReplayPosition(Struct, frozen=True):
-    """What of a replay is done."""
+    """The finished part of a replay."""
 
     turns: int = 0
     """How many inputs were appended."""
@@ -35,12 +35,12 @@ class ReplayPosition(Struct, frozen=True):
 
 
 def host_key(entries: Sequence[Entry]) -> str:
-    """Return the key under which these entries of the host are appended; their order in the source is kept."""
+    """Return the key for an append of entries of the host. The entries keep the order of the source."""
     return f"{_HOST}{entries[-1].seq}"
 
 
 def read_position(log: Log, path: Sequence[Entry], cut: int) -> ReplayPosition:
-    """Return how far the replay came after the entries 1..`cut` that it shares with its source."""
+    """Return the progress of the replay after the shared entries 1..`cut`."""
     journal = log.store.journal(log.session_id)
     keys = [fact.key or "" for fact in journal]
     hosts = [int(key.removeprefix(_HOST)) for key in keys if key.startswith(_HOST)]

@@ -1,4 +1,4 @@
-"""Answer the tasks of a tool that runs in a replay from the recorded child session, or refuse. No child runs."""
+"""Answer the tasks of a replayed tool from the recorded child session, or refuse. No child runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from oakleaf.replay.recording import RecordedResult
 
 
 def recorded_task(source: Log, recorded: RecordedResult | None) -> RunTask:
-    """Return the `ctx.task` of a replay: it answers if the recorded child of this call and number had the same input."""
+    """Return the `ctx.task` of a replay.
+
+    The recorded child of the same call and number answers, if the input was the same.
+    """
 
     async def task(key: str, text: str, _: TaskOptions) -> str:
         number = key.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""A recorded session as a replay needs it: the host's entries by turn, and the results of its tools.
+"""A recorded session for a replay: the host's entries by turn, and the results of tools.
 
 A result is found by the turn of its call, the name, the canonical arguments and the number of equal calls before it in
 that turn. Within the turn and not the session: a result of an earlier turn may be outdated, one of a later turn had not
@@ -22,7 +22,7 @@ _sorted = msgspec.json.Encoder(order="sorted")
 
 
 class RecordedTurn(Struct, frozen=True):
-    """One turn of the source, as it is replayed."""
+    """One turn of the source, prepared for the replay."""
 
     turn: int
     """The seq of its input in the source."""
@@ -52,12 +52,12 @@ class RecordedResult(Struct, frozen=True):
         return self.message.results[0]
 
     def as_result_of(self, call: ToolCall) -> Message:
-        """Return the recorded result for this call, with its error, state and end of the turn."""
+        """Return the recorded message for the call. The message keeps error, state and end of the turn."""
         return replace(self.message, parts=(replace(self.result, call_id=call.id),))
 
 
 class Recording:
-    """The part of a path that is replayed: after seq `at`, up to `until`."""
+    """The replayed part of a path: after seq `at`, up to `until`."""
 
     def __init__(self, path: Sequence[Entry], at: int, until: int) -> None:
         self.path, self.at, self.until = path, at, until
@@ -65,7 +65,7 @@ class Recording:
         self._results = _results(path)
 
     def find(self, turn: int, call: ToolCall, occurrence: int) -> RecordedResult | None:
-        """Return the result of that occurrence of the call in the turn; None if it was not called or had no result."""
+        """Return the result of the given occurrence of the call in the turn; None without call or result."""
         results = self._results.get((turn, canonical(call)), ())
         return results[occurrence] if occurrence < len(results) else None
 
@@ -81,7 +81,7 @@ def canonical(call: ToolCall) -> bytes:
 
 
 def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[Entry, ...]]:
-    """Return the turns after seq `at`, and the host's entries after the last one."""
+    """Return the turns after seq `at`, and the host's entries after the last turn."""
     answers: dict[int, int] = {}
     for entry in path:
         answers[entry.turn] = answers.get(entry.turn, 0) + (entry.role == "assistant")
@@ -102,13 +102,13 @@ def _turns(path: Sequence[Entry], at: int) -> tuple[list[RecordedTurn], tuple[En
 
 
 def _open_turn(path: Sequence[Entry]) -> int:
-    """Return the turn that is open at the end of the path, or 0."""
+    """Return the open turn at the end of the path, or 0."""
     cursor = cursor_from_tail(path)
     return 0 if cursor is None else cursor.turn
 
 
 def _results(path: Sequence[Entry]) -> dict[tuple[int, bytes], list[RecordedResult | None]]:
-    """Return results by the calls they answer, paired as the log pairs them."""
+    """Return results by answered call, paired as in the log."""
     results: dict[tuple[int, bytes], list[RecordedResult | None]] = {}
     open_calls: list[tuple[Entry, int, ToolCall, list[RecordedResult | None], int]] = []
     for entry in path:

@@ -54,7 +54,7 @@ ON_MISS = ("stop", "next", "continue")
 
 
 class ReplayTarget(Struct, frozen=True):
-    """The session that holds the replay. If it exists, the replay continues in it."""
+    """The session for the replay. If it exists, the replay continues in it."""
 
     session_id: str
     tags: Mapping[str, str] = {}
@@ -80,12 +80,12 @@ class ReplayPlan(Struct, frozen=True, kw_only=True):
 
     @property
     def is_changed(self) -> bool:
-        """Whether another model, prompt or options are used than the recorded ones."""
+        """Whether the plan changes the recorded model, prompt or options."""
         return any(value is not None for value in (self.model, self.prompt, self.prompt_patch, self.options))
 
 
 async def replay(source: Log, plan: ReplayPlan) -> ReplayReport:
-    """Replay a session by its plan and compare it with the recording."""
+    """Replay a session by a plan and compare the replay with the recording."""
     return await Replay(source, plan).run()
 
 
@@ -104,7 +104,10 @@ class Replay:
         """The code of the error that ended it: a model gave no answer or a limit forbade to ask."""
 
     def _resolve_models(self) -> list[Model]:
-        """Return the models that answer: the plan's, or the recorded one if something else is changed; else none."""
+        """Return the models for the answers: the plan's, or the recorded model for any other change.
+
+        Empty without a change.
+        """
         if self.plan.model is not None:
             return resolve_models(self.plan.model)
         if not self.plan.is_changed:
@@ -165,7 +168,8 @@ class Replay:
         return await asyncio.to_thread(self._build_report, log, parts, cut, turns, source_before)
 
     def _check_options(self, path: Sequence[Entry], cut: int) -> None:
-        """Raise `InvalidOption` if the replay's model lacks an option that the recording has after the cut, or its own."""
+        """Raise `InvalidOption` if the replay's model lacks an option of the plan or of the recording
+        after the cut."""
         if not self.models:
             return
         options = fold_settings(path[:cut]).options
@@ -176,7 +180,7 @@ class Replay:
                 check_options(model.provider, merge_options(options, self.plan.options))
 
     def _check_attachments(self, entries: Sequence[Entry]) -> None:
-        """Raise `InvalidReplay` if an attachment is missing: a bundle leaves them out unless it is asked for them."""
+        """Raise `InvalidReplay` if an attachment is missing. A bundle holds attachments only on request."""
         digests = {media.hash for entry in entries if entry.message for media in entry.message.media}
         missing = sum(self.source.store.blob(digest) is None for digest in digests)
         if missing:
@@ -188,7 +192,7 @@ class Replay:
             )
 
     def _open_log(self, place: Place, overrides: Settings) -> Log:
-        """Return the log of the replay: a new fork, or the target that an earlier run began."""
+        """Return the log of the replay: a new fork, or an earlier run's target."""
         source, target = self.source, self.plan.target
         if target is None:
             return forking.fork(source, place, overrides, relation="replay")
@@ -198,7 +202,7 @@ class Replay:
         return forking.fork(source, place, overrides, relation="replay", session_id=name, tags=tags)
 
     def _find_place(self) -> tuple[Place, int]:
-        """Return the place of the cut, which keeps at least the seeds, and the last entry of the source that is replayed."""
+        """Return the place of the cut, at or after the seeds, and the last entry to replay."""
         seeds = self._opening_count()
         until = self.source.place(self.source.leaf.seq).at
         requested = seeds if self.plan.start is None else self.plan.start
@@ -245,15 +249,17 @@ class Replay:
         )
 
     def _recorded_tools(self, recording: Recording) -> list[ToolSpec]:
-        """Return the tools that the model received, from all definitions on the path; of each name the latest."""
+        """Return the model's tools from all definitions on the path; for each name the latest definition."""
         settings = (entry.payload for entry in recording.path if isinstance(entry.payload, Settings))
         definitions = dict.fromkeys(each.tool_definitions for each in settings)
         sets = [read_tools(each, self.source.read_blob) for each in definitions]
         return list({tool.name: tool for tools in sets for tool in tools or ()}.values())
 
     def _limits(self, recording: Recording) -> Limits:
-        """Return the plan's limits; by default enough for what was recorded. Recorded answers need no compaction: the
-        recorded summaries are repeated."""
+        """Return the plan's limits, or by default enough for the recording.
+
+        Recorded answers need no compaction: the recorded summaries are repeated.
+        """
         rounds = max((turn.answers + 1 for turn in recording.turns), default=0)
         limits = self.plan.limits or Limits(turns=max(50, len(recording.turns)), rounds=max(50, rounds))
         return limits if self.models else replace(limits, context_tokens=None, context_window=None)
@@ -261,7 +267,7 @@ class Replay:
     # -- turns -------------------------------------------------------------------------------------
 
     async def _replay_turns(self, log: Log, parts: ReplayParts, position: ReplayPosition) -> int:
-        """Replay every turn in order, from the position that an earlier run reached; return how many were replayed."""
+        """Replay every turn in order, from an earlier run's position. Return the number of replayed turns."""
         turns = parts.recording.turns
         parts.answers.misses += position.misses
         for number, turn in enumerate(turns, 1):
@@ -282,7 +288,7 @@ class Replay:
     async def _continue_turn(
         self, log: Log, parts: ReplayParts, turn: RecordedTurn, position: ReplayPosition
     ) -> None:
-        """Continue the last turn that an earlier run began."""
+        """Continue the last turn of an earlier run."""
         if position.is_turn_open:
             await self._replay_turn(log, parts, replace(turn, input=None), position)
             return
@@ -373,7 +379,7 @@ class Replay:
         )
 
     def _recorded_usage(self, recorded: PathSide, cut: Cut, turns: Sequence[RecordedTurn]) -> Totals:
-        """Return what the replayed turns cost when they were recorded, after the cut."""
+        """Return the recorded cost of the replayed turns after the cut."""
         turn_of = {entry.seq: entry.turn for entry in recorded.read(cut.at + 1, recorded.leaf.seq)}
         numbers = {turn.turn for turn in turns}
         calls = ledger.model_calls(self.source, "path", self.source.leaf_at(cut.at))
@@ -423,7 +429,7 @@ def _check_live(names: Sequence[str], tools: Mapping[str, Tool]) -> None:
 
 
 def fingerprint(log: Log) -> str:
-    """Hash row, details, branches, entries, journal and ledger as they are now."""
+    """Hash row, details, branches, entries, journal and ledger in their present form."""
     store, session_id = log.store, log.session_id
     digest = sha256()
     for part in (store.session(session_id), store.detail(session_id), store.branches(session_id)):

@@ -1,4 +1,4 @@
-"""The report of a replay: values only, without times, so that the same replay gives the same report."""
+"""The report of a replay: values only, without times, so equal replays give equal reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from oakleaf.replay.tool_answers import Mode
 
 
 class ReplayReport(Struct, frozen=True, kw_only=True):
-    """The result of a replay: its session, what differs, what it cost."""
+    """The result of a replay: the session, the difference and the cost."""
 
     source: str
     replay: str
@@ -78,7 +78,7 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
 
     @property
     def usage_change(self) -> dict[str, int]:
-        """The cost of the replay minus that of the recording, field by field."""
+        """The cost of the replay minus the cost of the recording, field by field."""
         pairs = zip(
             Totals.__struct_fields__, astuple(self.usage_after), astuple(self.usage_before), strict=True
         )

@@ -42,7 +42,7 @@ def _verdict(is_same: bool, unanswered: str | None) -> str:
 
 
 def report_lines(report: ReplayReport) -> list[str]:
-    """Return lines for what was replayed, then the diff of source and replay in short."""
+    """Return lines for the replayed part, then the diff of source and replay in short."""
     cut = report.cut
     moved = "" if not cut.has_moved else f" (requested {cut.requested}, moved to a valid position)"
     lines = [

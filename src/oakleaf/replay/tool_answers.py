@@ -1,4 +1,4 @@
-"""Answer the tool calls of a replay: from the recording, by a dry run, or by a tool that runs live.
+"""Answer the tool calls of a replay: from the recording, by a dry run, or by a live tool.
 
 The only place where a replay can have an effect. By default nothing runs: a call without an answer gets a result that
 says so, and counts as a miss. Knows tools and the recording; does not know models or the log.
@@ -36,7 +36,7 @@ _TYPES = {
 
 
 class NoArguments(Struct):
-    """The arguments of a tool that is only known from recorded calls and never runs."""
+    """The arguments of a tool known only from recorded calls: the tool never runs."""
 
 
 class ToolAnswers:
@@ -61,7 +61,7 @@ class ToolAnswers:
         """Those of them that would have run once more."""
 
     def may_repeat(self, name: str) -> bool:
-        """Whether running a call of this tool could repeat an effect, about which nobody decided."""
+        """Whether a run of the tool could repeat an effect without anybody's decision."""
         tool = self.tools.get(name)
         return name in self.live and tool is not None and tool.effect == "unsafe" and self.repeats != "repeat"
 
@@ -74,7 +74,10 @@ class ToolAnswers:
         task: RunTask,
         earlier: EarlierCall | None = None,
     ) -> Message:
-        """Return the result of a call; `earlier` is the same call on a path that was left, if it must not be repeated."""
+        """Return the result of a call.
+
+        `earlier` is the same call on a path left behind, given if it must not be repeated.
+        """
         call = context.call
         tool = self.tools.get(call.name) if is_allowed and not call.is_hidden else None
         if tool is not None and self._is_live(tool, recorded):
@@ -131,8 +134,11 @@ def visible_tools(
     *,
     adds_recorded: bool = False,
 ) -> list[Tool]:
-    """Return the tools a model sees; by default those it received, and those that were called although no definition
-    was recorded, described by their arguments. `adds_recorded` adds these to `tools`."""
+    """Return the model's tools: `tools`, or by default the recorded tools.
+
+    Recorded are the tools with definitions, and called tools without definitions, described by their
+    arguments. `adds_recorded` adds the recorded tools to `tools`.
+    """
     if tools and not adds_recorded:
         return list(tools.values())
     by_name = {spec.name: Tool(spec, _refuse_to_run, NoArguments) for spec in recorded}
@@ -142,14 +148,20 @@ def visible_tools(
 
 
 def without_effect(tool: Tool, *, is_live: bool = False) -> Tool:
-    """Return the tool without approval, and without its effect unless it is live: `ToolAnswers` decides about each call."""
+    """Return the tool without approval, and unless live without effect.
+
+    `ToolAnswers` decides about each call.
+    """
     return Tool(
         tool.spec, tool.function, tool.arguments, tool.context_name, tool.effect if is_live else "read"
     )
 
 
 def recorded_tool(name: str, calls: Iterable[ToolCall] = ()) -> Tool:
-    """Return a stand-in for a tool without a definition, described by its calls: the names and types of its arguments."""
+    """Return a stand-in for a tool without a definition.
+
+    The calls show the names and types of the arguments.
+    """
     kinds: dict[str, set[str]] = {}
     for call in calls:
         for key, value in call.arguments.items():
@@ -173,5 +185,5 @@ def _by_name(calls: Iterable[ToolCall]) -> dict[str, list[ToolCall]]:
 
 
 def _with_task(context: ToolContext, task: RunTask) -> ToolContext:
-    """Return the context with its tasks answered from the recording."""
+    """Return the context with tasks answered from the recording."""
     return ToolContext(context.key, context.session_id, context.call, context.state, task)

@@ -1,7 +1,7 @@
-"""One turn of your own loop in asyncio: the verbs of `Turn`, each awaitable and durable when its await returns.
+"""One turn of your own loop in asyncio: the verbs of `Turn`, each awaitable and durable on return.
 
-Nothing that reads or writes the store runs on the event loop, so that many sessions of one process share it. Verbs of
-one turn run one after the other, however many tasks await them; tools run side by side.
+Nothing that reads or writes the store runs on the event loop, so that many sessions of one process share it.
+Verbs of one turn run one after the other, however many tasks await them; tools run side by side.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class AsyncTurn:
-    """Opened by `async with session.turn("…") as turn`; the loop is that of `Turn`, with `await` before each verb:
+    """Opened by `async with session.turn("…") as turn`; the loop of `Turn` with `await` before each verb:
 
     while not turn.done:
         await asyncio.gather(*(turn.run(call, TOOLS[call.call.name]) for call in turn.open_tool_calls))
@@ -45,7 +45,7 @@ class AsyncTurn:
         self._open_calls: tuple[OpenCall, ...] = ()
 
     async def _run_blocking(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a verb to its end on a thread, after those before it."""
+        """Run a verb to the end on a thread, after all earlier verbs."""
 
         def run() -> R:
             try:
@@ -57,7 +57,7 @@ class AsyncTurn:
             return await run_to_end(run)
 
     def _note_position(self) -> None:
-        """Keep what the properties tell: reading it may read the store."""
+        """Keep the values of the properties. A property must not read the store on the event loop."""
         self._is_done = self._turn.done
         if not self._turn.is_repeating:
             self._open_calls = self._turn.open_tool_calls
@@ -83,23 +83,29 @@ class AsyncTurn:
 
     @property
     def done(self) -> bool:
-        """Whether the turn has ended: by an answer that calls no tool, or by a tool that ends it."""
+        """Whether the turn has ended: by an answer without tool calls, or by a tool."""
         return self._is_done
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
-        """The tool calls without a result, in call order, as the model made them; see `Turn.open_tool_calls`."""
+        """The tool calls without a result, in call order, with the model's arguments.
+
+        See `Turn.open_tool_calls`.
+        """
         # Of a keyed turn that runs again: what is asked decides where it continues.
         if self._turn.is_repeating:
             return self._turn.open_tool_calls
         return self._open_calls
 
     async def is_cancel_requested(self) -> bool:
-        """Whether `session.cancel()` or `oakleaf cancel` asked from elsewhere to end this turn: check it between steps."""
+        """Whether `session.cancel()` or `oakleaf cancel` requests the end of the turn.
+
+        Check between steps.
+        """
         return await self._run_blocking(lambda: self._turn.is_cancel_requested)
 
     async def request(self, provider: str, budget: Budget | None = None) -> dict[str, Any]:
-        """The history in the provider's request format, as `session.request` has it."""
+        """Return the history in the provider's request format, like `session.request`."""
         async with self._lock:
             run = run_long if self._turn.log.leaf.seq > MANY_ENTRIES and budget is None else run_to_end
             return await run(self._request, provider, budget)
@@ -120,7 +126,7 @@ class AsyncTurn:
         return messages
 
     async def recorded_answer(self) -> Message | None:
-        """Return the next answer that an earlier run of this keyed turn recorded, None if there is none."""
+        """Return the next recorded answer of an earlier run of the keyed turn, None if there is none."""
         return await self._run_blocking(self._turn.recorded_answer)
 
     async def answer(
@@ -140,7 +146,7 @@ class AsyncTurn:
     async def failed(
         self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
     ) -> None:
-        """Record a model call without an answer: it is counted, and nothing is appended to the path."""
+        """Record a model call without an answer: the call counts, and the path stays as before."""
         await self._run_blocking(self._turn.failed, why, usage=usage, provider=provider, model=model)
 
     async def result(
@@ -169,7 +175,7 @@ class AsyncTurn:
         )
 
     async def started(self, call: ToolCall | OpenCall) -> None:
-        """Record that a tool call starts now, before you run it yourself; see `Turn.started`."""
+        """Record the start of a tool call, before you run the call yourself; see `Turn.started`."""
         await self._run_blocking(self._turn.started, call)
 
     async def run(
@@ -177,5 +183,8 @@ class AsyncTurn:
         call: ToolCall | OpenCall,
         function: Tool | Callable[..., Coroutine[Any, Any, Any]] | Callable[..., Any],
     ) -> Message:
-        """Run a tool call once and append its result, as `Turn.run` does; a function that is not async runs in a thread."""
+        """Run a tool call once and append the result, like `Turn.run`.
+
+        A synchronous function runs in a thread.
+        """
         return await self._turn.run_async(call, function, self._run_blocking)

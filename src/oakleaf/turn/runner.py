@@ -1,8 +1,7 @@
-"""The one runner of a session: the lease, the model call that was announced, the tool calls that were started, and every
-commit of a turn.
+"""The one runner of a session: the lease, the announced model call, the started tool calls, and all commits.
 
-A turn of `send` and a turn of an own loop are written by the same verbs, each of them one commit. Does not decide what
-happens next, asks no model and runs no tool.
+A turn of `send` and a turn of an own loop are written by the same verbs, each of them one commit. Does not
+decide what happens next, asks no model and runs no tool.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ StepEnd = Callable[[Sequence[Draft], Collection[Call]], Callable[[Sequence[NewEn
 
 
 class ModelName(NamedTuple):
-    """A model that answers, as the ledger and the row of the session name it."""
+    """The model of an answer, with the names for the ledger and the session's row."""
 
     provider: str | None
     model: str | None
@@ -61,7 +60,7 @@ class ModelName(NamedTuple):
 
 
 class Runner:
-    """Writes the turns of one session.
+    """The writer of the turns of one session.
 
     Everything that the first commit depends on is read after the row whose fence the commit carries (`look`): another
     runner that changed any of that has raised the fence. The same commit takes the lease, and the commit that ends or
@@ -77,8 +76,11 @@ class Runner:
         announces: bool = True,
         may_call: Callable[[], bool] | None = None,
     ) -> None:
-        """With `announces`, a commit that a model call follows announces the call in the ledger. `may_call` is asked by
-        each commit that ends a step: if false, the run calls no model any more."""
+        """Prepare a runner for a log.
+
+        With `announces`, a commit before a model call announces the call in the ledger. Each commit at the
+        end of a step asks `may_call`: if false, the run calls no model any more.
+        """
         self.log, self.model, self._bucket, self._announces = log, model, bucket, announces
         self._may_call, self.has_stopped = may_call, False
         self.step_end: StepEnd | None = None
@@ -122,19 +124,20 @@ class Runner:
         return self.row
 
     def begin(self, row: SessionRow, detail: SessionDetail | None) -> None:
-        """Take a row, which was just read, as the one under whose fence the next commit takes the lease."""
+        """Take a freshly read row for the next commit. The commit takes the lease under the row's fence."""
         self.row, self.detail = row, detail
         self.call_id, self.has_committed = None, False
 
     def cursor_after(self, drafts: Sequence[Draft]) -> Cursor:
-        """Return the cursor after drafts that are not appended yet."""
+        """Return the cursor after drafts not appended yet."""
         cursor = self.log.cursor
         for draft in drafts:
             cursor = advance(cursor, draft.payload, finish=draft.finish).cursor
         return cursor
 
     def was_started_here(self, call: OpenCall) -> bool | None:
-        """Whether this run started a tool call; None if only the journal knows, because of an earlier process."""
+        """Whether this run started a tool call; None for an answer of an earlier process: the journal
+        knows."""
         if (call.seq, call.index) in self.starts:
             return True
         return False if call.seq in self.answers else None
@@ -151,7 +154,7 @@ class Runner:
         key: str | None = None,
         inbox_number: int | None = None,
     ) -> Committed:
-        """Append an input, take the lease and announce the model call that follows. A repeated key writes nothing.
+        """Append an input, take the lease and announce the next model call. A repeated key writes nothing.
 
         What was shown of an answer to the input before becomes an entry.
         """
@@ -189,7 +192,7 @@ class Runner:
     # -- model calls -------------------------------------------------------------------------------
 
     def announce(self, model: ModelName, started: Callable[[Call], ModelCallStarted]) -> None:
-        """Record that a model is called, if no commit before did."""
+        """Record the call of a model, if no earlier commit did."""
         call = self._announced(model, self.log.leaf.seq)
         self._commit(Request(fact=started(call), calls=(call,), at_leaf=True))
 
@@ -201,8 +204,10 @@ class Runner:
         starts: Sequence[int] = (),
         key: str | None = None,
     ) -> Committed:
-        """Append an answer, behind its settings, with the ledger row of the call and the start of tool calls that need
-        no decision."""
+        """Append an answer after the settings, with the ledger row of the call.
+
+        The same commit starts the tool calls without a need for a decision.
+        """
         calls = () if call is None else (call,)
         done = self._append(drafts, calls=calls, starts=starts, key=key)
         self.call_id = None  # only now: if the answer is refused, the call is still to be recorded
@@ -211,13 +216,13 @@ class Runner:
         return done
 
     def fail(self, call: Call, failed: ModelCallFailed) -> None:
-        """Record a model call that has no answer."""
+        """Record a model call without an answer."""
         replaces = self.call_id is not None
         self._commit(Request(fact=failed, calls=(call,), replaces_call=replaces, at_leaf=True))
         self.call_id = None
 
     def drop(self) -> None:
-        """Take the announced call, if there is one that was not made, out of the ledger again."""
+        """Remove an announced but unmade call from the ledger."""
         if (call_id := self._unmade()) is not None:
             self.call_id = None
             self.drop_call(call_id)
@@ -234,7 +239,10 @@ class Runner:
         is_answered: bool,
         settings: int = 0,
     ) -> Call:
-        """Return the ledger row of the announced call, as it ended; so many settings come before its answer."""
+        """Return the ledger row of the announced call at its end.
+
+        `settings` entries come before the answer.
+        """
         after = self.log.leaf.seq + settings
         return Call(
             call_id=self.call_id or self.log.runtime.new_id(""),
@@ -255,7 +263,10 @@ class Runner:
         return replace(self.ledger_row(model, is_answered=False), after_seq=after, failed=False)
 
     def _next_call(self, drafts: Sequence[Draft]) -> Call | None:
-        """Return the start of the model call that follows these drafts, to be part of their commit; None if none does."""
+        """Return the start of the model call after these drafts, None if no call follows.
+
+        The start is part of the drafts' commit.
+        """
         if self.model is None or self.call_id is not None or self.has_stopped or not self._announces:
             return None
         cursor = self.cursor_after(drafts)
@@ -266,37 +277,40 @@ class Runner:
     # -- calls beside the answer: summaries ----------------------------------------------------------
 
     def side_call(self, model: ModelName) -> Call:
-        """Return the start of a call for a summary, which is not the turn's own."""
+        """Return the start of a call for a summary, beside the turn's own calls."""
         call = self.ledger_row(model, is_answered=False)
         return replace(call, call_id=self.log.runtime.new_id(""), purpose="compaction", failed=False)
 
     def start_side_call(self, call: Call) -> None:
-        """Record that a model is called for a summary."""
+        """Record the call of a model for a summary."""
         self._commit(Request(fact=ModelCallStarted(), calls=(call,), at_leaf=True))
 
     def fail_side_call(self, call: Call, why: str) -> None:
-        """Record that a call for a summary gave nothing."""
+        """Record a failed call for a summary."""
         failed = (replace(call, failed=True),)
         self._commit(Request(fact=ModelCallFailed(why), calls=failed, replaces_call=True, at_leaf=True))
 
     def drop_call(self, call_id: str) -> None:
-        """Take a call that was announced and not made out of the ledger again."""
+        """Remove an announced but unmade call from the ledger, given the id."""
         if call_id in self.calls:  # else the commit that was to announce it failed
             self._commit(Request(fact=ModelCallDropped(call_id), drops_call=call_id))
 
     # -- tool calls --------------------------------------------------------------------------------
 
     def start(self, call: OpenCall) -> None:
-        """Record that a tool call starts now."""
+        """Record the start of a tool call."""
         self._commit(Request(fact=ToolCallsStarted(call.seq, (call.index,))))
         self.starts.add((call.seq, call.index))
 
     def request_approval(self, call: OpenCall, earlier: CallReference | None = None) -> None:
-        """Record that a person is asked about a tool call, and about which call of another path, if that is why."""
+        """Record the request for a person's approval of a tool call.
+
+        `earlier` is the same call on another path, if the request has this reason.
+        """
         self._commit(Request(fact=ApprovalRequested(call.seq, call.index, earlier), at_leaf=True))
 
     def record_task_wait(self, waits: TaskWaits) -> None:
-        """Record that a tool call waits for a person, who decides about a call of its task."""
+        """Record the wait of a tool call for a person's decision about a call of the task."""
         self.answers.discard(waits.seq)  # from now on as if an earlier process had started it
         self._commit(Request(fact=waits, at_leaf=True))
 
@@ -309,7 +323,7 @@ class Runner:
         *,
         key: str | None = None,
     ) -> Committed:
-        """Append a result; and, if a model is asked next, settings and the start of that call.
+        """Append a result; before a model call, append also settings and the start of the call.
 
         A result that cannot be stored becomes an error result: the tool has run.
         """
@@ -325,14 +339,17 @@ class Runner:
     def append_result(
         self, draft: Draft, settings: Sequence[Draft] = (), *, key: str | None = None
     ) -> Committed:
-        """Append a result as it is, or raise why that cannot be."""
+        """Append a result unchanged, or raise the reason of a refusal."""
         drafts = [draft, *settings] if settings and _is_asking(self.cursor_after([draft])) else [draft]
         return self._append(drafts, announces=True, key=key)
 
     # -- the turn ends, or is left -------------------------------------------------------------------
 
     def close(self, drafts: Sequence[Draft], error: str | None = None) -> Committed:
-        """End the turn with results for its open calls and a closing answer. An announced call was not made."""
+        """End the turn with results for the open calls and a closing answer.
+
+        An announced call was not made.
+        """
         about = None if error is None else TurnEnded(0, "failed", error)
         done = self._append(drafts, about=about, drops_call=self._unmade())
         self.call_id = None
@@ -350,7 +367,10 @@ class Runner:
         self.call_id = None
 
     def withdraw(self, refusal: Refusal) -> None:
-        """Move back before the input of the open turn, which has no answer and which a limit refuses, and record why."""
+        """Move back before the input of the open turn after a refusal by a limit, and record the refusal.
+
+        The turn has no answer.
+        """
         turn = self.log.cursor.turn
         refused = TurnRefused(refusal, turn)
         row = {"status": "idle", "error": None}
@@ -361,7 +381,7 @@ class Runner:
         self.call_id = None
 
     def refuse(self, refusal: Refusal, inbox_number: int | None = None) -> None:
-        """Record that a limit refused an input, so that every watcher sees that. The input itself is not stored."""
+        """Record the refusal of an input by a limit, for every watcher. The input itself is not stored."""
         request = Request(fact=TurnRefused(refusal), inbox_number=inbox_number)
         if self.is_holding or inbox_number is not None:
             self._commit(request, leaves=not self.is_holding)
@@ -381,15 +401,16 @@ class Runner:
     def append(
         self, drafts: Sequence[Draft], *, calls: Sequence[Call] = (), key: str | None = None
     ) -> Committed:
-        """Append notes, settings and summaries within the turn; `calls` are ledger rows that have ended now."""
+        """Append notes, settings and summaries within the turn, with `calls`, the ledger rows of ended
+        calls."""
         return self._append(drafts, calls=tuple(calls), replaces_call=bool(calls), key=key)
 
     def end(self) -> Committed:
-        """Append the closing answer that a turn lacks which a tool ended."""
+        """Append the missing closing answer of a turn ended by a tool."""
         return self._append([CLOSING])
 
     def save_draft(self, text: str) -> None:
-        """Keep the part of an answer that was shown so far, for the case that it breaks off."""
+        """Keep the shown part of an answer, in case of a break-off."""
         log = self.log
         log.store.save_draft(log.session_id, log.leaf, text, self.lease.fence, log.runtime.now())
 
@@ -445,7 +466,10 @@ class Runner:
         return self._commit(request, leaves=has_ended and self.gives_back)
 
     def _commit(self, request: Request, *, leaves: bool = False) -> Committed:
-        """Write a request under the fence of this run. The first one takes the lease; with `leaves` it is given back."""
+        """Write a request under the fence of this run.
+
+        The first commit takes the lease; a commit with `leaves` gives the lease back.
+        """
         with self._lock:
             fence, row = self.lease.fence, dict(request.row)
             is_first = not self.is_holding
@@ -486,7 +510,7 @@ class Runner:
 
 
 def _ends_step(draft: Draft) -> bool:
-    """Whether an answer or a result ends a step, if no tool call is open behind it."""
+    """Whether an answer or a result ends a step, given no later open tool call."""
     return isinstance(draft.payload, Message) and draft.payload.role in ("assistant", "tool")
 
 

@@ -1,4 +1,4 @@
-"""One turn of your own loop: the input, the answers, the results, each durable when its line returns."""
+"""One turn of your own loop: input, answers and results, each durable on return."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ R = TypeVar("R")
 
 
 class RunBlocking(Protocol):
-    """Runs what reads or writes the store, here or on another thread."""
+    """A way to run store access, here or on another thread."""
 
     def __call__(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
 
 class Turn:
-    """Opened by `with session.turn("…") as turn`; closed by the answer that calls no tool.
+    """Opened by `with session.turn("…") as turn`; closed by an answer without tool calls.
 
     Leaving the block early marks the session as failed (exception), cancelled (Ctrl-C), waiting (for an approval) or
     interrupted. The turn itself stays open; `session.turn()` continues it. The loop is the same for both:
@@ -158,7 +158,7 @@ class Turn:
         self._turn = log.cursor.turn
 
     def _resume(self) -> None:
-        """Take the lease, if the open turn is still where this handle is."""
+        """Take the lease, if the open turn is still at the leaf of this handle."""
         from oakleaf.agent.limits import session_caps
 
         self._caps = session_caps(self._log)
@@ -190,7 +190,7 @@ class Turn:
             raise hit.to_error(log.session_id)
 
     def _changed_settings(self) -> list[Draft]:
-        """Return the settings to append before the next model call: the definitions of the tools, if they are new."""
+        """Return the settings to append before the next model call: new definitions of the tools."""
         if self._tools is None:
             return []
         path = self._log.store.control_entries(self._log.session_id, leaf=self._log.leaf)
@@ -198,7 +198,10 @@ class Turn:
         return [] if tools is None else [tools.draft()]
 
     def _repeat(self, recorded: KeyedTurn) -> None:
-        """Continue the recorded turn if it is open; else write nothing. The handle goes back to its input."""
+        """Continue the recorded turn if the turn is open; else write nothing.
+
+        The handle goes back to its input.
+        """
         if recorded.is_open:
             self._resume()
         self._turn, self._is_closed = recorded.turn, not recorded.is_open
@@ -215,7 +218,7 @@ class Turn:
             self._runner.lease.stop()  # after its end is stored: until then the turn is this one's
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        """Record how the turn was left, if it has not ended."""
+        """Record the status of a left turn, unless the turn has ended."""
         self._log.fence = self._log.recorded_steps = None
         if self._recorded is not None:
             self._log.refresh()
@@ -246,19 +249,23 @@ class Turn:
 
     @property
     def is_repeating(self) -> bool:
-        """Whether this keyed turn runs again and has not repeated an answer yet: its next line says where it continues."""
+        """Whether the keyed turn runs again and has repeated no answer yet.
+
+        The next line decides where the turn continues.
+        """
         return self._recorded is not None and not self._recorded.passed
 
     @property
     def done(self) -> bool:
-        """Whether the turn has ended: by an answer that calls no tool, or by a tool that ends it."""
+        """Whether the turn has ended: by an answer without tool calls, or by a tool."""
         return self._is_closed or self._log.cursor.turn != self._turn
 
     @property
     def is_cancel_requested(self) -> bool:
-        """Whether `session.cancel()` or `oakleaf cancel` asked from elsewhere to end this turn: check it between steps.
+        """Whether `session.cancel()` or `oakleaf cancel` requests the end of the turn. Check between steps.
 
-        Your own loop cannot be aborted from outside; leave the block, and `session.cancel()` or `resume` closes the turn.
+        Your own loop cannot be aborted from outside; leave the block, and `session.cancel()` or `resume`
+        closes the turn.
         """
         from oakleaf.agent.cancellation import is_cancel_requested
 
@@ -266,10 +273,10 @@ class Turn:
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
-        """The tool calls without a result, in call order, as the model made them.
+        """The tool calls without a result, in call order, with the model's arguments.
 
-        A secret in the arguments is not stored: after a crash such a call shows placeholders and must not be run
-        (`call.call.is_hidden`), unless all of them are named secrets that this process knows too.
+        A secret in the arguments is not stored: after a crash such a call shows placeholders and must not be
+        run (`call.call.is_hidden`), unless all of them are named secrets that this process knows too.
         """
         if self.is_repeating:
             if self._is_closed:
@@ -281,7 +288,7 @@ class Turn:
         return tuple(self._with_original(call) for call in self._log.cursor.open_calls)
 
     def recorded_answer(self) -> Message | None:
-        """Return the next answer that an earlier run of this keyed turn recorded, None if there is none.
+        """Return the next recorded answer of an earlier run of the keyed turn, None if there is none.
 
         Saves the model call: `answer = turn.recorded_answer() or turn.answer(client.messages.create(…))`.
         """
@@ -298,7 +305,7 @@ class Turn:
         return None if entry is None else entry.message
 
     def _catch_up(self) -> None:
-        """Move from the last recorded step that was repeated to the session's leaf, to write there."""
+        """Move from the last repeated step to the session's leaf, to write there."""
         if self._is_closed:
             raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
         if self._recorded is not None:
@@ -355,7 +362,7 @@ class Turn:
     def failed(
         self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
     ) -> None:
-        """Record a model call without an answer: it is counted, and nothing is appended to the path."""
+        """Record a model call without an answer: the call counts, and the path stays as before."""
         if self._is_closed or (self._recorded is not None and self._recorded.has_answers):
             return
         self._catch_up()
@@ -403,7 +410,8 @@ class Turn:
     def run(
         self, call: ToolCall | OpenCall, function: Tool | Callable[..., Any]
     ) -> Message | Coroutine[Any, Any, Message]:
-        """Run a tool call once: record its start, call the function with its arguments, append and return the result.
+        """Run a tool call once: record the start, call the function with the arguments, append and return the
+        result.
 
         An exception becomes an error result. An async function, or a tool of one, is awaited: `await turn.run(…)`.
         A call that was started before a crash and has no result is not run again: its result says that the outcome
@@ -418,13 +426,14 @@ class Turn:
     async def run_async(
         self, call: ToolCall | OpenCall, function: Tool | Callable[..., Any], run_blocking: RunBlocking
     ) -> Message:
-        """Do the same without blocking the event loop: what reads or writes the store goes through `run_blocking`."""
+        """Do the same as `run` without blocking the event loop. Store access goes through `run_blocking`."""
         return await self._run(call, _as_tool(call, function), run_blocking, in_thread=True)
 
     def started(self, call: ToolCall | OpenCall) -> None:
-        """Record that a tool call starts now, before you run it yourself; `result` then appends its result.
+        """Record the start of a tool call, before you run the call yourself. Append the result with `result`.
 
-        Raises `CallAlreadyStarted` if it was started before, here or by a process that died: it may have taken effect.
+        Raises `CallAlreadyStarted` if it was started before, here or by a process that died: it may have
+        taken effect.
         """
         if self._recorded_result(_call_id(call)) is not None:
             return
@@ -443,7 +452,7 @@ class Turn:
         self._runner.start(open_call)
 
     def _refuse_repeat(self, call: OpenCall) -> None:
-        """Raise unless the call may run: the same call on a path that was left needs a decision first."""
+        """Raise unless the call may run. The same call on a path left behind needs a decision first."""
         definitions = self._log.settings().tool_definitions if self._has_left_paths() else None
         is_unsafe = definitions is None or call.call.name not in definitions.repeatable
         decision = self._decide(call, needs_approval=False, is_unsafe=is_unsafe)
@@ -482,8 +491,10 @@ class Turn:
     def _begin(
         self, tool_call: ToolCall | OpenCall, tool: Tool
     ) -> Message | tuple[OpenCall, ToolContext, bool]:
-        """Record the start of a call; return its result if it must not run, else what it runs with, and whether it had
-        been started before."""
+        """Record the start of a call and return call, context and an earlier start; or return the result.
+
+        A call with a result does not run.
+        """
         from oakleaf.agent.tool_batch import DENIED, NO_TOOL, hidden_result
         from oakleaf.agent.tools.tool import ToolContext, error_result
 
@@ -529,12 +540,18 @@ class Turn:
         raise OrphanResult(call_id, [open_call.call.id for open_call in open_calls])
 
     def _was_started(self, call: OpenCall) -> bool:
-        """Whether its start was recorded. The journal is read only for an answer of an earlier process."""
+        """Whether the start of the call was recorded.
+
+        The journal is read only for an answer of an earlier process.
+        """
         is_started = self._runner.was_started_here(call)
         return (call.seq, call.index) in self._call_status().started if is_started is None else is_started
 
     def _require_accepted(self, call: OpenCall, tool: Tool | None) -> None:
-        """Raise `ImportNotAccepted` if an import left the call open and it has an effect; without a tool it may have one."""
+        """Raise `ImportNotAccepted` for an imported open call with an effect.
+
+        Without a tool the call may have an effect.
+        """
         if call.seq in self._runner.answers:
             return
         tools = None if tool is None else {call.call.name: tool}
@@ -549,10 +566,10 @@ class Turn:
         return read_call_status(self._log)
 
     def _decide(self, call: OpenCall, *, needs_approval: bool, is_unsafe: bool) -> bool | Message:
-        """Whether the call may run, False if a person denied it; or the result that it had on another path.
+        """Whether the call may run, False after a denial; or the recorded result of another path.
 
-        Raises `ApprovalRequired` if a person must decide first: the tool needs it, or a path that was left has made the
-        same call.
+        Raises `ApprovalRequired` if a person must decide first: the tool needs it, or a path that was left
+        has made the same call.
         """
         from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, reused_result
 
@@ -596,7 +613,7 @@ class Turn:
         return self._runner.ledger_row(model, read.usage, cost, is_answered=is_answered)
 
     def _due_settings(self) -> list[Draft]:
-        """Return the settings that waited for the end of a batch, if the next result ends the batch."""
+        """Return the settings due after a batch, if the next result ends the batch."""
         return [] if len(self._log.cursor.open_calls) > 1 else self._changed_settings()
 
     def _note_result(self) -> None:
@@ -614,7 +631,8 @@ class Turn:
         return key or self._step_key(draft)
 
     def _step_key(self, draft: Draft) -> str | None:
-        """Return the key of a step of a keyed turn: its place in the turn, or the place of the call it answers."""
+        """Return the key of a step of a keyed turn: the place in the turn, or the place of the answered
+        call."""
         message, cursor = draft.payload, self._log.cursor
         if self._key is None or not isinstance(message, Message):
             return None
@@ -659,7 +677,7 @@ def _call_id(call: ToolCall | OpenCall) -> str:
 
 
 def _run_without_loop(running: Coroutine[Any, Any, Message]) -> Message:
-    """Run a coroutine that awaits nothing, so that one implementation serves sync and async functions."""
+    """Run a coroutine without real awaits. So one implementation serves sync and async functions."""
     try:
         running.send(None)
     except StopIteration as ended:
