@@ -24,6 +24,7 @@ from oakleaf_lab.function_identity import function_identity
 from oakleaf_lab.lab import Lab
 from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.scorers import ScoredTurn
+from support.fake_providers import FakeProviders
 from support.lab_sessions import RATES, answer, noisy, record_sessions, write_cohort
 
 
@@ -62,6 +63,27 @@ class TestLanes:
         for lane in report.lanes[1:]:
             assert lane.classes["same"].value == 1.0
             assert lane.usage.cost_microcents == report.lane("observed").usage.cost_microcents
+
+    @pytest.mark.extra
+    def test_models_of_client_objects_answer(self, store: Store) -> None:
+        from anthropic import AsyncAnthropic
+        from openai import AsyncOpenAI
+
+        with FakeProviders() as server:
+            claude = oakleaf.model("claude-x", client=AsyncAnthropic(api_key="k", base_url=server.url))
+            gpt = oakleaf.model(
+                "openai-chat:x", client=AsyncOpenAI(api_key="k", base_url=server.url_for("openai"))
+            )
+            report = Lab(store, "agent:support", baseline_model=claude, model=gpt).run_sync()
+        assert report.status == "complete"
+        assert {len(server.bodies(name)) for name in ("anthropic", "openai-chat")} == {12}
+
+    @pytest.mark.extra
+    def test_a_session_of_a_client_object_needs_a_model(self, store: Store) -> None:
+        session = store.start("support", session_id="own", model="anthropic:m@client:AsyncAnthropic")
+        session.append([oakleaf.user("Hi."), assistant("Hello.")])
+        with pytest.raises(EmptyCohort, match="m@client:AsyncAnthropic, which cannot be called by that name"):
+            Lab(store, "own", model=noisy(1))
 
     def test_strict_repeats_the_recorded_answers_and_calls_no_model(self, store: Store) -> None:
         report = Lab(store, "agent:support", mode="strict").run_sync()
