@@ -39,7 +39,7 @@ _HOMES = {
     "oakleaf.agent.tools.tool": ["EarlierCall", "Effect", "error_text"],
     "oakleaf.agent.writer": ["run_uncancelled"],
     "oakleaf.bundle.exporters": ["Exporter", "find_exporter", "formats"],
-    "oakleaf.bundle.read": ["check_bundle"],
+    "oakleaf.bundle.read": ["BundleReader", "check_bundle"],
     "oakleaf.bundle.write": ["atomic_file"],
     "oakleaf.mirror": ["Mirror"],
     "oakleaf.log.threads": ["run_blocking", "run_by_size", "run_to_end"],
@@ -128,6 +128,7 @@ if TYPE_CHECKING:
     from oakleaf.bundle.exporters import Exporter as Exporter
     from oakleaf.bundle.exporters import find_exporter as find_exporter
     from oakleaf.bundle.exporters import formats as formats
+    from oakleaf.bundle.read import BundleReader as BundleReader
     from oakleaf.bundle.read import check_bundle as check_bundle
     from oakleaf.bundle.write import atomic_file as atomic_file
     from oakleaf.log.moves import Move as Move

@@ -6,7 +6,7 @@ Knows logs and what a queued turn must be checked for. Does not know queues: an 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -30,6 +30,9 @@ from oakleaf.log.request import Request
 from oakleaf.log.turn_start import trigger_columns, turn_about
 from oakleaf.stores.base import Effect, SessionRow
 from oakleaf.wire.options import check_options
+
+if TYPE_CHECKING:
+    from oakleaf.session import Session
 
 
 class TurnTasks(Protocol):
@@ -59,7 +62,7 @@ class QueuedTurn(Struct, frozen=True):
 
 
 def queue_turn(
-    log: Log,
+    session: Session,
     content: str | Message,
     tasks: TurnTasks,
     queue: str,
@@ -80,6 +83,7 @@ def queue_turn(
     An input with a `key` may be sent again, at any time: the input is written once, and has one task. The number of turns is
     checked here against `limits` and the session's own; a worker checks these and its agent's limits.
     """
+    log = session.log
     check_callers_key(key)
     about = turn_about(trigger, policy, log.runtime.redactor)
     if agent is not None:
@@ -134,7 +138,7 @@ def queue_turn(
 
 
 def queue_open_turn(
-    log: Log,
+    session: Session,
     tasks: TurnTasks,
     queue: str,
     *,
@@ -144,6 +148,7 @@ def queue_open_turn(
 ) -> QueuedTurn:
     """Spawn a task for the open turn, or for the queued inputs. `take_over` ends the run that holds the
     session."""
+    log = session.log
     if take_over:
         held = log.store.session(log.session_id)
         if held.holder is not None:
@@ -161,12 +166,12 @@ def queue_open_turn(
 
 
 def queue_input(
-    log: Log, content: str | Message, tasks: TurnTasks, queue: str, *, agent: str | None = None
+    session: Session, content: str | Message, tasks: TurnTasks, queue: str, *, agent: str | None = None
 ) -> QueuedTurn:
     """Queue an input behind the current turn. Its task takes the input unless another runner already has."""
     if agent is not None:
-        bind(log, agent)
-    return _queue_input(log, user(content) if isinstance(content, str) else content, tasks, queue)
+        bind(session.log, agent)
+    return _queue_input(session.log, user(content) if isinstance(content, str) else content, tasks, queue)
 
 
 def _queue_input(log: Log, message: Message, tasks: TurnTasks, queue: str) -> QueuedTurn:

@@ -15,12 +15,12 @@ import msgspec
 from msgspec import Raw, Struct
 
 from oakleaf import wire
-from oakleaf.bundle.read import BundleReader
 from oakleaf.core.context import Context, build_context
 from oakleaf.core.entries import Entry
 from oakleaf.core.fit import MEDIA_TOKENS, measure_item, measure_system, measure_tools
 from oakleaf.core.tree import Leaf, lineage
 from oakleaf.core.usage import Call
+from oakleaf.ext import BundleReader
 from oakleaf.stores.transfer import BlobReferences, SessionExport
 
 MOST_WORK = 200_000

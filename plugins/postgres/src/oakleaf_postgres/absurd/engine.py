@@ -168,7 +168,7 @@ def send(
     worker checks these and its agent's limits, before it calls a model.
     """
     tasks = _tasks(session, agent)
-    return tasks.enqueued(queue_turn(session.log, content, tasks, queue, agent=agent, **how))
+    return tasks.enqueued(queue_turn(session, content, tasks, queue, agent=agent, **how))
 
 
 def enqueue(
@@ -176,7 +176,7 @@ def enqueue(
 ) -> EnqueuedTask:
     """Queue an input for after the current turn, with a task that answers the input if nothing else has by then."""
     tasks = _tasks(session, agent)
-    return tasks.enqueued(queue_input(session.log, content, tasks, queue, agent=agent))
+    return tasks.enqueued(queue_input(session, content, tasks, queue, agent=agent))
 
 
 def resume(
@@ -193,7 +193,7 @@ def resume(
     """
     tasks = _tasks(session, agent)
     turn = queue_open_turn(
-        session.log, tasks, queue, agent=agent, take_over=take_over, accept_imported=accept_imported
+        session, tasks, queue, agent=agent, take_over=take_over, accept_imported=accept_imported
     )
     return tasks.enqueued(turn)
 
