@@ -22,14 +22,14 @@ from oakleaf.stores.base import MADE_KEY, STATUSES, is_callers_key
 FactType = TypeVar("FactType", bound=Fact)
 TurnFact = TurnStarted | TurnEnded
 CLOSED = ("status", "decision")
-"""The fields of facts that have a few words as values."""
+"""The fields of facts with a few words as values."""
 
 
 def check(key: str | None, facts: Iterable[Fact | None], row: Mapping[str, Any] | None) -> None:
     """Raise for a key, facts or row values unfit for some store."""
     if key is not None:
         check_text(key, "key")
-        check_length(key, "key", 2 * MAX_KEY_BYTES)  # that of a step is longer than the one it is made from
+        check_length(key, "key", 2 * MAX_KEY_BYTES)  # a key of a step is longer than the key of the turn
     for fact in facts:
         if fact is not None:
             _check_fact(fact)

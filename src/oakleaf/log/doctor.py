@@ -22,7 +22,7 @@ __all__ = ["Finding", "file_health", "mark_interrupted", "session_health", "stuc
 
 MOST_NAMED = 20
 FAILED_LATELY = 86_400 * 1_000_000
-"""A session that failed within a day is a problem until it is resumed."""
+"""A session failed within a day is a problem until resumed."""
 
 
 def session_health(

@@ -15,7 +15,7 @@ from oakleaf.log.log import Log
 from oakleaf.stores.base import StoreBackend
 
 MAX_FORKS = 1_000
-"""Parents that are looked at: a forged ring of forks must end too."""
+"""The maximum number of parents to read: a forged ring of forks must end too."""
 PAGE = 256
 """Facts read at once."""
 
@@ -36,7 +36,7 @@ class ForeignEntries:
         row = log.store.session(log.session_id)
         self._may_exist = bool(row.imported_facts) or row.parent_session is not None
         self._first_own: dict[int, float] = {}
-        """By branch: the first entry that was appended here."""
+        """By branch: the first entry appended here."""
 
     def contains(self, entry: Entry | Leaf) -> bool:
         if not self._may_exist:

@@ -42,15 +42,15 @@ from oakleaf.stores.transfer import SessionExport
 
 MAX_SEQ = 2**32 - 1
 ANSWER, INPUT, END = 1, 2, 4
-"""What the walker remembers of an entry: it is an answer, the input of a turn, the end of a turn."""
+"""The walker's flags of an entry: an answer, the input of a turn, the end of a turn."""
 INVALID_JSON = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoding untrusted JSON may raise, also for endless numbers and endless nesting."""
+"""The exceptions of decoding untrusted JSON, also for endless numbers and endless nesting."""
 
 _rows = msgspec.msgpack.Decoder(SessionRow)
 _calls = msgspec.msgpack.Decoder(Call)
 
 Report = Callable[[str, str], None]
-"""Called with where a problem is and what it is. It may raise to stop at the first problem."""
+"""Called with the place and the text of a problem. The function may raise, to stop at the first problem."""
 Anchor = tuple[Cursor, State]
 """The cursor and the state after an entry."""
 
@@ -121,7 +121,7 @@ class SessionWalker:
         """By branch: one byte per entry, of the flags `ANSWER`, `INPUT` and `END`."""
         self._turns = 0
         self._inherited: dict[int, tuple[int, int]] = {}
-        """By own branch: the open turn that it inherits and the steps of it that other sessions made."""
+        """By own branch: the inherited open turn, and the steps made by other sessions."""
         self._journal = JournalFold(row, self.branches, self.own, self._marks, report)
 
     # -- row and branches --------------------------------------------------------------------------
@@ -475,10 +475,11 @@ class JournalFold:
         self._tails: dict[int, int] = {}
         self._leaf = Leaf(0, 0)
         self._turn_facts: list[tuple[type[TurnStarted] | type[TurnEnded], int]] = []
-        """The starts and ends of turns that the facts after the latest append must record, last first."""
+        """The starts and ends of turns due in the facts after the latest append, last first."""
         self._differs = False
         self._end: tuple[str, str | None] | None = None
-        """The status and the error that the latest end of a turn or session recorded; None after what may change them."""
+        """The latest recorded status and error of the end of a turn or session; None after a possible
+        change."""
 
     def add(self, stored: StoredFact) -> None:
         if self._differs:

@@ -25,13 +25,13 @@ from oakleaf.stores.base import CommitResult
 class KeyedTurn(Struct, frozen=True):
     turn: int
     leaf: Leaf
-    """The leaf at its input."""
+    """The leaf at the input."""
     entries: tuple[Entry, ...]
-    """From its input on."""
+    """The entries from the input on."""
     is_open: bool
-    """Whether it is the session's open turn."""
+    """Whether the turn is the session's open turn."""
     fact_number: int
-    """The number of the fact that appended its input."""
+    """The number of the fact for the append of the input."""
 
     @property
     def last(self) -> Entry:
@@ -127,7 +127,7 @@ class RecordedSteps:
     def __init__(self, recorded: KeyedTurn) -> None:
         self._entries, self._is_open = recorded.entries, recorded.is_open
         self._repeated: set[int] = set()
-        """The seqs of the notes and settings that were repeated."""
+        """The seqs of repeated notes and settings."""
         self._answers: list[Entry] = []
         self._results: list[dict[str, Entry]] = []
         for entry in recorded.entries:

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 LEASE_SECONDS = 30.0
 TICK_SECONDS = 1.0
 MAX_CLOCK_DRIFT = 2.0
-"""Seconds by which the clock may gain or lose between two renewals; more means that it was set, or that the machine slept."""
+"""Seconds by which the clock may gain or lose between two renewals; more means a set clock or a machine's
+sleep."""
 
 
 class Lease:
@@ -40,9 +41,9 @@ class Lease:
         self.holder = f"{log.runtime.holder()}#{log.runtime.new_id('')}"
         self.fence = 0
         self.is_lost = False
-        """Whether another runner has taken the session: nothing more may be written for this one."""
+        """Whether another runner has taken the session: this run may write nothing more."""
         self.on_tick: Callable[[], None] | None = None
-        """Called about every second while the lease is held, on the thread that renews it."""
+        """Called about every second while the lease is held, on the thread of the renewal."""
         self._renewal = _clocks()
         """When the lease was last written, or rather asked for."""
 
@@ -102,7 +103,7 @@ class Lease:
                 self.stop()
                 return
             self._renewal = now
-        on_tick = self.on_tick  # which another thread may remove
+        on_tick = self.on_tick  # another thread may remove the callback
         if on_tick is not None:
             on_tick()
 
@@ -159,9 +160,9 @@ def interrupt(log: Log, row: SessionRow) -> None:
 
 class _Clocks(NamedTuple):
     monotonic: float
-    """It cannot be set, and stops while the machine sleeps."""
+    """A clock beyond the reach of any setting, stopped while the machine sleeps."""
     offset: float
-    """How far the wall clock is ahead of it."""
+    """The seconds by which the wall clock is ahead of the monotonic clock."""
 
 
 def _clocks() -> _Clocks:
@@ -189,7 +190,7 @@ class Heartbeat:
             self._leases.add(lease)
             if self._thread is None:
                 thread = Thread(target=self._run, name="oakleaf-lease", daemon=True)
-                thread.start()  # which fails if the system allows no more threads
+                thread.start()  # raises if the system allows no more threads
                 self._thread = thread
 
     def remove(self, lease: Lease) -> None:
@@ -206,8 +207,8 @@ class Heartbeat:
                     self._thread = None
                     return
             while leases:
-                # Broad: if the database cannot be reached or written, the next tick tries again. The lease is popped, so
-                # that one which is dropped meanwhile ends.
+                # Broad: if the database cannot be reached or written, the next tick tries again. The pop keeps no
+                # reference, so a lease dropped meanwhile ends.
                 with suppress(Exception):
                     leases.pop().tick()
 

@@ -84,16 +84,17 @@ if TYPE_CHECKING:
     from oakleaf.log.keyed_turn import RecordedSteps
 
 TEXT = ("title", "error")
-"""The text columns of a row that are redacted."""
+"""The redacted text columns of a row."""
 LOOK_BACK = 16
 """Entries, or facts, read first to find something before a leaf; eight times as many at each further try."""
 MAX_PAGE = 4_096
 EMPTY = b"{}"
 """A state without values."""
 IDLE: Mapping[str, Any] = {"status": "idle", "error": None, "holder": None, "lease_until": None}
-"""The columns of a session that nobody runs."""
+"""The columns of a session without a runner."""
 MAX_COMPARED = 128
-"""Entries read to find out whether a move or a fork changes the state; beyond it is folded anew when it is read."""
+"""Entries read to detect a change of state by a move or a fork; beyond, a read of the state folds the path
+anew."""
 
 
 class Log:
@@ -106,11 +107,11 @@ class Log:
         self.is_task = row.relation == "task"
         self.position = Position(row.leaf, cursor)
         self._inherited_until: int | None = 0 if row.parent_session is None else None
-        """The last seq that the session inherits; None until it is read."""
+        """The seq of the last inherited entry; None until read."""
         self.fence: int | None = None
-        """The fence of the caller's own turn that is open on this handle."""
+        """The fence of the caller's own open turn on this handle."""
         self.recorded_steps: RecordedSteps | None = None
-        """The steps of a keyed turn whose lines run again on this handle."""
+        """The steps of a keyed turn; the turn's lines run again on this handle."""
         self._lock = RLock()
         _LOGS.add(self)
 
@@ -207,7 +208,7 @@ class Log:
 
     def facts_backwards(self, after: int = 0) -> Iterator[StoredFact]:
         """Yield the facts of the journal after number `after`, newest first. Reads pages on demand."""
-        if after:  # what is known to be the beginning of something recent
+        if after:  # the caller knows a recent beginning
             yield from reversed(self.store.journal(self.session_id, after))
             return
         last, count = self.store.session(self.session_id).facts, LOOK_BACK
@@ -588,7 +589,7 @@ class Log:
         if request.move_to is not None and request.fence is None:
             row = self.store.session(self.session_id)
             if row.status == "running":
-                require_free(row, self.runtime)  # its runner has written since, which says more
+                require_free(row, self.runtime)  # the runner has written since: the better error
             raise stale
         if request.fence is None and not request.follows_notes:
             raise stale

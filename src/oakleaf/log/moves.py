@@ -15,11 +15,12 @@ class Move(Struct, frozen=True):
     """The target of a move of the leaf, and the entries between."""
 
     to: int
-    """The seq it goes to."""
+    """The seq of the target."""
     entries: Sequence[Entry] | None
-    """Those between the two positions, oldest first; None if the one is not on the path to the other."""
+    """The entries between the two positions, oldest first; None if neither position is on the path to the
+    other."""
     imported: frozenset[int]
-    """The seqs of those that came with an import: a stranger wrote them."""
+    """The seqs of imported entries: a stranger wrote the entries."""
 
 
 def rewind_move(log: Log, to: int) -> Move:

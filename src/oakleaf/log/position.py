@@ -15,12 +15,12 @@ class Position(Struct, frozen=True, gc=False):
     cursor: Cursor | None = None
     state: bytes | None = None
     is_state_stored: bool = True
-    """False if the state was folded from the path: the next append stores it."""
+    """False after a fold of the state from the path: the next append stores the state."""
     ranges: tuple[Range, ...] | None = None
     branch_number: int | None = None
     """The number of the leaf's branch among the session's own branches."""
     calls_since: int = 0
-    """Facts about the open tool calls come after this fact number; 0: unknown."""
+    """The number of a fact before all facts about the open tool calls; 0: unknown."""
 
     def at(self, leaf: Leaf) -> Position:
         """Return the position at another leaf, where nothing has been read yet."""

@@ -15,7 +15,7 @@ from functools import lru_cache
 from msgspec import Struct
 
 ENDED = ("Z", "X")
-"""The states of a process that has ended; its parent may not have noticed yet."""
+"""The states of an ended process, whether or not noticed by the parent."""
 
 
 class Process(Struct, frozen=True):
@@ -27,7 +27,7 @@ class Process(Struct, frozen=True):
     namespace: str = ""
     boot: str = ""
     life_token: str = ""
-    """The lock that it holds until it ends (`StoreBackend.life_token`), if its store has one."""
+    """The lock held until the end of the process (`StoreBackend.life_token`), if the store has a lock."""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}/{self.start}/{self.namespace}/{self.boot}/{self.life_token}"

@@ -18,7 +18,7 @@ from oakleaf.log.log import Log
 from oakleaf.stores.base import PathSnapshot
 
 NEWEST = 256
-"""Entries that are read first: most sessions have no more."""
+"""The number of entries to read first: most sessions have no more."""
 HEAD = 8
 """Entries read first for the system prompt; eight times as many at each further try."""
 WINDOW = 64
@@ -86,7 +86,7 @@ def context_within(log: Log, leaf: Leaf, budget: Budget, provider: str | None = 
         before = _in_order((*head, *control), first)
         whole = whole_context([*before, *tail], start)
         fitted = fit(trim(whole), budget, provider).context
-        if len(fitted.items) < len(whole.items):  # what is older is left out too
+        if len(fitted.items) < len(whole.items):  # all older entries are left out too
             return fitted
     return fit(build_context(_join(log, leaf, control, tail, kept_input)), budget, provider).context
 

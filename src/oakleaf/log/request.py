@@ -59,29 +59,32 @@ class Request(Struct, frozen=True, kw_only=True):
     fact: Fact | None = None
     """The fact alone, if the request neither appends nor moves; or the `Moved`, whose origin the log sets."""
     about: TurnStarted | TurnEnded | None = None
-    """Fields of the turn fact that the drafts cause; the log sets the turn and how it ended."""
+    """Fields of the turn fact of the drafts; the log sets the turn and the status."""
     facts: tuple[Fact, ...] = ()
     """Further facts."""
     starts: tuple[int, ...] = ()
-    """The indexes of the last draft's tool calls that start at once."""
+    """The indexes of the last draft's tool calls to start at once."""
     calls: tuple[Call, ...] = ()
     replaces_call: bool = False
     drops_call: str | None = None
-    """The id of an announced model call that was not made."""
+    """The id of an announced but unmade model call."""
     row: Mapping[str, Any] = {}
     tags: Mapping[str, str | None] = {}
     after: Leaf | None = None
-    """The leaf that the drafts follow; None: the log's."""
+    """The leaf before the drafts; None: the log's."""
     at_leaf: bool = False
     """Whether a fact alone is refused as stale if the leaf has moved."""
     inbox_number: int | None = None
-    """The number of the queued input that the request removes."""
+    """The number of the queued input to remove."""
     key: str | None = None
     fence: int | None = None
     follows_notes: bool = False
-    """Whether a request without a fence goes behind notes of others: that of a program which runs the session by itself."""
+    """Whether a request without a fence goes behind notes of others.
+
+    True for a program that runs the session by itself.
+    """
     effect: Callable[[Sequence[NewEntry]], Effect] | None = None
-    """The effect of the change, made from the entries as the commit writes them: notes of others may come before."""
+    """The effect of the change, made from the written entries: notes of others may come before."""
 
     @property
     def has_settings(self) -> bool:
@@ -106,9 +109,9 @@ class Committed(Struct, frozen=True, gc=False):
     fact_number: int = 0
     """The number of the journal's latest fact."""
     is_repeat: bool = False
-    """True if the key was known: the result is that of the first commit and nothing was written."""
+    """True for a known key: the result is the first commit's, and nothing was written."""
     change: Change | None = None
-    """The change that was committed; None for a repeat."""
+    """The committed change; None for a repeat."""
 
     @property
     def facts(self) -> list[StoredFact]:

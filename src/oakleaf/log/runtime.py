@@ -25,17 +25,17 @@ class Runtime(Struct, frozen=True):
 
     now: Callable[[], int]
     new_id: Callable[[str], str]
-    """Return a new id with that prefix; without a prefix a short one, unique within a session."""
+    """Return a new id with the given prefix; without a prefix a short id, unique within a session."""
     holder: Callable[[], str]
-    """Return the name of this process, which holds the leases of its runs."""
+    """Return the name of this process for the leases of runs."""
     is_gone: Callable[[str], bool | None]
-    """Whether the process of that name has ended; None if that cannot be known from here."""
+    """Whether the process with the given name has ended; None if unknown here."""
     redactor: Redactor = Redactor()
-    """Redacts everything before it becomes durable."""
+    """Redacts every value before the value becomes durable."""
     original_calls: OriginalCalls = field(default_factory=OriginalCalls)
-    """The open tool calls that were redacted, as the model made them."""
+    """The redacted open tool calls, with the model's original arguments."""
     on_commit: Callable[[float], None] | None = None
-    """Called after each commit with the seconds it took."""
+    """Called after each commit with the duration in seconds."""
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)

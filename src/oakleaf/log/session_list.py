@@ -48,7 +48,7 @@ def session_page(store: StoreBackend, query: SessionQuery, runtime: Runtime) -> 
 
 
 MAX_COUNT = 1_000
-"""How many sessions of a list are counted: a page that shows more says `1,000+`."""
+"""The maximum number of counted sessions of a list: a longer list shows `1,000+`."""
 
 
 def count_sessions(

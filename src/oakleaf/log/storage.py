@@ -17,7 +17,7 @@ class SessionStorage(StorageSize, frozen=True):
     """How many entries on the path change settings."""
     settings_bytes: int = 0
     tool_sets: int = 0
-    """How many distinct sets of tools were used on the path; each is one blob."""
+    """The number of distinct sets of tools on the path; each set is one blob."""
     tool_bytes: int = 0
 
 

@@ -22,9 +22,10 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 MAX_THREADS = 24
-"""Sessions that write at the same time share a commit of the store, so more threads than cores pay off."""
+"""The number of threads. Sessions with simultaneous writes share a commit of the store, so more threads
+than cores pay off."""
 MANY_ENTRIES = 500
-"""Entries of a history that are not read, built into a context or written as a request but with `run_long`."""
+"""A longer history is read, built into a context or written as a request with `run_long` alone."""
 FREED_AT_ONCE = 100
 
 
@@ -36,7 +37,7 @@ class _Pool(ThreadPoolExecutor):
             super()._adjust_thread_count()
         except (RuntimeError, MemoryError):
             if not self._threads:
-                self._work_queue.get_nowait()  # the caller learns that the call is not made: no later thread makes it
+                self._work_queue.get_nowait()  # the caller gets an error, so no later thread may make the call
                 raise
 
 

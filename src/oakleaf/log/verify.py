@@ -33,7 +33,7 @@ class Problem(Struct, frozen=True):
     """One problem of a session: the place and the fault."""
 
     session_id: str
-    """"store" for a problem that belongs to no session."""
+    """"store" for a problem outside of any session."""
     where: str
     what: str
 
@@ -96,7 +96,7 @@ class _Verification:
             "journal",
             lambda: _exhaust(walker[0].facts(self.store.journal(self.session_id))) if walker else None,
         )
-        if not self.problems:  # what is derived from a broken log would only repeat the problem
+        if not self.problems:  # checks of derived values would only repeat the problems of a broken log
             self._try("calls", lambda: _exhaust(walker[0].calls(self.store.calls(self.session_id))))
             self._try("caches", lambda: walker[0].check_caches(self.state))
             self._try("path", self._check_projections)

@@ -39,13 +39,13 @@ class ComparedPath(Struct, frozen=True):
     path: Sequence[Entry]
     costs: Mapping[int, Totals]
     frame: Context
-    """Prompt and settings at the end of the path; it has no messages."""
+    """Prompt and settings at the end of the path, without messages."""
     incomplete: str | None = None
-    """Why a replay got no answer to all of its inputs."""
+    """The reason for unanswered inputs of a replay."""
     tools: Sequence[ToolSpec] | None = None
-    """The definitions of the tools at the end of the path; None if they were not recorded."""
+    """The definitions of the tools at the end of the path; None if not recorded."""
     models: tuple[str, ...] = ()
-    """Those that answered in this part; of a part without answers, the one that answered last before it."""
+    """The models of the answers in the part; without answers, the model of the last answer before."""
 
 
 class PathSide(Struct, frozen=True):

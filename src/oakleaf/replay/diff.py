@@ -41,11 +41,11 @@ class DiffSide(Struct, frozen=True):
     session_id: str
     seq: int
     models: tuple[str, ...] = ()
-    """The models that answered after the shared part."""
+    """The models of the answers after the shared part."""
     totals: Totals = Totals()
-    """What the turns of `rows` cost."""
+    """The cost of the turns of `rows`."""
     incomplete: str | None = None
-    """Why a replay got no answer to all of its inputs, so that a comparison with it tells nothing."""
+    """The reason for unanswered inputs of a replay. A comparison with such a replay tells nothing."""
 
 
 class SetupChange(Struct, frozen=True):
@@ -62,7 +62,7 @@ class Diff(Struct, frozen=True):
     a: DiffSide
     b: DiffSide
     shared: int
-    """The number of entries with equal ids; whole turns in them are not in `rows`."""
+    """The number of entries with equal ids; `rows` holds no whole turn of the shared part."""
     rows: tuple[DiffRow, ...] = ()
     setup: tuple[SetupChange, ...] = ()
     is_state_same: bool = True

@@ -1,5 +1,4 @@
-"""A page of the difference between two paths, read from the fork: as fast in a long session as in a short
-one.
+"""A page of the difference between two paths, as fast in a long session as in a short session.
 
 The ids tell where the shared part ends, without reading it. Turns after it are aligned within a window of both sides,
 which gives the rows of `replay.diff`, unless more turns than a window holds are missing on one side.
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from oakleaf.replay.diff import DiffTarget
 
 MAX_SCANNED = 2_000
-"""Entries of each side that one page reads; a turn that is longer is compared as far as that."""
+"""Entries of each side read by one page; a longer turn is compared in part."""
 
 
 class DiffCursor(Struct, frozen=True):
@@ -48,9 +47,9 @@ class DiffWindow(Struct, frozen=True):
     rows: tuple[DiffRow, ...]
     setup: tuple[SetupChange, ...]
     is_state_same: bool | None
-    """None: it would have to be folded from more entries than a page reads, or the page is not the first."""
+    """None on later pages, and if the fold needs more entries than a page reads."""
     next: DiffCursor | None
-    """Where the next page begins; None after the last one."""
+    """The start of the next page; None after the last page."""
 
 
 class _Turns(Struct, frozen=True):
@@ -59,7 +58,7 @@ class _Turns(Struct, frozen=True):
     turns: list[TurnView]
     entries: list[Entry]
     next: int | None
-    """The seq of the next turn; None if the path ends before it."""
+    """The seq of the next turn; None at the end of the path."""
 
 
 def diff_window(a: DiffTarget, b: DiffTarget, at: DiffCursor | None, limit: int) -> DiffWindow:

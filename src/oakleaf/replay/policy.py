@@ -42,16 +42,16 @@ class ReplayParts(Struct, frozen=True, kw_only=True):
     source: Log
     recording: Recording
     tools: Sequence[Tool]
-    """The tools a model sees; `answers` decides how their calls are answered."""
+    """The model's tools; `answers` decides about answers to calls."""
     answers: ToolAnswers
     host_entries: HostEntries
     models: Sequence[Model]
     recorded_model: RecordedModel | None
-    """The recording as a model, which answers; None: models are called."""
+    """The recording as a model of answers; None: real models are called."""
     limits: Limits
     path: IncrementalPath
     is_resumable: bool = False
-    """Whether the same plan continues it after a crash or a cancellation; then these leave its turn open."""
+    """Whether the same plan can continue the replay; then a crash or a cancellation leaves the turn open."""
     meter: CallMeter | None = None
 
 
@@ -129,8 +129,7 @@ def replayed_run(turn: ReplayedTurn) -> RunPolicy:
         limits=parts.limits,
         recorded=Recorded(
             bucket="replay",
-            announces=not is_recorded
-            and parts.meter is None,  # a metered call starts with what is reserved for it
+            announces=not is_recorded and parts.meter is None,  # a metered call starts with a reservation
             drafts=False,  # no text was shown, and a continued replay asks again
             host_entries=turn.host_entries,
         ),
@@ -151,7 +150,7 @@ class ReplayedTools:
     sources = ()
     effects = None
     looks_back = False
-    """Nobody can be asked; `run` looks for what was done before."""
+    """Nobody can be asked; `run` looks for earlier calls."""
 
     def __init__(self, turn: ReplayedTurn) -> None:
         self._turn, self._parts, self._log = turn, turn.parts, turn.log

@@ -23,15 +23,15 @@ class ReplayPosition(Struct, frozen=True):
     turns: int = 0
     """How many inputs were appended."""
     is_turn_open: bool = False
-    """Whether the last of them has no final answer yet."""
+    """Whether the last appended input has no final answer yet."""
     host_seq: int = 0
-    """The last entry of the host in the source that was appended."""
+    """The last appended host entry, as a seq of the source."""
     misses: tuple[str, ...] = ()
-    """The names of calls that were not recorded."""
+    """The names of calls without a recording."""
     stop_reason: str | None = None
-    """Why it ended before the last input."""
+    """The reason for an end before the last input."""
     is_ended: bool = False
-    """Whether it came to its end, or to a call that was not recorded: there is nothing to continue."""
+    """Whether the replay came to the end or to a missed call: there is nothing to continue."""
 
 
 def host_key(entries: Sequence[Entry]) -> str:

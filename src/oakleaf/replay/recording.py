@@ -25,15 +25,15 @@ class RecordedTurn(Struct, frozen=True):
     """One turn of the source, prepared for the replay."""
 
     turn: int
-    """The seq of its input in the source."""
+    """The seq of the input in the source."""
     input: Entry | None
     """None: the turn was open at the cut and is continued."""
     before: tuple[Entry, ...] = ()
-    """Entries of the host between this turn and the one before."""
+    """Entries of the host between the previous turn and the turn."""
     inner: Sequence[Entry] = ()
     """Entries of the host inside the turn: settings, notes, compactions, system messages, in order of steps."""
     answers: int = 0
-    """The number of answers in the turn, those before the cut included."""
+    """The number of answers in the turn, including answers before the cut."""
 
 
 class RecordedResult(Struct, frozen=True):
@@ -42,9 +42,9 @@ class RecordedResult(Struct, frozen=True):
     branch: int
     seq: int
     index: int
-    """The index of the call in its answer."""
+    """The index of the call in the answer."""
     rank: tuple[int, int]
-    """The order of its arrival: the seq of the entry and the index in it."""
+    """The order of arrival: the seq of the entry and the index within the entry."""
     message: Message
 
     @property

@@ -101,7 +101,7 @@ class Replay:
         self.stop_reason: str | None = None
         """Why the replay ended before the last input."""
         self.error_code: str | None = None
-        """The code of the error that ended it: a model gave no answer or a limit forbade to ask."""
+        """The code of the final error: a model gave no answer or a limit forbade to ask."""
 
     def _resolve_models(self) -> list[Model]:
         """Return the models for the answers: the plan's, or the recorded model for any other change.
@@ -346,7 +346,7 @@ class Replay:
         self, log: Log, parts: ReplayParts, cut: Cut, turns: int, source_before: str
     ) -> ReplayReport:
         recording, answers = parts.recording, parts.answers
-        # Recorded answers end where open calls begin; what another model does instead of those calls is a difference.
+        # Recorded answers end where open calls begin; other steps of another model are a difference.
         leaf = self.source.leaf if self.models else self.source.leaf_at(recording.until)
         recorded = PathSide(self.source, leaf)
         replayed = PathSide(log, log.leaf)

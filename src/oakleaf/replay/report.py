@@ -17,12 +17,12 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
 
     source: str
     replay: str
-    """The session that holds the replay."""
+    """The id of the replay's session."""
     mode: Mode
     cut: Cut
-    """What was kept of the source: the entries up to `at`."""
+    """The kept part of the source: the entries up to `at`."""
     until: int
-    """The last entry that was replayed: calls without results at the end are left out."""
+    """The last replayed entry: calls without results at the end are left out."""
     model_before: tuple[str, ...]
     model_after: tuple[str, ...]
     diff: Diff
@@ -30,7 +30,7 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     is_identical: bool
     """Both end in the same entry id: every entry is equal, byte by byte."""
     turns: int
-    """The number of inputs that were replayed, of `total_turns`."""
+    """The number of replayed inputs, of `total_turns`."""
     total_turns: int
     recorded_results: int
     """Calls answered from the recording."""
@@ -42,17 +42,19 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     missed_calls: tuple[str, ...]
     """The names of calls without an answer: nothing was done."""
     usage_before: Totals
-    """What the replayed turns cost when they were recorded."""
+    """The recorded cost of the replayed turns."""
     usage_after: Totals
-    """What the replay cost."""
+    """The cost of the replay."""
     source_before: str
     source_after: str
     """Fingerprints of the source."""
     stop_reason: str | None = None
-    """Why it ended before the last input; None if it did not."""
+    """The reason for an end before the last input; None for a complete replay."""
     is_unanswered: bool = False
-    """Whether it ended because a model gave no answer or a limit forbade to ask: whether the replay is the same is
-    unknown then. A call that was not recorded is a difference."""
+    """Whether the replay ended without a model's answer, or at a limit.
+
+    Whether the replay is the same is unknown then. A call without a recording is a difference.
+    """
     error_code: str | None = None
     """With `is_unanswered`: the code of the error."""
 

@@ -58,7 +58,7 @@ class ToolAnswers:
         self.misses: list[str] = []
         """The names of the calls without an answer."""
         self.refused_repeats: set[str] = set()
-        """Those of them that would have run once more."""
+        """The names of missed calls refused as a repeat."""
 
     def may_repeat(self, name: str) -> bool:
         """Whether a run of the tool could repeat an effect without anybody's decision."""

@@ -92,7 +92,7 @@ class AsyncTurn:
 
         See `Turn.open_tool_calls`.
         """
-        # Of a keyed turn that runs again: what is asked decides where it continues.
+        # The next question decides where a repeated keyed turn continues.
         if self._turn.is_repeating:
             return self._turn.open_tool_calls
         return self._open_calls

@@ -44,7 +44,7 @@ CallPosition = tuple[int, int]
 """The seq of an answer, and the index of a tool call in the answer."""
 FREE: Mapping[str, Any] = {"holder": None, "lease_until": None}
 UNFINISHED = ("cancelled", PARTIAL, "error")
-"""Finish reasons of an answer that the model did not complete."""
+"""Finish reasons of an answer not completed by the model."""
 
 
 StepEnd = Callable[[Sequence[Draft], Collection[Call]], Callable[[Sequence[NewEntry]], Effect]]
@@ -56,7 +56,7 @@ class ModelName(NamedTuple):
     provider: str | None
     model: str | None
     name: str | None
-    """Of the row: `provider:model`; None leaves the row's as it is."""
+    """The row's name for the model: `provider:model`; None leaves the row unchanged."""
 
 
 class Runner:
@@ -84,9 +84,9 @@ class Runner:
         self.log, self.model, self._bucket, self._announces = log, model, bucket, announces
         self._may_call, self.has_stopped = may_call, False
         self.step_end: StepEnd | None = None
-        """Returns what is written with the commit that ends a step."""
+        """Returns the effect to write with the commit at the end of a step."""
         self.earlier_calls: dict[str, Call] = {}
-        """The ledger rows of the open turn that earlier processes wrote, if there is a `step_end`."""
+        """The ledger rows of the open turn from earlier processes, if there is a `step_end`."""
         self.lease = Lease(log)
         self.row: SessionRow | None = None
         """The row as last read, until the lease is taken."""
@@ -95,23 +95,23 @@ class Runner:
         self.has_committed = False
         """Whether something was written since the row was read."""
         self.gives_back = True
-        """Whether the commit that ends a turn gives the lease back."""
+        """Whether the commit at the end of a turn gives the lease back."""
         self.is_one_shot = False
-        """Whether the answer of the turn completes the session instead of leaving it idle."""
+        """Whether the answer of the turn completes the session and does not leave the session idle."""
         self.journal_number = 0
-        """The number of the latest fact that this run wrote."""
+        """The number of this run's latest fact."""
         self.call_id: str | None = None
-        """The model call that is announced in the ledger and has no answer yet."""
+        """The id of the model call announced in the ledger and not answered yet."""
         self.is_call_made = False
-        """Whether a model was asked for that answer."""
+        """Whether a model was asked for the announced answer."""
         self.calls: dict[str, Call] = {}
-        """The ledger rows that this run wrote, by call id."""
+        """The ledger rows of this run, by call id."""
         self.answers: set[int] = set()
         """The seqs of the answers of this run: no earlier process started their tool calls."""
         self.starts: set[CallPosition] = set()
-        """The tool calls that this run started."""
+        """The tool calls started by this run."""
         self.on_tick: Callable[[], None] | None = None
-        """Called about every second while the lease is held, on the thread that renews the lease."""
+        """Called about every second while the lease is held, on the thread of the renewal."""
         # Siblings of one batch start and end side by side.
         self._lock = RLock()
 
@@ -305,7 +305,7 @@ class Runner:
     def request_approval(self, call: OpenCall, earlier: CallReference | None = None) -> None:
         """Record the request for a person's approval of a tool call.
 
-        `earlier` is the same call on another path, if the request has this reason.
+        `earlier` is the same call on another path, if such a call is the reason.
         """
         self._commit(Request(fact=ApprovalRequested(call.seq, call.index, earlier), at_leaf=True))
 
@@ -432,7 +432,7 @@ class Runner:
         if self.row is not None and not self.is_holding:
             require_free(
                 self.row, self.log.runtime
-            )  # says more than that tool calls of the other run are open
+            )  # a better error than the open tool calls of the other run
         if replaces_call is None:
             replaces_call = bool(calls) and self.call_id is not None
         turn, after = self.log.cursor.turn, self.cursor_after(drafts)

@@ -84,17 +84,17 @@ class Turn:
         self._key = key
         self._started = started
         self._tools = tools
-        """The definitions of the tools, until they are on the path."""
+        """The definitions of the tools, until appended to the path."""
         self._turn = 0
         self._allowed: tuple[int, tuple[str, ...] | None] = (0, None)
-        """The tools that the session allows, as they were at the latest answer."""
+        """The seq of the latest answer with the session's allowed tools at the answer."""
         self._leaves_paths: bool | None = None
         self._recorded: RecordedSteps | None = None
-        """What an earlier run of this keyed turn recorded."""
+        """The recorded steps of an earlier run of the keyed turn."""
         self._is_closed = False
-        """Whether that run ended the turn: nothing is written for it any more."""
+        """Whether the earlier run ended the turn: this run writes nothing."""
         self._caps: Limits | None = None
-        """The limits that were set on the session; the defaults of `send` do not hold here."""
+        """The limits of the session itself; the defaults of `send` do not hold here."""
         self._runner = Runner(log, None if model is None else _model_name(model))
         self._async_turn: AsyncTurn
 
@@ -493,7 +493,7 @@ class Turn:
     ) -> Message | tuple[OpenCall, ToolContext, bool]:
         """Record the start of a call and return call, context and an earlier start; or return the result.
 
-        A call with a result does not run.
+        The call must not run if a result is returned.
         """
         from oakleaf.agent.tool_batch import DENIED, NO_TOOL, hidden_result
         from oakleaf.agent.tools.tool import ToolContext, error_result
