@@ -1,1 +1,1 @@
-"""Running an agent: the loop, its tools, its limits, its events."""
+"""Running an agent: the loop, tools, limits, events."""

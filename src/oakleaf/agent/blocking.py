@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 
 def blocking(verb: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, R]:
-    """Return a function that runs the async `verb` to its end and returns the result."""
+    """Return a function for scripts. The function runs the async `verb` to the end and returns the result."""
 
     @wraps(verb)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -20,7 +20,7 @@ class Reservation(Struct, frozen=True):
 
 
 def call_started(call: Call, reserved: Reservation | None) -> ModelCallStarted:
-    """Return the fact that a call starts, with the reservation."""
+    """Return the fact of a started call, with the reservation."""
     if reserved is None or not reserved.microcents:
         return ModelCallStarted()
     return ModelCallStarted(call.call_id, reserved.microcents)
@@ -30,7 +30,7 @@ class CallMeter(Protocol):
     """Allows each model call before the request is sent, and counts the cost afterwards."""
 
     async def reserve(self, model: Model, request: Request) -> Reservation:
-        """Reserve the most that the call may cost; raise to refuse it. Nothing is sent then."""
+        """Reserve the maximum cost of the call; raise to refuse the call. Nothing is sent then."""
         ...
 
     async def settle(self, reserved: Reservation, cost: int | None) -> None:

@@ -94,16 +94,15 @@ class CallStatus(Struct, frozen=True):
         return (call.seq, call.index) in self.approved - self.started
 
     def needing_request(self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[OpenCall]:
-        """Return the calls for which an approval must be requested now."""
+        """Return the calls to request an approval for now."""
         requested = self.approval_requested.union(self.task_approvals, self.trashed_tasks)
         return [c for c in open_calls if self.is_waiting(c, tools) and (c.seq, c.index) not in requested]
 
     def needing_acceptance(
         self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool] | None
     ) -> list[OpenCall]:
-        """Return the imported calls with an effect here; without `tools` any call may have one. Not included:
-        calls that only read, that wait for a person here or were decided here, or whose outcome is unknown
-        anyway.
+        """Return the imported calls in need of acceptance before a run here. Without `tools` any call may
+        need it.
 
         Not those that only read, that wait for a person here or were decided here, or whose outcome is unknown anyway.
         """
@@ -130,7 +129,7 @@ class CallStatus(Struct, frozen=True):
         return sorted({name for name in names if name not in tools})
 
     def pending_approvals(self, open_calls: Sequence[OpenCall], session_id: str) -> Iterator[PendingApproval]:
-        """Yield the pending approvals of these calls and of their tasks, in call order."""
+        """Yield the pending approvals of the calls and of all tasks of the calls, in call order."""
         for call in open_calls:
             position = (call.seq, call.index)
             yield from self.task_approvals.get(position, ())
@@ -245,7 +244,8 @@ def pending_approvals(log: Log) -> list[PendingApproval]:
 
 
 def is_awaited_by_worker(log: Log) -> bool:
-    """Whether a worker's task waits for a decision here: the turn was left with its queue, and not resumed since."""
+    """Whether a worker's task waits for a decision here: the turn was left with a queue, and not resumed
+    since."""
     imported = log.store.session(log.session_id).imported_facts  # tasks are not imported with their session
     for stored in log.facts_backwards(imported):
         match stored.fact:

@@ -15,7 +15,7 @@ from oakleaf.stores.tasks import TASK_HOLDER
 
 
 def is_cancel_requested(facts: Iterable[StoredFact], turn: int) -> bool:
-    """Return whether the newest request cancels this turn, with no start or enqueuing since.
+    """Return whether the newest request cancels the turn, with no start or enqueuing since.
 
     The facts come newest first, and are read only as far as that needs.
     """

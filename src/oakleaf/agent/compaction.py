@@ -98,7 +98,7 @@ class Compactor:
         return prompt, sum(prompt) + self._sizes.total(request.context.items)
 
     async def learn(self, model: Model, overflow: ContextOverflow, caller: ModelCaller) -> None:
-        """Remember the refused request, and the window if the error reports one."""
+        """Remember the refused request, and the window if reported by the error."""
         request = await caller.next_request()
         _, tokens = await self._writer.run_blocking(self._measure, model, request)
         await self._learn_window(model, overflow)
@@ -332,7 +332,7 @@ def _check_summary(entries: Sequence[Entry], summary: str, at: int, *, replaces_
 
 
 def _before_newest_turn(entries: Sequence[Entry]) -> int:
-    """Return the seq before the newest turn, or the last one if the model sees no older turn."""
+    """Return the seq before the newest turn, or the last seq if the model sees no older turn."""
     turn = newest_turn(entries)
     items = context.whole_context(entries).items
     is_older = any(item.turn and item.seq < turn for item in items)

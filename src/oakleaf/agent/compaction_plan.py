@@ -1,4 +1,4 @@
-"""Choose the entries to replace in a compaction, so that the next request fits: a pure function of the path.
+"""Choose the entries to replace in a compaction, to make the next request fit: a pure function of the path.
 
 From the mildest to the hardest: older turns become a summary; then the first steps of the present turn; then the
 results of its newest step are shortened; then all of its steps become a summary, and the summary gets shorter. The input
@@ -174,7 +174,7 @@ def newest_turn(path: Sequence[Entry]) -> int:
 
 
 def _steps(items: Iterable[Item]) -> list[list[Item]]:
-    """Group the items of a turn by step: an answer with the results of its calls."""
+    """Group the items of a turn by step: an answer with the results of the calls."""
     steps: list[list[Item]] = []
     for item in items:
         if steps and item.message.role != "assistant":
@@ -185,7 +185,7 @@ def _steps(items: Iterable[Item]) -> list[list[Item]]:
 
 
 def _common_length(messages: Sequence[Message], max_tokens: int) -> int:
-    """Return the characters to show of each result so that all messages fit into `max_tokens`, if possible."""
+    """Return the characters to show of each result for all messages to fit into `max_tokens`, if possible."""
     shortest, longest = MIN_RESULT, max(map(_longest_result, messages))
     longest = min(longest, max(shortest, max_tokens * BYTES_PER_TOKEN))
     while shortest < longest:

@@ -44,7 +44,7 @@ NEVER_RAN = ("denied", "dry_run", "not_recorded")
 
 
 class PathSession:
-    """A session below a path, and the part of the session that counts."""
+    """A session behind a path, and the relevant part of the session."""
 
     def __init__(
         self, store: StoreBackend, session_id: str, reach: Mapping[int, int], facts: int | None = None
@@ -58,7 +58,7 @@ class PathSession:
 
     @cached_property
     def own_branches(self) -> list[Branch]:
-        """The session's own branches in the order of their opening."""
+        """The session's own branches, the oldest first."""
         branches = self.store.branches(self.session_id)
         return [branch for branch in branches if branch.session_id == self.session_id]
 
@@ -66,7 +66,7 @@ class PathSession:
         return leaf.seq <= self.reach.get(leaf.branch, 0)
 
     def later_from(self, branch: int) -> float:
-        """Return the first entry of a branch appended after the fork; infinity without such an entry."""
+        """Return the first entry of a branch appended after the fork. Infinity: there is no such entry."""
         if self.facts is None:
             return float("inf")
         if branch not in self._later_from:  # read once: a call may be there thousands of times
@@ -111,7 +111,7 @@ def find_earlier_call(log: Log, call: ToolCall) -> EarlierCall | None:
 
 
 def find_reference(log: Log, reference: CallReference) -> EarlierCall | None:
-    """Return the call of a reference; None if the call is not in this store, or another call is in its place."""
+    """Return the call of a reference. None: the call is not in this store, or another call is in its place."""
     session_id, seq = reference.session, reference.seq
     if log.store.find_session(session_id) is None:
         return None
@@ -196,7 +196,7 @@ def _read_call(log: Log, place: CallPlace, call: ToolCall) -> EarlierCall | None
 
 
 def _read_batch(log: Log, session_id: str, leaf: Leaf) -> tuple[Entry | None, list[EarlierCall]]:
-    """Return an answer, and the calls of the answer that took effect or may have."""
+    """Return an answer, and the calls of the answer with a real or possible effect."""
     for answer, calls in _batches(session_id, _entries(log.store, session_id, leaf)):
         return answer, [call for call in calls if _may_have_run(log, leaf, call)]
     return None, []
@@ -264,7 +264,7 @@ def _was_started(log: Log, leaf: Leaf, call: EarlierCall) -> bool:
 
 
 def has_started_calls(facts: Iterable[AnyFact]) -> bool:
-    """Whether tool calls started in the run before these facts, newest first."""
+    """Whether tool calls started in the latest run of the facts, given newest first."""
     for fact in facts:
         if isinstance(fact, TurnStarted | TurnResumed | ToolCallsStarted):
             return isinstance(fact, ToolCallsStarted)
@@ -328,7 +328,7 @@ def _calls_of_task(log: Log, task: SessionRow, depth: int = 0) -> list[EarlierCa
 
 
 def reused_result(call: ToolCall, earlier: EarlierCall) -> Message | None:
-    """Return the recorded result as the result of this call, marked. None: no result was recorded, or the
+    """Return the recorded result as the result of `call`, marked. None: no result was recorded, or the
     outcome is unknown."""
     result = earlier.result
     if result is None or result.outcome != "done":

@@ -214,13 +214,13 @@ def _without_settings(entries: Sequence[Entry]) -> Sequence[Entry]:
 
 
 def answer_data(message: Message, finish: str | None) -> dict[str, Any]:
-    """Return the event data of an answer beside its place and text."""
+    """Return the event data of an answer beside seq and text."""
     calls = [{"call_id": call.id, "name": call.name, "arguments": call.arguments} for call in message.calls]
     return {"calls": calls, "finish": finish}
 
 
 def is_whole_answer(event: Event) -> bool:
-    """Whether the event is a model's whole answer: not an interrupted answer, nor the remark that closes a
+    """Whether the event is a model's whole answer: not an interrupted answer, nor the closing remark of a
     turn."""
     return event.type == "session:answer" and event.data.get("finish", "error") not in BROKEN_FINISHES
 
@@ -281,7 +281,7 @@ _NEXT = {
 
 
 def run_result(session_id: str, events: Iterable[Event], usage: Totals) -> RunResult:
-    """Return the result of an ended run from its events."""
+    """Return the result of an ended run from the events."""
     events = tuple(events)
     text, stop_reason, error = None, None, None
     for event in events:

@@ -1,5 +1,4 @@
-"""Open work of an import: calls and queued inputs from elsewhere, to be accepted before any of them runs
-here.
+"""Open work of an import: calls and queued inputs from elsewhere, to be accepted before a run here.
 
 They run once somebody here has accepted them. The acceptance is a fact of this store, so that it is asked for once, and
 one inside a bundle accepts nothing.
@@ -34,8 +33,8 @@ def require_accepted(
 
 
 def accept_import(log: Log) -> None:
-    """Record that the imported work of this session and the tasks below may run here. Record nothing if the
-    work is accepted already or nothing was imported."""
+    """Record the permission to run the imported work of this session and the tasks below. Record nothing if
+    the work is accepted already or nothing was imported."""
     for each in _family(log):
         imported = each.store.session(each.session_id).imported_facts
         if imported and not is_accepted(each):

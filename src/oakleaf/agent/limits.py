@@ -80,7 +80,7 @@ _DEFAULTS = Limits()
 
 
 def limit_data(limits: Limits) -> dict[str, Any]:
-    """Return the limits for a journal fact: the limits that narrow a run."""
+    """Return the narrowing limits of a run for a journal fact."""
     names = _CAPS if limits.max_cost_microcents is None else (*_CAPS, "on_exceed")
     values = {name: getattr(limits, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
@@ -131,7 +131,7 @@ def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
 
 
 class LimitHit(Struct, frozen=True):
-    """A limit that stops the next model call, or only warns, and the way to raise the limit."""
+    """A limit against the next model call, or only a warning, and the way to raise the limit."""
 
     limit: Literal["turns", "rounds", "cost"]
     problem: str
@@ -174,7 +174,7 @@ class NextCall(Struct, frozen=True):
 
 
 def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
-    """Return the limit that forbids another turn, or warns about the last turns, after `turns` turns."""
+    """Return the limit against another turn, or a warning about the last turns, after `turns` turns."""
     max_turns = limits.turns or DEFAULT_LIMIT
     if turns + 1 < max_turns - max_turns // 10 or turns < max_turns < 10:
         return None
@@ -192,7 +192,7 @@ def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
 
 
 def check_rounds(limits: Limits, session_id: str, rounds: int) -> LimitHit | None:
-    """Return the limit that forbids another model call after `rounds` calls in a turn."""
+    """Return the limit against another model call, after `rounds` calls in a turn."""
     if rounds < (limits.rounds or DEFAULT_LIMIT):
         return None
     return LimitHit(
@@ -226,7 +226,7 @@ def check_own_caps(
 
 
 class Spending:
-    """The cost so far of a session and its tasks. Their calls are read only where the sums do not tell
+    """The cost so far of a session and all tasks. Their calls are read only where the sums do not tell
     enough."""
 
     def __init__(self, log: Log) -> None:
@@ -256,7 +256,7 @@ class Spending:
 
 
 def check_cost(limits: Limits, session_id: str, spending: Spending, next_call: NextCall) -> LimitHit | None:
-    """Return the limit that forbids the next model call, or warns about the call, after the calls so far.
+    """Return the limit on the cost against the next model call, or a warning.
 
     The next call is counted with the least it can cost: its input.
     """

@@ -1,4 +1,4 @@
-"""The agent loop: decide the next action, perform it, make it durable, repeat.
+"""The agent loop: decide the next action, perform the action, make the result durable, repeat.
 
 `next_action` alone decides, so resuming after a crash is the same loop. Input is durable before the model is
 called, an answer before its tools run, each result as it arrives. Collaborators do the work: the runner writes, the
@@ -61,7 +61,7 @@ CANCELLED = "(cancelled)"
 
 
 class Loop:
-    """One run of one session: the order of all steps."""
+    """A run of a session: the order of all steps."""
 
     def __init__(
         self,
@@ -547,7 +547,7 @@ class Loop:
         return Event("session:turn_completed", {"stop_reason": stop_reason}, self.runner.journal_number)
 
     async def _limit_event(self, limit: LimitHit) -> Event:
-        """Warn, or end the turn with a public closing answer, so that no client waits for one."""
+        """Warn, or end the turn with a public closing answer, so no client waits for an answer."""
         if limit.is_warning:
             return Event("session:limit_passed", limit.data)
         closing = Draft(assistant(f"(stopped: {limit})"), finish="error")

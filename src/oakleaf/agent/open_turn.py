@@ -37,7 +37,7 @@ class OpenTurn:
     """The open turn of a session, and the inputs queued behind the turn."""
 
     def __init__(self, log: Log, row: SessionRow) -> None:
-        """`row` is the session's row, as it was read with the leaf of the log."""
+        """`row` is the session's row, read with the leaf of the log."""
         self._log, self.session_id = log, log.session_id
         self.facts_read = row.facts
         """How many facts of the journal were looked at for requests to cancel."""
@@ -51,7 +51,7 @@ class OpenTurn:
         return self._log.leaf.seq
 
     def refresh(self) -> SessionRow:
-        """Go to the session's leaf, and return its row."""
+        """Go to the session's leaf, and return the row."""
         return self._log.refresh()
 
     def require_free(self) -> None:

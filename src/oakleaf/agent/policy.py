@@ -32,8 +32,7 @@ class RecordedAnswers(Protocol):
     """Answers from a recording, in place of model calls."""
 
     def has_answer(self, step: int) -> bool:
-        """Whether the recording of the turn has an answer at this step; without an answer the turn ends
-        there."""
+        """Whether the recording of the turn has an answer at a step. Without an answer the turn ends there."""
         ...
 
     def answer(self) -> Answer:
@@ -88,7 +87,7 @@ class ToolBox(Protocol):
         ...
 
     def refusal(self, tool: Tool, call: ToolCall) -> Message | None:
-        """Return the result of a call that must not run. None: the call may run."""
+        """Return the result of a refused call. None: the call may run."""
         ...
 
     async def run(self, tool: Tool, context: ToolContext) -> Message:
@@ -196,7 +195,7 @@ def local_run(
     accepts_imported: bool = False,
     about: TurnStarted = TurnStarted(0),
 ) -> RunPolicy:
-    """Return the policy of a run that calls models and runs tools of its own."""
+    """Return the policy of a run in this process, with models and tools."""
     return RunPolicy(
         answers=Answers(models=models, options=options),
         tools=OwnTools(tools, sources, effects),

@@ -39,7 +39,7 @@ class TurnTasks(Protocol):
     """The way an engine makes the tasks of a session's turns."""
 
     def spawn(self, queue: str, key: str) -> Effect:
-        """Return the effect that spawns a task, once for each key."""
+        """Return the effect to spawn a task, once for each key."""
         ...
 
     def is_pending(self, queue: str, key: str) -> bool:

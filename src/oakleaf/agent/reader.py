@@ -1,4 +1,4 @@
-"""Reads sessions and stores for whoever shows, exports or measures them. Nothing here writes.
+"""Readers of sessions and stores, to show, export or measure them. Nothing here writes.
 
 A `SessionReader` follows the path to the leaf of the handle it was made from; a `StoreReader` reads many sessions. Both
 read in parts, so that a session of 100,000 entries costs no more than the part that is asked for. `oakleaf.ext.read` and
@@ -81,7 +81,7 @@ class SessionReader:
 
     @property
     def leaf(self) -> Leaf:
-        """The end of the path that is read: the leaf of the handle."""
+        """The end of the path: the leaf of the handle."""
         return self._log.leaf
 
     def at(self, leaf: Leaf) -> SessionReader:
@@ -92,23 +92,23 @@ class SessionReader:
 
     @property
     def store(self) -> StoreReader:
-        """Read other sessions of the store that the session is in."""
+        """A reader of the whole store around the session."""
         return StoreReader(self._log.store, self._log.runtime)
 
     def row(self) -> SessionRow:
-        """Read the session's row with its current status: one whose runner is gone is interrupted."""
+        """Read the session's row with the current status. A session whose runner is gone is interrupted."""
         return current_row(self._log.store.session(self.session_id), self._log.runtime)
 
     def detail(self) -> SessionDetail:
-        """Read what was frozen when the session started: spec, policy, workspace."""
+        """Read the values frozen at the session's start: spec, policy, workspace."""
         return self._log.store.detail(self.session_id)
 
     def has_foreign_detail(self) -> bool:
-        """Whether what was frozen came with an import; a fork has it from its parent."""
+        """Whether the frozen values came with an import. A fork has the values of its parent."""
         return has_foreign_detail(self._log)
 
     def about(self) -> dict[str, object]:
-        """Return the session's ids, agent, title and workspace, as the event of its start has them."""
+        """Return the session's ids, agent, title and workspace, like the event of the start."""
         return session_data(*self._log.store.session_with_detail(self.session_id))
 
     # -- path --------------------------------------------------------------------------------------
@@ -116,13 +116,15 @@ class SessionReader:
     def entries(
         self, first: int = 1, last: int | None = None, *, newest: int | None = None, public: bool = False
     ) -> list[Entry]:
-        """Read the entries of the path from one seq to another, or the `newest` ones; `public` leaves out internal ones."""
+        """Read the entries of the path from `first` to `last`, or the `newest` entries. `public` leaves out
+        internal ones."""
         return self._log.store.path(
             self.session_id, leaf=self.leaf, first=first, last=last, newest=newest, public=public
         ).entries
 
     def backwards(self, last: int | None = None) -> Iterator[Entry]:
-        """Yield the entries of the path, the newest (or entry `last`) first; read in pages, as far as they are wanted."""
+        """Yield the entries of the path backwards from the newest, or from entry `last`. Pages are read on
+        demand."""
         return self._log.backwards(last=last)
 
     def ranges(self) -> tuple[Range, ...]:
@@ -136,20 +138,20 @@ class SessionReader:
         )
 
     def leaf_at(self, seq: int) -> Leaf:
-        """Return entry `seq` of the path as a leaf: with the branch that holds it."""
+        """Return entry `seq` of the path as a leaf, with the branch of the entry."""
         return self._log.leaf_at(seq)
 
     @property
     def cursor(self) -> Cursor:
-        """What may follow the leaf: the open turn, its step, and the calls without a result."""
+        """The state at the leaf: the open turn, the step, and the calls without a result."""
         return self._log.cursor
 
     def cursor_at(self, leaf: Leaf) -> Cursor:
-        """Return what may follow another leaf of the session's tree."""
+        """Return the state at another leaf of the session's tree."""
         return self._log.cursor_at(leaf)
 
     def control_entries(self) -> list[Entry]:
-        """Read the entries of the path that are neither messages nor notes: settings, compactions, branch summaries."""
+        """Read the settings, compactions and branch summaries of the path."""
         return self._log.store.control_entries(self.session_id, leaf=self.leaf)
 
     def settings(self) -> Settings:
@@ -157,18 +159,19 @@ class SessionReader:
         return self._log.settings()
 
     def fill(self, settings: Settings) -> Settings:
-        """Return settings as the session would store them: its workspace replaces every `{{ctx.name}}` of the prompt."""
+        """Return settings in the stored form. The workspace replaces every `{{ctx.name}}` of the prompt."""
         return self._log.fill(settings)
 
     def tree_entries(self, newest: int | None = None, *, since: int = 0) -> list[Entry]:
-        """Read every entry of the session's tree by (branch, seq), or the `newest` ones of those after seq `since`."""
+        """Read every entry of the session's tree after seq `since`, by (branch, seq), or the `newest`
+        entries."""
         if newest is None:
             return [entry for entry in self._log.all_entries() if entry.seq > since]
         return self._log.newest_entries(newest, since)
 
     @property
     def redactor(self) -> Redactor:
-        """Hides the secrets that are known to the store."""
+        """Hides the secrets known to the store."""
         return self._log.runtime.redactor
 
     def shared_entries(self, since: int = 0, *, redact: bool = True) -> Iterator[Entry]:
@@ -183,7 +186,7 @@ class SessionReader:
         return redact_entries(chain.from_iterable(pages), self.redactor if redact else None)
 
     def tree_lines(self, *, width: int = 100) -> Iterator[TreeLine]:
-        """Draw the session's tree, one line per entry, each with the position that it shows."""
+        """Draw the session's tree, one line and position per entry."""
         branches = self._log.store.branches(self.session_id)
         entries, marks = self._log.all_entries(), labels(self._log)
         return tree_lines(entries, branches, self.leaf, width=width, labels=marks)
@@ -191,29 +194,30 @@ class SessionReader:
     # -- journal -----------------------------------------------------------------------------------
 
     def facts_backwards(self, after: int = 0) -> Iterator[StoredFact]:
-        """Yield the facts of the journal after number `after`, newest first; read in pages, as far as they are wanted."""
+        """Yield the facts of the journal after number `after`, newest first. Pages are read on demand."""
         return self._log.facts_backwards(after)
 
     def facts_of(self, type_: type[Fact]) -> list[StoredFact]:
         return self._log.store.facts_of(self.session_id, type_)
 
     def appended_entries(self, fact: StoredFact) -> list[Entry]:
-        """Read the entries that the change of a fact appended; none for other facts."""
+        """Read the entries appended by the change of a fact; none for other facts."""
         return self._log.appended_entries(fact)
 
     def find_change(self, key: str | None) -> CommitResult | None:
-        """Return the change that was recorded under a key; None if there is none."""
+        """Return the change recorded under a key. None: the key is unknown."""
         return self._log.find_change(key)
 
     def find_turn(self, key: str | None, content: str | Message | None = None) -> KeyedTurn | None:
-        """Return the turn whose input was recorded under a caller's key; KeyReused if that input is not this content."""
+        """Return the turn of the input recorded under a caller's key. Raise KeyReused if that input is not
+        `content`."""
         check_callers_key(key)
         return find_turn(self._log, key, content)
 
     # -- model calls -------------------------------------------------------------------------------
 
     def calls(self, first: int, last: int) -> list[Call]:
-        """Return the model calls made at the entries of the path from one seq to another."""
+        """Return the model calls made at the entries of the path from `first` to `last`."""
         return [
             call
             for part in self.ranges()
@@ -224,11 +228,11 @@ class SessionReader:
         ]
 
     def inherited_calls(self) -> list[Call]:
-        """Return the model calls of the sessions that a fork shares its path with."""
+        """Return the model calls on the shared path of a fork."""
         return self._log.store.inherited_calls(self.session_id)
 
     def calls_at(self, entry: Entry) -> list[Call]:
-        """Return the model calls that an entry of the tree answers."""
+        """Return the model calls answered by an entry of the tree."""
         return ledger.calls_at(self._log, entry)
 
     def latest_answer_call(self, last: int) -> Call | None:
@@ -236,46 +240,48 @@ class SessionReader:
         return ledger.latest_answer_call(self._log, last)
 
     def calls_with_sessions(self, view: str) -> Iterator[tuple[SessionRow, Call]]:
-        """Yield the calls of a view of `Session.usage`, each with the session that made it: this one or a task."""
+        """Yield the calls of a view of `Session.usage`, each with the calling session. A view may include
+        tasks."""
         return ledger.calls_with_sessions(self._log, view)
 
     def usage_by(
         self, by: UsageColumn, view: str = "own", *, after: Leaf | None = None, since: int = 0
     ) -> dict[str, Totals]:
-        """Sum the calls of a view of `Session.usage` by one column: those after a leaf, or since a time."""
+        """Sum the calls of a view of `Session.usage` by one column. Calls before a leaf or a time may be left
+        out."""
         calls = ledger.calls_with_sessions(self._log, view, after)
         return sum_usage(((row, call) for row, call in calls if call.at >= since), by)
 
     # -- tool calls --------------------------------------------------------------------------------
 
     def call_status(self) -> CallStatus:
-        """Read what is known about the calls without a result: started, decided, or waiting for a person or a task."""
+        """Read the status of the calls without a result: started, decided, or in wait for a person or a task."""
         return read_call_status(self._log)
 
     def original_call(self, call: OpenCall) -> ToolCall | None:
-        """Return an open call as the model made it; None if a secret in it is known no more."""
+        """Return an open call as made by the model. None: a secret in the call is known no more."""
         return self._log.original_call(call)
 
     def raise_if_task_trashed(self, tools: Mapping[str, Tool]) -> None:
-        """Raise TaskTrashed if an open call waits for a task that is in the trash."""
+        """Raise TaskTrashed if every open call waits, no decision can help, and a task is in the trash."""
         read_call_status(self._log).raise_if_trashed(self._log, tools)
 
     def is_awaited_by_worker(self) -> bool:
-        """Whether a worker's task waits for a decision here, and continues the turn itself."""
+        """Whether a worker's task waits for a decision here and continues the turn alone."""
         return is_awaited_by_worker(self._log)
 
     def ancestors(self) -> list[SessionReader]:
-        """Return the sessions above a task: its parent first, the one that is not a task last."""
+        """Return the sessions above a task: the parent first, the session above all tasks last."""
         return [SessionReader(log) for log in ancestors(self._log)]
 
     # -- moves -------------------------------------------------------------------------------------
 
     def rewind_move(self, to: int) -> Move:
-        """Return what a rewind to entry `to` leaves behind."""
+        """Return the move of a rewind to entry `to`."""
         return rewind_move(self._log, to)
 
     def redo_move(self) -> Move:
-        """Return what a redo returns to."""
+        """Return the move of a redo."""
         return redo_move(self._log)
 
     # -- running -----------------------------------------------------------------------------------
@@ -295,40 +301,41 @@ class SessionReader:
         return self._log.store.inbox(self.session_id, limit)
 
     def draft(self) -> str | None:
-        """Read what a run elsewhere has saved of the answer in progress."""
+        """Read the saved part of an answer in progress elsewhere."""
         return self._log.store.draft(self.session_id)
 
     # -- prompt and media --------------------------------------------------------------------------
 
     def prompt_frame(self) -> list[Entry]:
-        """Read the entries that a context is built around: system prompt, settings, compactions, the first message."""
+        """Read the entries around every context: system prompt, settings, compactions, the first message."""
         return prompt.prompt_frame(self._log, self.leaf)
 
     def context_within(self, budget: Budget) -> Context:
-        """Return the context at the leaf cut to a budget; no more is read than the budget holds."""
+        """Return the context at the leaf cut to a budget. No more is read than the budget holds."""
         return prompt.context_within(self._log, self.leaf, budget)
 
     def blob(self, digest: str) -> bytes | None:
-        """Return the bytes with this hash; None if they are missing or damaged."""
+        """Return the bytes of a hash. None: the bytes are missing or damaged."""
         return self._log.read_blob(digest)
 
     def storage_size(self) -> StorageSize:
-        """Return how much the session's own branches hold."""
+        """Return the size of the session's own branches."""
         return self._log.store.storage_size(self.session_id)
 
     def storage(self) -> SessionStorage:
-        """Return how much the session's own branches hold, and what of it records tools and options."""
+        """Return the size of the session's own branches, and the share of tools and options."""
         return storage(self._log)
 
     # -- requests ----------------------------------------------------------------------------------
 
     def window_use(self) -> WindowUse:
-        """Return how many tokens the request at the leaf has by our estimate, and the window of the session's model."""
+        """Return the estimated tokens of the request at the leaf, and the window of the session's model."""
         row = self._log.store.session(self.session_id)
         return measure_window(prompt.read_context(self._log, self.leaf), row.model, row.context_window)
 
     def cache_break(self, provider: str, request: dict[str, Any] | None = None) -> Difference | None:
-        """Return the first difference from the request sent last, or from `request`; None if the cache stays warm."""
+        """Return the first difference from the request sent last, or from `request`. None: the cache stays
+        warm."""
         if request is None:
             sent_at = self._last_request_at()
             if sent_at is None:
@@ -342,7 +349,8 @@ class SessionReader:
         return wire_format.project(context, self.blob)
 
     def _last_request_at(self) -> int | None:
-        """Return the seq after which a model was asked last on the path, answered or not; None if none was."""
+        """Return the seq before the last model request on the path, answered or not. None: no model was
+        asked."""
         answered = self.latest_answer_call(self.leaf.seq)
         first = -1 if answered is None else answered.after_seq
         later = [call.after_seq for call in ledger.calls_after(self._log, first) if call.purpose == "answer"]
@@ -372,7 +380,7 @@ class StoreReader:
 
     @property
     def redactor(self) -> Redactor:
-        """Hides the secrets that are known to the store."""
+        """Hides the secrets known to the store."""
         return self._runtime.redactor
 
     def new_id(self, prefix: str = "") -> str:
@@ -380,7 +388,7 @@ class StoreReader:
         return self._runtime.new_id(prefix)
 
     def holder(self) -> str:
-        """Return the name of this process, as the row of a session that it runs has it."""
+        """Return the name of this process in the rows of running sessions."""
         return self._runtime.holder()
 
     def now(self) -> int:
@@ -390,43 +398,44 @@ class StoreReader:
     # -- rows --------------------------------------------------------------------------------------
 
     def session(self, session_id: str) -> SessionReader:
-        """Return a reader of a session at its leaf; NotFound if it is absent or another tenant's."""
+        """Return a reader of a session at the leaf. Raise NotFound if the session is absent or another
+        tenant's."""
         return SessionReader(Log(self._store, self._store.session(session_id), self._runtime))
 
     def find_session(self, session_id: str) -> SessionRow | None:
-        """Return a session's row; None if it is absent or another tenant's."""
+        """Return a session's row. None: the session is absent or another tenant's."""
         return self._store.find_session(session_id)
 
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
-        """Return what changes in the rows of many sessions, of those that exist, in one read."""
+        """Return the changing part of the rows of many existing sessions, in one read."""
         return self._store.heads(session_ids)
 
     def sessions(self, query: SessionQuery) -> SessionPage:
-        """Return a page of rows with their current status, by which they are filtered. The last page may be empty."""
+        """Return a page of rows, filtered by current status. The last page may be empty."""
         return session_page(self._store, query, self._runtime)
 
     def all_sessions(self, query: SessionQuery) -> Iterator[SessionRow]:
-        """Yield all matching rows, each once, as they are stored; read page by page."""
+        """Yield all matching rows as stored, each once. Rows are read page by page."""
         return self._store.all_sessions(query)
 
     def current(self, row: SessionRow) -> SessionRow:
-        """Return a row with its current status."""
+        """Return a row with the current status."""
         return current_row(row, self._runtime)
 
     def is_held(self, row: SessionRow) -> bool:
-        """Whether a run has the lease of the session of this row."""
+        """Whether a run has the lease of the row's session."""
         return Hold(row, self._runtime).is_held
 
     def headings(self, rows: Sequence[SessionRow]) -> dict[str, str]:
-        """Return what to call each session in one line."""
+        """Return a one-line name of each session."""
         return headings(self._store, rows)
 
     def heading(self, row: SessionRow) -> str:
-        """Return what to call a session in one line."""
+        """Return a one-line name of a session."""
         return headings(self._store, [row])[row.session_id]
 
     def hit_headings(self, hits: Sequence[SearchHit]) -> dict[str, str]:
-        """Return what to call the sessions of these hits."""
+        """Return a one-line name of each session of the hits."""
         return hit_headings(self._store, hits)
 
     # -- one session -------------------------------------------------------------------------------
@@ -441,11 +450,11 @@ class StoreReader:
         newest: int | None = None,
         detail: bool = False,
     ) -> PathSnapshot:
-        """Read a session's row and a part of a path in one read: the path to `leaf`, or to the session's own."""
+        """Read a session's row and a part of the path to `leaf`, or to the session's own leaf, in one read."""
         return self._store.path(session_id, leaf=leaf, first=first, last=last, newest=newest, detail=detail)
 
     def detail(self, session_id: str) -> SessionDetail:
-        """Return what was frozen when a session started, and its state if that is stored."""
+        """Return the values frozen at a session's start, and the stored state, if any."""
         return self._store.detail(session_id)
 
     def journal(self, session_id: str, after: int = 0, limit: int | None = None) -> list[StoredFact]:
@@ -453,38 +462,39 @@ class StoreReader:
         return self._store.journal(session_id, after, limit)
 
     def find_change(self, session_id: str, key: str) -> Leaf | None:
-        """Return where the change ended that a session recorded under a key; None if it recorded none."""
+        """Return the end of the change recorded under a key by a session. None: the key is unknown."""
         change = self._store.find_change(session_id, key)
         return None if change is None else change.leaf
 
     def drafts(self, session_ids: Sequence[str]) -> dict[str, str | None]:
-        """Return what runs elsewhere have saved of the answers in progress."""
+        """Return the saved parts of answers in progress elsewhere."""
         return {session_id: self._store.draft(session_id) for session_id in session_ids}
 
     def storage_size(self, session_id: str) -> StorageSize:
-        """Return how much a session's own branches hold."""
+        """Return the size of a session's own branches."""
         return self._store.storage_size(session_id)
 
     def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
-        """Count the blobs stored before a time that no entry refers to."""
+        """Count the blobs stored before a time and referenced by no entry."""
         return self._store.unreferenced_blobs(before)
 
     def blob(self, digest: str) -> Blob | None:
-        """Return stored bytes and their type, as they are; None if there are none."""
+        """Return stored bytes and the type, unchanged. None: no bytes are stored under the hash."""
         return self._store.blob(digest)
 
     # -- sums --------------------------------------------------------------------------------------
 
     def count(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
-        """Count the last active matching sessions, `MAX_COUNT` at most, by one column, with their current status."""
+        """Count the last active matching sessions, `MAX_COUNT` at most, by one column, with the current
+        status."""
         return count_sessions(self._store, query, by, self._runtime)
 
     def count_all(self, query: SessionQuery, by: CountColumn) -> dict[str, int]:
-        """Count all matching sessions by one column as it is stored."""
+        """Count all matching sessions by one column as stored."""
         return self._store.count(query, by)
 
     def status_counts(self, most: int) -> dict[str, int]:
-        """Count the sessions by status as it is stored; a count of `most` means that many or more."""
+        """Count the sessions by stored status. A count of `most` means that many or more."""
         return self._store.status_counts(most)
 
     def daily_usage(self, since: int = 0) -> list[DailyUsage]:
@@ -496,5 +506,5 @@ class StoreReader:
         return self._store.usage_by(by, since)
 
     def queued_input_count(self) -> int:
-        """Return how many inputs are queued for sessions that are not running."""
+        """Return the number of inputs queued for sessions not running."""
         return self._store.queued_input_count()

@@ -1,4 +1,4 @@
-"""The local engine: a run is a task of this process, so that cancelling it does not end the program that waits for it.
+"""The local engine: a run is a task of this process. So cancelling a run does not end the waiting program.
 
 Who iterates gets events through a queue, and cancels the run by stopping.
 """
@@ -36,7 +36,7 @@ from oakleaf.wire.options import check_options
 
 
 class Run:
-    """One run of a session: iterate over it for its events, or await it for its result."""
+    """One run of a session: iterate for events, or await the result."""
 
     def __init__(
         self,
@@ -45,7 +45,8 @@ class Run:
         key: str | None = None,
         previous: Run | None = None,
     ) -> None:
-        """`previous` is the latest run through the same handle. If its events were left, this one waits for its end."""
+        """Prepare a run. `previous` is the latest run through the same handle. If its events were left, this
+        run waits for its end."""
         self._loop, self._content, self._key = loop, content, key
         self._previous = previous
         self._is_left = False
@@ -60,30 +61,32 @@ class Run:
 
     @property
     def result(self) -> RunResult:
-        """The result, once the run was iterated over to its end."""
+        """The result of the ended run."""
         if self._result is None:
             raise InvalidOperation("the run has not ended; iterate over its events to the end, or await it")
         return self._result
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the run has ended."""
         return self._task is not None and self._task.done()
 
     @property
     def has_waiting_events(self) -> bool:
-        """Whether the loop has announced events that were not yet yielded."""
+        """Whether announced events were not yet yielded."""
         return self._is_completing or not self._queue.empty()
 
     def cancel(self) -> None:
-        """Abort the model call and the tools in flight; the session stays valid and resumable. From any thread."""
+        """Abort the model call and the tools in flight. The session stays valid and resumable. May be called
+        from any thread."""
         self._is_cancelled = True
         if self._task is not None and not self._task.done():
             self._task.get_loop().call_soon_threadsafe(self._task.cancel)
 
     def stop(self) -> None:
-        """Call no model any more: the model call and the tools in flight end, what they gave is stored, and the turn is left
-        interrupted, to be resumed by another process. For a service that is about to end. From any thread."""
+        """Call no model any more. The model call and the tools in flight end, their results are stored, and
+        the turn is left interrupted, to be resumed by another process. For a service about to end. May be
+        called from any thread."""
         self._loop.stop()
 
     def _start(self, emit: Emit) -> asyncio.Task[None]:
@@ -95,14 +98,15 @@ class Run:
         return self._task
 
     def leave(self) -> None:
-        """Cancel it, because nobody iterates over its events any more."""
+        """Cancel the run: nobody iterates over the events any more."""
         if self._task is not None and not self._task.done():
             self._is_left = True
             with suppress(RuntimeError):  # its event loop is closed
                 self.cancel()
 
     async def _settle(self) -> None:
-        """Wait for the end of a run that was left. One whose event loop stands still ends never: it keeps its lease."""
+        """Wait for the end of an abandoned run. A run whose event loop stands still never ends: it keeps its
+        lease."""
         task = self._task
         if not self._is_left or task is None or task.done():
             return
@@ -131,7 +135,7 @@ class Run:
         return RunEvents(self)
 
     async def iterate(self) -> AsyncGenerator[Event, None]:
-        """Start it and yield its events; cancel it when the generator is closed before its end."""
+        """Start the run and yield the events. Cancel the run when the generator is closed early."""
         task = self._start(self._queue.put_nowait)
         # In a callback and not in the task's body: one cancelled before its first step has no body.
         task.add_done_callback(lambda _: self._queue.put_nowait(None))
@@ -153,7 +157,7 @@ class Run:
         return self._run_to_end().__await__()
 
     async def _run_to_end(self) -> RunResult:
-        """Run without a step of the event loop for each event: they are numbered at the end."""
+        """Run without a step of the event loop for each event. Events are numbered at the end."""
         announced: list[Event] = []
         task = self._start(announced.append)
         try:
@@ -167,7 +171,8 @@ class Run:
         return self.result
 
     def _end(self, task: asyncio.Task[None]) -> None:
-        """Keep the result of the run, whose task is done; raise its error, or `TurnLimit` if a limit stopped it."""
+        """Keep the result of the finished run, or raise an error: the run's own, or `TurnLimit` if a limit
+        stopped the run."""
         if not task.cancelled():
             task.result()
         spent = total(self._loop.runner.calls.values())
@@ -177,7 +182,7 @@ class Run:
 
 
 class RunEvents:
-    """The events of a run. Whoever drops them before their end, by `break` or an error, cancels the run at once.
+    """The events of a run. Dropping the events early, by `break` or an error, cancels the run at once.
 
     A generator alone would be told by the event loop, a while later, when the next input may have been sent already.
     """
@@ -192,7 +197,7 @@ class RunEvents:
         return await anext(self._events)
 
     async def aclose(self) -> None:
-        """Cancel the run, if it has not ended, and wait for its end."""
+        """Cancel the run and wait for the end."""
         await self._events.aclose()
 
     def __del__(self) -> None:
@@ -200,13 +205,14 @@ class RunEvents:
 
 
 def _wake(waiter: asyncio.Future[None]) -> None:
-    """Wake who waits on another event loop, unless that was closed or the wait cancelled meanwhile."""
+    """Wake a waiter on another event loop. Nothing happens if that loop was closed or the wait cancelled
+    meanwhile."""
     with suppress(RuntimeError):
         waiter.get_loop().call_soon_threadsafe(lambda: None if waiter.done() else waiter.set_result(None))
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
-    """Cancel a task and wait for its end, if it has not ended."""
+    """Cancel a running task and wait for the end."""
     if not task.done():
         task.cancel()
         await asyncio.wait([task])
@@ -217,7 +223,7 @@ BOOKKEEPING = ("session:calls_started", "session:task_started")
 
 
 class EventNumbers:
-    """Completes the events of a run with the facts between them, so that their numbers have no gap.
+    """Completes the events of a run with the facts in between, for numbers without a gap.
 
     The loop announces what it did with the number of the journal's latest fact. The facts up to that one, those of other
     writers and of the run's bookkeeping, become events of their own before it. They are read only if the run has not
@@ -234,7 +240,7 @@ class EventNumbers:
         self._events: deque[Event] = deque()
 
     async def complete(self, event: Event) -> list[Event]:
-        """Return the events up to and including this one."""
+        """Return the events up to and including `event`."""
         if event.journal_number is None or event.type == "session:started":
             return [event]
         await self._read(event.journal_number)
@@ -255,7 +261,7 @@ class EventNumbers:
         return [*before, replace(event, journal_number=None)]
 
     def _bookkeeping(self) -> list[Event]:
-        """Take the next events that no announcement stands for: they are told at once. Those after an event that is
+        """Take the next events without an announcement, to be told at once. Events behind an event that is
         announced later wait for it."""
         events = []
         while self._events and self._events[0].type in BOOKKEEPING:
@@ -263,7 +269,7 @@ class EventNumbers:
         return events
 
     async def rest(self) -> list[Event]:
-        """Return the events of the facts that the loop did not announce."""
+        """Return the events of facts not announced by the loop."""
         await self._read(self._loop.runner.journal_number)
         return list(self._events)
 
@@ -286,7 +292,7 @@ class EventNumbers:
 
 
 def _note(own: dict[int, Event], appended: Committed, entries: list[Entry]) -> None:
-    """Add the events of an append; called on a thread of the log."""
+    """Add the events of an append. Called on a thread of the log."""
     for fact in appended.facts:
         own[fact.number] = fact_event(fact, () if fact.first is None else entries)
 
@@ -326,7 +332,7 @@ def start_run(
 
 
 def cancel_turn(log: Log) -> None:
-    """Cancel the session's open turn, wherever it runs.
+    """Cancel the session's open turn, in this or another process.
 
     A runner that holds the session finds the request in the journal and aborts what it does, and so does a worker that
     has the turn's task or takes it later. If there is neither, because the runner died or the turn waits for a person, the

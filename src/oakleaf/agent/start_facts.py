@@ -18,8 +18,8 @@ FIRST_FACT = 1
 
 
 def turn_start(about: TurnStarted, row: SessionRow, detail: SessionDetail | None) -> TurnStarted:
-    """Return the start of a turn with the values stored with the session: context window, policy, and for the first
-    turn the trigger of the session."""
+    """Return the start of a turn with the stored values of the session: context window, policy, and for the
+    first turn the trigger."""
     policy = None if detail is None or detail.policy is None else from_json(detail.policy)
     trigger = None if row.turns or row.trigger_type is None else Trigger(row.trigger_type, row.trigger_id)
     return replace(
@@ -31,13 +31,14 @@ def turn_start(about: TurnStarted, row: SessionRow, detail: SessionDetail | None
 
 
 def queued_turn_start(about: TurnStarted, log: Log) -> TurnStarted:
-    """Return the start of a turn that a worker will run: with the session's model and tools. The worker adds its own later."""
+    """Return the start of a turn for a worker, with the session's model and tools. The worker adds its own
+    later."""
     row, detail = log.store.session_with_detail(log.session_id)
     return replace(turn_start(about, row, detail), model=row.model, tool_names=row.tool_names)
 
 
 def runner_fields(models: Sequence[Model], options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the fields of a start or a resumption that the process decides, which may have another model.
+    """Return the runner's fields of a start or a resumption: another process may have another model.
 
     Its tools are not repeated here: the settings on the path name them.
     """
@@ -46,7 +47,7 @@ def runner_fields(models: Sequence[Model], options: Mapping[str, Any] | None) ->
 
 
 def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any]:
-    """Return the session's ids and the workspace it runs against."""
+    """Return the session's ids and workspace."""
     workspace = None if detail is None else detail.workspace
     return _without_empty(
         session_id=row.session_id,
@@ -58,19 +59,19 @@ def session_data(row: SessionRow, detail: SessionDetail | None) -> dict[str, Any
 
 
 def is_one_shot_turn(log: Log) -> bool:
-    """Whether the open turn was sent as the only one of its session."""
+    """Whether the open turn was sent as the only turn of the session."""
     started = _turn_start(log)
     return started is not None and started.one_shot
 
 
 def turn_limits(log: Log) -> dict[str, Any] | None:
-    """Return the limits that the open turn was sent with."""
+    """Return the limits sent with the open turn."""
     started = _turn_start(log)
     return None if started is None else started.limits
 
 
 def _turn_start(log: Log) -> TurnStarted | None:
-    """Return how the open turn started."""
+    """Return the start of the open turn."""
     for stored in log.facts_backwards():
         if isinstance(fact := stored.fact, TurnStarted):
             return fact if fact.turn == log.cursor.turn else None

@@ -23,7 +23,7 @@ _OMISSION = re.compile(r"\(… (\d{1,18}) more …\)")
 def summarise_items(
     earlier: Sequence[Compaction], items: Sequence[Item], length: int, *, keeps_prose: bool = True
 ) -> str:
-    """Write one summary of about `length` characters for earlier summaries and the messages since.
+    """Write one summary of about `length` characters for earlier summaries and newer messages.
 
     Lines are shortened so that all of them fit; prose, which a person or a model wrote, stays as it is if possible.
     """
@@ -35,7 +35,7 @@ def summarise_items(
 
 
 def transcribe(summaries: Sequence[str], items: Sequence[Item], max_tokens: int) -> str:
-    """Return summaries and messages as lines for a model that summarises them, shortened to fit its window."""
+    """Return summaries and messages as lines for a summarising model, shortened to fit the window."""
     lines = [*(line for summary in summaries for line in summary.splitlines()), *_lines(items, None)]
     length = max(MIN_SUMMARY, sum(len(line) + 1 for line in lines))
     while measure(user(text := shorten_lines(lines, length))).tokens > max_tokens and length > MIN_SUMMARY:
@@ -52,7 +52,8 @@ def _lines(items: Sequence[Item], width: int | None) -> Iterator[str]:
 
 
 def shorten_lines(lines: Sequence[str], length: int) -> str:
-    """Cut the longest lines to the same width; if that is too short to read, keep only the first and the newest ones."""
+    """Cut the longest lines to the same width. If that width is too short to read, keep only the first and
+    the newest lines."""
     if sum(len(line) + 1 for line in lines) <= length:
         return "\n".join(lines)
     count = max(2, length // (MIN_LINE + 1))
@@ -66,7 +67,7 @@ def shorten_lines(lines: Sequence[str], length: int) -> str:
 
 
 def _common_width(widths: Sequence[int], length: int) -> int:
-    """Return the width to which the longest lines are cut so that all lines and their ends have `length` characters."""
+    """Return the width for the longest lines so that all lines with ends have `length` characters."""
     room, rest = length - len(widths), len(widths)
     for width in sorted(widths):
         if width * rest > room:
@@ -78,7 +79,7 @@ def _common_width(widths: Sequence[int], length: int) -> int:
 def list_files(
     messages: Sequence[Message], earlier: Sequence[Compaction]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the files that were read and those that were changed, each once, in order."""
+    """Return the files read and the files changed, each once, in order."""
     calls = [call for message in messages for call in message.calls]
     read = [path for compaction in earlier for path in compaction.files_read] + _paths(calls, _READS)
     changed = [path for compaction in earlier for path in compaction.files_changed] + _paths(calls, _CHANGES)

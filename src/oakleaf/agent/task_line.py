@@ -1,4 +1,4 @@
-"""The sessions above a task: the one that started it, and those above that."""
+"""The sessions above a task, from the parent up."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MAX_TASK_DEPTH = 4
 
 
 def ancestors(log: Log) -> list[Log]:
-    """Return the sessions above a task: its parent first, the one that is not a task last."""
+    """Return the sessions above a task: the parent first, the session above all tasks last."""
     row = log.store.session(log.session_id)
     return [Log(log.store, parent, log.runtime) for parent in parent_rows(log.store, row)]
 
 
 def topmost_trashed(log: Log, task: SessionRow) -> str | None:
-    """Return the topmost session in the trash between a task and `log`: restoring it restores those below it."""
+    """Return the topmost session in the trash between a task and `log`. Restoring it restores those below it."""
     line = [task, *parent_rows(log.store, task)]
     between = takewhile(lambda row: row.session_id != log.session_id, line)
     trashed = [row.session_id for row in between if row.trashed_at is not None]
@@ -26,12 +26,12 @@ def topmost_trashed(log: Log, task: SessionRow) -> str | None:
 
 
 def is_task_of(row: SessionRow, parent: str) -> bool:
-    """Whether the session is a task of that one. A journal from elsewhere may name any session as a task."""
+    """Whether the session is a task of `parent`. A journal from elsewhere may name any session as a task."""
     return row.relation == "task" and row.parent_session == parent
 
 
 def parent_rows(store: StoreBackend, row: SessionRow) -> Iterator[SessionRow]:
-    """Yield the rows of the sessions above a task, its parent first."""
+    """Yield the rows of the sessions above a task, the parent first."""
     for _ in range(MAX_TASK_DEPTH + 1):  # bounded: a forged ring of parents must end too
         if row.relation != "task" or row.parent_session is None:
             return

@@ -1,4 +1,4 @@
-"""Tasks: a child session with its own context and log, run from within a tool.
+"""Tasks: a child session, run from within a tool, with a context and log of its own.
 
 The parent keeps the start and the final answer; the child's steps stay in the child. The child's id is made of the
 call's key and recorded, so that a crash finds the same child again: half done it is resumed, done it is not run
@@ -60,7 +60,7 @@ class TaskRunner:
         self._effects = effects
 
     async def run(self, key: str, text: str, task: TaskOptions) -> str:
-        """Let a child session answer `text`; return its final answer."""
+        """Let a child session answer `text`; return the final answer."""
         run_blocking, parent = self._writer.run_blocking, self._writer.log
         row, number = await run_blocking(_find_or_start, parent, key, task.agent, task.seeds)
         if number is not None:
@@ -96,7 +96,7 @@ class TaskRunner:
         return await run_blocking(_final_answer, log, error)
 
     async def cancel(self, children: Iterable[str]) -> None:
-        """Close the turns of tasks that no call waits for any more, those that wait for a person too."""
+        """Close the turns of abandoned tasks. Tasks in wait for a person are closed too."""
         for child in children:
             try:
                 log = await self._writer.run_blocking(_open_task, self._writer.log, child)
@@ -121,7 +121,7 @@ def _final_answer(log: Log, error: str) -> str:
 
 
 def _open_task(log: Log, child: str) -> Log | None:
-    """Return the child's log if its turn is open."""
+    """Return the child's log if the child's turn is open."""
     row = log.store.session(child)
     if not is_task_of(row, log.session_id):
         return None
@@ -130,7 +130,7 @@ def _open_task(log: Log, child: str) -> Log | None:
 
 
 def task_id(log: Log, key: str, since: int = 0) -> str:
-    """Return the session id of the task that a call started: the same before and after a crash.
+    """Return the session id of a call's task: the same before and after a crash.
 
     The id recorded after fact `since`, because a copy of a session has its own children; otherwise derived from the key.
     """
@@ -143,12 +143,12 @@ def task_id(log: Log, key: str, since: int = 0) -> str:
 
 
 def _task_name(log: Log, key: str) -> str:
-    """Return the part of its key that is the same in a copy of the session."""
+    """Return the part of the key shared by all copies of the session."""
     return key.removeprefix(f"{log.session_id}/")
 
 
 def _check_task(log: Log, task: SessionRow) -> None:
-    """Refuse a session that a journal from elsewhere names, or that came under the id of a task to come."""
+    """Refuse a session named by a foreign journal, or imported under the id of a future task."""
     is_ours = is_task_of(task, log.session_id)
     if not is_ours or (task.imported_facts and not log.store.session(log.session_id).imported_facts):
         raise InvalidOperation(
@@ -160,7 +160,7 @@ def _check_task(log: Log, task: SessionRow) -> None:
 def _find_or_start(
     log: Log, key: str, agent: str | None, seeds: Sequence[Message]
 ) -> tuple[SessionRow, int | None]:
-    """Return the session of a task, and the number of the fact that it was started, if that was now."""
+    """Return the session of a task. If the task was started now, return the number of the fact too."""
     child_id = task_id(log, key, log.position.calls_since)
     if (existing := log.store.find_session(child_id)) is not None:
         _check_task(log, existing)

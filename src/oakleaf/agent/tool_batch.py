@@ -1,4 +1,4 @@
-"""Run the tool calls of one answer: all that may run at once, each result durable as it arrives.
+"""Run the tool calls of one answer: as many as possible at once, each result durable on arrival.
 
 A call whose task waits for a person has no result yet: what the person is asked is recorded, and the call runs
 again later.
@@ -58,7 +58,7 @@ CANNOT_WAIT = (
 
 
 class CallInput(Struct, frozen=True):
-    """What a call runs with, as it is in the log when its batch starts."""
+    """The input of a call at the start of the batch."""
 
     original: ToolCall | None
     """The call with the arguments to run it with; None if they are not known any more."""
@@ -67,13 +67,13 @@ class CallInput(Struct, frozen=True):
 
 
 def _session_key(log: Log) -> object:
-    """Return what names a session among all that one process may run, in any store and space."""
+    """Return a name of a session, unique in one process over all stores and spaces."""
     where = id(log.store) if log.store.url == "memory:" else log.store.url
     return where, log.store.space, log.session_id
 
 
 class ToolRunner:
-    """Runs the tool calls of a run and appends their results."""
+    """Runs the tool calls of a run and appends the results."""
 
     def __init__(
         self,
@@ -96,7 +96,8 @@ class ToolRunner:
         """What the calls in flight store with their results."""
 
     async def connect(self) -> list[Event]:
-        """Connect to the sources and add their tools; return warnings about those that had ended since the last run."""
+        """Connect to the sources and add the offered tools. Return warnings about sources that had ended
+        since the last run."""
         if not self.box.sources or self.connections is not None:
             return []
         self.connections = Connections(self.box.sources, self.log.runtime.redactor, _session_key(self.log))
@@ -105,14 +106,15 @@ class ToolRunner:
         return [Event("session:warning", about | {"message": why}) for why in self.connections.restarts]
 
     def allowed(self) -> Mapping[str, Tool]:
-        """Return the tools in force at this leaf: those of the run that the session names and its settings allow."""
+        """Return the tools in force at this leaf: tools of the run, named by the session and allowed by the
+        settings."""
         names = self.writer.allowed_tools()
         if names is None:
             return self.box.in_force(self.tools)
         return self.box.in_force({name: self.tools[name] for name in names if name in self.tools})
 
     def tool_set(self) -> ToolSet | None:
-        """Return the definitions of the tools in force; None if the path has them already."""
+        """Return the definitions of the tools in force. None: the path has the definitions already."""
         settings = self.writer.settings()
         specs, repeatable = self.box.shown(self.allowed(), settings)
         if self._tool_set is None or (specs, repeatable) != self._tool_set[0]:
@@ -121,13 +123,13 @@ class ToolRunner:
         return changed_tools(self._tool_set[1], settings.tool_definitions)
 
     async def call_status(self) -> CallStatus:
-        """Return the status of the open calls, read from the journal unless this run knows it."""
+        """Return the status of the open calls, from this run's memory or else from the journal."""
         status = self._own_status()
         return await self.writer.run_blocking(read_call_status, self.log) if status is None else status
 
     def _own_status(self) -> CallStatus | None:
-        """Return the status if there are no open calls, or all of them started with an answer of this run and none has
-        waited for a person since."""
+        """Return the status without the journal. Known if there are no open calls, or if all of them started
+        with an answer of this run and none has waited for a person since."""
         open_calls, runner = self.log.cursor.open_calls, self.runner
         if not open_calls:
             return CallStatus()
@@ -184,7 +186,7 @@ class ToolRunner:
                 await run_uncancelled(cancel_all(running))
 
     async def has_left_paths(self) -> bool:
-        """Whether unsafe calls may have been left behind on other paths; read once in a run."""
+        """Whether unsafe calls may have been left behind on other paths. Read once in a run."""
         if not self.box.looks_back:
             return False
         if self._has_left_paths is None:
@@ -194,7 +196,7 @@ class ToolRunner:
     async def _find_earlier_calls(
         self, open_calls: Sequence[OpenCall], status: CallStatus
     ) -> dict[CallPosition, EarlierCall]:
-        """Return the same calls on paths that were left, for unsafe calls about which nobody has been asked yet."""
+        """Return the same calls on abandoned paths, for unsafe calls without a request or decision so far."""
         allowed, known = self.allowed(), status.decided | status.approval_requested
         calls = [
             call
@@ -218,7 +220,7 @@ class ToolRunner:
     async def _reuse_results(
         self, open_calls: Sequence[OpenCall], earlier: Mapping[CallPosition, EarlierCall], emit: Emit
     ) -> set[CallPosition]:
-        """Append the results that calls had on another path, if the path says so; return these calls."""
+        """Append the results of the same calls on another path, if the path says so. Return these calls."""
         if await self.writer.run_blocking(self._effects_in_force) != "reuse":
             return set()
         reused: set[CallPosition] = set()
@@ -231,7 +233,7 @@ class ToolRunner:
         return reused
 
     async def _request_approval(self, call: OpenCall, earlier: EarlierCall | None) -> Event:
-        """Record that a person is asked about a call, and about which earlier one, if that is why."""
+        """Record a request for approval. The request names the earlier call, if there is one."""
         about = call_data(call)
         if earlier is not None:
             about["earlier"] = earlier_data(earlier)
@@ -254,7 +256,7 @@ class ToolRunner:
         return Event("session:tool_result", data, self.runner.journal_number)
 
     async def _store_approval(self, call: OpenCall, approval: PendingApproval) -> Event:
-        """Record what the call waits for: the session and the call that the person decides about."""
+        """Record the wait of a call: the session and the call for the person to decide."""
         waits = TaskWaits(call.seq, call.index, approval.session_id, _call_key(approval))
         await self.writer.write(self.runner.record_task_wait, waits)
         data = {**call_data(approval), "session_id": approval.session_id, "task_of": asdict(_call_key(call))}
@@ -265,7 +267,7 @@ class ToolRunner:
     async def _store_finished(
         self, running: Sequence[asyncio.Future[Any]], stored: set[CallPosition]
     ) -> None:
-        """After a cancellation: append the results of the calls that had finished."""
+        """Append the results of the calls finished before a cancellation."""
         for task in running:
             if task.done() and not task.cancelled() and task.exception() is None:
                 call, result = task.result()
@@ -275,8 +277,8 @@ class ToolRunner:
     async def _settle(
         self, call: OpenCall, call_input: CallInput, was_started: bool, status: CallStatus
     ) -> tuple[OpenCall, Message | list[PendingApproval]]:
-        """Return the result of one call: run it, or find out what happened to it before a crash. Or return what its
-        tasks wait for."""
+        """Return the result of one call: run the call, or find out the outcome of a call started before a
+        crash. Or return what its tasks wait for."""
         tool = self.allowed().get(call.call.name)
         if tool is None and was_started and call.seq not in self.runner.answers:
             return call, tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
@@ -339,7 +341,7 @@ class ToolRunner:
         return tool_result(context.call.id, why, error=True, outcome="interrupted")
 
     async def abandoned_results(self) -> list[Draft]:
-        """Return the results that close the open calls of a turn that broke off, before a new input. Their tasks end."""
+        """Return the results for the open calls of an interrupted turn, before a new input. Their tasks end."""
         status = await self.call_status()
         results = [
             Draft(tool_result(call.call.id, ABANDONED, error=True, outcome="unknown"))
@@ -352,7 +354,8 @@ class ToolRunner:
         return results
 
     def cancelled_result(self, call: OpenCall, started: frozenset[CallPosition]) -> Message:
-        """Return the result of a cancelled call. A thread cannot be stopped, so an unsafe tool may still take effect."""
+        """Return the result of a cancelled call. A thread cannot be stopped, so an unsafe tool may still take
+        effect."""
         if (call.seq, call.index) not in started:
             return tool_result(call.call.id, NOT_RUN, error=True, outcome="interrupted")
         tool = self.tools.get(call.call.name)
@@ -363,7 +366,7 @@ class ToolRunner:
 
 
 def hidden_result(call: ToolCall, *, may_have_run: bool) -> Message:
-    """Return the result of a call that cannot be run because a secret in its arguments is known no more."""
+    """Return the result of a call with a forgotten secret in the arguments. The call cannot be run."""
     outcome: Outcome = "unknown" if may_have_run else "interrupted"
     text = HIDDEN_UNKNOWN if may_have_run else HIDDEN
     hidden = f"{text} Hidden: {', '.join(dict.fromkeys(call.placeholders))}"
@@ -375,12 +378,12 @@ def _call_key(call: OpenCall) -> CallKey:
 
 
 def is_unsafe(tool: Tool, call: OpenCall) -> bool:
-    """Whether the call would run, and must not without a decision if another path has made it."""
+    """Whether the call would run, and needs a decision after the same call on another path."""
     return tool.effect == "unsafe" and tool.refusal(call.call) is None
 
 
 def earlier_data(call: EarlierCall) -> dict[str, Any]:
-    """Return a call of another path as events contain it: where it is, and its result."""
+    """Return a call of another path as event data, with place and result."""
     result = call.result
     known = {
         "content": msgspec.to_builtins(list(result.content)) if result else [],
@@ -397,5 +400,5 @@ def earlier_data(call: EarlierCall) -> dict[str, Any]:
 
 
 def call_data(call: OpenCall) -> dict[str, Any]:
-    """Return a call as events contain it."""
+    """Return a call as event data."""
     return {**asdict(_call_key(call)), "arguments": call.call.arguments}

@@ -1,4 +1,4 @@
-"""The asynchronous side of a runner: its verbs run on threads, and the path of the run follows what they append.
+"""The asynchronous side of a runner: verbs run on threads, and the path of the run follows every append.
 
 Does not decide what happens next.
 """
@@ -36,7 +36,7 @@ def name_of(model: Model) -> ModelName:
 
 
 class Writer:
-    """One run's access to the log of its session."""
+    """One run's access to the session's log."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Writer:
         is_one_shot: bool = False,
         history: PromptPath | None = None,
     ) -> None:
-        """`history` is the path of the session that outlives this run."""
+        """Prepare the access. `history` is the path of the session that outlives this run."""
         models = policy.answers.models
         self.log, self.recorded = log, policy.recorded
         self.runner = Runner(
@@ -77,8 +77,8 @@ class Writer:
     # -- reading -----------------------------------------------------------------------------------
 
     async def load(self) -> SessionRow:
-        """Read row, details and what the model sees of the path at the session's current leaf. The next commit is made
-        under the fence of that row."""
+        """Read row, details and the model's view of the path at the session's current leaf. The next commit
+        is made under the fence of that row."""
         if self._keeps_history:
             return await self.run_blocking(self._follow)
         reading, self.history = await run_by_size(self.log.leaf.seq, self._load)
@@ -99,7 +99,7 @@ class Writer:
         return reading, history
 
     def _follow(self) -> SessionRow:
-        """Read row and details; read the path again only if another process wrote since the run before."""
+        """Read row and details. Read the path again only if another process wrote since the run before."""
         row = self.runner.look()
         self.log.seek(row.leaf)
         self.leaf = row.leaf
@@ -108,30 +108,30 @@ class Writer:
         return row
 
     async def look(self) -> SessionRow:
-        """Read the row again, and the path if the leaf has moved."""
+        """Read the row again, and the path after a move of the leaf."""
         row = await self.run_blocking(self.runner.look)
         return row if row.leaf == self.leaf else await self.load()
 
     async def first_queued(self) -> QueuedInput | None:
-        """Return the input that was queued first."""
+        """Return the oldest queued input."""
         queued = await self.run_blocking(self.log.store.inbox, self.log.session_id, 1)
         return queued[0] if queued else None
 
     def forget_path(self) -> None:
-        """Free the path, once the run has ended, unless it outlives the run."""
+        """Free the path at the end of the run, unless the path outlives the run."""
         if self._keeps_history:
             return
         history, self.history = self.history, PromptPath()
         free_in_pieces(history.values())
 
     def check(self, row: SessionRow) -> None:
-        """Refuse a replay: a recording answered its tools, and they must not run now by accident."""
+        """Refuse a replay. A recording answered its tools, and they must not run now by accident."""
         if row.relation == "replay" and self.recorded.bucket != "replay":
             raise SessionIsReplay(row.session_id)
 
     @property
     def path(self) -> list[Entry]:
-        """The path to the leaf of this run, without messages that a summary had replaced when it was loaded."""
+        """The path to the leaf of this run, without messages replaced by a summary before the load."""
         return self.history.entries
 
     def settings(self) -> Settings:
@@ -139,7 +139,7 @@ class Writer:
         return self.history.settings()
 
     def allowed_tools(self) -> tuple[str, ...] | None:
-        """Return the names of the tools that the session allows at the end of the path; None: any."""
+        """Return the names of the tools allowed by the session at the end of the path. None: any."""
         names = self.settings().tools
         if not self.session_tools:
             return names
@@ -148,7 +148,7 @@ class Writer:
     # -- writing -----------------------------------------------------------------------------------
 
     async def write(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run a verb of the runner on a thread, to its end; also if cancelled meanwhile."""
+        """Run a verb of the runner on a thread to the end, even if cancelled meanwhile."""
         done: R = await run_to_end(self._write, verb, *args, **kwargs)
         if isinstance(done, Committed) and done.new_entries and self.log.cursor.open_calls:
             await self.append_host_entries()
@@ -164,7 +164,7 @@ class Writer:
         return done
 
     async def append_host_entries(self) -> None:
-        """Append the entries of the host that are due."""
+        """Append the due entries of the host."""
         due = self.recorded.host_entries and self.recorded.host_entries(self.log.cursor)
         if due:
             await self.write(self.runner.append, due.drafts, key=due.key)
@@ -178,7 +178,7 @@ class Writer:
         self.leaf = done.leaf
 
     async def price(self, model: Model, usage: Usage | None, units: Mapping[str, int] | None) -> Price | None:
-        """Return what a call cost; on a thread if the table of prices is asked, which takes a while to load."""
+        """Return the cost of a call. A table of prices is asked on a thread, for it takes a while to load."""
         if usage is None:
             return None
         ask = partial(price_of, model, usage, units)
@@ -186,8 +186,8 @@ class Writer:
 
 
 async def run_uncancelled(work: Coroutine[Any, Any, R]) -> R:
-    """Finish `work` even if the caller is cancelled, once or again: a second cancel must not find the first one's
-    writes half done. The cancellation is raised afterwards."""
+    """Finish `work` even if the caller is cancelled, once or again. A second cancel must not find the first
+    one's writes half done. The cancellation is raised afterwards."""
     task = asyncio.ensure_future(work)
     is_cancelled = False
     while not task.done():
@@ -202,7 +202,8 @@ async def run_uncancelled(work: Coroutine[Any, Any, R]) -> R:
 
 
 async def cancel_all(running: Sequence[asyncio.Future[Any]]) -> None:
-    """Cancel them, and wait until they have cleaned up: a child session among them closes its own turn."""
+    """Cancel all tasks, and wait for the end of the clean-up. A child session among the tasks closes its own
+    turn."""
     for task in running:
         task.cancel()
     if running:

@@ -1,1 +1,1 @@
-"""Tools: what a tool is, and the workspace tools that ship with Oakleaf."""
+"""Tools: the type of a tool, the sources of tools, and the processes of commands."""

@@ -1,4 +1,4 @@
-"""A command and every process that descends from it: they end together, and with this process.
+"""A command and all descendant processes, bound to end together and with the host process.
 
 A supervisor of our own stands between this process and the command (see `supervisor`). It holds one end of a socket;
 this process holds the other. However this process ends, by kill -9 too, the socket closes, and the supervisor ends the
@@ -24,7 +24,7 @@ _trees: set[ProcessTree] = set()
 
 
 def _release_descriptors() -> None:
-    """In a forked process: let go of everything that keeps a tree alive; it ends with the first process alone.
+    """In a forked process, let go of the descriptors of all trees. A tree ends with the first process alone.
 
     Replaced, not closed, because the objects of this process will close the same numbers again.
     """
@@ -76,16 +76,18 @@ class ProcessTree:
 
     @property
     def descriptors(self) -> set[int]:
-        """What keeps the tree alive. Asked for now: a pipe that was closed left its number to another file."""
+        """The descriptors behind the life of the tree. Asked for now: a pipe that was closed left its number
+        to another file."""
         return {self._hold.fileno(), *(pipe.fileno() for pipe in self._pipes if not pipe.closed)}
 
     @property
     def exit_code(self) -> int | None:
-        """The command's exit code, or its signal as a negative number; None as long as a process of it is left."""
+        """The command's exit code, or the signal as a negative number. None as long as a process of the tree
+        is left."""
         return self._supervisor.poll()
 
     async def wait(self) -> int:
-        """Wait until the command has ended and no process of it is left. Raise OSError if it did not start."""
+        """Wait until the command and all descendants have ended. Raise OSError if the command did not start."""
         failure = await asyncio.get_running_loop().sock_recv(self._hold, 16)
         code = self._supervisor.wait()
         if failure:
@@ -93,16 +95,16 @@ class ProcessTree:
         return code
 
     def terminate(self) -> None:
-        """Ask the command and its group to end."""
+        """Ask the command and the whole group to end."""
         self._supervisor.terminate()
 
     def kill(self) -> None:
-        """Have everything killed that is left."""
+        """Have all remaining processes killed."""
         if self._hold.fileno() >= 0:
             self._hold.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Have everything killed that is left, without waiting for it."""
+        """Have all remaining processes killed, without waiting for the end."""
         self._release()
         if self._supervisor.poll() is None:
             threading.Thread(target=self._supervisor.wait, daemon=True).start()  # or it stays a zombie

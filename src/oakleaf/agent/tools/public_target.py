@@ -1,4 +1,4 @@
-"""Which addresses a tool may reach by HTTP: public ones, and hosts that the caller named.
+"""The addresses open to a tool by HTTP: public addresses, and hosts named by the caller.
 
 A host name is resolved once and all its addresses are checked, so that the caller connects to a checked address: what the
 name resolves to a moment later does not matter. Sends nothing.
@@ -50,7 +50,7 @@ class Target(Struct, frozen=True):
 
 
 def resolve_target(url: str, hosts: frozenset[str], resolver: Resolver | None = None) -> Target:
-    """Return the addresses of a URL; raise OutOfScope unless all are public or its host is one of `hosts`."""
+    """Return the addresses of a URL. Raise OutOfScope unless all are public or the host is one of `hosts`."""
     parts = _parse_url(url)
     host = _host(parts, url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -67,7 +67,7 @@ def resolve_target(url: str, hosts: frozenset[str], resolver: Resolver | None = 
 
 
 def refusal(address: str) -> str | None:
-    """Return why an address is refused; None if it is public."""
+    """Return the reason to refuse an address. None: the address is public."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:

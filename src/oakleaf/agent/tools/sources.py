@@ -1,4 +1,4 @@
-"""What `tools=[…]` takes: tools, functions, and sources whose tools are known once they are connected.
+"""The values for `tools=[…]`: tools, functions, and sources with tools known after a connection.
 
 A source is anything that has the methods of `ToolSource`, such as an MCP server. A run connects to its sources before its
 first model call and closes the connections at its end. Knows no source by name.
@@ -27,21 +27,23 @@ class ToolConnection(Protocol):
     """What the source had kept for the session and had to start again, and why: a warning each."""
 
     async def connect(self) -> Sequence[Tool]:
-        """Connect and return the tools that the source has now; called once."""
+        """Connect and return the present tools of the source. Called once."""
 
     async def close(self) -> None:
-        """End the connection, or leave it to the session's next run; called once, also after a `connect` that failed."""
+        """End the connection, or leave the connection to the session's next run. Called once, also after a
+        `connect` that failed."""
 
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Tools that are known once they are connected. Its `str` names it in errors."""
+    """A source with tools known after a connection. Its `str` names it in errors."""
 
     def for_one_turn(self) -> ToolSource:
-        """Return the source for a session that has no turn after this one: nothing is kept for the session."""
+        """Return the source for a session without a later turn. Nothing is kept for the session."""
 
     def open(self, redactor: Redactor, session_key: object) -> ToolConnection:
-        """Return a connection for one run; it is connected later. May import what it needs: it is called in a thread.
+        """Return a connection for a run, to be connected later. May import what it needs: it is called in a
+        thread.
 
         What is kept between two runs belongs to the session of this key alone; of None nothing is kept.
         """
@@ -52,7 +54,7 @@ ToolLike = Tool | Callable[..., Any] | ToolSource
 
 
 def is_source(item: object) -> TypeGuard[ToolSource]:
-    """Whether it is a source; not the class of one."""
+    """Whether the item is a source. The class of a source is no source."""
     return not isinstance(item, Tool | type) and isinstance(item, ToolSource)
 
 
@@ -64,7 +66,8 @@ def split_tools(tools: Iterable[ToolLike]) -> tuple[dict[str, Tool], tuple[ToolS
 
 
 def tools_by_name(tools: Iterable[ToolLike]) -> dict[str, Tool]:
-    """Return tools by name; plain functions become tools. A source is refused: its tools are known in a run only."""
+    """Return tools by name. Plain functions become tools. A source is refused: its tools are known in a run
+    only."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         if is_source(item):
@@ -81,12 +84,12 @@ def tools_by_name(tools: Iterable[ToolLike]) -> dict[str, Tool]:
 
 
 def for_one_turn(sources: Iterable[ToolSource]) -> tuple[ToolSource, ...]:
-    """Return the sources of a session that has no turn after this one."""
+    """Return the sources for a session without a later turn."""
     return tuple(source.for_one_turn() for source in sources)
 
 
 class Connections:
-    """The connections of one run to its sources. Close them at its end, also if `open` failed."""
+    """The connections of one run to the sources. Close them at its end, also if `open` failed."""
 
     def __init__(self, sources: Sequence[ToolSource], redactor: Redactor, session_key: object = None) -> None:
         self._sources, self._redactor, self._session_key = sources, redactor, session_key
@@ -98,7 +101,8 @@ class Connections:
         return [why for connection in self._connections for why in connection.restarts]
 
     async def open(self, own: Mapping[str, Tool]) -> dict[str, Tool]:
-        """Connect to all sources at once; return their tools and one's own by name, or raise `DuplicateTool`."""
+        """Connect to all sources at once. Return offered tools and `own` tools by name, or raise
+        `DuplicateTool`."""
         await asyncio.to_thread(self._open)
         self._connecting = [asyncio.create_task(_connect(each)) for each in self._connections]
         return merge_tools(own, zip(self._sources, await asyncio.gather(*self._connecting), strict=True))
@@ -141,8 +145,8 @@ def merge_tools(
 
 
 async def list_tools(own: Mapping[str, Tool], sources: Sequence[ToolSource]) -> list[Tool]:
-    """Return the tools that sources have now, before there is a session; the first session that wants them takes over
-    what was started."""
+    """Return the present tools of sources, before there is a session. The first session that wants the same
+    sources takes over what was started."""
     connections = Connections(sources, Redactor(), BEFORE_A_SESSION)
     try:
         merged = await connections.open(own)
@@ -152,7 +156,7 @@ async def list_tools(own: Mapping[str, Tool], sources: Sequence[ToolSource]) -> 
 
 
 def plugin_tools(name: str, /, *arguments: Any, **options: Any) -> list[ToolLike]:
-    """Return what `tools` of a plugin of the group `oakleaf.tools` returns for these arguments."""
+    """Return the tools made by a plugin of the group `oakleaf.tools` from the given arguments."""
     make = getattr(plugins.find(plugins.TOOLS, name), "tools", None)
     made = make(*arguments, **options) if callable(make) else None
     if not isinstance(made, list | tuple) or not all(callable(each) or is_source(each) for each in made):

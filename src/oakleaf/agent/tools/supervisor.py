@@ -1,4 +1,4 @@
-"""Run one command, and end it with everything it started: a program of its own, started by `process_tree`.
+"""Run one command, and end all descendant processes with the command: a program started by `process_tree`.
 
     python -I -S supervisor.py LIFE COMMAND [ARGUMENT…]
 
@@ -70,14 +70,14 @@ def _adopt_orphans() -> None:
 
 
 def _close_streams() -> None:
-    """Let go of the command's streams, so that whoever reads them sees their end."""
+    """Let go of the command's streams, so a reader sees the end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)
 
 
 def _collect(leader: int) -> int | None:
-    """Collect the children that have ended; return the status of the command, if it is among them."""
+    """Collect the ended children. Return the status of the command, if the command is among them."""
     status: int | None = None
     with suppress(ChildProcessError):
         while (child := os.waitpid(-1, os.WNOHANG))[0]:
@@ -106,7 +106,7 @@ def _kill_all(leader: int, status: int | None) -> int | None:
 
 
 def _kill(pid: int) -> bool:
-    """Kill a child; return whether that is possible."""
+    """Kill a child. Return whether the kill was possible."""
     try:
         os.kill(pid, signal.SIGKILL)
     except (PermissionError, ProcessLookupError):
@@ -123,7 +123,7 @@ def _children() -> list[int]:
 
 
 def _scan_children() -> Iterator[int]:
-    """Yield the children where the kernel does not list them."""
+    """Yield the children on a kernel without a list of children."""
     with suppress(OSError):
         for name in os.listdir("/proc"):
             with suppress(OSError, ValueError, IndexError):
@@ -140,7 +140,7 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
 
 
 def _exit(status: int | None) -> None:
-    """End as the command ended, by the same signal if by one."""
+    """End like the command, by the same signal if any."""
     if status is not None and os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

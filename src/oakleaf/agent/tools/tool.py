@@ -1,4 +1,4 @@
-"""Tools: plain functions with type hints, and their effects.
+"""Tools: plain functions with type hints, and the effects of tools.
 
 A tool's effect decides what happens after a crash: `read` and `idempotent` tools run again under the same key; an
 `unsafe` tool (the default) never does: its `verify` finds out what happened, or its outcome stays unknown.
@@ -37,7 +37,7 @@ Decision = Literal["approved", "denied"]
 
 
 class EarlierCall(OpenCall, frozen=True):
-    """A call on a path that was left, and what became of it: it took effect, or may have."""
+    """A call on an abandoned path and the outcome: a real or possible effect."""
 
     session_id: str
     """Whose call it is: the session's own, of one it was forked from, or of a task."""
@@ -50,12 +50,12 @@ class EarlierCall(OpenCall, frozen=True):
 
     @property
     def reference(self) -> CallReference:
-        """What a fact or a result says of it, to find it again."""
+        """The reference of a fact or a result, to find the call again."""
         return CallReference(self.session_id, self.seq, self.index, self.entry_id)
 
 
 class PendingApproval(OpenCall, frozen=True):
-    """A call that waits for a person, and the session it waits in, which may be a task's."""
+    """A call in wait for a person, and the waiting session, possibly a task's."""
 
     session_id: str
     decided_elsewhere: Decision | None = None
@@ -65,14 +65,15 @@ class PendingApproval(OpenCall, frozen=True):
 
 
 class TaskNeedsApproval(BaseException):
-    """Leaves a tool whose task waits for a person. Not an `Exception`: a tool that catches those is left as well."""
+    """Leaves a tool whose task waits for a person. Not an `Exception`: a tool that catches those is left as
+    well."""
 
     def __init__(self, approvals: Sequence[PendingApproval]) -> None:
         self.approvals = approvals
 
 
 class TaskOptions(Struct, frozen=True):
-    """What a task runs with, as `ToolContext.task` takes it."""
+    """The options of a task, as taken by `ToolContext.task`."""
 
     agent: str | None
     seeds: Sequence[Message]
@@ -87,17 +88,17 @@ RunTask = Callable[[str, str, TaskOptions], Awaitable[str]]
 
 
 class Happened(Struct, frozen=True):
-    """Returned by `verify` if the effect took place: `value` is the result it had."""
+    """Returned by `verify` if the effect took place. `value` is the result of the call."""
 
     value: Any
 
 
 class NeverHappened(Struct, frozen=True):
-    """Returned by `verify` if the effect did not take place: the tool is run."""
+    """Returned by `verify` if the effect did not take place. The tool is run."""
 
 
 class ToolContext:
-    """A tool's access to the session it runs in: declare a parameter of this type to get it."""
+    """A tool's access to the running session. Declare a parameter of this type to get it."""
 
     def __init__(
         self,
@@ -138,8 +139,8 @@ class ToolContext:
         limits: Limits | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
-        """Run a child session on `text` and return its final answer. Models and limits default to the parent's, and
-        with its models the options of their calls too.
+        """Run a child session on `text` and return the final answer. Models and limits default to the
+        parent's. With the parent's models, the options of their calls are the default too.
 
         If the child must wait for a person, the tool is left here and run again from its beginning after the
         decision; tasks that are done by then answer at once. So a tool that has tasks is `idempotent` or `read`.
@@ -158,17 +159,17 @@ class ToolContext:
 
     @property
     def task_keys(self) -> list[str]:
-        """The keys of the tasks that this call started, in order."""
+        """The keys of the tasks started by this call, in order."""
         return list(self._tasks)
 
     @property
     def pending_approvals(self) -> list[PendingApproval]:
-        """The calls that its tasks wait for."""
+        """The calls in need of a decision before the tasks go on."""
         ended = [task.exception() for task in self._tasks.values() if task.done() and not task.cancelled()]
         return [call for error in ended if isinstance(error, TaskNeedsApproval) for call in error.approvals]
 
     def update(self, **changes: Any) -> None:
-        """Change the session's state; recorded with the result."""
+        """Change the session's state. The change is recorded with the result."""
         self.updates.update(changes)
 
 
@@ -176,7 +177,7 @@ MALFORMED = "The arguments are not a JSON object, so this was not run. Call it a
 
 
 class Tool(Struct, frozen=True, dict=True):
-    """A function that a model may call: its description for the model, its effect, and how it is run.
+    """A function for a model to call: the description, the effect, and the way to run.
 
     Calling the tool calls the function, so that it can be tested like one.
     """
@@ -205,16 +206,17 @@ class Tool(Struct, frozen=True, dict=True):
         return self.spec.name
 
     def refusal(self, call: ToolCall) -> Message | None:
-        """Return the result of a call with malformed arguments, which must not run with defaults; None: it may run."""
+        """Return the result of a call with malformed arguments: no run with defaults. None: the call may run."""
         return None if call.malformed is None else error_result(call, MALFORMED)
 
     @property
     def is_async(self) -> bool:
-        """Whether its function or its `verify` is a coroutine function."""
+        """Whether the function or `verify` is a coroutine function."""
         return any(is_async(function) for function in (self.function, self.verify) if function is not None)
 
     async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
-        """Run it and return the result as a message. Whatever the tool does, there is one: an error is a result too.
+        """Run the tool and return the result as a message. Whatever the tool does, there is a result: an
+        error is one too.
 
         Without `in_thread` a function that is not async runs in the calling thread, and nothing is awaited.
         """
@@ -237,17 +239,18 @@ class Tool(Struct, frozen=True, dict=True):
             return self.failure(context.call, error)
 
     def failure(self, call: ToolCall, error: BaseException) -> Message:
-        """Return the result of a call that raised this; a source's tools may say it in their own words."""
+        """Return the result of a call after an error. A source's tools may choose other words."""
         return error_result(call, error_text(error))
 
     async def run_dry(self, context: ToolContext) -> Message:
-        """Return what the tool would do, by its `dry_run`; nothing is done."""
+        """Return a description of the effect, made by `dry_run`. Nothing is done."""
         assert self.dry_run is not None
         message = await replace(self, function=self.dry_run, effect="read").run(context)
         return replace(message, parts=(replace(message.results[0], outcome="dry_run"),))
 
     def _timed_out(self, call: ToolCall) -> Message:
-        """Return the result after a timeout. A thread cannot be stopped: what an unsafe tool still does is not known."""
+        """Return the result after a timeout. A thread cannot be stopped: what an unsafe tool still does is
+        not known."""
         why = f"{self.name} took longer than {self.timeout:g} s"
         if self.effect == "unsafe":
             return tool_result(
@@ -258,7 +261,7 @@ class Tool(Struct, frozen=True, dict=True):
     async def check_outcome(
         self, context: ToolContext, *, in_thread: bool = True
     ) -> Happened | NeverHappened | None:
-        """Find out what happened to a call that was started before a crash; None: unknown."""
+        """Find out the outcome of a call started before a crash. None: unknown."""
         if self.verify is None:
             return None
         try:
@@ -268,14 +271,14 @@ class Tool(Struct, frozen=True, dict=True):
         return outcome if isinstance(outcome, Happened | NeverHappened) else None
 
     def result(self, context: ToolContext, value: object) -> Message:
-        """Return a value that the function returned as a message; an error result if no store could keep it."""
+        """Return the function's value as a message. A value that no store could keep becomes an error result."""
         try:
             return self.message(context, value)
         except InvalidValue as error:
             return error_result(context.call, f"{self.name} returned a value that cannot be stored: {error}")
 
     def message(self, context: ToolContext, value: object) -> Message:
-        """Return a value that the function returned as a message; a source's tools may have results of their own."""
+        """Return the function's value as a message. A source's tools may have results of their own."""
         return tool_result(
             context.call.id,
             "" if value is None else value,
@@ -308,11 +311,11 @@ class Tool(Struct, frozen=True, dict=True):
 
 
 class ToolExit(Exception):
-    """What a tool raised instead of returning, where the original would end more than its call, or hang its thread."""
+    """An exit raised by a tool: the original would end more than the call, or hang the thread."""
 
 
 class TimedOut(Exception):
-    """A tool took longer than it may."""
+    """A tool took too long."""
 
 
 async def _bounded(running: Coroutine[Any, Any, Any], timeout: float | None) -> Any:
@@ -327,19 +330,19 @@ async def _bounded(running: Coroutine[Any, Any, Any], timeout: float | None) -> 
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it returns a coroutine."""
+    """Whether a call of the function returns a coroutine."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def function_tool(name: str, function: Callable[..., Any]) -> Tool:
-    """Return an unsafe tool of any function: it takes a call's arguments as they are."""
+    """Return an unsafe tool of any function. The function takes a call's arguments unchanged."""
     return Tool(ToolSpec(name, "", {}), function, None)
 
 
 def _run_here(
     function: Callable[..., Any], arguments: dict[str, Any], timeout: float | None, name: str
 ) -> Any:
-    """Call a function in this thread, or in one of its own if it may have to be left."""
+    """Call a function in this thread. With a timeout, use a new thread, which may have to be left."""
     if timeout is None:
         value = function(**arguments)
     else:
@@ -362,7 +365,7 @@ def _run_here(
 
 @contextmanager
 def _no_forked_child(name: str) -> Iterator[None]:
-    """End a child process that a tool forked and that leaves the tool: the run goes on in the parent alone.
+    """End a forked child process on the way out of a tool. The run goes on in the parent alone.
 
     The child would wait for ever in a thread pool of the parent, or close the parent's event loop, which it shares.
     """
@@ -377,7 +380,8 @@ def _no_forked_child(name: str) -> Iterator[None]:
 
 
 def _run_in_thread(function: Callable[..., Any], arguments: dict[str, Any], name: str) -> Any:
-    """Replace what cannot leave a thread: awaiting StopIteration would never end, and Ctrl-C only reaches the main one."""
+    """Replace errors unable to leave a thread. Awaiting StopIteration would never end, and Ctrl-C only
+    reaches the main thread."""
     try:
         with _no_forked_child(name):
             return function(**arguments)
@@ -422,7 +426,7 @@ def tool(
     approval: bool = False,
     timeout: float | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool of a function; use it as `@tool` or `@tool(effect=…)`.
+    """Make a tool of a function, by `@tool` or `@tool(effect=…)`.
 
     The model sees the function's name, docstring and type hints. The result can still be called as the function
     it was: `refund(41)`. A parameter of type `ToolContext` is filled in by the session and not shown to the model.
