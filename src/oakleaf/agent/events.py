@@ -257,7 +257,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
         return self.answer or ""
 
     def raise_for_status(self) -> Self:
-        """Raise `TurnLimit` or `TurnFailed` unless the turn is completed or nothing was resumed."""
+        """Raise `TurnLimit` or `TurnFailed` unless the turn is completed, or there was nothing to resume."""
         if self.status in ("completed", "idle"):
             return self
         reason = _REASONS.get(self.status, self.status) if self.error is None else self.error.message
