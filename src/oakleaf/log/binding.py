@@ -1,4 +1,4 @@
-"""The agent a session is bound to. No other agent answers in it, unless somebody asks for that."""
+"""The agent of a session. No other agent answers in the session without an explicit `rebind`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from oakleaf.stores.base import SessionRow
 
 
 def bound_agent(log: Log, row: SessionRow) -> str | None:
-    """Return the agent that a session is bound to. An import names an agent of elsewhere: it binds nobody here."""
+    """Return the agent of the session. An import names an agent of another place and binds nobody here."""
     if not row.imported_facts:
         return row.agent
     stored = log.store.facts_of(row.session_id, Bound)

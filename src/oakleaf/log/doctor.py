@@ -1,7 +1,7 @@
 """The health of a store: the file, and sessions in need of attention. Reads only.
 
-Each finding names the command that fixes it. `mark_interrupted` is the only fix made here, on request: it marks a
-session whose runner died, so that it can be moved and resumed.
+Each finding names the command for the fix. `mark_interrupted` is the only fix made here, on request: after
+the mark, a session with a dead runner can be moved and resumed.
 """
 
 from __future__ import annotations

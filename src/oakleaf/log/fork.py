@@ -1,7 +1,9 @@
-"""Fork a session: a new session from a position on another's path. Copies no entry and does not touch the source.
+"""Fork a session: a new session from a position on another's path.
 
-The frozen agent, the policy and the workspace are copied, usually a few hundred bytes: read through the parent they
-would be lost when it is purged, and a bundle of the fork alone would lack them.
+Copies no entry and does not touch the source.
+
+The frozen agent, the policy and the workspace are copied, usually a few hundred bytes. Read through the
+parent, the three would be lost at a purge of the parent, and missing in a bundle of the fork alone.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ def fork(
     conversation_id: str | None = None,
     tags: Mapping[str, str] | None = None,
 ) -> Log:
-    """Create the fork at the place and return its log. Settings that override the source's are its first entry.
+    """Create the fork at the place and return the log of the fork. Overridden settings are the first entry.
 
-    A replay belongs to the store's owner, not to the owner of the session it replays. A session in the trash can be read,
-    but not forked: what was deleted would stay for the fork's sake.
+    A replay belongs to the store's owner, not to the owner of the source. A session in the trash can be read,
+    but not forked: the deleted entries would stay for the fork's sake.
     """
     check_id(session_id)
     settings = log.fill(settings)

@@ -1,7 +1,8 @@
-"""Imported facts of a session, and the entries appended by imported facts.
+"""The imported facts and entries of a session.
 
-A bundle, or the file of another tool, is data. It may be shown and given to a model; what it says was approved, set or
-left open decides nothing here. `SessionRow.imported_facts` is the line between the two.
+A bundle, or the file of another tool, is data. The data may be shown and given to a model, but decides
+nothing here about approvals, settings and open work. `SessionRow.imported_facts` separates imported facts
+from own facts.
 """
 
 from __future__ import annotations

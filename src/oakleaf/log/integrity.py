@@ -1,7 +1,9 @@
-"""The laws a session's records obey: chain, sequence numbers, tool pairs, anchors, visibility, and every cached value.
+"""The laws of a session's records: chain, sequence numbers, tool pairs, anchors, visibility and cached
+values.
 
-`SessionWalker` checks records as they pass by and keeps none of them, so a bundle of any size is checked in constant
-memory. It is used by `verify` over a store and by bundles in both directions. It knows no file and no store.
+`SessionWalker` checks records as they pass by and keeps none of them, so a bundle of any size is checked in
+constant memory. `verify` uses the walker over a store, bundles in both directions. Knows no file and no
+store.
 """
 
 from __future__ import annotations
@@ -211,7 +213,10 @@ class SessionWalker:
     # -- entries -----------------------------------------------------------------------------------
 
     def entries(self, entries: Iterable[StoredEntry]) -> Iterator[StoredEntry]:
-        """Yield the entries, checked. After a problem the rest of that branch is not checked: it would only follow."""
+        """Yield the entries, checked.
+
+        After a problem the rest of the branch is unchecked: further problems would only follow.
+        """
         remaining = iter(self._walked)
         branch, anchor = self._next_branch(remaining)
         for stored in entries:
@@ -459,7 +464,7 @@ class JournalFold:
     """A comparison of the journal with the entries: every fact of a change names the appended entries.
 
     So removed entries and branches are known even if the row was altered to match, and so is a removed end of
-    the journal. After the first difference no further one is reported: it would only follow.
+    the journal. Only the first difference is reported: further differences would only follow.
     """
 
     def __init__(

@@ -1,6 +1,7 @@
 """A turn recorded under a caller's key: found again at a second run of the same lines.
 
-Knows where its entries are, also after a rewind, and whether it is still open. Does not run anything.
+Knows the place of the entries, also after a rewind, and whether the turn is still open. Does not run
+anything.
 """
 
 from __future__ import annotations
@@ -62,9 +63,9 @@ def turn_end(log: Log, recorded: KeyedTurn) -> TurnEnded | TurnLeft | None:
 
 
 def find_turn(log: Log, key: str | None, content: str | Message | None = None) -> KeyedTurn | None:
-    """Return the turn whose input was recorded under the key, None if there is none. A key that was not given costs no read.
+    """Return the turn of the input recorded under the key, None if there is none. No key costs no read.
 
-    `KeyReused` if that input is not this content.
+    `KeyReused` if the recorded input has other content.
     """
     commit = log.find_change(key)
     if commit is None:
@@ -166,8 +167,8 @@ class RecordedSteps:
     def repeat(self, log: Log, drafts: Sequence[Draft]) -> Committed | None:
         """Return the notes and settings of the drafts as recorded; None if the drafts are to be written.
 
-        New notes and settings are written after the last recorded step. What differs from what was recorded,
-        such as a note of the time, is not written before a recorded step.
+        New notes and settings are written after the last recorded step. A changed draft, such as a note of
+        the time, is not written before a recorded step.
         """
         if any(isinstance(draft.payload, Message) for draft in drafts):
             return None

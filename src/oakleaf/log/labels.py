@@ -1,8 +1,8 @@
 """Labels: names for entries of a session's tree.
 
-A label is a journal fact, `Labelled(nth, seq, label)`, not part of an entry: setting one moves nothing and no model
-sees it. `nth` numbers the session's branches in the order they were opened, as bundles do, so that a label keeps its
-meaning in every store.
+A label is a journal fact, `Labelled(nth, seq, label)`, not part of an entry: a new label moves nothing, and
+no model sees labels. `nth` numbers the session's branches in opening order, as bundles do, so a label means
+the same in every store.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The lease of a session: the right of one runner, the term and the renewal.
 
-A lease is short and renewed, so that a runner that died out of sight is replaced soon. One thread per
-database does that for all runs of this process: a tool that blocks, or an event loop that is blocked, does not end a
-lease, and the thread ends with the process. The lease saves work; the fence, which each taking raises, is what is safe.
+A lease is short and renewed, so a runner that died out of sight is replaced soon. One thread per database
+renews the leases of all runs of this process: a blocking tool or a blocked event loop does not end a lease.
+The thread ends with the process. The lease saves work; safety comes from the fence, raised by each taking.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ sleep."""
 class Lease:
     """The right of one run to drive a session, renewed from `take` to `release`.
 
-    If it is dropped without `release`, this process knows at once that its run is gone.
+    After a drop without `release`, this process knows at once: the run is gone.
     """
 
     def __init__(self, log: Log) -> None:
@@ -92,8 +92,8 @@ class Lease:
     def tick(self) -> None:
         """Renew the lease after a third of the term or a change of the clock. Called by the heartbeat.
 
-        After the clock was set forward the lease looks expired, and after it was set back it would outlive
-        its run by hours: others judge it by the clock.
+        After a clock set forward, the lease looks expired; after a clock set back, the lease would outlive
+        the run by hours. Other processes judge the lease by the clock.
         """
         now, before = _clocks(), self._renewal
         is_due = now.monotonic - before.monotonic >= LEASE_SECONDS / 3
@@ -175,10 +175,7 @@ def _end(now: int) -> int:
 
 
 class Heartbeat:
-    """The thread for the renewal of all leases of one database.
-
-    It ends when there are none, and with the process.
-    """
+    """The thread for the renewal of all leases of one database. Ends without leases, and with the process."""
 
     def __init__(self) -> None:
         self._leases: WeakSet[Lease] = WeakSet()

@@ -1,8 +1,8 @@
 """One session's log. This package is the only caller of a store's `commit`.
 
-A log has a position, the leaf it last saw. Reads follow the path to that leaf and appends extend it; if another
-writer moved the leaf, the store raises `StaleLeaf`. The order of entries is decided by `core.turns`. Knows no
-providers, prices or agents. Threads that share a log take turns on its lock.
+A log has a position: the leaf last seen. Reads follow the path to the leaf, and appends extend the path; if
+another writer moved the leaf, the store raises `StaleLeaf`. `core.turns` decides the order of entries. Knows
+no providers, prices or agents. Threads with a shared log take turns on the lock.
 """
 
 from __future__ import annotations
@@ -155,7 +155,8 @@ class Log:
                 self.position = self.position.at(leaf)
 
     def load(self, *, newest: int | None = None) -> PathSnapshot:
-        """Move to the session's current leaf; return row, details and the path, or its end, in one read."""
+        """Move to the session's current leaf; return row, details and the path, or the path's end, in one
+        read."""
         with self._lock:
             snapshot = self.store.path(self.session_id, detail=True, newest=newest)
             self.seek(snapshot.row.leaf)
@@ -400,15 +401,15 @@ class Log:
         moved: Moved | None = None,
         row: Mapping[str, Any] | None = None,
     ) -> Leaf:
-        """Move the leaf anywhere in this session's tree, and append the drafts there, in one commit."""
+        """Move the leaf anywhere in the session's tree, and append the drafts there, in the same commit."""
         return self.commit(Request(move_to=to, drafts=tuple(drafts), fact=moved, row=row or {})).leaf
 
     def commit(self, request: Request) -> Committed:
         """Write a request as a whole or not at all.
 
-        A request of the runner, or one with `follows_notes`, goes behind notes that others added meanwhile.
-        `StaleLeaf` if the leaf has moved otherwise. A caller's known key returns what was recorded under the
-        key.
+        A request of the runner, or one with `follows_notes`, goes behind notes added by others meanwhile.
+        `StaleLeaf` if the leaf has moved otherwise. For a known key of a caller, the recorded result is
+        returned.
         """
         with self._lock:
             request = self._checked(request)

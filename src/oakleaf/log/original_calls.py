@@ -1,9 +1,8 @@
 """Tool calls with the model's original arguments.
 
-A stored call may hold placeholders, and no tool is run on placeholders.
-
-While the process lives that made a call durable, the call itself is in memory. After a restart, or in another process,
-it is restored from what is stored, if every placeholder can be filled in.
+A stored call may hold placeholders, and no tool is run on placeholders. The process that made a call durable
+keeps the call itself in memory. After a restart, or in another process, the call is restored from the stored
+call, if every placeholder can be filled in.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The process with a lease, and whether the process is alive.
 
-A process is named by its host, pid, start time, pid namespace and boot. Whether it is alive can be known only within
-its boot and pid namespace: pid 1 of one container says nothing about pid 1 of another, and a host may be renamed. Between
-namespaces of one boot a lock tells, where the store has one.
+The name of a process holds host, pid, start time, pid namespace and boot. Whether a process is alive can be
+known only within the same boot and pid namespace: pid 1 of one container says nothing about pid 1 of another,
+and a host may be renamed. Between namespaces of one boot a lock tells, if the store has locks.
 """
 
 from __future__ import annotations

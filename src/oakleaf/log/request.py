@@ -18,14 +18,14 @@ from oakleaf.stores.base import Change, Effect
 
 
 class LeftBehind(Struct, frozen=True):
-    """The effects of a rewind on state and tools."""
+    """How the entries left behind by a rewind matter for the place of the rewind."""
 
     changes_state: bool
     narrows_tools: bool
 
 
 class Cut(Struct, frozen=True):
-    """A requested position, and the legal position in its place."""
+    """A requested position, and the legal position used instead."""
 
     at: int
     requested: int
@@ -92,7 +92,7 @@ class Request(Struct, frozen=True, kw_only=True):
 
 
 class Plan(Struct, frozen=True):
-    """A change to commit, and the log's knowledge after the commit."""
+    """A change to commit, and the position of the log after the commit."""
 
     change: Change
     written: EntryBatch | None = None
@@ -101,7 +101,7 @@ class Plan(Struct, frozen=True):
 
 
 class Committed(Struct, frozen=True, gc=False):
-    """The written parts of a commit, and the leaf afterwards."""
+    """The written entries and facts of a commit, and the leaf afterwards."""
 
     leaf: Leaf
     payloads: tuple[Payload, ...] = ()
@@ -115,13 +115,13 @@ class Committed(Struct, frozen=True, gc=False):
 
     @property
     def facts(self) -> list[StoredFact]:
-        """Return the facts of the commit in the form of a journal read."""
+        """Return the facts of the commit, like a read of the journal."""
         change = self.change
         return [] if change is None else change.stored_facts(self.fact_number - len(change.facts), self.leaf)
 
     @property
     def entries(self) -> list[Entry]:
-        """Return the entries in the form of a read.
+        """Return the entries of the commit, like a read of the path.
 
         Decoded on access, so an append does not wait for the decoding.
         """

@@ -1,7 +1,7 @@
 """Lists of sessions with their current status: a running session without a living runner is interrupted.
 
-A runner that was killed marks nothing. Its lease tells: it has expired, or its process, on this machine, has ended. A
-list does not write that down; `oakleaf doctor --fix` and the next run do.
+A killed runner marks nothing. The lease tells: either the lease has expired, or the process, on this machine,
+has ended. A list writes nothing down; `oakleaf doctor --fix` and the next run do.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def count_sessions(
 ) -> dict[str, int]:
     """Count matching sessions by the values of one column with their current status; "" counts as no value.
 
-    Counts the last active ones, `MAX_COUNT` at most; by status, if nothing else is asked for, up to as many
-    of each.
+    Counts the last active sessions, `MAX_COUNT` at most; by status and without another filter, `MAX_COUNT` of
+    each status.
     """
     if query.status in ("running", "interrupted"):
         page = store.sessions(replace(query, or_running=True, order="active", before=None, limit=MAX_COUNT))

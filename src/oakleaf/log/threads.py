@@ -1,9 +1,9 @@
 """Run blocking calls of the log and synchronous tools on threads shared by all sessions of the process.
 
-Not on the event loop's own threads. Those are few (six on two cores), and the loop resolves the names of servers there, so
-that tools that block would hold up other sessions' model calls. Nor do the two share threads: a tool must not keep a result
-from becoming durable. The log's calls never wait for one another's coroutines, so a few threads are enough for them however
-many sessions live.
+Not on the event loop's own threads: there are few (six on two cores), and the loop resolves the names of
+servers there, so blocking tools would hold up other sessions' model calls. Calls of the log and tools do not
+share threads: a tool must not keep a result from becoming durable. The log's calls never wait for one
+another's coroutines, so a few threads are enough for any number of sessions.
 """
 
 from __future__ import annotations
@@ -58,8 +58,10 @@ if hasattr(os, "register_at_fork"):
 
 
 async def run_blocking(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
-    """Run the function on a thread. A cancellation is raised at once; the function runs to its end, or never if no thread
-    has taken it."""
+    """Run the function on a thread and raise a cancellation at once.
+
+    The function runs to the end, or never if no thread has taken the call.
+    """
     call = partial(_call, function, *args, **kwargs)
     return await asyncio.get_running_loop().run_in_executor(_short, call)
 
@@ -72,8 +74,8 @@ async def run_to_end(function: Callable[..., R], *args: Any, **kwargs: Any) -> R
 async def run_long(function: Callable[..., R], *args: Any, **kwargs: Any) -> R:
     """Run a long call, such as the read of a long history, to the end on the single long-call thread.
 
-    Threads that compute at the same time have the interpreter in turns of 5 ms, and an event loop that wants
-    it back waits for a turn of each. It waits for one instead, and short calls pass.
+    Computing threads have the interpreter in turns of 5 ms each, and an event loop waits for a turn of each
+    thread. With a single long-call thread the loop waits for one turn, and short calls pass.
     """
     return await _run_to_end(_long, function, *args, **kwargs)
 
@@ -85,11 +87,11 @@ async def run_by_size(entries: int, function: Callable[..., R], *args: Any) -> R
 
 
 async def run_tool(function: Callable[..., R], *args: Any) -> R:
-    """Run a tool's function on a thread of its own, with the context variables of the caller. A cancellation is raised at
-    once; the function runs to its end.
+    """Run a tool's function on a thread of its own, with the context variables of the caller.
 
-    No thread of a pool: the interpreter waits for a pool's threads when it ends, also for those of a run on a daemon thread,
-    and Python 3.11 ends a process that was forked on one of them with an error.
+    A cancellation is raised at once; the function runs to the end. No thread of a pool: the interpreter waits
+    at its end for the threads of pools, even under a daemon thread, and Python 3.11 ends a process forked on
+    a pool's thread with an error.
     """
     outcome: Future[R] = Future()
     work = partial(copy_context().run, _call, function, *args)

@@ -42,7 +42,7 @@ class Selection(Struct, frozen=True):
 
 
 class Workspace(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """The place of an agent's work, with limits for the agent's tools."""
+    """Where an agent works, and how far the agent's tools may reach."""
 
     working_dir: str
     active_file: str | None = None

@@ -1,7 +1,7 @@
 """One side of a comparison: a path up to a leaf. Only the compared part is read.
 
-An entry's id covers everything before it, so where two paths part is found by halving, without reading what
-both share: a comparison is as fast in a long session as in a short one. Knows paths and ledgers; does not
+An entry's id covers everything before the entry. So halving finds the fork of two paths without a read of the
+shared part: a comparison is as fast in a long session as in a short one. Knows paths and ledgers; does not
 know how turns differ.
 """
 
@@ -41,7 +41,7 @@ class ComparedPath(Struct, frozen=True):
     frame: Context
     """Prompt and settings at the end of the path, without messages."""
     incomplete: str | None = None
-    """The reason for unanswered inputs of a replay."""
+    """Why a replay has unanswered inputs."""
     tools: Sequence[ToolSpec] | None = None
     """The definitions of the tools at the end of the path; None if not recorded."""
     models: tuple[str, ...] = ()
@@ -145,7 +145,10 @@ def first_unshared_turn(a: PathSide, b: PathSide, shared: int) -> int:
 
 
 def is_state_same(sides: tuple[PathSide, PathSide], shared: int, limit: int | None = None) -> bool | None:
-    """Whether both paths have the same state. None: it would have to be folded from more than `limit` entries of one."""
+    """Whether both paths have the same state.
+
+    None if a fold would read more than `limit` entries of a path.
+    """
     if limit is not None and any(side.leaf.seq - shared > limit for side in sides):
         return None
     tails = [side.read(shared + 1, side.leaf.seq) for side in sides]
@@ -161,7 +164,7 @@ def is_state_same(sides: tuple[PathSide, PathSide], shared: int, limit: int | No
 
 
 def _incomplete_reason(log: Log, row: SessionRow) -> str | None:
-    """Return the reason for an early end of a replay; None after a missed call.
+    """Return why a replay stopped early; None after a missed call.
 
     A missed call is a difference.
     """

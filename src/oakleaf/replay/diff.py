@@ -1,10 +1,10 @@
 """The difference between two paths, turn by turn: text, tools, results and cost.
 
-Equal entry ids are equal histories, which gives the shared part, which is not read; after it values are
-compared. Turns are aligned by their inputs, so that one turn more or less does not make all later ones look
-changed, and results by call order. Two paths are the same if inputs, answers, calls, results and state are
-equal. Prompt, model and tools are listed in `setup` and are not a difference of behaviour. Knows paths and
-ledgers; does not know how a replay is made.
+Equal entry ids are equal histories: the shared part is known without a read. After the shared part values are
+compared. Turns are aligned by inputs, so one more turn does not change all later turns, and results by call
+order. Two paths are the same if inputs, answers, calls, results and state are equal. Prompt, model and tools
+are listed in `setup` and are not a difference of behaviour. Knows paths and ledgers; does not know how a
+replay is made.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class DiffSide(Struct, frozen=True):
     totals: Totals = Totals()
     """The cost of the turns of `rows`."""
     incomplete: str | None = None
-    """The reason for unanswered inputs of a replay. A comparison with such a replay tells nothing."""
+    """Why a replay has unanswered inputs. A comparison with such a replay tells nothing."""
 
 
 class SetupChange(Struct, frozen=True):
@@ -73,7 +73,7 @@ class Diff(Struct, frozen=True):
 
     @property
     def incomplete(self) -> str | None:
-        """The reason for a useless comparison. One side is a replay with unanswered inputs."""
+        """Why the comparison tells nothing: one side is a replay with unanswered inputs."""
         return self.a.incomplete or self.b.incomplete
 
     @property

@@ -1,7 +1,7 @@
 """A page of the difference between two paths, as fast in a long session as in a short session.
 
-The ids tell where the shared part ends, without reading it. Turns after it are aligned within a window of both sides,
-which gives the rows of `replay.diff`, unless more turns than a window holds are missing on one side.
+The ids tell the end of the shared part without a read of the part. Later turns are aligned within a window of
+both sides. The rows are the rows of `replay.diff`, unless one side lacks more turns than a window holds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The host's entries beside the inputs, prepared for the replay.
 
-Notes, branch summaries and settings are repeated, without what the replay overrides. Compactions are repeated only if
-the recording answers: a summary of another model's answers would be wrong about this history, and the loop makes its
-own when needed. Entries written by a newer Oakleaf are left out: this one cannot write them.
+Notes, branch summaries and settings are repeated, without the overrides of the replay. Compactions are
+repeated only if the recording answers: a summary of another model's answers would be wrong about the new
+history, and the loop compacts when needed. Entries of a newer Oakleaf are left out: this version cannot write
+them.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ class ReplayedTurn:
 
     @property
     def remaining_host_entries(self) -> Sequence[Entry]:
-        """The unreached entries of the host, after an earlier end of the turn than in the recording."""
+        """The host's entries not reached before the end of the turn."""
         return self.turn.inner[self._host_entry_count :]
 
 

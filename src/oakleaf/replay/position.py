@@ -1,7 +1,7 @@
 """The progress of an interrupted replay, read from path and journal: the same plan continues the replay.
 
-The host's entries of the source are appended under keys that name the last of them, so a look at the journal tells which
-are there. Does not know how a replay is made.
+The host's entries are appended under keys with the number of the last entry, so the journal tells which
+entries are there. Does not know how a replay is made.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HOST = "host:"
 
 
 class ReplayPosition(Struct, frozen=True):
-    """The finished part of a replay."""
+    """How far a replay came."""
 
     turns: int = 0
     """How many inputs were appended."""
@@ -29,7 +29,7 @@ class ReplayPosition(Struct, frozen=True):
     misses: tuple[str, ...] = ()
     """The names of calls without a recording."""
     stop_reason: str | None = None
-    """The reason for an end before the last input."""
+    """Why the replay ended before the last input."""
     is_ended: bool = False
     """Whether the replay came to the end or to a missed call: there is nothing to continue."""
 

@@ -1,9 +1,9 @@
 """A recorded session for a replay: the host's entries by turn, and the results of tools.
 
-A result is found by the turn of its call, the name, the canonical arguments and the number of equal calls before it in
-that turn. Within the turn and not the session: a result of an earlier turn may be outdated, one of a later turn had not
-happened yet, and a turn with fewer calls must not shift the results of later ones. Knows entries. Does not know what
-answers in the replay.
+A result is found by the turn of the call, the name, the canonical arguments and the number of equal earlier
+calls in the turn. Within the turn and not the session: a result of an earlier turn may be outdated, a result
+of a later turn had not happened yet, and a turn with fewer calls must not shift the results of later turns.
+Knows entries. Does not know what answers in the replay.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Replay: run a recorded session again on a fork, without effects, and compare.
 
-Keeps the entries up to the cut, then sends every later input through our own loop, in order. The source is only read.
-A replay that was interrupted by a cancellation or a crash is a valid session that can be read, forked or deleted. It
-cannot be resumed, unless its plan names its session (`ReplayTarget`): then the same plan continues where it stopped, and
-no answer that is stored is asked for again.
+Keeps the entries up to the cut, then sends every later input through our own loop, in order. The source is
+only read. An interrupted replay is a valid session and can be read, forked or deleted. A plan with a named
+session (`ReplayTarget`) can also continue the replay, and asks for no stored answer again.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     source_after: str
     """Fingerprints of the source."""
     stop_reason: str | None = None
-    """The reason for an end before the last input; None for a complete replay."""
+    """Why the replay ended before the last input; None for a complete replay."""
     is_unanswered: bool = False
     """Whether the replay ended without a model's answer, or at a limit.
 

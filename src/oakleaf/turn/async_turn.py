@@ -1,7 +1,7 @@
 """One turn of your own loop in asyncio: the verbs of `Turn`, each awaitable and durable on return.
 
-Nothing that reads or writes the store runs on the event loop, so that many sessions of one process share it.
-Verbs of one turn run one after the other, however many tasks await them; tools run side by side.
+No read or write of the store runs on the event loop, so many sessions of one process share the loop. Verbs of
+one turn run one after the other, however many tasks await them; tools run side by side.
 """
 
 from __future__ import annotations

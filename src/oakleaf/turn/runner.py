@@ -1,6 +1,6 @@
 """The one runner of a session: the lease, the announced model call, the started tool calls, and all commits.
 
-A turn of `send` and a turn of an own loop are written by the same verbs, each of them one commit. Does not
+A turn of `send` and a turn of an own loop are written by the same verbs, each verb with one commit. Does not
 decide what happens next, asks no model and runs no tool.
 """
 
@@ -62,8 +62,8 @@ class ModelName(NamedTuple):
 class Runner:
     """The writer of the turns of one session.
 
-    Everything that the first commit depends on is read after the row whose fence the commit carries (`look`): another
-    runner that changed any of that has raised the fence. The same commit takes the lease, and the commit that ends or
+    Everything needed by the first commit is read after the row with the commit's fence (`look`): another
+    runner raises the fence with any change. The same commit takes the lease, and the commit that ends or
     leaves the turn gives the lease back.
     """
 
@@ -156,7 +156,7 @@ class Runner:
     ) -> Committed:
         """Append an input, take the lease and announce the next model call. A repeated key writes nothing.
 
-        What was shown of an answer to the input before becomes an entry.
+        The shown part of an unfinished answer to the previous input becomes an entry.
         """
         shown = self.log.partial_text() if self.log.cursor.turn else None
         before = [] if shown is None else [Draft(assistant(shown), finish=PARTIAL)]
@@ -173,7 +173,7 @@ class Runner:
     def resume(
         self, resumed: TurnResumed, settings: Sequence[Draft] = (), *, announces: bool = False
     ) -> Committed:
-        """Take the lease of the open turn. What was shown of an answer that broke off becomes an entry."""
+        """Take the lease of the open turn. The shown part of an unfinished answer becomes an entry."""
         log, drafts = self.log, list(settings)
         shown = log.store.draft(log.session_id)
         if shown is not None:
@@ -310,7 +310,7 @@ class Runner:
         self._commit(Request(fact=ApprovalRequested(call.seq, call.index, earlier), at_leaf=True))
 
     def record_task_wait(self, waits: TaskWaits) -> None:
-        """Record the wait of a tool call for a person's decision about a call of the task."""
+        """Record a tool call's wait for a person's decision about a call of the task."""
         self.answers.discard(waits.seq)  # from now on as if an earlier process had started it
         self._commit(Request(fact=waits, at_leaf=True))
 
@@ -410,7 +410,7 @@ class Runner:
         return self._append([CLOSING])
 
     def save_draft(self, text: str) -> None:
-        """Keep the shown part of an answer, in case of a break-off."""
+        """Keep the shown part of an answer, in case the answer breaks off."""
         log = self.log
         log.store.save_draft(log.session_id, log.leaf, text, self.lease.fence, log.runtime.now())
 

@@ -47,7 +47,7 @@ R = TypeVar("R")
 
 
 class RunBlocking(Protocol):
-    """A way to run store access, here or on another thread."""
+    """Runs work with store access, here or on another thread."""
 
     def __call__(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
@@ -56,7 +56,7 @@ class Turn:
     """Opened by `with session.turn("…") as turn`; closed by an answer without tool calls.
 
     Leaving the block early marks the session as failed (exception), cancelled (Ctrl-C), waiting (for an approval) or
-    interrupted. The turn itself stays open; `session.turn()` continues it. The loop is the same for both:
+    interrupted. The turn itself stays open; `session.turn()` continues the turn. The loop is the same for both:
 
         while not turn.done:
             for call in turn.open_tool_calls:
@@ -64,9 +64,9 @@ class Turn:
             if not turn.done:
                 turn.answer(client.messages.create(**session.request("anthropic"), …))  # tools included
 
-    With a key the same lines may run again, after a crash or a second delivery, and leave the same entries as once: a
-    turn that has ended is done at once, and its answers and results are returned as they were recorded; one that is
-    open continues. Nothing is written or run for what is recorded.
+    With a key the same lines may run again, after a crash or a second delivery, and leave the same entries as once.
+    An ended turn is done at once, and returns the recorded answers and results; an open turn continues. Nothing
+    is written or run for recorded steps.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class Turn:
             self._runner.lease.stop()  # after its end is stored: until then the turn is this one's
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        """Record the status of a left turn, unless the turn has ended."""
+        """Record how the turn was left, unless the turn has ended."""
         self._log.fence = self._log.recorded_steps = None
         if self._recorded is not None:
             self._log.refresh()
@@ -275,8 +275,8 @@ class Turn:
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
         """The tool calls without a result, in call order, with the model's arguments.
 
-        A secret in the arguments is not stored: after a crash such a call shows placeholders and must not be
-        run (`call.call.is_hidden`), unless all of them are named secrets that this process knows too.
+        A secret in the arguments is not stored. After a crash, a call with a secret shows placeholders and
+        must not be run (`call.call.is_hidden`), unless every placeholder is a named secret known to this process.
         """
         if self.is_repeating:
             if self._is_closed:
@@ -320,10 +320,12 @@ class Turn:
         model: str | None = None,
         key: str | None = None,
     ) -> Message:
-        """Append a model's answer: an SDK object, a dict or a Message. Usage and evidence are read from it.
+        """Append a model's answer: an SDK object, a dict or a Message.
 
-        Returns it as it was stored, but its tool calls as the model made them: tools run on what the model said. In a
-        keyed turn that runs again, the answer that was recorded is returned instead.
+        The reply also gives usage and evidence.
+
+        Returns the stored answer, with the model's own tool calls: tools run on the original arguments. In a
+        repeated keyed turn, the recorded answer is returned instead.
         """
         recorded = self.recorded_answer()
         if recorded is not None:
@@ -381,9 +383,11 @@ class Turn:
         details: dict[str, Any] | None = None,
         key: str | None = None,
     ) -> Message:
-        """Append the result of one call. `state` is merged into the session's state; `details` are for the host.
+        """Append the result of one call.
 
-        In a keyed turn that runs again, the result that was recorded is returned instead.
+        `state` is merged into the session's state; `details` are for the host.
+
+        In a repeated keyed turn, the recorded result is returned instead.
         """
         recorded = self._recorded_result(call_id)
         if recorded is not None:
@@ -410,14 +414,14 @@ class Turn:
     def run(
         self, call: ToolCall | OpenCall, function: Tool | Callable[..., Any]
     ) -> Message | Coroutine[Any, Any, Message]:
-        """Run a tool call once: record the start, call the function with the arguments, append and return the
-        result.
+        """Run a tool call once: record the start, call the function, append and return the result.
 
-        An exception becomes an error result. An async function, or a tool of one, is awaited: `await turn.run(…)`.
-        A call that was started before a crash and has no result is not run again: its result says that the outcome
-        is unknown. An `oakleaf.tool` with the effect `read` or `idempotent` is run again, under the same key; one with a
-        `verify` function finds out what happened. An unsafe call that a path which was left has made already raises
-        `ApprovalRequired`, unless the path says what becomes of it (docs/effects.md).
+        An exception becomes an error result. An async function, or a tool of one, is awaited: `await
+        turn.run(…)`. A call started before a crash, without a result, is not run again: the result says that
+        the outcome is unknown. An `oakleaf.tool` with the effect `read` or `idempotent` is run again, under
+        the same key; a tool with a `verify` function finds out what happened. An unsafe call already made on
+        a path left behind raises `ApprovalRequired`, unless the path decides
+        about the call (docs/effects.md).
         """
         tool = _as_tool(call, function)
         running = self._run(call, tool, _directly, in_thread=tool.is_async)
@@ -432,8 +436,8 @@ class Turn:
     def started(self, call: ToolCall | OpenCall) -> None:
         """Record the start of a tool call, before you run the call yourself. Append the result with `result`.
 
-        Raises `CallAlreadyStarted` if it was started before, here or by a process that died: it may have
-        taken effect.
+        Raises `CallAlreadyStarted` after an earlier start, here or by a dead process: the call may have taken
+        effect.
         """
         if self._recorded_result(_call_id(call)) is not None:
             return
@@ -568,8 +572,8 @@ class Turn:
     def _decide(self, call: OpenCall, *, needs_approval: bool, is_unsafe: bool) -> bool | Message:
         """Whether the call may run, False after a denial; or the recorded result of another path.
 
-        Raises `ApprovalRequired` if a person must decide first: the tool needs it, or a path that was left
-        has made the same call.
+        Raises `ApprovalRequired` if a person must decide first: the tool needs approval, or a path left
+        behind has the same call.
         """
         from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, reused_result
 
