@@ -16,7 +16,7 @@ class Reservation(Struct, frozen=True):
 
     microcents: int = 0
     key: str = ""
-    """Names it where several processes share a budget."""
+    """The name of the reservation in a budget shared by several processes."""
 
 
 def call_started(call: Call, reserved: Reservation | None) -> ModelCallStarted:

@@ -48,21 +48,21 @@ class CallStatus(Struct, frozen=True):
     approved: frozenset[CallPosition] = frozenset()
     denied: frozenset[CallPosition] = frozenset()
     earlier: Mapping[CallPosition, EarlierCall] = {}
-    """The same call on a path that was left, for calls that wait because of it."""
+    """The same call on an abandoned path, for calls in wait because of the path."""
     task_approvals: Mapping[CallPosition, tuple[PendingApproval, ...]] = {}
-    """The approvals that the tasks of a call wait for."""
+    """The approvals in the way of a call's tasks."""
     trashed_tasks: Mapping[CallPosition, str] = {}
     """Calls with a task in the trash, and the session to restore."""
     decided_tasks: frozenset[CallPosition] = frozenset()
-    """Calls with a task whose approval was decided and that has not resumed yet."""
+    """Calls with a task whose approval was decided and which has not resumed yet."""
     tasks: tuple[str, ...] = ()
-    """The sessions of the tasks that these calls started."""
+    """The sessions of the calls' tasks."""
     decided_elsewhere: Mapping[CallPosition, Decision] = {}
-    """Decisions that came with an import: they are shown, and asked again."""
+    """Decisions from an import: they are shown, and asked again."""
     unaccepted: frozenset[CallPosition] = frozenset()
-    """Calls that came with an import which nobody here has accepted."""
+    """Imported calls without acceptance here."""
     has_recorded_starts: bool = False
-    """Whether the runner of these calls recorded the start of any: only then is one without a start not started."""
+    """Whether the runner recorded the start of any call. Only then a call without a start was not started."""
 
     @property
     def decided(self) -> frozenset[CallPosition]:

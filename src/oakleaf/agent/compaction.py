@@ -60,9 +60,9 @@ class Compactor:
     def __init__(self, writer: Writer, limits: LimitChecker) -> None:
         self._writer, self._limits = writer, limits
         self._refused: dict[str, int] = {}
-        """The smallest request that each model refused as too long, in estimated tokens."""
+        """The smallest request refused as too long by each model, in estimated tokens."""
         self._goal: int | None = None
-        """How long the request after a refused one should be at most."""
+        """The maximum length of the request after a refused one."""
         self.start_turn()
 
     def start_turn(self) -> None:

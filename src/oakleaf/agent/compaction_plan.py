@@ -24,7 +24,7 @@ from oakleaf.core.shorten import MEDIA_LENGTH, shorten_results
 LEFT_OUT = "(left out)"
 """The shortest summary, for when there is no room for more: MIN_SUMMARY characters may be four bytes each."""
 MIN_RESULT = 200
-"""Characters of a result below which it is summarised instead of shortened."""
+"""Characters of a result: a shorter result is summarised, not shortened."""
 
 
 class Sizes:
@@ -33,7 +33,8 @@ class Sizes:
 
     def __init__(self, provider: str | None = None) -> None:
         self.provider = provider
-        """The provider that is asked: only evidence that it issued counts beside the messages. None: all evidence counts."""
+        """The asked provider: only evidence of this provider counts beside the messages. None: all evidence
+        counts."""
         self._tokens: dict[int, tuple[object, int]] = {}
 
     def tokens(self, item: Item) -> int:

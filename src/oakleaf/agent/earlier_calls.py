@@ -37,7 +37,7 @@ from oakleaf.stores.base import CallPlace, SessionQuery, SessionRow, StoreBacken
 PAGE = 64
 """Entries read at once to find the results of an answer's calls."""
 MAX_LISTED_ENTRIES = 1_000
-"""Entries of one branch that a list for people reads."""
+"""Entries of one branch read for a list for people."""
 MAX_LISTED_TASKS = 100
 MAX_FORKS = 1_000
 NEVER_RAN = ("denied", "dry_run", "not_recorded")
@@ -51,9 +51,9 @@ class PathSession:
     ) -> None:
         self.store, self.session_id = store, session_id
         self.reach = reach
-        """By branch, the last entry that is on the path."""
+        """By branch, the last entry on the path."""
         self.facts = facts
-        """What came after this fact was done after the fork; None: everything counts."""
+        """The last fact before the fork: later work does not count. None: everything counts."""
         self._later_from: dict[int, float] = {}
 
     @cached_property

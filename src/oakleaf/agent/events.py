@@ -108,7 +108,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     type: EventType
     data: dict[str, Any] = {}
     journal_number: int | None = None
-    """The number of its journal fact; None: live only."""
+    """The number of the journal fact; None: live only."""
 
 
 Emit = Callable[[Event], None]
@@ -244,7 +244,7 @@ class RunResult(Struct, frozen=True, kw_only=True):
     """completed: the turn has its answer. waiting: a person must approve a call. failed: no model answered. stopped: a limit
     was reached. cancelled. interrupted: `Run.stop()` left the turn to another run. idle: there was nothing to resume."""
     usage: Totals = Totals()
-    """What the model calls of this run cost, its tasks not included."""
+    """The cost of this run's model calls, without the tasks."""
     error: RunError | None = None
     events: tuple[Event, ...] = ()
 

@@ -33,9 +33,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Maximum use of a session: turns, model calls, money, context. Checked before anything is sent."""
 
     turns: int = 0
-    """Maximum number of turns of a session; 0: that of the session, or else 50."""
+    """Maximum number of turns of a session; 0: the session's own maximum, or else 50."""
     rounds: int = 0
-    """Maximum number of model calls within one turn; 0: that of the session, or else 50."""
+    """Maximum number of model calls within one turn; 0: the session's own maximum, or else 50."""
     max_cost_microcents: int | None = None
     """Maximum cost of the session and its tasks; 100,000,000 microcents are a dollar. A call that would exceed it by its
     input alone is not made."""
@@ -48,12 +48,12 @@ class Limits(Struct, frozen=True, kw_only=True):
     """Compact before a model call whose request would be longer, by estimate. By default what the window of the model
     leaves beside its answer, if the window is known."""
     context_window: int | None = None
-    """The window of the models in tokens, for those that are not in the table or serve less than it says."""
+    """The window of the models in tokens, for models absent from the table or served with a smaller window."""
     max_messages: int | None = None
     """Maximum number of messages in a request: whole older turns are left out, never the newest. It holds from here on,
     as options do; None: what the session's path says; 0: no maximum."""
     summariser: Model | None = None
-    """The model that writes summaries for compaction; without it they are made without a model."""
+    """The model for summaries in compaction; without it they are made without a model."""
     tries: int = 4
     """Calls of an overloaded model before the next in the chain is called."""
     pause: Callable[[int], float] = lambda failures: min(30.0, 0.5 * 2**failures)
@@ -136,9 +136,9 @@ class LimitHit(Struct, frozen=True):
     limit: Literal["turns", "rounds", "cost"]
     problem: str
     hint: str
-    """What to do next in Python."""
+    """The next step in Python."""
     command_hint: str
-    """What to do next at the command line or in the viewer."""
+    """The next step at the command line or in the viewer."""
     is_warning: bool = False
 
     def __str__(self) -> str:
@@ -300,7 +300,7 @@ def _uncountable(spending: Spending, model: Model) -> str | None:
 
 
 BYTES_PER_TOKEN = 8
-"""Twice the usual estimate: what is estimated here must not be more than what the provider counts."""
+"""Twice the usual estimate: the estimate must not exceed the provider's count."""
 
 
 def _minimum_cost(spending: Spending, next_call: NextCall) -> int:

@@ -81,9 +81,9 @@ class Loop:
         self.first_number = 0
         """The number of the latest fact before this run."""
         self._behind: Message | None = None
-        """The input of this run, to be queued behind those that were queued before."""
+        """The input of this run, to be queued behind earlier inputs."""
         self._behind_number: int | None = None
-        """The number that it has in the queue."""
+        """The number of this input in the queue."""
         self._emit: Emit = ignore
 
     async def run(

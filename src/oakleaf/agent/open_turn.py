@@ -30,7 +30,7 @@ class Wait(Struct, frozen=True):
     signals: int
     """How many signals the session has had."""
     is_cancelled: bool
-    """Whether one of them cancels the turn: then the turn is run again, and closes."""
+    """Whether a signal cancels the turn: then the turn is run again, and closes."""
 
 
 class OpenTurn:

@@ -45,11 +45,11 @@ class Answers(Struct, frozen=True, kw_only=True):
 
     models: Sequence[Model]
     options: Mapping[str, Any] | None = None
-    """Options of the model's calls, which hold from here on."""
+    """Options of the model's calls, in force from here on."""
     recording: RecordedAnswers | None = None
     """Answers instead of the models. Options, settings and costs are then part of the recording."""
     meter: CallMeter | None = None
-    """Allows each call before it is made."""
+    """Allows each call before the request."""
 
 
 class ToolBox(Protocol):
@@ -133,43 +133,46 @@ class Recorded(Struct, frozen=True, kw_only=True):
     """The records of a run beside answers and results."""
 
     about: TurnStarted = TurnStarted(0)
-    """What the caller says of the turn: its trigger and its policy."""
+    """The caller's part of the turn's start: trigger and policy."""
     bucket: str = "live"
-    """The bucket of the ledger that model calls are charged to."""
+    """The bucket of the ledger charged with the model calls."""
     announces: bool = True
-    """Whether a commit that a model call follows announces the call in the ledger."""
+    """Whether a commit before a model call announces the call in the ledger."""
     drafts: bool = True
     """Whether the text of an answer in flight is saved."""
     queue: str | None = None
-    """The queue of the task that runs the turn, which a decision must wake if the turn waits for a person."""
+    """The queue of the task that runs the turn. A decision must wake the task if the turn waits for a
+    person."""
     host_entries: Callable[[Cursor], HostDrafts | None] | None = None
-    """Returns the entries of the host that are due: asked before each model call, and after each commit while calls are
-    open, so that the entries follow the stored result."""
+    """Returns the due entries of the host. Asked before each model call, and after each commit while calls
+    are open, so that the entries follow the stored result."""
 
 
 EffectOfEntries = Callable[[Sequence[NewEntry]], Effect]
-"""Returns the effect of a commit, given the entries as they are written: notes of others may come before."""
+"""Returns the effect of a commit, given the written entries: notes of other writers may come before."""
 StepEnd = Callable[[Sequence[Entry], Sequence[Draft], Collection[Call]], EffectOfEntries]
-"""Returns the effect of the commit that ends a step, given the path, the drafts, and the model calls of the turn."""
+"""Returns the effect of a step's last commit, given the path, the drafts, and the model calls of the turn."""
 
 
 class GoesOn(Struct, frozen=True, kw_only=True):
     """The conditions to go on with a run, and to end the run."""
 
     may_call: Callable[[], bool] | None = None
-    """Asked by the commit that ends a step. If false, the run ends there, and another process goes on with the turn."""
+    """Asked by the last commit of a step. If false, the run ends there, and another process goes on with the
+    turn."""
     takes_inbox: bool = True
     """Whether queued inputs are run."""
     accepts_imported: bool = False
-    """Whether what an import left open may run."""
+    """Whether open work of an import may run."""
     checks_turn: bool = False
     """Whether the sender of the open turn did not know the limits of this run: then the limits of both hold."""
     watches_cancel: bool = True
-    """Whether the run looks for requests to cancel its turn; the worker of a task does so for all of its tasks."""
+    """Whether the run looks for requests to cancel its turn. The worker of a task does so for all of its
+    tasks."""
     needs_tools: bool = True
     """Whether a turn is resumed only if the run has the tools of its open calls."""
     cancel: Literal["close", "leave"] = "close"
-    """What a cancellation does with the open turn: close it, or leave it as a crash does."""
+    """The fate of the open turn in a cancellation: closed, or left as after a crash."""
 
 
 class RunPolicy(Struct, frozen=True, kw_only=True):
@@ -179,7 +182,7 @@ class RunPolicy(Struct, frozen=True, kw_only=True):
     tools: ToolBox
     limits: Limits
     step_end: StepEnd | None = None
-    """What is written when a step ends: a model call and the results of its tools."""
+    """The effect of the commit that ends a step: a model call and the results of its tools."""
     recorded: Recorded = Recorded()
     goes_on: GoesOn = GoesOn()
 

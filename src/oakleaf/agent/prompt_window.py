@@ -14,7 +14,7 @@ class WindowUse(Struct, frozen=True):
 
     tokens: int
     window: int | None
-    """None: it is not known, or the request is so small that it fits every model's."""
+    """None: the window is not known, or the request is small enough for every model."""
 
     def __str__(self) -> str:
         if self.window is None:

@@ -58,7 +58,7 @@ class QueuedTurn(Struct, frozen=True):
     key: str
     """The key of the task."""
     seq: int
-    """The leaf of the session: the input, unless it was queued."""
+    """The leaf of the session: the input, unless the input was queued."""
 
 
 def queue_turn(

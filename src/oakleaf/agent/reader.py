@@ -66,7 +66,7 @@ from oakleaf.wire import find_provider
 from oakleaf.wire.explain import Difference, first_difference
 
 PAGE = 500
-"""Entries that are read at once, where all of a path is."""
+"""Entries per read of a whole path."""
 
 
 class SessionReader:

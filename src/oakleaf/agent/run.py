@@ -50,7 +50,7 @@ class Run:
         self._loop, self._content, self._key = loop, content, key
         self._previous = previous
         self._is_left = False
-        """Whether who iterated over its events dropped them before their end."""
+        """Whether the events were dropped before the end."""
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._is_cancelled = False
@@ -219,7 +219,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 BOOKKEEPING = ("session:calls_started", "session:task_started")
-"""Facts of a run that are events by themselves."""
+"""Facts of a run with events of their own."""
 
 
 class EventNumbers:
@@ -233,10 +233,10 @@ class EventNumbers:
     def __init__(self, loop: Loop) -> None:
         self._loop, self._log = loop, loop.log
         self._own: dict[int, Event] = {}
-        """The events of what the run appended, by the number of the fact."""
+        """The events of the run's own appends, by the number of the fact."""
         loop.writer.on_append = partial(_note, self._own)
         self._last = 0
-        """The number of the last fact that was read."""
+        """The number of the last fact read."""
         self._events: deque[Event] = deque()
 
     async def complete(self, event: Event) -> list[Event]:

@@ -14,7 +14,7 @@ from oakleaf.models.base import Model
 from oakleaf.stores.base import SessionDetail, SessionRow
 
 FIRST_FACT = 1
-"""The number of a journal's first fact: that the session was started."""
+"""The number of a journal's first fact, the start of the session."""
 
 
 def turn_start(about: TurnStarted, row: SessionRow, detail: SessionDetail | None) -> TurnStarted:

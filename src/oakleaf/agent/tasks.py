@@ -53,7 +53,7 @@ class TaskRunner:
         effects: Effects | None = None,
     ) -> None:
         self.warnings: list[Event] = []
-        """Warnings for the author of a tool that no event was sent for yet, those of tasks included."""
+        """Warnings for the author of a tool without an event so far, including the warnings of tasks."""
         self.emit: Emit = ignore
         """Called when a task is recorded as started."""
         self._writer, self._models, self._limits, self._build_loop = writer, models, limits, build_loop

@@ -61,7 +61,7 @@ class CallInput(Struct, frozen=True):
     """The input of a call at the start of the batch."""
 
     original: ToolCall | None
-    """The call with the arguments to run it with; None if they are not known any more."""
+    """The call with the arguments for the run; None if the arguments are not known any more."""
     key: str
     state: State
 
@@ -84,16 +84,16 @@ class ToolRunner:
         self.writer, self.runner, self.log = writer, writer.runner, writer.log
         self.box, self.tasks = box, tasks
         self.tools = box.tools
-        """All tools of the run, those of its sources included once they are connected."""
+        """All tools of the run, including the tools of connected sources."""
         self._emit: Emit = ignore
         self.connections: Connections | None = None
-        """Those to the sources, once there are some. Closing them leaves them to the next run of the session, or ends them
-        with all processes that they started."""
+        """The connections to the sources, if any. Closing them leaves them to the next run of the session, or
+        ends them with all processes that they started."""
         self._tool_set: tuple[tuple[list[ToolSpec], set[str]], ToolSet] | None = None
-        """The tools that were in force last, and their definitions."""
+        """The tools last in force, and the definitions."""
         self._has_left_paths: bool | None = None
         self._blobs: dict[CallPosition, list[Blob]] = {}
-        """What the calls in flight store with their results."""
+        """Blobs of the calls in flight, stored with the results."""
 
     async def connect(self) -> list[Event]:
         """Connect to the sources and add the offered tools. Return warnings about sources that had ended

@@ -28,7 +28,7 @@ from oakleaf.turn.runner import ModelName, Runner
 P = ParamSpec("P")
 R = TypeVar("R")
 GRACE_SECONDS = 5.0
-"""How long a cancelled tool may take to clean up before it is no longer waited for."""
+"""Seconds for the clean-up of a cancelled tool, before the run waits no longer."""
 
 
 def name_of(model: Model) -> ModelName:
@@ -58,18 +58,18 @@ class Writer:
         )
         self.runner.is_one_shot, self._step_end = is_one_shot, policy.step_end
         self.history = PromptPath() if history is None else history
-        """The entries that the context of the next call depends on."""
+        """The entries behind the context of the next call."""
         self._keeps_history = history is not None
         self.leaf = log.leaf
         """The leaf of the path. The log may be ahead of it, if the host added a note through the same handle."""
         self.session_tools: tuple[str, ...] = ()
-        """The tools the session was started with; empty if it names none."""
+        """The tools of the session's start; empty if the session names none."""
         self.context_window: int | None = None
-        """The window that the session was started with."""
+        """The window of the session's start."""
         self.queued = 0
         """How many inputs were queued when the session was loaded."""
         self.on_append: Callable[[Committed, list[Entry]], None] | None = None
-        """Called after each append with its entries, on a thread of the log."""
+        """Called after each append with the new entries, on a thread of the log."""
 
     async def run_blocking(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         return await run_blocking(work, *args, **kwargs)

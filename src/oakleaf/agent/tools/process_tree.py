@@ -20,7 +20,7 @@ from typing import IO, Any
 _SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
 
 _trees: set[ProcessTree] = set()
-"""The trees that this process keeps alive."""
+"""The trees kept alive by the process."""
 
 
 def _release_descriptors() -> None:

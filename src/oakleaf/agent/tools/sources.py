@@ -16,15 +16,15 @@ from oakleaf.core.redact import Redactor
 from oakleaf.errors import DuplicateTool, InvalidTool
 
 BEFORE_A_SESSION = "before a session"
-"""In place of a session's key: the tools are only listed, and what was started for that is left to the first session that
-wants the same."""
+"""In place of a session's key: the tools are only listed. What was started for the list is left to the first
+session that wants the same."""
 
 
 class ToolConnection(Protocol):
     """One run's connection to a source."""
 
     restarts: Sequence[str]
-    """What the source had kept for the session and had to start again, and why: a warning each."""
+    """Restarts of things kept for the session, with the reason: a warning each."""
 
     async def connect(self) -> Sequence[Tool]:
         """Connect and return the present tools of the source. Called once."""
@@ -50,7 +50,7 @@ class ToolSource(Protocol):
 
 
 ToolLike = Tool | Callable[..., Any] | ToolSource
-"""What `tools=[…]` takes."""
+"""An item of `tools=[…]`."""
 
 
 def is_source(item: object) -> TypeGuard[ToolSource]:

@@ -26,7 +26,7 @@ from contextlib import suppress
 _SET_CHILD_SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of Linux."""
 _MAX_MISSES, _MISS_SECONDS = 100, 0.01
-"""How often to look again for a child that was not listed or cannot be killed, as a program of another user."""
+"""Number of further looks for a child not listed or not to be killed, as a program of another user, and the pause."""
 _IS_LINUX = sys.platform == "linux"
 
 

@@ -40,13 +40,13 @@ class EarlierCall(OpenCall, frozen=True):
     """A call on an abandoned path and the outcome: a real or possible effect."""
 
     session_id: str
-    """Whose call it is: the session's own, of one it was forked from, or of a task."""
+    """The session of the call: this session, a session above a fork, or a task."""
     entry_id: str
-    """The id of its answer, in hex."""
+    """The id of the answer, in hex."""
     result: ToolResult | None
-    """None if it was started and has no result: whether it took effect is unknown."""
+    """None: a started call without a result. Whether it took effect is unknown."""
     at: int
-    """When it was called, in microseconds since 1970, UTC."""
+    """The time of the call, in microseconds since 1970, UTC."""
 
     @property
     def reference(self) -> CallReference:
@@ -59,9 +59,9 @@ class PendingApproval(OpenCall, frozen=True):
 
     session_id: str
     decided_elsewhere: Decision | None = None
-    """What somebody decided in the store it was imported from: it does not count here."""
+    """The decision in the store of an import: not valid here."""
     earlier: EarlierCall | None = None
-    """The same call on a path that was left, if the person is asked because of it."""
+    """The same call on an abandoned path, if the person is asked because of that call."""
 
 
 class TaskNeedsApproval(BaseException):
@@ -84,7 +84,7 @@ class TaskOptions(Struct, frozen=True):
 
 
 RunTask = Callable[[str, str, TaskOptions], Awaitable[str]]
-"""Runs a task of a tool under a key, on a text, and returns its answer."""
+"""Runs a task of a tool under a key, on a text, and returns the answer."""
 
 
 class Happened(Struct, frozen=True):
@@ -117,16 +117,16 @@ class ToolContext:
         self.session_id = session_id
         self.call = call
         self.state = state
-        """The session's state as it was when the tool started."""
+        """The session's state at the start of the tool."""
         self.updates: dict[str, Any] = {}
         self.details: dict[str, Any] = {}
         self.blobs: list[Blob] = []
-        """Bytes that `details` refer to; stored with the result."""
+        """Bytes behind `details`, stored with the result."""
         self.is_repeated = is_repeated
-        """Whether an earlier process started this call, and may have done what it does."""
+        """Whether an earlier process started the call, possibly with an effect."""
         self.ends_turn = False
         self.is_cancelled = False
-        """Set when the turn is cancelled: a tool that runs in a thread should check it regularly, and stop."""
+        """Set when the turn is cancelled. A tool in a thread should check it regularly, and stop."""
 
     async def task(
         self,
@@ -185,7 +185,7 @@ class Tool(Struct, frozen=True, dict=True):
     spec: ToolSpec
     function: Callable[..., Any]
     arguments: type[Struct] | None
-    """The type the arguments are converted to; None: the function takes them as the model gave them."""
+    """The type of the converted arguments; None: the function takes the arguments of the model unchanged."""
     context_name: str | None = None
     effect: Effect = "unsafe"
     verify: Callable[..., Any] | None = None
