@@ -118,6 +118,20 @@ class TestThreads:
         asyncio.run(run_to_end(int, "1"))
         assert double_in_child(4) == 8
 
+    def test_the_event_loop_starts_no_thread_of_a_tool(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A starter waits until the thread runs, and the tools of 64 sessions often start at once."""
+        starters, start = list[int](), threading.Thread.start
+
+        def note(thread: threading.Thread) -> None:
+            if thread.name == "oakleaf-tool":
+                starters.append(threading.get_ident())
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", note)
+        assert asyncio.run(run_tool(int, "7")) == 7
+        assert len(starters) == 1
+        assert threading.get_ident() not in starters
+
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork() here")
     def test_a_tool_may_fork(self) -> None:
         """On a thread of a pool the forked process ended with an error: Python 3.11 waited there for that very thread."""
