@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import Session, ToolCall, Usage, assistant, system
+from oakleaf import Event, Session, ToolCall, Usage, assistant, system
 from oakleaf.errors import InvalidOperation, SessionRunning
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS
@@ -55,6 +55,27 @@ class TestTheSameTurn:
         assert first.usage() == second.usage()
         assert [fact.kind for fact in first.journal()] == [fact.kind for fact in second.journal()]
         assert first.row.status == "idle"
+
+    def test_tells_the_same_events(self, store: Store) -> None:
+        first, second = store.start("a", [system("x")]), store.start("a", [system("x")])
+
+        async def run() -> list[Event]:
+            async with first.turn("Where?") as turn:
+                await turn.answer(CALLS)
+                for call in turn.open_tool_calls:
+                    await turn.run(call, look_here)
+                events = await turn.events()
+                await turn.answer(assistant("Lost."))
+            return events + await turn.events()
+
+        with second.turn("Where?") as turn:
+            turn.answer(CALLS)
+            for call in turn.open_tool_calls:
+                turn.run(call, look_here)
+            turn.answer(assistant("Lost."))
+        here, there = asyncio.run(run())[1:], turn.events()[1:]  # the first names the session
+        assert here == there
+        assert here[-1].type == "session:turn_completed"
 
     def test_has_the_request_of_the_session(self, session: Session) -> None:
         async def run() -> None:

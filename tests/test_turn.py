@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -13,8 +13,10 @@ from msgspec.structs import replace
 
 import oakleaf
 from oakleaf import (
+    Event,
     Happened,
     NeverHappened,
+    ScriptedModel,
     Session,
     ToolCall,
     ToolContext,
@@ -716,3 +718,94 @@ def test_a_turn_within_another_is_refused(session: Session) -> None:
             pass
         outer.answer(assistant("a"))
     assert (session.row.status, len(session.path())) == ("idle", 3)
+
+
+def refund(order: int) -> str:
+    """Refund an order."""
+    return f"refunded {order}"
+
+
+def told(events: Sequence[Event]) -> list[tuple[str, Any, int | None]]:
+    """Return the durable events, without the ids and the finish reasons that providers name."""
+    left_out = ("session_id", "conversation_id", "finish")
+    return [
+        (
+            event.type,
+            {name: value for name, value in event.data.items() if name not in left_out},
+            event.journal_number,
+        )
+        for event in events
+        if event.journal_number is not None
+    ]
+
+
+class TestEvents:
+    CALLS = assistant(CALL, ToolCall("c2", "refund", {"order": 42}))
+
+    def test_events_are_those_of_a_send_with_the_same_script(self, store: Store) -> None:
+        sent, own = store.start("a", [system("x")]), store.start("a", [system("x")])
+        model = ScriptedModel([self.CALLS, "done", "Hello."])
+        expected = [
+            sent.send_sync(text, model=model, tools=[oakleaf.tool(refund)]).events for text in ("q", "r")
+        ]
+        with own.turn("q", model="scripted:m", tools=[refund]) as turn:
+            events = turn.events()
+            turn.answer(self.CALLS)
+            for call in turn.open_tool_calls:
+                turn.started(call)
+            for call in turn.open_tool_calls:
+                turn.result(call.call.id, refund(**call.call.arguments))
+                events += turn.events()
+            turn.answer(assistant("done"))
+        events += turn.events()
+        assert turn.events() == []
+        assert [event.journal_number for event in events] == [fact.number for fact in own.journal()]
+        starts = "session:calls_started"  # `send` starts both calls in one fact
+        assert [each[:2] for each in told(events) if each[0] != starts] == [
+            each[:2] for each in told(expected[0]) if each[0] != starts
+        ]
+        with own.turn("r", model="scripted:m") as turn:
+            turn.answer(assistant("Hello."))
+        assert [each[:2] for each in told(turn.events())] == [each[:2] for each in told(expected[1])]
+
+    def test_numbers_equal_those_of_a_send(self, store: Store) -> None:
+        sent, own = store.start("a", [system("x")]), store.start("a", [system("x")])
+        model = ScriptedModel([assistant(CALL), "done"])
+        expected = sent.send_sync("q", model=model, tools=[oakleaf.tool(refund)]).events
+        with own.turn("q", model="scripted:m", tools=[refund]) as turn:
+            turn.answer(assistant(CALL))
+            turn.run(turn.open_tool_calls[0], refund)
+            turn.answer(assistant("done"))
+        assert told(turn.events()) == told(expected)
+
+    def test_a_wait_for_a_person_is_told_as_by_send(self, store: Store) -> None:
+        asking = oakleaf.tool(approval=True)(refund)
+        sent, own = store.start("a", [system("x")]), store.start("a", [system("x")])
+        expected = sent.send_sync("q", model=ScriptedModel([assistant(CALL)]), tools=[asking]).events
+        with suppress(ApprovalRequired), own.turn("q", model="scripted:m", tools=[asking]) as turn:
+            turn.run(turn.answer(assistant(CALL)).calls[0], asking)
+        *events, waiting = told(turn.events())
+        *others, expected_waiting = told(expected)
+        assert events == others
+        assert waiting[1].pop("error").startswith("ApprovalRequired")  # what left the block
+        assert waiting == expected_waiting
+
+    def test_a_continued_turn_tells_from_there(self, store: Store, session: Session) -> None:
+        again = killed_inside(store, session)
+        opened = again.turn(take_over=True)
+        facts = len(again.journal())
+        with opened as turn:
+            turn.run(turn.open_tool_calls[0], refund)
+            turn.answer(assistant("done"))
+        events = turn.events()
+        assert [event.journal_number for event in events] == list(range(facts + 1, len(again.journal()) + 1))
+        result = next(event for event in events if event.type == "session:tool_result")
+        assert (result.data["call_id"], result.data["outcome"]) == ("c1", "unknown")
+
+    def test_a_keyed_turn_that_has_ended_tells_nothing(self, session: Session) -> None:
+        for _ in range(2):
+            with session.turn("q", key="k") as turn:
+                while not turn.done:
+                    turn.answer(assistant("done"))
+            events = turn.events()
+        assert events == []

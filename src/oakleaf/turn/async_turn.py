@@ -20,6 +20,7 @@ from oakleaf.log.prompt import GrowingPrompt, read_context
 from oakleaf.log.threads import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
 
 if TYPE_CHECKING:
+    from oakleaf.agent.events import Event
     from oakleaf.agent.tools.tool import Tool
     from oakleaf.turn.turn import Turn
 
@@ -103,6 +104,10 @@ class AsyncTurn:
         Check between steps.
         """
         return await self._run_blocking(lambda: self._turn.is_cancel_requested)
+
+    async def events(self) -> list[Event]:
+        """Return the events of everything durable since the last call of `events`; see `Turn.events`."""
+        return await self._run_blocking(self._turn.events)
 
     async def request(self, provider: str, budget: Budget | None = None) -> dict[str, Any]:
         """Return the history in the provider's request format, like `session.request`."""

@@ -38,6 +38,7 @@ from oakleaf.wire import Answer
 
 if TYPE_CHECKING:
     from oakleaf.agent.call_status import CallStatus
+    from oakleaf.agent.events import Event
     from oakleaf.agent.limits import Limits
     from oakleaf.agent.tools.tool import Tool, ToolContext
     from oakleaf.turn.async_turn import AsyncTurn
@@ -96,12 +97,15 @@ class Turn:
         self._caps: Limits | None = None
         """The limits of the session itself; the defaults of `send` do not hold here."""
         self._runner = Runner(log, None if model is None else _model_name(model))
+        self._told = 0
+        """The number of the latest fact that `events` has returned."""
         self._async_turn: AsyncTurn
 
     def __enter__(self) -> Self:
         draft = None if self._content is None else _input(self._content)
         while not self.is_entered:
             row = self._runner.look()
+            self._told = row.facts if row.turns else 0  # the first turn begins with the start of the session
             recorded = find_turn(self._log, self._key, None if draft is None else _message(draft))
             try:
                 if recorded is not None:
@@ -270,6 +274,16 @@ class Turn:
         from oakleaf.agent.cancellation import is_cancel_requested
 
         return is_cancel_requested(self._log.facts_backwards(), self._turn)
+
+    def events(self) -> list[Event]:
+        """Return the events of everything durable since the last call of `events`: the durable events of `send`.
+
+        After the block, return the rest: the end of the turn, or the way the turn was left.
+        """
+        from oakleaf.agent.turn_events import turn_events
+
+        after, self._told = self._told, max(self._told, self._runner.journal_number)
+        return turn_events(self._log, after, self._told)
 
     @property
     def open_tool_calls(self) -> tuple[OpenCall, ...]:
