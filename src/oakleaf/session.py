@@ -83,7 +83,7 @@ if TYPE_CHECKING:
     from oakleaf.bundle.exporters import ExportResult
     from oakleaf.bundle.transfer import PathOrFile
     from oakleaf.bundle.write import BundleExportResult, OnProgress
-    from oakleaf.models.base import ModelLike
+    from oakleaf.models.base import Model, ModelLike
     from oakleaf.replay.report import ReplayReport
     from oakleaf.replay.tool_answers import Mode, OnMiss
 
@@ -156,6 +156,7 @@ class Session:
         policy: Mapping[str, Any] | None = None,
         tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]] | None = None,
         tool_names: Sequence[str] | None = None,
+        task_models: ModelLike | None = None,
         take_over: bool = False,
         accept_imported: bool = False,
     ) -> Turn:
@@ -169,7 +170,8 @@ class Session:
         `tools` are those that the model may call, as tools, functions or dicts with name, description and parameters:
         their definitions become part of the path, and of `session.request()`. The other keywords are recorded in the
         turn's `turn_started` fact; `tool_names` is for tools whose definitions are not known. A call that an import left
-        open is run with `accept_imported=True` only.
+        open is run with `accept_imported=True` only. With `task_models`, a model or a chain, the tools of `turn.run` may
+        start tasks (`ToolContext.task`), which ask these models.
         """
         tools = None if tools is None else list(tools)
         specs = None if tools is None else _tool_specs(tools)
@@ -183,7 +185,14 @@ class Session:
         names = tuple(tool_names or ())
         started = replace(about, model=model, context_window=context_window, tool_names=names)
         tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor, repeatable)
-        return Turn(self.log, content, key=key, model=model, started=started, tools=tool_set)
+        models: Sequence[Model] = ()
+        if task_models is not None:
+            from oakleaf.agent.run import resolve_models
+
+            models = resolve_models(task_models)
+        return Turn(
+            self.log, content, key=key, model=model, started=started, tools=tool_set, task_models=models
+        )
 
     def note(self, data: dict[str, Any] | None = None, *, state: dict[str, Any] | None = None) -> Committed:
         """Append data of the host, never shown to a model; `state` is merged into the session's state.

@@ -8,6 +8,7 @@ model caller gets answers, the tool runner runs tool calls; limits and compactio
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -18,9 +19,9 @@ from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
 from oakleaf.agent.compaction import Compactor
 from oakleaf.agent.events import Emit, Event, StopRun, answer_data, ignore
 from oakleaf.agent.import_plan import accept_import, require_accepted
-from oakleaf.agent.limits import LimitChecker, LimitHit, NextCall
+from oakleaf.agent.limits import LimitChecker, LimitHit, Limits, NextCall, narrow
 from oakleaf.agent.model_call import ModelCaller
-from oakleaf.agent.policy import RunPolicy
+from oakleaf.agent.policy import RunPolicy, local_run
 from oakleaf.agent.start_facts import (
     FIRST_FACT,
     is_one_shot_turn,
@@ -54,7 +55,9 @@ from oakleaf.errors import (
 )
 from oakleaf.log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
 from oakleaf.log.lease import Hold, require_free
+from oakleaf.log.log import Log
 from oakleaf.log.turn_start import trigger_columns
+from oakleaf.models.base import Model
 from oakleaf.stores.base import QueuedInput, SessionRow
 
 CANCELLED = "(cancelled)"
@@ -607,3 +610,10 @@ def build_loop(writer: Writer, policy: RunPolicy, parent: LimitChecker | None = 
     tool_runner = ToolRunner(writer, policy.tools, tasks)
     caller = ModelCaller(writer, policy.answers, tool_runner, checker)
     return Loop(writer, caller, tool_runner, checker, Compactor(writer, checker), policy)
+
+
+def build_tasks(log: Log, models: Sequence[Model]) -> TaskRunner:
+    """Build the runner of the tasks of a caller's own loop. The session's limits hold for the tasks too."""
+    policy = local_run(models, {}, narrow(Limits(), log.settings().limits))
+    writer = Writer(log, policy)
+    return TaskRunner(writer, models, LimitChecker(writer, policy.limits), build_loop)

@@ -19,13 +19,13 @@ from oakleaf.agent.limits import LimitChecker
 from oakleaf.agent.policy import RunPolicy, local_run
 from oakleaf.agent.task_line import MAX_TASK_DEPTH, ancestors, is_task_of
 from oakleaf.agent.tools.sources import for_one_turn, split_tools
-from oakleaf.agent.tools.tool import TaskNeedsApproval, TaskOptions
+from oakleaf.agent.tools.tool import PendingApproval, TaskNeedsApproval, TaskOptions, Tool, ToolContext
 from oakleaf.agent.writer import Writer
 from oakleaf.core.context import merge_options
 from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Effects
 from oakleaf.core.facts import TaskStarted
-from oakleaf.core.messages import Message
+from oakleaf.core.messages import Message, tool_result
 from oakleaf.core.turns import Cursor
 from oakleaf.errors import InvalidOperation, NotFound, SessionRunning, SessionTrashed
 from oakleaf.log.changes import new_key
@@ -36,6 +36,11 @@ from oakleaf.stores.base import NewSession, SessionRow
 if TYPE_CHECKING:
     from oakleaf.agent.loop import Loop
 
+CANNOT_WAIT = (
+    "has a task that needs an approval and cannot wait for it: resuming would run the tool again, which an unsafe "
+    'tool must not. The task was cancelled. Declare the tool @tool(effect="idempotent") if it may run again, or give '
+    "it a verify function that finds out what happened."
+)
 
 BuildLoop = Callable[[Writer, RunPolicy, LimitChecker | None], "Loop"]
 """How the loop of a child is built: `loop.build_loop`, passed in because loops run tasks and tasks run loops."""
@@ -67,13 +72,13 @@ class TaskRunner:
             self.emit(Event("session:task_started", {}, number))
         log = Log(parent.store, row, parent.runtime)
         tools, sources = split_tools(task.tools)
-        cursor = await run_blocking(lambda: log.cursor)
+        cursor, settings = await run_blocking(lambda: (log.cursor, parent.settings()))
         is_new, error, options = not (cursor.turn or row.turns), "", task.options
         if task.models is None and is_new:
-            options = merge_options(self._writer.settings().options, options)
+            options = merge_options(settings.options, options)
         models, limits = task.models or self._models, task.limits or self._limits.limits
         if task.limits is None and limits.max_messages is None:
-            limits = replace(limits, max_messages=self._writer.settings().max_messages)
+            limits = replace(limits, max_messages=settings.max_messages)
         policy = local_run(
             models, tools, limits, options=options, sources=for_one_turn(sources), effects=self._effects
         )
@@ -94,6 +99,22 @@ class TaskRunner:
                 raise TaskNeedsApproval(approvals)
             is_new = False  # the decision was made in this moment
         return await run_blocking(_final_answer, log, error)
+
+    async def settle_wait(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
+        """Return what the tasks of a left tool wait for; or the result of a tool that cannot wait."""
+        if tool.effect != "unsafe" or tool.verify is not None:
+            return context.pending_approvals
+        # Resuming would run it again from its beginning, and what it did before its task is not known.
+        run_blocking, parent = self._writer.run_blocking, self._writer.log
+        children = [
+            await run_blocking(task_id, parent, key, parent.position.calls_since) for key in context.task_keys
+        ]
+        await self.cancel(children)
+        why = f"{tool.name} {CANNOT_WAIT}"
+        data = {"code": "cannot_wait", "message": why, "session_id": parent.session_id}
+        call = {"call_id": context.call.id, "name": tool.name}
+        self.warnings.append(Event("session:warning", data | call))
+        return tool_result(context.call.id, why, error=True, outcome="interrupted")
 
     async def cancel(self, children: Iterable[str]) -> None:
         """Close the turns of abandoned tasks. Tasks in wait for a person are closed too."""

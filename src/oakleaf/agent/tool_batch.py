@@ -19,7 +19,7 @@ from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, has
 from oakleaf.agent.events import Emit, Event, ignore
 from oakleaf.agent.import_plan import require_accepted
 from oakleaf.agent.policy import ToolBox
-from oakleaf.agent.tasks import TaskRunner, task_id
+from oakleaf.agent.tasks import TaskRunner
 from oakleaf.agent.tools.sources import Connections
 from oakleaf.agent.tools.tool import (
     EarlierCall,
@@ -50,11 +50,6 @@ NOT_RUN = "The turn was abandoned before this was run."
 DENIED = "The user denied this call."
 HIDDEN = "Not run: its arguments were not stored as they were said, and the process that knew them has ended."
 HIDDEN_UNKNOWN = f"{UNKNOWN_OUTCOME} Its arguments were not stored as they were said."
-CANNOT_WAIT = (
-    "has a task that needs an approval and cannot wait for it: resuming would run the tool again, which an unsafe "
-    'tool must not. The task was cancelled. Declare the tool @tool(effect="idempotent") if it may run again, or give '
-    "it a verify function that finds out what happened."
-)
 
 
 class CallInput(Struct, frozen=True):
@@ -257,9 +252,9 @@ class ToolRunner:
 
     async def _store_approval(self, call: OpenCall, approval: PendingApproval) -> Event:
         """Record the wait of a call: the session and the call for the person to decide."""
-        waits = TaskWaits(call.seq, call.index, approval.session_id, _call_key(approval))
+        waits = TaskWaits(call.seq, call.index, approval.session_id, call_key(approval))
         await self.writer.write(self.runner.record_task_wait, waits)
-        data = {**call_data(approval), "session_id": approval.session_id, "task_of": asdict(_call_key(call))}
+        data = {**call_data(approval), "session_id": approval.session_id, "task_of": asdict(call_key(call))}
         if approval.earlier is not None:
             data["earlier"] = earlier_data(approval.earlier)
         return Event("session:approval_requested", data, self.runner.journal_number)
@@ -325,20 +320,7 @@ class ToolRunner:
         try:
             return await self.box.run(tool, context)
         except TaskNeedsApproval:
-            approvals = context.pending_approvals
-        if tool.effect != "unsafe" or tool.verify is not None:
-            return approvals
-        # Resuming would run it again from its beginning, and what it did before its task is not known.
-        children = [
-            await self.writer.run_blocking(task_id, self.log, key, self.log.position.calls_since)
-            for key in context.task_keys
-        ]
-        await self.tasks.cancel(children)
-        why = f"{tool.name} {CANNOT_WAIT}"
-        data = {"code": "cannot_wait", "message": why, "session_id": self.log.session_id}
-        call = {"call_id": context.call.id, "name": tool.name}
-        self.tasks.warnings.append(Event("session:warning", data | call))
-        return tool_result(context.call.id, why, error=True, outcome="interrupted")
+            return await self.tasks.settle_wait(tool, context)
 
     async def abandoned_results(self) -> list[Draft]:
         """Return the results for the open calls of an interrupted turn, before a new input. Their tasks end."""
@@ -373,7 +355,7 @@ def hidden_result(call: ToolCall, *, may_have_run: bool) -> Message:
     return tool_result(call.id, hidden, error=True, outcome=outcome)
 
 
-def _call_key(call: OpenCall) -> CallKey:
+def call_key(call: OpenCall) -> CallKey:
     return CallKey(call.seq, call.index, call.call.id, call.call.name)
 
 
@@ -401,4 +383,4 @@ def earlier_data(call: EarlierCall) -> dict[str, Any]:
 
 def call_data(call: OpenCall) -> dict[str, Any]:
     """Return a call as event data."""
-    return {**asdict(_call_key(call)), "arguments": call.call.arguments}
+    return {**asdict(call_key(call)), "arguments": call.call.arguments}

@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import to_builtins
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from oakleaf.agent.call_status import read_call_status
 from oakleaf.agent.earlier_calls import find_earlier_call
 from oakleaf.agent.events import Event, fact_event
 from oakleaf.agent.start_facts import session_data
-from oakleaf.agent.tool_batch import call_data, earlier_data
+from oakleaf.agent.tool_batch import call_data, call_key, earlier_data
+from oakleaf.agent.tools.tool import EarlierCall
 from oakleaf.core.entries import Entry
-from oakleaf.core.facts import ApprovalRequested, Started, StoredFact, TurnEnded, TurnStarted
+from oakleaf.core.facts import ApprovalRequested, Started, StoredFact, TaskWaits, TurnEnded, TurnStarted
 from oakleaf.core.turns import ENDED_BY_TOOL, OpenCall
 from oakleaf.log.log import Log
 
@@ -48,7 +50,13 @@ def _data(
             call = _open_call(log, seq, lambda call: (call.seq, call.index) == (seq, index))
             if call is not None:
                 earlier = None if reference is None else find_earlier_call(log, call.call)
-                return call_data(call) | ({} if earlier is None else {"earlier": earlier_data(earlier)})
+                return call_data(call) | _earlier(earlier)
+        case TaskWaits(seq=seq, index=index, session=session, call=key):
+            call = _open_call(log, seq, lambda call: (call.seq, call.index) == (seq, index))
+            for asked in read_call_status(log).task_approvals.get((seq, index), ()):
+                if call is not None and (asked.session_id, call_key(asked)) == (session, key):
+                    task = {"session_id": session, "task_of": asdict(call_key(call))}
+                    return call_data(asked) | task | _earlier(asked.earlier)
     if event.type == "session:tool_result" and (message := entries[0].message):
         result = message.results[0]
         call = _open_call(log, entries[0].seq - 1, lambda call: call.call.id == result.call_id)
@@ -57,6 +65,10 @@ def _data(
             about = {"content": content, "error": result.error, "outcome": result.outcome}
             return call_data(call) | about
     return event.data
+
+
+def _earlier(call: EarlierCall | None) -> dict[str, Any]:
+    return {} if call is None else {"earlier": earlier_data(call)}
 
 
 def _open_call(log: Log, seq: int, is_meant: Callable[[OpenCall], bool]) -> OpenCall | None:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from oakleaf import wire
 from oakleaf.core.context import fold_settings
 from oakleaf.core.drafts import Blob, Draft
-from oakleaf.core.facts import LeftStatus, ModelCallFailed, TurnRefused, TurnResumed, TurnStarted
+from oakleaf.core.facts import LeftStatus, ModelCallFailed, TaskWaits, TurnRefused, TurnResumed, TurnStarted
 from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
 from oakleaf.core.tool_definitions import ToolSet, changed_tools
 from oakleaf.core.tree import Leaf
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
     from oakleaf.agent.call_status import CallStatus
     from oakleaf.agent.events import Event
     from oakleaf.agent.limits import Limits
-    from oakleaf.agent.tools.tool import Tool, ToolContext
+    from oakleaf.agent.tasks import TaskRunner
+    from oakleaf.agent.tools.tool import PendingApproval, RunTask, Tool, ToolContext
+    from oakleaf.models.base import Model
     from oakleaf.turn.async_turn import AsyncTurn
 
 P = ParamSpec("P")
@@ -79,6 +81,7 @@ class Turn:
         model: str | None,
         started: TurnStarted,
         tools: ToolSet | None = None,
+        task_models: Sequence[Model] = (),
     ) -> None:
         self._log = log
         self._content = content
@@ -97,6 +100,9 @@ class Turn:
         self._caps: Limits | None = None
         """The limits of the session itself; the defaults of `send` do not hold here."""
         self._runner = Runner(log, None if model is None else _model_name(model))
+        self._task_models = task_models
+        self._tasks: TaskRunner | None = None
+        """Runs the tasks of the tools, if there are models for tasks. Built for the first tool."""
         self._told = 0
         """The number of the latest fact that `events` has returned."""
         self._async_turn: AsyncTurn
@@ -489,7 +495,7 @@ class Turn:
         self, tool_call: ToolCall | OpenCall, tool: Tool, run_blocking: RunBlocking, *, in_thread: bool
     ) -> Message:
         from oakleaf.agent.tool_batch import UNKNOWN_OUTCOME
-        from oakleaf.agent.tools.tool import Happened, NeverHappened
+        from oakleaf.agent.tools.tool import Happened, NeverHappened, TaskNeedsApproval
 
         begun = await run_blocking(self._begin, tool_call, tool)
         if isinstance(begun, Message):
@@ -503,8 +509,41 @@ class Turn:
             if not isinstance(outcome, NeverHappened):
                 unknown = tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
                 return await run_blocking(self._store_result, call, unknown)
-        result = await tool.run(context, in_thread=in_thread)
+        try:
+            result = await tool.run(context, in_thread=in_thread)
+        except TaskNeedsApproval:
+            assert self._tasks is not None
+            settled = await self._tasks.settle_wait(tool, context)
+            if not isinstance(settled, Message):
+                raise await run_blocking(self._note_wait, call, settled) from None
+            result = settled
         return await run_blocking(self._store_result, call, result, context.blobs)
+
+    def _note_wait(self, call: OpenCall, approvals: Sequence[PendingApproval]) -> ApprovalRequired:
+        """Record what the tasks of a call wait for, and return the error that leaves the block."""
+        from oakleaf.agent.tool_batch import call_key
+
+        known = self._call_status().task_approvals.get((call.seq, call.index), ())
+        for asked in approvals:
+            if asked not in known:
+                waits = TaskWaits(call.seq, call.index, asked.session_id, call_key(asked))
+                self._runner.record_task_wait(waits)
+        return ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
+
+    def _refuse_undecided(self, call: OpenCall, tool: Tool) -> None:
+        """Raise if a person must first decide about a call of a task. The task is not run again before."""
+        status, tools = self._call_status(), {call.call.name: tool}
+        if status.is_waiting(call, tools):
+            status.raise_if_trashed(self._log, tools)
+            raise ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
+
+    def _run_task(self) -> RunTask | None:
+        """Return the way for a tool to run a task, None without models for tasks."""
+        if self._tasks is None and self._task_models:
+            from oakleaf.agent.loop import build_tasks
+
+            self._tasks = build_tasks(self._log, self._task_models)
+        return None if self._tasks is None else self._tasks.run
 
     def _begin(
         self, tool_call: ToolCall | OpenCall, tool: Tool
@@ -531,11 +570,13 @@ class Turn:
             return self._store_result(call, tool_result(call.call.id, DENIED, error=True, outcome="denied"))
         self._require_accepted(call, tool)
         was_started = self._was_started(call)
+        if was_started:
+            self._refuse_undecided(call, tool)
         if call.call.is_hidden:
             may_have_run = was_started and tool.effect != "read"
             return self._store_result(call, hidden_result(call.call, may_have_run=may_have_run))
         key = self._log.idempotency_key(call.seq, call.index)
-        context = ToolContext(key, self._log.session_id, call.call, self._log.state)
+        context = ToolContext(key, self._log.session_id, call.call, self._log.state, self._run_task())
         if not was_started:
             self._runner.start(call)
         return call, context, was_started
