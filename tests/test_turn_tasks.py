@@ -14,7 +14,7 @@ import pytest
 
 import oakleaf
 from oakleaf import Event, ScriptedModel, Session, Tool, ToolCall, ToolContext, assistant, system
-from oakleaf.errors import ApprovalRequired, TurnLimit
+from oakleaf.errors import ApprovalRequired, TaskTrashed, TurnLimit
 from oakleaf.store import Store
 from support.sessions import tasks_of
 
@@ -211,3 +211,39 @@ def test_the_limits_of_the_session_hold_for_its_tasks(session: Session) -> None:
     (child,) = tasks_of(session)
     assert child.usage().calls == 1
     assert "(stopped: " in child.path()[-1].message.text
+
+
+def test_a_task_in_the_trash_is_named_and_goes_on_when_restored(store: Store, session: Session) -> None:
+    desk = Desk()
+    tool = delegate_to(desk.pay)
+    asyncio.run(drive(session, tool, lines_of(*PAYS)))
+    (child,) = tasks_of(session)
+    store.delete(child.session_id)
+    with pytest.raises(TaskTrashed):
+        asyncio.run(drive(session, tool, lines_of(*PAYS), None))
+    store.restore(child.session_id)
+    session.approve(session.pending_approvals()[0])
+    asyncio.run(drive(session, tool, lines_of(*PAYS), None))
+    assert (desk.paid, session.row.status) == ([7], "idle")
+
+
+def test_an_earlier_call_is_told_with_its_request(store: Store) -> None:
+    @oakleaf.tool
+    def pay(n: int) -> str:
+        """Pay."""
+        return f"paid {n}"
+
+    told_by = []
+    for is_own in (True, False):
+        session = store.start("a", [system("x")])
+        session.send_sync("q", model=ScriptedModel([PAYS[0], "ok"]), tools=[pay])
+        session.rewind(to=1)
+        if is_own:
+            with suppress(ApprovalRequired), session.turn("q", model="scripted:m", tools=[pay]) as turn:
+                turn.run(turn.answer(PAYS[0]).calls[0], pay)
+            events: Any = turn.events()
+        else:
+            events = session.send_sync("q", model=ScriptedModel([PAYS[0]]), tools=[pay]).events
+        (asked,) = [event for event in events if event.type == "session:approval_requested"]
+        told_by.append({**asked.data, "earlier": {**asked.data["earlier"], "at": 0, "session": ""}})
+    assert told_by[0] == told_by[1]
