@@ -317,13 +317,18 @@ class AskedMemoryStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
         self.after_read: list[Callable[[], object]] = []
+        self.is_read = False
         self.after_lease: list[Callable[[], object]] = []
 
     def path(self, session_id: str, **options: Any) -> PathSnapshot:
-        snapshot = super().path(session_id, **options)
-        if options.get("detail"):
+        self.is_read = self.is_read or bool(options.get("detail"))
+        return super().path(session_id, **options)
+
+    def now(self) -> int:
+        """Tell the time between a run's first read and the commit of the run: no lock of a handle is held there."""
+        if self.is_read:
             on_another_thread(self.after_read)
-        return snapshot
+        return time.time_ns() // 1_000
 
     def commit(self, change: Change) -> CommitResult:
         result = super().commit(change)
@@ -361,7 +366,7 @@ class TestOneProcess:
     def test_a_send_that_another_one_overtook_follows_it(self, is_same: bool) -> None:
         """Through one handle the second wrote at the leaf that it had read before the first, and got `StaleLeaf`."""
         backend = AskedMemoryStore()
-        store = Store(backend, real_runtime())
+        store = Store(backend, replace(real_runtime(), now=backend.now))
         session = store.start()
         other = session if is_same else store.session(session.session_id)
         backend.after_read = [lambda: other.send_sync("first", model=ScriptedModel(["1"]))]
@@ -371,7 +376,7 @@ class TestOneProcess:
 
     def test_a_send_that_another_one_overtook_keeps_the_limit_of_turns(self) -> None:
         backend = AskedMemoryStore()
-        store = Store(backend, real_runtime())
+        store = Store(backend, replace(real_runtime(), now=backend.now))
         session = store.start()
         other, limits = store.session(session.session_id), Limits(turns=1)
         backend.after_read = [lambda: other.send_sync("first", model=ScriptedModel(["1"]), limits=limits)]
