@@ -13,8 +13,6 @@ import pytest
 from oakleaf import wire
 from support.paths import ROOT
 
-pytestmark = pytest.mark.extra
-
 
 @pytest.fixture(scope="module")
 def spans() -> dict[str, Any]:

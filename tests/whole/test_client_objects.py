@@ -26,8 +26,6 @@ from oakleaf.models.windows import window_by_name
 from support.fake_providers import Call, Completion, ErrorReply, FakeProviders, ReceivedRequest
 from support.model_calls import KEY, listen, request_of, run
 
-pytestmark = pytest.mark.extra
-
 
 class Kind(Struct, frozen=True):
     """One class of client objects."""
