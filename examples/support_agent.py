@@ -70,7 +70,7 @@ def model() -> ScriptedModel:
     ]
 
     return ScriptedModel(
-        lambda request: lines[sum(i.message.role == "assistant" for i in request.context.items)]
+        lambda request: lines[sum(message.role == "assistant" for message in request.messages)]
     )
 
 

@@ -157,7 +157,7 @@ def test_a_task_without_a_model_of_its_own_has_the_options_of_its_parent(store: 
 
 
 def _reply(request: Request, calls: Any) -> Any:
-    last = request.context.items[-1].message
+    last = request.messages[-1]
     return "done" if last.role == "tool" or last.text == "sub" else calls
 
 

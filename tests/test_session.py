@@ -628,7 +628,7 @@ class TestRow:
 
     def test_a_turn_ended_by_a_limit_is_failed_in_its_fact_and_in_its_row(self, store: Store) -> None:
         session = store.start("a")
-        model = ScriptedModel(lambda request: assistant(ToolCall(f"c{len(request.context.items)}", "look")))
+        model = ScriptedModel(lambda request: assistant(ToolCall(f"c{len(request.messages)}", "look")))
         stopped(session.send_sync, "q", model=model, limits=Limits(rounds=2))
         ended = [fact for fact in session.log.store.journal(session.session_id) if fact.kind == "turn_ended"]
         assert [(fact.data["status"], fact.data["error"]) for fact in ended] == [

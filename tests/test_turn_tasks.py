@@ -26,7 +26,7 @@ def lines_of(*lines: Any) -> ScriptedModel:
     """Return a model that says the line after what was said already, in whichever process."""
 
     def answer(request: Any) -> Any:
-        return lines[sum(item.message.role == "assistant" for item in request.context.items)]
+        return lines[sum(message.role == "assistant" for message in request.messages)]
 
     return ScriptedModel(answer)
 
@@ -168,7 +168,7 @@ def run_until_killed(place: Path, is_killed: bool) -> None:
         return f"paid {n}"
 
     def answer(request: Any) -> Any:
-        said = sum(item.message.role == "assistant" for item in request.context.items)
+        said = sum(message.role == "assistant" for message in request.messages)
         with journal.open("a") as lines:
             lines.write(f"{said}\n")
         return PAYS[said]

@@ -64,7 +64,7 @@ def tokens(request: Request) -> int:
 
 
 def texts(request: Request) -> list[str]:
-    return [item.message.text for item in request.context.items]
+    return [message.text for message in request.messages]
 
 
 def ask(order: int, text: str = "") -> oakleaf.Message:
@@ -496,9 +496,7 @@ class TestSummary:
         limits = Limits(context_tokens=2_000, turns=100)
         for n in range(30):
             session.send_sync(f"word w{n}x " + "pad " * 300, model=model, limits=limits)
-        sizes = [
-            sum(measure(item.message).tokens for item in request.context.items) for request in model.requests
-        ]
+        sizes = [sum(measure(message).tokens for message in request.messages) for request in model.requests]
         assert max(sizes) <= 2_000
         text = "".join(item.message.text for item in session.context().items)
         assert [n for n in range(30) if f"w{n}x" not in text] == []

@@ -70,7 +70,7 @@ def refunds(order: int = 41, **more: Any) -> ScriptedModel:
     """Refunds once, then says so; whichever process asks."""
 
     def answer(request: Any) -> Any:
-        last = request.context.items[-1].message
+        last = request.messages[-1]
         return "It is done." if last.role == "tool" else assistant(call(**{**REFUND, "order": order, **more}))
 
     return ScriptedModel(answer)
@@ -455,7 +455,7 @@ class TestTheSetting:
 class TestTasks:
     def delegates(self) -> ScriptedModel:
         def answer(request: Any) -> Any:
-            last = request.context.items[-1].message
+            last = request.messages[-1]
             return "Done." if last.role == "tool" else assistant(call("delegate", order=41))
 
         return ScriptedModel(answer)

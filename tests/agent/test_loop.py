@@ -551,7 +551,7 @@ class TestMostMessages:
         return session
 
     def context_lengths(self, model: ScriptedModel) -> list[int]:
-        return [len(request.context.items) for request in model.requests]
+        return [len(request.messages) for request in model.requests]
 
     @pytest.mark.parametrize(("most", "count"), [(13, 13), (12, 9), (6, 5), (1, 1), (0, 13)])
     def test_older_turns_go_whole_and_the_session_goes_on(self, long: Session, most: int, count: int) -> None:
@@ -901,7 +901,7 @@ class TestOtherWriters:
         def answer(request: Any) -> Any:
             elsewhere()
             return [assistant(ToolCall("c", "pay")), "done", "more", "more", "more", "more"][
-                sum(item.message.role == "assistant" for item in request.context.items)
+                sum(message.role == "assistant" for message in request.messages)
             ]
 
         limits = Limits(turns=2)
@@ -1031,7 +1031,7 @@ class TestStreaming:
         assert half.message.text == self.LONG
         assert [entry.message.text for entry in again.transcript()] == ["q", "whole"]
         for request in model.requests:  # it does not see its own half
-            assert [item.message.text for item in request.context.items] == ["q"]
+            assert [message.text for message in request.messages] == ["q"]
         assert "word" not in str(again.messages("anthropic"))
         assert "[interrupted] word" in draw_tree(again)
         assert "**interrupted**" in exported(again, "markdown")
@@ -1335,7 +1335,7 @@ class TestQueue:
         again.resume_sync(model=model)
         assert [entry.message.text for entry in again.transcript()] == ["one", "a", "two", "b", "three", "c"]
         for model_request in model.requests[1:]:
-            [handle] = model_request.context.items[-1].message.media
+            [handle] = model_request.messages[-1].media
             assert read(again).blob(handle.hash) == image.data
         assert again.verify() == []
 
@@ -1486,7 +1486,7 @@ class TestSendingWithAKey:
         model = ScriptedModel(
             lambda request: (
                 "Refunded."
-                if any(item.message.role == "tool" for item in request.context.items)
+                if any(message.role == "tool" for message in request.messages)
                 else assistant(ToolCall("c", "refund", {"order": 41}))
             )
         )

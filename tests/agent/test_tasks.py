@@ -40,8 +40,8 @@ class Office:
         """Says the line that comes after what was said already, in whichever process."""
 
         def answer(request: Any) -> Any:
-            answers = [item.message for item in request.context.items if item.message.role == "assistant"]
-            self.prompts.append(request.context.items[0].message.text)
+            answers = [message for message in request.messages if message.role == "assistant"]
+            self.prompts.append(request.messages[0].text)
             return lines[len(answers)]
 
         return ScriptedModel(answer)
@@ -123,7 +123,7 @@ class TestTask:
         questions: list[str] = []
 
         def answer(request: Any) -> str:
-            questions.append(request.context.items[-1].message.text)
+            questions.append(request.messages[-1].text)
             return f"{questions[-1]} done"
 
         @oakleaf.tool(effect="idempotent")

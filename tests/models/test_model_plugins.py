@@ -34,7 +34,7 @@ ECHO = """
             self.name = f"echo:{model}@{base_url}" if base_url else f"echo:{model}"
 
         async def stream(self, request):
-            said = request.context.items[-1].message.text
+            said = request.messages[-1].text
             yield Answer(assistant(f"{self.model} heard {said}"), provider=self.provider, finish="stop")
 
     class EchoPlugin(ModelPlugin):

@@ -89,7 +89,7 @@ def test_killed_after_any_commit_it_continues(
 
 def other_answer(request: Any) -> Any:
     """A model of another mind: it looks once, then answers."""
-    last = request.context.items[-1].message
+    last = request.messages[-1]
     return assistant(ToolCall("z", "look", {"n": 1})) if last.role == "user" else "Other words."
 
 

@@ -431,7 +431,7 @@ class TestSource:
             import os, oakleaf
             store = oakleaf.open({str(place)!r})
             def model(request):
-                if len(request.context.items) > 4:
+                if len(request.messages) > 4:
                     os.kill(os.getpid(), 9)
                 return "something else"
             source = store.session({session.session_id!r})
@@ -717,7 +717,7 @@ class TestOverrides:
         session.append([user("q"), assistant("a")])
         model = ScriptedModel(["a", "a"], model="new")
         report = session.replay_sync(model=model, prompt="Be strict.")
-        assert [request.context.system for request in model.requests] == [("Be strict.",)] * 2
+        assert [request.system for request in model.requests] == ["Be strict."] * 2
         assert report.is_same
         assert [one.name for one in report.diff.setup] == ["prompt", "model"]
 

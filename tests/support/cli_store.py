@@ -33,7 +33,7 @@ def answers() -> ScriptedModel:
         "Good bye.",
     ]
     return ScriptedModel(
-        lambda request: lines[sum(i.message.role == "assistant" for i in request.context.items)]
+        lambda request: lines[sum(message.role == "assistant" for message in request.messages)]
     )
 
 

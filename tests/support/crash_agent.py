@@ -96,7 +96,7 @@ def delegate_tool(kill_points: KillPoints, inmost: oakleaf.Tool, depth: int) -> 
 def answer_in_order(kill_points: KillPoints, lines: list[Any]) -> Callable[[Request], Any]:
     def answer(request: Request) -> Any:
         kill_points.report("model")
-        return lines[sum(item.message.role == "assistant" for item in request.context.items)]
+        return lines[sum(message.role == "assistant" for message in request.messages)]
 
     return answer
 
@@ -164,7 +164,7 @@ def run_again(path: str, pipe: int, kill_at: int) -> None:
         return "paid"
 
     def answer(request: Request) -> Any:
-        last = request.context.items[-1].message
+        last = request.messages[-1]
         return "Paid." if last.role == "tool" else assistant(ToolCall("c", "pay", {"order": 41}))
 
     with oakleaf.open(path, synchronous="normal") as plain_store:

@@ -69,7 +69,7 @@ def model_by_answer_count(
 ) -> ScriptedModel:
     """Return a model that picks the next line by the number of answers in the history."""
     return ScriptedModel(
-        lambda request: lines[sum(item.message.role == "assistant" for item in request.context.items)],  # type: ignore[arg-type,return-value]
+        lambda request: lines[sum(message.role == "assistant" for message in request.messages)],  # type: ignore[arg-type,return-value]
         model=model,
         rates=rates,
     )

@@ -137,7 +137,7 @@ def run_slow_worker(url: str, queue: str, log_path: str, pause: float, lease: in
 
     def answer(request: Request) -> Any:
         runtime.report("model")
-        answers = sum(item.message.role == "assistant" for item in request.context.items)
+        answers = sum(message.role == "assistant" for message in request.messages)
         return Slow(pause, crash_agent.batch((2, 11, 14)[answers]) if answers < 3 else "Done.")
 
     slow_agent = Agent("crash", ScriptedModel(answer), crash_agent.make_tools(runtime), LIMITS)

@@ -54,7 +54,7 @@ def test_a_lab_connects_to_no_source_of_tools(store: Store) -> None:
     shop.steps.clear()
 
     def answer(request: Any) -> Message:
-        is_called = request.context.items[-1].message.role == "tool"
+        is_called = request.messages[-1].role == "tool"
         return assistant("done" if is_called else call)
 
     report = Lab(store, session.session_id, baseline_model=ScriptedModel(answer)).run_sync()

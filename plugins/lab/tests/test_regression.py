@@ -159,7 +159,7 @@ class TestRunCase:
 
     def test_another_prompt_reaches_the_model(self, cases: Path) -> None:
         def answer(request: Request) -> str:
-            return "It is lost." if "Refuse" in " ".join(request.context.system) else "?"
+            return "It is lost." if "Refuse" in request.system else "?"
 
         edit(cases, "lookup", lambda text: text.replace("tools = ", "# tools = "))
         assert run(cases, "lookup", model=ScriptedModel(answer), prompt="Refuse all.").status == "passed"

@@ -182,8 +182,8 @@ class TestJudge:
         model = ScriptedModel(lambda request: "score: 1", model="judge", rates=RATES)
         run(store, judge=Judge(model, "Is it polite?"))
         request = model.requests[0]
-        assert request.context.system[0] == "Is it polite?"
-        text = request.context.items[0].message.text
+        assert request.system.startswith("Is it polite?")
+        text = request.messages[0].text
         assert "Where is order" in text
         assert "look_up(order=" in text
         assert "is lost" in text

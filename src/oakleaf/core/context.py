@@ -54,6 +54,11 @@ class Context(Struct, frozen=True):
     items: tuple[Item, ...]
     settings: Settings = Settings()
 
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of the items, without the system prompt."""
+        return tuple(item.message for item in self.items)
+
 
 def fold_settings(path: Iterable[Entry], settings: Settings = Settings()) -> Settings:
     """Return the settings at the end of the path: later values win, patches add up until a new prompt, tools only

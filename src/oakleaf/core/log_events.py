@@ -64,7 +64,7 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    text = "".join(part.text for part in result.content if isinstance(part, Text))
+    text = result.text
     content: dict[str, Any] = {"tool_call_id": result.call_id, "content": text}
     if media := [to_builtins(part) for part in result.content if not isinstance(part, Text)]:
         content["media"] = media

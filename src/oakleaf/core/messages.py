@@ -102,6 +102,11 @@ class ToolResult(Struct, frozen=True, tag_field="type", tag="tool_result", omit_
     details: dict[str, Any] | None = None
     """For the host, never for the model. `details["state"]` is a merge patch of the session's state."""
 
+    @property
+    def text(self) -> str:
+        """The texts of the content; empty for media alone."""
+        return "".join(piece.text for piece in self.content if isinstance(piece, Text))
+
 
 Part = Text | Reasoning | ToolCall | ToolResult | Media | Attachment | ProviderBlock
 

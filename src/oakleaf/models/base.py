@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from oakleaf.core.context import Context
+from oakleaf.core.messages import Message
 from oakleaf.core.tool_definitions import ToolSpec, read_callable_tools
 from oakleaf.errors import ModelUnavailable, UnrecognizedReply
 from oakleaf.wire import Answer
@@ -20,14 +21,26 @@ from oakleaf.wire.base import Blobs
 
 
 class Request(Struct, frozen=True):
-    """The input of a model call: the context, with callable tools in the settings, and a reader of blobs."""
+    """The input of a model call: a model answers the `messages`, under the prompt `system`, and may call the `tools`."""
 
     context: Context
+    """The messages with the entries behind the messages, and the settings in force, such as options."""
     blobs: Blobs
+    """Returns the bytes behind the hash of a `Media`; None for missing bytes."""
+
+    @property
+    def system(self) -> str:
+        """The system prompt, its parts divided by empty lines; empty without a prompt."""
+        return "\n\n".join(prompt for prompt in self.context.system if prompt.strip())
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The messages of user, assistant and tools, oldest first. A summary is a user message."""
+        return self.context.messages
 
     @property
     def tools(self) -> tuple[ToolSpec, ...]:
-        """The tools that the model may call."""
+        """The callable tools, in the order of the host; empty without tools."""
         return read_callable_tools(self.context.settings.tool_definitions, self.blobs) or ()
 
 

@@ -98,7 +98,7 @@ class ScriptedModel:
             return line
         message = assistant(line) if isinstance(line, str) else line
         assert isinstance(message, Message)
-        input_tokens = sum(measure(item.message).tokens for item in request.context.items)
+        input_tokens = sum(measure(message).tokens for message in request.messages)
         usage = Usage(
             input_tokens + sum(len(text) // 4 for text in request.context.system),
             measure(message).tokens,
@@ -119,7 +119,7 @@ def load_script(path: str) -> ScriptedModel:
     lines = [_line_message(line) for line in script.lines]
 
     def line(request: Request) -> ScriptLine:
-        answers = sum(item.message.role == "assistant" for item in request.context.items)
+        answers = sum(message.role == "assistant" for message in request.messages)
         if answers >= len(lines):
             raise ModelError(
                 f"scripted:{path}", f"its script has {len(lines)} lines", "add one line per model call"

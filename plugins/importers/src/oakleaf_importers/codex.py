@@ -409,7 +409,7 @@ class CodexRollout(EntryList):
 
 def _exit_code(result: ToolResult) -> int | None:
     """Return the exit code of a command that the output itself states, as versions wrote it in text or JSON."""
-    text = "".join(part.text for part in result.content if isinstance(part, Text))
+    text = result.text
     stated = _EXIT_CODE.search(text, 0, 500)
     code = as_dict(json_object(text).get("metadata")).get("exit_code") if text.startswith("{") else None
     return int(stated[1]) if stated else code if type(code) is int else None

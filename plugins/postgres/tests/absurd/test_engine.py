@@ -934,7 +934,7 @@ class TestCancel:
     ) -> None:
         session = queue.send("hello")
         model = ScriptedModel(
-            lambda request: "Yes." if "again" in request.context.items[-1].message.text else Slow(60, "Late.")
+            lambda request: "Yes." if "again" in request.messages[-1].text else Slow(60, "Late.")
         )
         with queue.working(Agent("a", model)):
             wait_until(lambda: any(fact.kind == "turn_resumed" for fact in session.journal()))

@@ -47,7 +47,7 @@ def linger() -> str:
     return "waited"
 
 def answer(request):
-    last = request.context.items[-1].message
+    last = request.messages[-1]
     if last.results:
         return "Done."
     return assistant(ToolCall("c", "linger", {}) if last.text == "linger" else ToolCall("c", "die", {"how": last.text}))

@@ -33,7 +33,7 @@ def refund(order: int) -> str:
 
 
 def answer(request):
-    said = sum(item.message.role == "assistant" for item in request.context.items)
+    said = sum(message.role == "assistant" for message in request.messages)
     return [assistant("I refund it.", ToolCall("c", "refund", {"order": 41})), "Refunded.", "Welcome."][said]
 
 

@@ -35,7 +35,7 @@ def _contents(message: Message) -> Iterator[bytes]:
             arguments = part.arguments if part.malformed is None else part.malformed
             yield b"call " + part.name.encode() + msgspec.json.encode(arguments, order="deterministic")
         elif isinstance(part, ToolResult):
-            texts = "".join(piece.text for piece in part.content if isinstance(piece, Text)).strip()
+            texts = part.text.strip()
             yield b"result " + texts.encode("utf-8", "replace")
             yield from filter(None, map(_media, part.content))
         elif media := _media(part):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from oakleaf import Attachment, Happened, NeverHappened, Session, Text, Tool, ToolContext, Workspace, tool
+from oakleaf import Attachment, Happened, NeverHappened, Session, Tool, ToolContext, Workspace, tool
 from oakleaf.core.drafts import Blob
 from oakleaf.core.media import digest
 from oakleaf.errors import InvalidOperation, OutOfScope
@@ -217,4 +217,4 @@ def shell(
         )
     (run,) = [tool for tool in tools(session, workspace, commands=commands, env=env) if tool.name == "shell"]
     result = run_host_tool(session, f"$ {shlex.join(argv)}", run, {"argv": list(argv)})
-    return "".join(part.text for part in result.content if isinstance(part, Text))
+    return result.text

@@ -514,7 +514,7 @@ def _render_part(part: Part, tool_names: Iterator[str | None]) -> Json:
 
 def _response(result: ToolResult) -> Json:
     """Return what the wire format made text of: a dict unchanged, anything else under its usual key."""
-    text = "".join(piece.text for piece in result.content if isinstance(piece, Text))
+    text = result.text
     try:
         value = from_json(text)
     except (DecodeError, UnicodeEncodeError, RecursionError):

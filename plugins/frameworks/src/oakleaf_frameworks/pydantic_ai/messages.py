@@ -451,7 +451,7 @@ def _call_form(call: ToolCall, args: object) -> str | None:
 def _render_request_part(role: str, parts: Sequence[Part], form: str | None, blobs: Blobs) -> Dumped:
     match list(parts):
         case [ToolResult() as result]:
-            text = "".join(piece.text for piece in result.content if isinstance(piece, Text))
+            text = result.text
             content = from_json(text) if form == "json" else text
             return TEMPLATES["tool-return"] | {"tool_call_id": result.call_id, "content": content}
         case [Text(text=text)] if form == "retry-feedback":
