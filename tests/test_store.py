@@ -165,6 +165,18 @@ def test_every_row_is_read_page_by_page(store: Store) -> None:
 
 
 class TestListing:
+    def test_a_page_iterates_over_its_rows_and_the_last_page_is_not_full(self, store: Store) -> None:
+        names = [store.start("a").session_id for _ in range(5)][::-1]
+        page = store.sessions(order="created", limit=3)
+        rest = store.sessions(order="created", limit=3, before=page.next)
+        assert [[row.session_id for row in each] for each in (page, rest)] == [names[:3], names[3:]]
+        assert (len(page), len(rest), rest.next) == (3, 2, None)
+
+    def test_a_page_without_rows_is_false(self, store: Store) -> None:
+        assert not store.sessions()
+        store.start("a")
+        assert store.sessions()
+
     def test_it_is_filtered_by_owner(self, store: Store) -> None:
         for owner in ("ann", "bob", "ann"):
             store.start("a", owner=owner)

@@ -258,7 +258,7 @@ class Store:
     ) -> SessionPage:
         """A page of session rows, last active first, or newest first with `order="created"`.
 
-        Pass `page.next` as `before` to read the next page. A session that becomes active meanwhile moves to the front,
+        Iterate over the page for its rows. Pass `page.next` as `before` to read the next page. A session that becomes active meanwhile moves to the front,
         where only a new listing has it; `all_sessions` misses none. One that is marked running and whose runner is gone
         is listed as interrupted. `tag` is (name, value); times are microseconds since the epoch;
         `include_children=False` leaves out tasks and replays. Raises WrongSpace if `space` is not the one this store
@@ -292,7 +292,7 @@ class Store:
         before: str | None = None
         while True:
             page = self.sessions(order="created", before=before, **filters)
-            yield from page.sessions
+            yield from page
             if page.next is None:
                 return
             before = page.next
@@ -327,7 +327,8 @@ class Store:
         """Search entries and titles: words, "phrases", prefix*, -word and filters; newest branch first.
 
         Filters: role: kind: tool: model: error: agent: tag: session: before: after:. New entries are indexed first;
-        with `catch_up=False` they are not, and `page.behind` counts the sessions not fully indexed.
+        with `catch_up=False` they are not, and `page.unindexed_sessions` counts the sessions not fully indexed.
+        Iterate over the page for its hits.
         """
         query = parse_query(text, self.runtime.now())
         if catch_up:

@@ -39,6 +39,18 @@ def grow(session: Session, random: Random, turns: int) -> None:
         session.append([user(f"Where is {n}?"), *steps, assistant(random.choice(["Lost.", "Here."]))])
 
 
+def test_a_comparison_and_its_pages_iterate_over_the_rows() -> None:
+    store = oakleaf.open("memory:")
+    a, b = (store.start("a", [system("You help.")]) for _ in range(2))
+    for session, answers in ((a, "xyz"), (b, "xqz")):
+        session.append([message for text in answers for message in (user("?"), assistant(text))])
+    whole = diff(a, b)
+    assert [row.kind for row in whole] == ["reworded", "same"]  # the first turn is shared
+    assert [row for page in pages(a, b, 1) for row in page] == list(whole)
+    assert list(diff(a, a)) == []
+    assert diff(a, a)  # without rows a comparison is still a value
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_of_any_two_paths(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compared_path, "STEP", 4)

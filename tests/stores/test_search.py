@@ -244,6 +244,14 @@ def pair() -> Iterator[tuple[Store, Store]]:
         yield memory, sqlite
 
 
+def test_a_page_iterates_over_its_hits_and_a_page_without_hits_is_false(store: Store) -> None:
+    store.start("a").append([user("a herring"), assistant("a second herring")])
+    page = store.search("herring", limit=1)
+    rest = store.search("herring", limit=1, before=page.next)
+    assert [[hit.seq for hit in each] for each in (page, rest)] == [[2], [1]]
+    assert (len(page), bool(page), bool(store.search("cod"))) == (1, True, False)
+
+
 def search_outcome(store: Store, typed: str) -> object:
     try:
         return store.search(typed).hits

@@ -53,8 +53,10 @@ async def main() -> None:
 
 
 newest: Session | None = store.latest()
-for row in store.sessions(status="failed", agent="support", limit=10).sessions:
+for row in store.sessions(status="failed", agent="support", limit=10):
     print(row.session_id)
+for hit in store.search("lost parcel"):
+    print(hit.snippet)
 fork = session.fork(at=1, model="openai:gpt", tools=["look_up"])
 fork.set(prompt="Be brief.", limits={"turns": 5})
 fork.append([user("hi")], key="k")

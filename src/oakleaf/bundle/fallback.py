@@ -37,7 +37,7 @@ def _has_conversation(store: StoreBackend, conversation_id: str, owner: str | No
         SessionQuery(conversation_id=conversation_id, owner=owner, trashed=trashed, limit=1)
         for trashed in (False, True)
     )
-    return any(store.sessions(query).sessions for query in queries)
+    return any(store.sessions(query) for query in queries)
 
 
 def _import_chat(

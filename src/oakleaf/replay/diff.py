@@ -57,7 +57,7 @@ class SetupChange(Struct, frozen=True):
 
 
 class Diff(Struct, frozen=True):
-    """The difference between two sessions or branches, turn by turn."""
+    """The difference between two sessions or branches, turn by turn: iterates over the rows."""
 
     a: DiffSide
     b: DiffSide
@@ -66,6 +66,9 @@ class Diff(Struct, frozen=True):
     rows: tuple[DiffRow, ...] = ()
     setup: tuple[SetupChange, ...] = ()
     is_state_same: bool = True
+
+    def __iter__(self) -> Iterator[DiffRow]:
+        return iter(self.rows)
 
     @property
     def is_same(self) -> bool:

@@ -6,7 +6,7 @@ both sides. The rows are the rows of `replay.diff`, unless one side lacks more t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -39,7 +39,7 @@ class DiffCursor(Struct, frozen=True):
 
 
 class DiffWindow(Struct, frozen=True):
-    """Some turns of both sides."""
+    """Some turns of both sides: iterates over the rows."""
 
     a: DiffSide
     b: DiffSide
@@ -50,6 +50,9 @@ class DiffWindow(Struct, frozen=True):
     """None on later pages, and if the fold needs more entries than a page reads."""
     next: DiffCursor | None
     """The start of the next page; None after the last page."""
+
+    def __iter__(self) -> Iterator[DiffRow]:
+        return iter(self.rows)
 
 
 class _Turns(Struct, frozen=True):

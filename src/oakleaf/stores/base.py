@@ -437,7 +437,7 @@ class StoreBackend(ABC):
         before: str | None = None
         while True:
             page = self.sessions(replace(query, order="created", before=before, limit=PAGE_SIZE))
-            yield from page.sessions
+            yield from page
             if page.next is None:
                 return
             before = page.next
@@ -479,7 +479,7 @@ class StoreBackend(ABC):
         if newest is None:
             return count_by(self.all_sessions(query), by)
         check_limit("newest", newest)
-        return count_by(self.sessions(replace(query, order="active", before=None, limit=newest)).sessions, by)
+        return count_by(self.sessions(replace(query, order="active", before=None, limit=newest)), by)
 
     def status_counts(self, most: int) -> dict[str, int]:
         """Count the sessions outside the trash by status; a count of `most` means at least `most`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -56,7 +56,7 @@ class SearchHit(Struct, frozen=True, kw_only=True):
 
 
 class SearchPage(Struct, frozen=True):
-    """Some hits of a search."""
+    """Some hits of a search: iterates over the hits. A page without hits is false."""
 
     hits: list[SearchHit]
     """The latest branch first, and within a branch the latest entry first; independent of clocks."""
@@ -64,6 +64,12 @@ class SearchPage(Struct, frozen=True):
     """The `before` of the next page; None on the last page."""
     unindexed_sessions: int = 0
     """Sessions with text not indexed yet: hits may be missing."""
+
+    def __iter__(self) -> Iterator[SearchHit]:
+        return iter(self.hits)
+
+    def __len__(self) -> int:
+        return len(self.hits)
 
 
 class HitLocation(Struct, frozen=True):

@@ -7,7 +7,7 @@ after it, which sessions a query selects. Does not know how anything is kept.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, Protocol, get_args
 
 from msgspec import UNSET, Struct, UnsetType, field
@@ -433,13 +433,20 @@ PAGE_SIZE = 500
 
 
 class SessionPage(Struct, frozen=True):
-    """A part of a list of sessions, in the list's order."""
+    """A part of a list of sessions: iterates over its rows, in the list's order. A page without rows is false."""
 
     sessions: list[SessionRow]
+    """The rows of the page."""
     next: str | None = None
     """The `before` of the next page; None on the last page."""
     active_at: dict[str, int] = {}
     """The time of the latest activity, by session id: the sort key of lists."""
+
+    def __iter__(self) -> Iterator[SessionRow]:
+        return iter(self.sessions)
+
+    def __len__(self) -> int:
+        return len(self.sessions)
 
 
 class ListedSession(Struct, frozen=True):
