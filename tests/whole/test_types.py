@@ -15,10 +15,11 @@ import oakleaf
 from support.paths import ROOT
 
 RIGHT = """
-import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import oakleaf
-from oakleaf import Event, Limits, Model, RunResult, ScriptedModel, Session, Store, system, user
+from oakleaf import Answer, Delta, Event, Limits, Message, Model, Request, RunResult, ScriptedModel, Session
+from oakleaf import Store, Tool, system, user
 
 
 @oakleaf.tool(effect="read")
@@ -40,14 +41,29 @@ result: RunResult = session.send_sync("Where is it?", model=model, tools=[look_u
 text: str = result.text
 status: str = result.status
 tokens: int | None = result.usage.input_tokens
-order: dict[str, int] = look_up(41)
+order: dict[str, int] = look_up(order=41)
+call: Callable[[int], dict[str, int]] = look_up
+tools: list[Tool] = [look_up, refund]
 
 
-async def main() -> None:
+class Echo:
+    provider, model = "echo", "echo-1"
+
+    async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
+        prompt: str = request.system
+        asked: Sequence[Message] = request.messages
+        names: list[str] = [tool.name for tool in request.tools]
+        usage = oakleaf.Usage(1, 1, 0, 0)
+        text = f"{prompt} {asked[-1].text} {names}"
+        yield Answer(oakleaf.assistant(text), usage, None, self.provider, self.model, "stop")
+
+
+async def main(ctx: oakleaf.ToolContext) -> None:
     async for event in session.send("And now?", model="anthropic:claude", tools=[look_up]):
         kind: str = event.type
         print(kind)
-    answer: RunResult = await session.send("And now?", model=model)
+    answer: RunResult = await session.send("And now?", model=Echo())
+    key: str = await refund(41, ctx)
     report = await session.replay(start=2, mode="dry", tools=[look_up])
     print(answer.text, report.mode)
 
@@ -62,7 +78,6 @@ fork.set(prompt="Be brief.", limits={"turns": 5})
 fork.append([user("hi")], key="k")
 messages = fork.context(at=1).items
 events: list[Event] = list(result.events)
-asyncio.run(main())
 """
 
 WRONG = {
@@ -86,8 +101,35 @@ WRONG = {
     "unknown resume option": 'session.resume_sync(model="m", tolls=[])',
     "unknown task option": 'store.start_task(session, "child", titel="x")',
     "unknown limit": "oakleaf.Limits(truns=3)",
+    "text to a tool's number": 'look_up("41")',
+    "a tool without its argument": "look_up()",
+    "unknown argument of a tool": 'refund(order=41, why="lost")',
+    "a tool's result as another type": "number: int = look_up(41)",
+    "an async tool's result, not awaited": "said: str = refund(41)",
+    "a scripted answer of a wrong type": "oakleaf.ScriptedModel(lambda request: 5)",
+    "a request's prompt as a message": "oakleaf.ScriptedModel(lambda request: request.system.text)",
+    "a page's row as an id": "ids: list[str] = list(store.sessions())",
 }
-HEAD = 'import oakleaf\n\nstore = oakleaf.open("memory:")\nsession = store.start("support")\n'
+HEAD = '''
+import oakleaf
+
+
+@oakleaf.tool(effect="read")
+def look_up(order: int) -> str:
+    """Look up an order."""
+    return f"order {order}"
+
+
+@oakleaf.tool
+async def refund(order: int) -> str:
+    """Refund an order."""
+    return f"refunded {order}"
+
+
+store = oakleaf.open("memory:")
+session = store.start("support")
+'''
+LINE = HEAD.count("\n") + 1
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +153,7 @@ def test_mypy_accepts_right_calls_and_catches_wrong_ones(scripts: Path, tmp_path
     )
     assert not [line for line in done.stdout.splitlines() if "right.py" in line], done.stdout
     for number, name in enumerate(WRONG):
-        assert f"wrong_{number}.py:5: error" in done.stdout, name
+        assert f"wrong_{number}.py:{LINE}: error" in done.stdout, name
 
 
 def test_pyright_accepts_right_calls_and_catches_wrong_ones(scripts: Path) -> None:
@@ -132,7 +174,7 @@ def test_pyright_accepts_right_calls_and_catches_wrong_ones(scripts: Path) -> No
     ]
     assert not [file for file, _ in errors if file == "right.py"], done.stdout
     for number, name in enumerate(WRONG):
-        assert (f"wrong_{number}.py", 4) in errors, name
+        assert (f"wrong_{number}.py", LINE - 1) in errors, name
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, get_type_hints, overload
 
 import msgspec
 from msgspec import Struct
@@ -29,8 +29,17 @@ from oakleaf.log.threads import run_tool
 from oakleaf.models.base import Model
 
 if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar  # every checker has them: they know defaults
+
     from oakleaf.agent.limits import Limits
     from oakleaf.agent.tools.sources import ToolLike
+
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R = ParamSpec("P"), TypeVar("R")
 
 Effect = Literal["read", "idempotent", "unsafe"]
 Decision = Literal["approved", "denied"]
@@ -176,14 +185,15 @@ class ToolContext:
 MALFORMED = "The arguments are not a JSON object, so this was not run. Call it again with complete arguments."
 
 
-class Tool(Struct, frozen=True, dict=True):
+class Tool(Struct, Generic[P, R], frozen=True, dict=True):
     """A function for a model to call: the description, the effect, and the way to run.
 
-    Calling the tool calls the function, so that it can be tested like one.
+    Calling the tool calls the function, so that it can be tested like one. For type checkers a tool is
+    `Tool[parameters, result]`; `Tool` alone is a tool of any function.
     """
 
     spec: ToolSpec
-    function: Callable[..., Any]
+    function: Callable[P, R]
     arguments: type[Struct] | None
     """The type of the converted arguments; None: the function takes the arguments of the model unchanged."""
     context_name: str | None = None
@@ -198,7 +208,7 @@ class Tool(Struct, frozen=True, dict=True):
             force_setattr(self, name, getattr(self.function, name, None))
         force_setattr(self, "__wrapped__", self.function)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     @property
@@ -404,7 +414,7 @@ def error_result(call: ToolCall, why: str) -> Message:
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
 @overload
 def tool(
     *,
@@ -414,7 +424,7 @@ def tool(
     dry_run: Callable[..., Any] | None = None,
     approval: bool = False,
     timeout: float | None = None,
-) -> Callable[[Callable[..., Any]], Tool]: ...
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
@@ -429,7 +439,8 @@ def tool(
     """Make a tool of a function, by `@tool` or `@tool(effect=…)`.
 
     The model sees the function's name, docstring and type hints. The result can still be called as the function
-    it was: `refund(41)`. A parameter of type `ToolContext` is filled in by the session and not shown to the model.
+    it was: `refund(41)`; a type checker checks the arguments and knows the result. A parameter of type `ToolContext`
+    is filled in by the session and not shown to the model.
 
     effect: what may be done after a crash. `read` (no effect) and `idempotent` (running it twice is running it once)
         run again under the same key; `unsafe`, the default, never does.
