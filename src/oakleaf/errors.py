@@ -4,6 +4,7 @@
     ├── PluginMissing               a plugin is not installed, or lacks a package
     ├── PluginBroken                a plugin cannot be used; everything else works
     ├── NotFound                    no such session in this store, space and owner
+    ├── InvalidReference            a reference that names no session, several, or an entry that is not there
     ├── StaleLeaf                   the leaf moved; nothing was written
     ├── Fenced                      another runner has taken over the session; nothing was written
     │   └── ClaimLost               another worker has the task now; nothing was written
@@ -43,6 +44,7 @@
     │   ├── InvalidId               an id that a URL or a file name would read as another
     │   ├── InvalidCount            usage that is not a count of tokens or money
     │   ├── InvalidArgument         an argument out of its range
+    │   ├── UnknownField            an argument that the verb does not have
     │   ├── UnknownExportOption     an option that the format of an export lacks
     │   ├── InvalidOption           an option of a model call that the provider lacks, or refuses the value of
     │   ├── WrongSpace              a query for a space this store was not opened for
@@ -238,6 +240,13 @@ class NotFound(OakleafError):
             "list the sessions with store.sessions()",
             "oakleaf ls lists the sessions",
         )
+
+
+class InvalidReference(OakleafError):
+    """A reference to a session that names none, several, or an entry that is not there."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 404
 
 
 class StaleLeaf(OakleafError):
@@ -733,6 +742,13 @@ class InvalidArgument(InvalidValue):
         except ValueError:  # an integer of 5,000 digits has no text
             shown = f"a value of type {type(value).__name__}"
         super().__init__(f"{name}={shown} is invalid; expected {expected}")
+
+
+class UnknownField(InvalidValue):
+    def __init__(self, verb: str, name: str, nearest: str | None) -> None:
+        self.name = name
+        guess = f"did you mean {nearest!r}?" if nearest else f"oakleaf {verb} --help lists what it has"
+        super().__init__(f"{verb} has no {name!r}", guess)
 
 
 class UnknownExportOption(InvalidValue):

@@ -263,8 +263,8 @@ class TestOptions:
             ("temprature=0", "scripted has no option 'temprature'; did you mean temperature?"),
             ("temperature=hot", "temperature='hot' is invalid for scripted; expected a number"),
             ("temperature=9", "temperature=9 is invalid for scripted; expected a number from 0 to 2"),
-            ("temperature", "'temperature' is not NAME=VALUE"),
-            ("temperature=", "'temperature=' is not NAME=VALUE"),
+            ("temperature", "option='temperature' is invalid; expected NAME=VALUE"),
+            ("temperature=", "option='temperature=' is invalid; expected NAME=VALUE"),
         ],
     )
     def test_one_that_is_refused_is_a_usage_error_and_leaves_nothing_behind(

@@ -49,7 +49,7 @@ class TestWhatIsLeftBehind:
     ) -> None:
         oakleaf("undo", "ses_case", store=store_path)
         (left,) = oakleaf(*command, "--json", store=store_path).json["left_behind"]
-        assert (left["call"]["name"], left["session_id"]) == ("refund", "ses_case")
+        assert (left["name"], left["session"]) == ("refund", "ses_case")
 
     def test_people_read_it_beside_the_result(self, store_path: Path) -> None:
         done = oakleaf("rewind", "ses_case@2", store=store_path)

@@ -54,10 +54,10 @@ class TestMoving:
         session = start_sample_session(server.sessions)
         leaf = session.leaf
         forked = server.post(
-            f"{session_url(session)}/fork", {"at": "4", "prompt": "Be strict.", "title": "strict"}, 201
+            f"{session_url(session)}@4/fork", {"prompt": "Be strict.", "title": "strict"}, 201
         )
         assert (forked["cut"], forked["session"]["parent_seq"]) == ({"at": 4, "requested": 4}, 4)
-        cut = server.post(f"{session_url(session)}/fork", {"at": "3"}, 201)["cut"]
+        cut = server.post(f"{session_url(session)}@3/fork", {}, 201)["cut"]
         assert cut == {"at": 2, "requested": 3}
         moved = server.post(f"{session_url(session)}/rewind", {"to": "5", "leaf": str(leaf)})
         assert moved["leaf"] == f"{leaf.branch}:5"
@@ -239,7 +239,7 @@ class TestEffectsOfOtherPaths:
         session = self.paid_session(paying, store)
         url = session_url(session)
         assert paying.get(f"{url}/left-behind")["left_behind"] == []
-        for moved in (paying.post(f"{url}/fork", {"at": "0"}, 201), paying.post(f"{url}/undo")):
+        for moved in (paying.post(f"{url}@0/fork", {}, 201), paying.post(f"{url}/undo")):
             (left,) = moved["left_behind"]
             assert (left["name"], left["arguments"], left["session"]) == (
                 "pay",
@@ -263,8 +263,9 @@ class TestEffectsOfOtherPaths:
     ) -> None:
         session = self.paid_session(paying, store)
         given = {name: {"effects": effects} if name == where else {} for name in ("fork", "settings", "send")}
-        body = {"at": "0", **given["fork"]}
-        fork = store.session(paying.post(f"{session_url(session)}/fork", body, 201)["session"]["id"])
+        fork = store.session(
+            paying.post(f"{session_url(session)}@0/fork", given["fork"], 201)["session"]["id"]
+        )
         if where == "settings":
             paying.post(f"{session_url(fork)}/settings", given["settings"])
         paying.post(f"{session_url(fork)}/send", {"text": "pay", **given["send"]}, 202)

@@ -117,7 +117,7 @@ class TestClients:
                     kind = "application/octet-stream" if path == "/api/import" else "application/json"
                     reply = server.client.request(
                         method.upper(),
-                        path.format(session_id=mine, job_id="x", tool="claude-code"),
+                        path.format(session_id=mine, session=mine, job_id="x", tool="claude-code"),
                         content=b"{}",
                         headers={**bearer(ANN), "x-oakleaf": "1", "content-type": kind},
                     )

@@ -65,7 +65,7 @@ class TestFlags:
 
 class TestPlugin:
     def test_the_command_stands_in_the_help(self) -> None:
-        assert "Serve the API and the viewer over HTTP." in oakleaf("--help").out
+        assert "Serve the API and the viewer over HTTP." in oakleaf("help", "all").out
 
     def test_a_missing_plugin_is_named_with_its_install_line(self, tmp_path: Path) -> None:
         for package in Path(sysconfig.get_path("purelib")).iterdir():

@@ -399,13 +399,16 @@ def parse_value(text: str) -> Any:
 
 def parse_options(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, Any]:
     """Option callback: return `-o NAME=VALUE` as a dict."""
+    return read_options(value)
+
+
+def read_options(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return options as typed, NAME=VALUE, by name."""
     options: dict[str, Any] = {}
-    for pair in value:
+    for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name.strip() or not text.strip():
-            raise click.BadParameter(
-                f"{pair!r} is not NAME=VALUE; NAME=null takes an option back", ctx, param
-            )
+            raise InvalidArgument("option", pair, "NAME=VALUE, or NAME=null to take an option back")
         options[name.strip()] = parse_value(text)
     return options
 

@@ -20,7 +20,7 @@ from oakleaf import __version__
 from oakleaf.cli.option_group import complete_file
 from oakleaf.cli.rendering.error_text import suggestions
 from oakleaf.cli.store_option import StoreLocation
-from oakleaf.cli.verb_table import load_verb, missing_verb, sections, verb_names
+from oakleaf.cli.verb_table import load_verb, missing_verb, verb_names
 
 PAGED = {"ls", "show", "log", "tree", "search", "usage", "context", "diff"}
 _SYNONYMS = {
@@ -47,6 +47,21 @@ SESSION_FLAGS = {"--resume", "--copy", "--overwrite"}
 """Flags of `run` that need no command before them."""
 
 
+START = """\b
+demo                        one minute, no key, no network
+chat --model NAME           talk to an agent; run TEXT sends one input
+import --from TOOL          bring the sessions of Claude Code, Codex and others
+record -- COMMAND           record the model calls of any program
+ls, show, tree, search      look at sessions
+resume, approve, cancel     go on, or stop
+fork, rewind, undo          go another way
+replay, diff, lab           compare with another model or prompt
+usage, verify, serve        cost, integrity, the viewer in a browser
+
+`oakleaf help all` lists every command, `oakleaf help COMMAND` explains one."""
+"""What people start with."""
+
+
 class Verbs(click.Group):
     """Imports a command's module when the command is used."""
 
@@ -58,12 +73,7 @@ class Verbs(click.Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete command names without importing their modules."""
-        items = [
-            CompletionItem(verb, help=summary)
-            for verbs in sections().values()
-            for verb, summary in verbs.items()
-            if verb.startswith(incomplete)
-        ]
+        items = [CompletionItem(verb) for verb in verb_names() if verb.startswith(incomplete)]
         return items or click.Command.shell_complete(self, ctx, incomplete)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -108,12 +118,15 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        for name, verbs in sections().items():
-            with formatter.section(name):
-                formatter.write_dl(list(verbs.items()), col_max=14)
+        """List none: the help above names those to start with, `oakleaf help all` has the rest."""
 
 
-@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=Verbs,
+    epilog=START,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.option(
     "--store",
     shell_complete=complete_file,
@@ -143,18 +156,10 @@ def oakleaf(
     key_file: Path | None,
     no_pager: bool,
 ) -> None:
-    """Run LLM agents in durable sessions that you can inspect, fork and replay.
-
-    \b
-    New here?
-      oakleaf demo                           one minute, no key, no network
-      oakleaf chat --model anthropic:MODEL   talk; then try oakleaf ls, oakleaf show, oakleaf tree
-      oakleaf --resume latest "And then?"    send another input; also --copy and --overwrite, as in oakleaf run
-      oakleaf COMMAND --help                 help for one command
-
-    A REFERENCE is a session's id or a unique prefix of it, `latest`, a title, a conversation id, or a bundle
-    file. Append @7 to name entry 7.
-    """
+    """Run LLM agents in durable sessions that you can inspect, fork and replay."""
+    if ctx.invoked_subcommand is None:
+        click.echo(f"oakleaf {__version__}: LLM agents in durable sessions\n\n{START[2:].lstrip()}")
+        return
     if os.environ.get("NO_COLOR"):
         ctx.color = False
     ctx.obj = StoreLocation(store, space, owner)

@@ -11,7 +11,7 @@ from oakleaf import Cut
 from oakleaf.cli.agent_options import CONTEXT_FLAGS, AgentOptions, CommandAgent, agent_for
 from oakleaf.cli.option_group import struct_options
 from oakleaf.cli.picker import can_pick, pick
-from oakleaf.cli.reference import Position, complete, resolve_stored, resolve_stored_session
+from oakleaf.cli.reference import complete, resolve_stored, resolve_stored_session
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import format_age, notify
@@ -21,6 +21,7 @@ from oakleaf.ext import read_store
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.stores.base import SessionRow
+from oakleaf.verbs.reference import Position
 
 MAX_PICKED = 1_000
 OPEN_STATUSES = ("interrupted", "waiting", "failed", "running")

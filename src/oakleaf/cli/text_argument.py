@@ -17,9 +17,14 @@ def text_option(name: str, *, help: str, metavar: str = "TEXT|@FILE") -> Decorat
 
 
 def _text_or_file(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is None:
-        return None
-    return check_utf8(value, param.opts[-1]) if not value.startswith("@") else _of_file(value[1:])
+    return None if value is None else read_text(value, param.opts[-1])
+
+
+def read_text(value: str, what: str) -> str:
+    """Return a text, the contents of @FILE, or those of stdin for `-`."""
+    if value == "-":
+        return read_stdin()
+    return check_utf8(value, what) if not value.startswith("@") else _of_file(value[1:])
 
 
 def read_stdin() -> str:

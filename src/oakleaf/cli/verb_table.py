@@ -1,8 +1,8 @@
-"""Every command: those of the library, and those that plugins add by an entry point of the group `oakleaf.verbs`.
+"""Every command: verbs, hand-written commands, and those that plugins add by an entry point of the group `oakleaf.verbs`.
 
-A command's module is imported when the command runs. What a plugin's commands do is said in words by `COMMANDS` of its small
-module `plugin`, so that `oakleaf --help` imports no more than that. A name with a dot is no command but a part of one:
-`import.watch` is what `oakleaf import --watch` runs.
+A command's module is imported when the command runs. What a hand-written command of a plugin does is said in words by
+`COMMANDS` of its small module `plugin`. A name with a dot is no command but a part of one: `import.watch` is what
+`oakleaf import --watch` runs.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from oakleaf import plugins
 from oakleaf.errors import OakleafError, PluginMissing
+from oakleaf.verbs import registry
 
 if TYPE_CHECKING:
     import click
 
-BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
+HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
     "Start here": {
         "demo": (
             "demo.demo",
@@ -39,7 +40,6 @@ BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
         "context": ("commands.show", "Print what the model would receive at this point."),
     },
     "Move": {
-        "fork": ("commands.moves", "Start a new session from any entry of another, without copying."),
         "rewind": ("commands.moves", "Move back to an earlier entry; nothing is deleted."),
         "undo": ("commands.moves", "Move back to before the latest input."),
         "redo": ("commands.moves", "Undo the last rewind."),
@@ -78,46 +78,58 @@ BUILT_IN: dict[str, dict[str, tuple[str, str]]] = {
             "Show or change the configuration: default model and store, aliases, options.",
         ),
         "plugins": ("commands.plugins", "List the installed plugins, what each adds, and what is broken."),
+        "help": ("commands.help", "List every command, or explain one."),
         "completion": ("commands.completion", "Print the completion script for your shell."),
     },
 }
-"""The library's own commands by section: where each is, and what it does."""
-_HOMES = {name: home for verbs in BUILT_IN.values() for name, (home, _) in verbs.items()}
+"""The library's hand-written commands by section: where each is, and what it does."""
+SECTIONS = ("Start here", "Look", "Move", "Compare", "Exchange", "Maintain")
+_HOMES = {name: home for verbs in HAND_WRITTEN.values() for name, (home, _) in verbs.items()}
 
 
 def built_in_names() -> list[str]:
-    return list(_HOMES)
+    return [*_HOMES, *registry.names()]
 
 
 def verb_names() -> list[str]:
-    added = (name for name in plugins.names(plugins.VERBS) if name not in _HOMES and "." not in name)
-    return [*_HOMES, *added]
+    own = built_in_names()
+    added = (name for name in plugins.names(plugins.VERBS) if name not in own and "." not in name)
+    return [*own, *added]
 
 
 def sections() -> dict[str, dict[str, str]]:
-    """Return what each command does, by section. A plugin that cannot be read is shown with its problem."""
-    found = {
-        section: {name: text for name, (_, text) in verbs.items()} for section, verbs in BUILT_IN.items()
-    }
+    """Return what each command does, by section. A plugin that cannot be used is shown with its problem."""
+    found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for name in verb_names():
-        if name not in _HOMES:
-            section, summary = _described(name)
-            found.setdefault(section, {})[name] = summary
+        section, text = _described(name)
+        found.setdefault(section, {})[name] = text
     return found
 
 
 def _described(name: str) -> tuple[str, str]:
+    if name in _HOMES:
+        return next((section, verbs[name][1]) for section, verbs in HAND_WRITTEN.items() if name in verbs)
     try:
+        if (verb := registry.find(name)) is not None:
+            from oakleaf.verbs.base import summary
+
+            return verb.section, summary(verb)
         commands = getattr(plugins.summary_module(plugins.VERBS, name), "COMMANDS", {})
-        section, summary = map(str, commands.get(name, ("Plugins", "")))
+        section, text = map(str, commands.get(name, ("Plugins", "")))
     except OakleafError as error:
         return "Plugins", f"cannot be used: {error}"
     except (AttributeError, TypeError, ValueError):
         return "Plugins", "COMMANDS of its module plugin is not as {NAME: (SECTION, SUMMARY)}"
-    return section, summary
+    return section, text
 
 
 def load_verb(name: str) -> click.Command | None:
+    if name in registry.names():
+        from oakleaf.cli.verb_command import command
+
+        verb = registry.find(name)
+        assert verb is not None
+        return command(verb)
     if name in _HOMES:
         module = import_module(f"{__package__}.{_HOMES[name]}")
         own: click.Command = getattr(module, "import_" if name == "import" else name)
@@ -130,9 +142,15 @@ def load_verb(name: str) -> click.Command | None:
 def _checked(name: str, command: Any) -> click.Command:
     import click
 
+    from oakleaf.cli.verb_command import command as make_command
+
     if isinstance(command, click.Command):
         return command
-    raise plugins.broken(plugins.VERBS, name, f"it is {type(command).__name__}, not a command of click")
+    if (verb := registry.as_verb(command)) is not None:
+        return make_command(verb)
+    raise plugins.broken(
+        plugins.VERBS, name, f"it is {type(command).__name__}, not a Verb nor a command of click"
+    )
 
 
 def missing_verb(name: str) -> PluginMissing | None:

@@ -29,6 +29,7 @@ from litestar.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from oakleaf import __version__
+from oakleaf_server import verb_routes
 from oakleaf_server.active_runs import ActiveRuns
 from oakleaf_server.auth import AuthMiddleware, Caller, token_required
 from oakleaf_server.capacity import Capacity, max_connections
@@ -133,7 +134,8 @@ def own_names() -> frozenset[str]:
 
 def route_handlers(pages: Iterable[AddedPage]) -> list[HTTPRouteHandler]:
     """Return every route handler, documented by its function's name and docstring."""
-    handlers = [*OWN_HANDLERS, *(handler for page in pages for handler in page.handlers)]
+    added = (handler for page in pages for handler in page.handlers)
+    handlers = [*OWN_HANDLERS, *verb_routes.handlers(), *added]
     for handler in handlers:
         function = handler.fn
         handler.operation_id = function.__name__.strip("_")
@@ -156,6 +158,8 @@ def refuse_unknown_parameters(
 ) -> None:
     """Refuse unknown query parameters: ignoring a mistyped filter would return everything as if it matched."""
     parameters = handler.opt.get("parameters", frozenset())
+    if "verb" in handler.opt:
+        return  # in the words of verbs
     unknown = next((name for name in connection.query_params if name not in parameters), None)
     if unknown is not None and connection.url.path.startswith("/api/"):
         raise Refusal(

@@ -13,45 +13,11 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from oakleaf.core.usage import Totals, Usage
-from oakleaf.stores.base import Status
+from oakleaf.verbs.views import SessionView
+from oakleaf_server import verb_routes
 
 REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
-
-
-class LeafPosition(Struct):
-    """A position in a session's tree."""
-
-    branch: int
-    seq: int
-
-
-class SessionView(Struct, kw_only=True):
-    """A session. A client's token shows the required fields only. Times are microseconds since 1970, UTC."""
-
-    id: str
-    heading: str
-    title: str | None
-    agent: str | None
-    status: Status
-    turns: int
-    started_at: int
-    updated_at: int
-    facts: int
-    space: str | UnsetType = UNSET
-    owner: str | UnsetType | None = UNSET
-    conversation_id: str | UnsetType = UNSET
-    relation: Literal["fork", "task", "replay", "import"] | UnsetType | None = UNSET
-    parent_session: str | UnsetType | None = UNSET
-    parent_seq: int | UnsetType | None = UNSET
-    model: str | UnsetType | None = UNSET
-    tool_names: list[str] | UnsetType = UNSET
-    leaf: LeafPosition | UnsetType = UNSET
-    totals: Totals | UnsetType = UNSET
-    tags: dict[str, str] | UnsetType = UNSET
-    completed_at: int | UnsetType | None = UNSET
-    trashed_at: int | UnsetType | None = UNSET
-    error: str | UnsetType | None = UNSET
 
 
 class EntryView(Struct, kw_only=True):
@@ -200,7 +166,6 @@ FIELDS: dict[type[Struct], tuple[str, ...]] = {
         "SessionResult.session",
         "SessionResponse.session",
         "SessionResponse.related",
-        "ForkResult.session",
         "WaitingSession.session",
         "Overview.failed",
         "Overview.interrupted",
@@ -247,6 +212,7 @@ def complete(schema: Json) -> Json:
         for field in fields:
             name, _, property_name = field.partition(".")
             _refer(components[name]["properties"], property_name, REF.format(name=view.__name__))
+    verb_routes.describe(schema, REF)
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             if method in ("post", "patch", "put", "delete") and path.startswith("/api/"):

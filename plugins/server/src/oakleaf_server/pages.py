@@ -26,16 +26,15 @@ from oakleaf.errors import OakleafError
 from oakleaf_server import openapi, schemas
 from oakleaf_server.context import ApiRequest, context_and_caller
 from oakleaf_server.es_modules import join_page
-from oakleaf_server.json_views import SCHEMA_VERSION, to_json
+from oakleaf_server.json_views import SCHEMA_VERSION
 from oakleaf_server.offline_page import ENTRY, read_folder
-from oakleaf_server.truncate import PAGE, SizedPage, json_size, truncate_value
+from oakleaf_server.truncate import bounded
 
 log = logging.getLogger("oakleaf.server")
 OPEN = "openPage"
 """What the module of a page exports."""
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 _IN_PATH = re.compile(r"\{(\w+)\}")
-_STRING = 8_000
 _LIMITS = ("gt", "ge", "lt", "le", "min_length", "max_length", "pattern", "title", "description")
 
 
@@ -141,32 +140,3 @@ def _own_names() -> set[str]:
         if isinstance(value, type)
     )
     return {*named, "ProblemDetails"}
-
-
-def bounded(answer: Struct) -> dict[str, Any]:
-    """Return an answer as JSON that is not too large: strings are cut, lists end early, and `omitted_chars` counts both."""
-    fields: dict[str, Any] = to_json(answer)
-    room = PAGE
-    while True:
-        shorter, omitted = _cut(fields, room)
-        if json_size(shorter) <= PAGE:
-            counted = {"omitted_chars": fields.get("omitted_chars", 0) + omitted} if omitted else {}
-            return {"schema_version": SCHEMA_VERSION, **shorter, **counted}
-        room //= 2
-
-
-def _cut(fields: dict[str, Any], room: int) -> tuple[dict[str, Any], int]:
-    """Cut every item of a list by itself, so that items are whole or absent, and the other fields together."""
-    lists = {name: value for name, value in fields.items() if isinstance(value, list)}
-    rest = {name: value for name, value in fields.items() if name not in lists}
-    shorter, omitted = truncate_value(rest, room // 4, _STRING)
-    for name, items in lists.items():
-        page = SizedPage((room - room // 4) // len(lists))
-        for at, item in enumerate(items):
-            view, cut = truncate_value(item, room // 16, _STRING)
-            if not page.add(view):
-                omitted += json_size(items[at:])
-                break
-            omitted += cut
-        shorter[name] = page.items
-    return {name: shorter[name] for name in fields if name in shorter}, omitted

@@ -320,12 +320,6 @@ class ApprovalResult(ApiResponse, kw_only=True):
     ]
 
 
-class ForkResult(ApiResponse, kw_only=True):
-    session: SessionJson
-    cut: Json
-    left_behind: LeftBehind = []
-
-
 class MoveResult(ApiResponse, kw_only=True):
     leaf: Position
     cut: Json | None = None

@@ -8,6 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import Struct
+
+from oakleaf.verbs.base import to_json
 
 MAX_RESPONSE = 1_000_000
 """Bytes of a JSON response."""
@@ -16,6 +19,7 @@ PAGE = 900_000
 LINE = 200
 STRING, ROOM = 4_000, 16_000
 """Characters of one string and of one list item, when a response contains several."""
+_BOUNDED_STRING = 8_000
 _MIN_ROOM = 1_000  # a part after a long one still shows its beginning
 
 
@@ -130,3 +134,32 @@ class SizedPage:
             return False
         self.items.append(item)
         return True
+
+
+def bounded(answer: Struct) -> dict[str, Any]:
+    """Return an answer as JSON that is not too large: strings are cut, lists end early, and `omitted_chars` counts both."""
+    fields: dict[str, Any] = to_json(answer)
+    room = PAGE
+    while True:
+        shorter, omitted = _cut(fields, room)
+        if json_size(shorter) <= PAGE:
+            counted = {"omitted_chars": fields.get("omitted_chars", 0) + omitted} if omitted else {}
+            return {**shorter, **counted}
+        room //= 2
+
+
+def _cut(fields: dict[str, Any], room: int) -> tuple[dict[str, Any], int]:
+    """Cut every item of a list by itself, so that items are whole or absent, and the other fields together."""
+    lists = {name: value for name, value in fields.items() if isinstance(value, list)}
+    rest = {name: value for name, value in fields.items() if name not in lists}
+    shorter, omitted = truncate_value(rest, room // 4, _BOUNDED_STRING)
+    for name, items in lists.items():
+        page = SizedPage((room - room // 4) // len(lists))
+        for at, item in enumerate(items):
+            view, cut = truncate_value(item, room // 16, _BOUNDED_STRING)
+            if not page.add(view):
+                omitted += json_size(items[at:])
+                break
+            omitted += cut
+        shorter[name] = page.items
+    return {name: shorter[name] for name in fields if name in shorter}, omitted

@@ -37,11 +37,11 @@ from oakleaf.cli.commands.export import export_file_name
 from oakleaf.cli.config import load_config, parse_value
 from oakleaf.cli.imports import accept_import, decided_elsewhere
 from oakleaf.cli.picker import can_pick, pick
-from oakleaf.cli.reference import Position, complete
+from oakleaf.cli.reference import complete
 from oakleaf.cli.rendering.error_text import CONFLICT, FAILURE, CommandError, describe_error
-from oakleaf.cli.rendering.left_behind import approval_details, notify_left_behind
+from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import bold, clip, dim, echo, notify, plural, safe, width
-from oakleaf.cli.rendering.turn_events import PlainWatcher, Watcher, call_text
+from oakleaf.cli.rendering.turn_events import PlainWatcher, Watcher
 from oakleaf.cli.run_source import cut_text, pick_session, reject_naming_options, resolve_runnable
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import check_utf8
@@ -57,6 +57,8 @@ from oakleaf.errors import Fenced, InvalidOperation, OakleafError, SessionRunnin
 from oakleaf.ext import is_model_name, model_by_name, read, read_store
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
+from oakleaf.verbs.call_text import approval_details, call_text
+from oakleaf.verbs.reference import Position
 from oakleaf.wire.options import COMMON, OPTIONS, check_options
 
 if TYPE_CHECKING:

@@ -6,14 +6,11 @@ import shlex
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import click
 from msgspec import Struct
 
 from oakleaf import Cut
-from oakleaf.cli.agent_options import effects_option
-from oakleaf.cli.config import model_option, model_options
 from oakleaf.cli.option_group import Decorator, struct_options
 from oakleaf.cli.reference import (
     reference,
@@ -39,68 +36,9 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import read_stdin, text_option
 from oakleaf.cli.workspace_plugin import FilesPlan, PlanFiles, find_workspace_plugin, workspace_plugin
 from oakleaf.core.context import active_compactions
-from oakleaf.core.entries import Effects
 from oakleaf.errors import InvalidOperation, InvalidPosition
 from oakleaf.ext import read
 from oakleaf.session import Session
-
-
-@click.command()
-@reference
-@model_option("--model", help="The new session's model.")
-@model_options
-@text_option("--prompt", help="The new session's system prompt.")
-@text_option("--prompt-patch", help="Text added to the system prompt.")
-@click.option("--tools", metavar="NAMES", help="Only these tools, separated by commas.")
-@effects_option
-@click.option("--title", help="The new session's title.")
-@click.option("--agent", metavar="NAME", help="The agent that answers there. Default: the source's.")
-@json_option
-@pass_location
-def fork(
-    location: StoreLocation,
-    reference: str,
-    model: str | None,
-    model_options: dict[str, Any],
-    prompt: str | None,
-    prompt_patch: str | None,
-    tools: str | None,
-    effects: Effects | None,
-    title: str | None,
-    agent: str | None,
-    is_json: bool,
-) -> None:
-    """Start a new session from any entry of another, without copying.
-
-    The source does not change. What its tools did after that entry stays done, and is listed: the same call of an unsafe
-    tool waits for approval in the fork, unless --effects says otherwise.
-
-    \b
-    oakleaf fork ses_3f@7 --prompt @stricter.txt
-    oakleaf fork ses_3f@7 --effects reuse
-    """
-    position = resolve_stored(location, reference)
-    new = position.session_at().fork(
-        model=model,
-        prompt=prompt,
-        prompt_patch=prompt_patch,
-        options=model_options or None,
-        tools=None if tools is None else [name.strip() for name in tools.split(",") if name.strip()],
-        effects=effects,
-        title=title,
-        agent=agent,
-    )
-    if is_json:
-        print_json(
-            session={"id": new.session_id},
-            parent=position.session.session_id,
-            cut=new.cut,
-            left_behind=new.left_behind(),
-        )
-        return
-    _print_cut(new.cut)
-    notify_left_behind(new)
-    echo(new.session_id)
 
 
 class FileOptions(Struct, frozen=True):

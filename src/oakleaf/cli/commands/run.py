@@ -21,7 +21,7 @@ from oakleaf.cli.agent_options import (
 from oakleaf.cli.imports import accept_import, accept_option, decided_elsewhere
 from oakleaf.cli.reference import complete, required_reference
 from oakleaf.cli.rendering.error_text import FAILURE, CommandError, print_error
-from oakleaf.cli.rendering.left_behind import approval_details, earlier_text, notify_left_behind
+from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import (
     confirm_plan,
     dim,
@@ -34,7 +34,7 @@ from oakleaf.cli.rendering.output import (
     safe,
     yes_option,
 )
-from oakleaf.cli.rendering.turn_events import JsonWatcher, PlainWatcher, call_text
+from oakleaf.cli.rendering.turn_events import JsonWatcher, PlainWatcher
 from oakleaf.cli.run_source import Source, pick_session, resolve_runnable, source_options
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
@@ -43,6 +43,7 @@ from oakleaf.core.usage import Totals, difference, format_cost, format_tokens
 from oakleaf.errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
 from oakleaf.ext import read
 from oakleaf.session import Session
+from oakleaf.verbs.call_text import approval_details, call_text, earlier_text
 
 
 @click.command()

@@ -11,7 +11,7 @@ import click
 from oakleaf import draw_tree
 from oakleaf.cli.agent_options import flags_for_open_calls
 from oakleaf.cli.commands.ls import as_data, status
-from oakleaf.cli.reference import Position, reference, resolve
+from oakleaf.cli.reference import reference, resolve
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import (
     bold,
@@ -44,6 +44,7 @@ from oakleaf.errors import short_holder
 from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
+from oakleaf.verbs.reference import Position
 from oakleaf.wire import PROVIDERS, find_provider
 
 _ROLES = {"user": "cyan", "assistant": "green", "tool": "magenta", "system": "blue"}
@@ -385,7 +386,7 @@ def _open_call_lines(position: Position) -> Iterator[str]:
     session = position.session
     if not session.open_tool_calls:
         return
-    from oakleaf.cli.rendering.left_behind import earlier_text
+    from oakleaf.verbs.call_text import earlier_text
 
     reader = read(session)
     status = reader.call_status()

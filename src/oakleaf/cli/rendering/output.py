@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import sys
-from bisect import bisect_right
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import wraps
-from itertools import accumulate, cycle, islice
+from itertools import cycle, islice
 from typing import Any, Protocol
-from unicodedata import category, east_asian_width
 
 import click
 import msgspec
@@ -20,16 +19,17 @@ import msgspec
 from oakleaf.cli.option_group import Decorator, option_group
 from oakleaf.cli.rendering.error_text import CommandError, suggestions
 from oakleaf.errors import plural as plural
+from oakleaf.verbs.screen import STYLE, Screen, Table
+from oakleaf.verbs.screen import clip as clip
+from oakleaf.verbs.screen import fit_line as fit_line
+from oakleaf.verbs.screen import format_age as format_age
+from oakleaf.verbs.screen import format_time as format_time
+from oakleaf.verbs.screen import safe as safe
 
 SCHEMA_VERSION = 1
-MIN_LAST_COLUMN = 12
-"""The least width at which a table's last column is worth printing."""
 
 # Characters a terminal obeys and JSON does not escape: C1 controls (one equals ESC [) and bidirectional overrides.
 _CONTROL = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-
-_STYLE = re.compile(r"(\x1b\[(?:0|1|2|3[0-7])m)")
-"""What this program styles text with."""
 
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
@@ -100,8 +100,7 @@ def echo(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
 def guard(text: str) -> str:
     """Return text with its controls made visible, except for line ends and the styles that `click.style` adds."""
     return "".join(
-        piece if is_style else safe(piece)
-        for piece, is_style in zip(_STYLE.split(text), cycle((False, True)))
+        piece if is_style else safe(piece) for piece, is_style in zip(STYLE.split(text), cycle((False, True)))
     )
 
 
@@ -153,25 +152,6 @@ def confirm_plan(question: str, *, yes: bool) -> bool:
         raise
 
 
-def format_time(at: int | None) -> str:
-    return "" if at is None else datetime.fromtimestamp(at / 1e6).strftime("%Y-%m-%d %H:%M")
-
-
-def format_age(at: int, now: int) -> str:
-    """Return an age such as `3 hours ago`; the date if it is more than a month."""
-    seconds = (now - at) // 1_000_000
-    if seconds < 60:
-        return "just now"
-    for unit, size, limit in (("minute", 60, 3_600), ("hour", 3_600, 86_400), ("day", 86_400, 2_678_400)):
-        if seconds < limit:
-            return f"{plural(seconds // size, unit)} ago"
-    return format_time(at)
-
-
-def iso(at: int) -> str:
-    return datetime.fromtimestamp(at / 1e6).astimezone().isoformat(timespec="seconds")
-
-
 def table(
     rows: Iterable[Sequence[str]],
     head: Sequence[str],
@@ -179,75 +159,23 @@ def table(
     drop_first: Sequence[str] = (),
     clip_last: bool = True,
 ) -> list[str]:
-    """Return the lines of a table. A pipe gets every column in full.
-
-    At a terminal the last column gets the remaining width, clipped if `clip_last`; where that is too little, the columns
-    of `drop_first` are dropped, in that order.
-    """
-    cells = [list(head), *(list(row) for row in rows)]
-    widths = [max(_columns(click.unstyle(row[n])) for row in cells) for n in range(len(head))]
-    columns, last_width = list(range(len(head))), sys.maxsize
-    if sys.stdout.isatty():
-        needed = min(MIN_LAST_COLUMN, widths[-1]) if clip_last else widths[-1]
-        for name in drop_first:
-            if _room(columns, widths) < needed:
-                columns.remove(head.index(name))
-        last_width = max(_room(columns, widths), MIN_LAST_COLUMN) if clip_last else sys.maxsize
-    lines = []
-    for number, row in enumerate(cells):
-        padded = [row[n] + " " * (widths[n] - _columns(click.unstyle(row[n]))) for n in columns[:-1]]
-        line = "  ".join([*padded, clip(row[-1], last_width)]).rstrip()
-        lines.append(dim(line) if number == 0 else line)
-    return lines
+    """Return the lines of a table. A pipe gets every column in full."""
+    values = [tuple(row) for row in rows]
+    return list(screen().print([Table(tuple(head), values, tuple(drop_first), clip_last=clip_last)]))
 
 
-def _room(columns: Sequence[int], widths: Sequence[int]) -> int:
-    """Return the width left for the last column."""
-    return width() - sum(widths[n] + 2 for n in columns[:-1])
+def screen() -> Screen:
+    """Return where stdout is shown."""
+    return Screen(width() if sys.stdout.isatty() else None, time.time_ns() // 1_000)
 
 
-def clip(text: str, limit: int) -> str:
-    return fit_line(" ".join(text.split()), limit)
-
-
-def fit_line(line: str, limit: int) -> str:
-    """Return a line cut to `limit` columns of a terminal, with blanks in place of what cannot be printed."""
-    line = line if line.isprintable() else "".join(c if c.isprintable() else " " for c in line)
-    if len(line) <= limit and _columns(line) <= limit:  # a character takes at least one column
-        return line
-    if line.isascii():
-        return line[: limit - 1] + "…"
-    ends = list(accumulate(map(_width, line[:limit])))
-    return line[: bisect_right(ends, limit - 1)] + "…"
-
-
-def _columns(text: str) -> int:
-    """Return the columns a text takes: letters of some scripts, and most emoji, take two."""
-    return len(text) if text.isascii() else sum(map(_width, text))
-
-
-def _width(character: str) -> int:
-    return 1 + (east_asian_width(character) in "WF")
-
-
-def safe(text: str) -> str:
-    """Return text for a terminal with escape sequences and other controls made visible."""
-    if text.replace(
-        "\n", ""
-    ).isprintable():  # the common case; checking each character takes 30 times as long
-        return text
-    return "".join(
-        c if c in "\n\t\u200d" or c.isprintable() or category(c) == "Zs" else _visible(c) for c in text
-    )
+def iso(at: int) -> str:
+    return datetime.fromtimestamp(at / 1e6).astimezone().isoformat(timespec="seconds")
 
 
 def for_terminal(text: str) -> str:
     """Return data for stdout: unchanged for a pipe, safe for a terminal."""
     return safe(text) if sys.stdout.isatty() else text
-
-
-def _visible(c: str) -> str:
-    return chr(0x2400 + ord(c)) if ord(c) < 0x20 else "" if c == "\x7f" else "·"
 
 
 class ProgressStep(Protocol):

@@ -12,53 +12,10 @@ import click
 
 from oakleaf import Event
 from oakleaf.cli.rendering.output import clip, dim, echo, encode_line, notify, safe, width
-from oakleaf.core.codec import to_json
-from oakleaf.core.messages import Message, Outcome, Text, ToolCall, ToolResult
+from oakleaf.core.messages import Message, ToolCall, ToolResult
 from oakleaf.ext import is_whole_answer
 from oakleaf.session import Session
-
-MARKS: dict[Outcome, str] = {
-    "done": "✓",
-    "unknown": "?",
-    "denied": "⊘",
-    "interrupted": "‖",
-    "dry_run": "~",
-}
-
-MAX_ARGUMENT_LENGTH = 4_000
-
-
-def mark(result: ToolResult) -> str:
-    return "✗" if result.error and result.outcome == "done" else MARKS[result.outcome]
-
-
-def call_text(call: ToolCall) -> str:
-    """Return a call as one line of code."""
-    if call.malformed is not None:
-        return clip(f"{call.name}(not JSON: {call.malformed})", 200)
-    arguments = (f"{name}={to_json(value, name).decode()}" for name, value in call.arguments.items())
-    return clip(f"{call.name}({', '.join(arguments)})", 200)
-
-
-def call_details(call: ToolCall) -> str:
-    """Return a call for approval: each argument on its own lines, never clipped to the terminal."""
-    lines = [f"{safe(call.name)}" if call.malformed is None else f"{safe(call.name)}: {safe(call.malformed)}"]
-    for name, value in call.arguments.items():
-        text = value if isinstance(value, str) else to_json(value, name).decode()
-        more = (
-            f"\n… and {len(text) - MAX_ARGUMENT_LENGTH:,} more characters"
-            if len(text) > MAX_ARGUMENT_LENGTH
-            else ""
-        )
-        lines.append(f"  {safe(name)}: {safe(text[:MAX_ARGUMENT_LENGTH] + more)}".replace("\n", "\n    "))
-    return "\n".join(lines)
-
-
-def preview(result: ToolResult) -> str:
-    """Return the beginning of a result in one line."""
-    parts = (part.text if isinstance(part, Text) else f"[{part.mime}]" for part in result.content)
-    prefix = "" if result.outcome == "done" else f"{result.outcome}: "
-    return clip(prefix + " ".join(parts), 300)
+from oakleaf.verbs.call_text import call_text, mark, preview
 
 
 class Watcher:

@@ -10,9 +10,10 @@ import re
 from typing import TYPE_CHECKING, Self
 
 from oakleaf.cli.rendering.output import safe
-from oakleaf.cli.rendering.turn_events import Watcher, call_text, mark, preview
+from oakleaf.cli.rendering.turn_events import Watcher
 from oakleaf.core.messages import Message, ToolCall, ToolResult
 from oakleaf.session import Session
+from oakleaf.verbs.call_text import call_text, mark, preview
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Response, get, post
+from litestar import get, post
 from litestar.params import FromPath, JSONBody
 from msgspec import Struct
 
@@ -15,49 +15,8 @@ from oakleaf.session import Session
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
 from oakleaf_server.json_views import to_json
 from oakleaf_server.pending_calls import left_behind_views
-from oakleaf_server.routes.sessions import session_result
-from oakleaf_server.schemas import CompactResult, ForkResult, LeftBehindResult, MoveResult, UncompactResult
+from oakleaf_server.schemas import CompactResult, LeftBehindResult, MoveResult, UncompactResult
 from oakleaf_server.truncate import truncate_value
-
-
-class ForkBody(Struct, forbid_unknown_fields=True):
-    at: str | None = None
-    model: str | None = None
-    prompt: str | None = None
-    prompt_patch: str | None = None
-    tools: list[str] | None = None
-    options: dict[str, Any] | None = None
-    """Added to the options of the model's calls in force there; null removes one."""
-    effects: Effects | None = None
-    """What becomes of an unsafe call that a path which was left has made: ask (default), repeat or reuse."""
-    title: str | None = None
-
-
-@post("/api/sessions/{session_id:str}/fork", tags=["moving"])
-@in_thread
-def fork(request: ApiRequest, session_id: FromPath[str], data: JSONBody[ForkBody]) -> Response[ForkResult]:
-    """Fork a new session from any position; no entry is copied. `left_behind` has what tools did after that position."""
-    context, _ = context_and_caller(request)
-    context.agent.check_model(data.model)
-    fork_session = find_session(request, session_id, data.at).fork(
-        model=data.model,
-        prompt=data.prompt,
-        prompt_patch=data.prompt_patch,
-        tools=data.tools,
-        options=data.options,
-        effects=data.effects,
-        title=data.title,
-    )
-    headers = {"location": f"/api/sessions/{fork_session.session_id}"}
-    return Response(
-        ForkResult(
-            session=session_result(fork_session).session,
-            cut=to_json(fork_session.cut),
-            left_behind=left_behind_views(fork_session),
-        ),
-        status_code=201,
-        headers=headers,
-    )
 
 
 class RewindBody(Struct, forbid_unknown_fields=True):
@@ -180,4 +139,4 @@ def settings(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Sett
     return MoveResult(leaf=str(session.leaf))
 
 
-HANDLERS = [fork, left_behind, rewind, undo, redo, compact, uncompact, settings]
+HANDLERS = [left_behind, rewind, undo, redo, compact, uncompact, settings]

@@ -50,7 +50,7 @@ export function forkDialog(id, at, models, done) {
     field("Append to prompt", h("textarea", { name: "prompt_patch", rows: 2 })),
     field("Unsafe calls that were made already", h("select", { name: "effects" }, h("option", { value: "" }, "ask before they are made again"),
       h("option", { value: "repeat" }, "make them again"), h("option", { value: "reuse" }, "use the recorded results"))),
-  ], "Fork", async (values) => done(await sendJson("POST", sessionPath(id, "/fork"), { at, ...withoutEmpty(values) })));
+  ], "Fork", async (values) => done(await sendJson("POST", sessionPath(`${id}@${at}`, "/fork"), withoutEmpty(values))));
 }
 
 /** Say which calls of unsafe tools a move left behind: nothing undoes them. */

@@ -1,0 +1,211 @@
+"""Every verb over HTTP: its route, its description, and its answer.
+
+A reading verb is a GET whose query has the fields, a changing one a POST whose body has them. Knows no verb.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+import msgspec
+from litestar import Response
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import FromPath
+from msgspec import Struct
+
+from oakleaf.errors import InvalidArgument
+from oakleaf.verbs import registry
+from oakleaf.verbs.base import Caller, Verb, result_type
+from oakleaf.verbs.fields import bind, fields
+from oakleaf.verbs.schema import components, public_names
+from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, few_at_once, in_thread
+from oakleaf_server.problems import Refusal
+from oakleaf_server.truncate import bounded
+
+Json = dict[str, Any]
+_IN_PATH = re.compile(r"\{(\w+)\}")
+_METHODS = {"read": "GET", "write": "POST", "destroy": "POST"}
+
+
+class Service(Caller):
+    """The holder of the server's token. A model that a request names is compared with those on offer."""
+
+    level = "service"
+
+    def __init__(self, context: ServerContext, key: str | None) -> None:
+        super().__init__(context.store)
+        self._context, self.key = context, key
+
+    def check_model(self, name: str | None) -> None:
+        self._context.agent.check_model(name)
+
+
+class Address(Struct, frozen=True):
+    """Where a verb is: the method, the path, and the fields in the path."""
+
+    method: str
+    path: str
+
+    @property
+    def in_path(self) -> list[str]:
+        return _IN_PATH.findall(self.path)
+
+    @property
+    def has_body(self) -> bool:
+        return self.method in ("POST", "PATCH", "PUT")
+
+
+@cache
+def verbs() -> tuple[type[Verb], ...]:
+    """Return the verbs that requests may call."""
+    return tuple(verb for verb in registry.find_all() if "service" in verb.callers)
+
+
+def address(verb: type[Verb]) -> Address:
+    if verb.http:
+        return Address(*verb.http.split(" ", 1))
+    known = fields(verb)
+    below = (
+        "/api/sessions/{session}" if "session" in known and known["session"].kind == "reference" else "/api"
+    )
+    return Address(_METHODS[verb.effect], f"{below}/{verb.name}")
+
+
+def handlers() -> list[HTTPRouteHandler]:
+    return [_handler(verb) for verb in verbs()]
+
+
+def _handler(verb: type[Verb]) -> HTTPRouteHandler:
+    place = address(verb)
+    run = few_at_once(_answer) if verb.effect == "read" else in_thread(_answer)
+
+    async def handle(request: ApiRequest, **named: Any) -> Response[bytes]:
+        values = await _values(request, place, named)
+        return await run(request=request, verb=verb, values=values, is_text=not place.has_body)
+
+    hints: dict[str, Any] = dict.fromkeys(place.in_path, FromPath[str])
+    _annotate(handle, {"request": ApiRequest, **hints}, Response[bytes])
+    handle.__name__, handle.__doc__ = verb.name.replace("-", "_"), verb.__doc__
+    path = _IN_PATH.sub(r"{\1:str}", place.path)
+    return HTTPRouteHandler(
+        path,
+        http_method=place.method,  # type: ignore[arg-type]
+        status_code=verb.status,
+        tags=[verb.section.lower()],
+        opt={"verb": verb},
+    )(handle)
+
+
+def _annotate(function: Any, hints: dict[str, Any], result: Any) -> None:
+    """Give a function the parameters that Litestar reads."""
+    from inspect import Parameter, Signature
+
+    parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=hint) for name, hint in hints.items()]
+    function.__signature__ = Signature(parameters, return_annotation=result)
+    function.__annotations__ = {**hints, "return": result}
+
+
+async def _values(request: ApiRequest, place: Address, named: dict[str, Any]) -> Json:
+    """Return the fields of a request: those of its path, and of its body or query."""
+    typed = await _body(request) if place.has_body else _query(request)
+    for name, value in named.items():
+        if name in typed:
+            raise InvalidArgument(name, [value, typed[name]], "one value")
+        typed[name] = value
+    return typed
+
+
+async def _body(request: ApiRequest) -> Json:
+    data = await request.body()
+    try:
+        found = msgspec.json.decode(data) if data else {}
+    except msgspec.DecodeError:
+        raise Refusal(400, "invalid_body", "the body is not valid JSON", "see /openapi.json") from None
+    if not isinstance(found, dict):
+        raise Refusal(400, "invalid_body", "the body is not a JSON object", "see /openapi.json")
+    return found
+
+
+def _query(request: ApiRequest) -> Json:
+    found: Json = {}
+    for name, value in request.query_params.multi_items():
+        if name in found:
+            raise InvalidArgument(name, request.query_params.getall(name), "one value")
+        found[name] = value
+    return found
+
+
+def _answer(request: ApiRequest, verb: type[Verb], values: Json, is_text: bool) -> Response[bytes]:
+    context, _ = context_and_caller(request)
+    is_confirmed = values.pop("yes", False) in (True, "true") if verb.plan is not Verb.plan else False
+    known = public_names(verb)
+    local = sorted(values.keys() & (fields(verb).keys() - set(known)))
+    if local:
+        raise InvalidArgument(local[0], values[local[0]], "nothing: a request names no file or folder")
+    called = bind(verb, values, is_text=is_text)
+    caller = Service(context, request.headers.get("idempotency-key"))
+    result = called.plan(caller) if called.needs_yes and not is_confirmed else called.run(caller)
+    return Response(
+        msgspec.json.encode(bounded(result)), status_code=verb.status, media_type="application/json"
+    )
+
+
+# -- the description ---------------------------------------------------------------------------------------
+
+
+def describe(document: Json, ref: str) -> None:
+    """Complete the OpenAPI document with what verbs take and return."""
+    schemas = components(verbs(), ref)
+    for verb in verbs():
+        _describe(document, verb, schemas, ref)
+    document["components"]["schemas"].update(schemas)
+
+
+def _describe(document: Json, verb: type[Verb], schemas: Json, ref: str) -> None:
+    place = address(verb)
+    operation = document["paths"][place.path][place.method.lower()]
+    taken = schemas.pop(verb.__name__)
+    properties = dict(taken["properties"])
+    if verb.plan is not Verb.plan:
+        properties["yes"] = {
+            "type": "boolean",
+            "default": False,
+            "description": "Do it; without it the answer is the plan",
+        }
+    inside = {name: properties.pop(name) for name in place.in_path}
+    required = [name for name in taken.get("required", ()) if name in properties]
+    operation["parameters"] = [
+        {"name": name, "in": "path", "required": True, "schema": _without_default(schema)}
+        for name, schema in inside.items()
+    ]
+    if place.has_body:
+        body = {
+            "type": "object",
+            "properties": properties,
+            "required": required,
+            "additionalProperties": False,
+        }
+        if not required:
+            del body["required"]
+        operation["requestBody"] = {
+            "required": bool(required),
+            "content": {"application/json": {"schema": body}},
+        }
+    else:
+        operation["parameters"] += [
+            {"name": name, "in": "query", "required": name in required, "schema": schema}
+            for name, schema in properties.items()
+        ]
+    result = result_type(verb).__name__
+    for name, kind in (("schema_version", "integer"), ("omitted_chars", "integer")):
+        schemas[result]["properties"].setdefault(name, {"type": kind})
+    operation["responses"][str(verb.status)] = {
+        "description": "The plan, or what was done" if verb.plan is not Verb.plan else "The result",
+        "content": {"application/json": {"schema": {"$ref": ref.format(name=result)}}},
+    }
+
+
+def _without_default(schema: Json) -> Json:
+    return {name: value for name, value in schema.items() if name != "default"}

@@ -1,0 +1,147 @@
+"""A verb: an operation on sessions, declared once. Every surface derives its form of the operation from the declaration.
+
+A verb is a Struct: its fields are the parameters, its docstring is the help, `run` returns a Struct that every surface
+shows: the command line as `lines` or JSON, HTTP and MCP as JSON. Knows no surface.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal, Protocol, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from oakleaf.session import Session
+from oakleaf.store import Store
+from oakleaf.verbs.reference import Position, resolve, stored, whole
+from oakleaf.verbs.screen import Line, Screen
+
+Effect = Literal["read", "write", "destroy"]
+Level = Literal["operator", "service", "agent"]
+"""Who calls: a person at the command line or a Python program, the holder of a server's token, or a model over MCP."""
+SCHEMA_VERSION = 1
+
+
+class Step(Protocol):
+    def __call__(self, done: int, total: int | None, note: str = "") -> None:
+        """Say how much of a long work is done."""
+
+
+class Caller:
+    """Who calls a verb: the store as the caller sees it, and the sessions that the caller may name."""
+
+    level: Level = "operator"
+    key: str | None = None
+    """The key under which a change is made once, however often it is asked for."""
+
+    def __init__(self, store: Store | Callable[[], Store]) -> None:
+        self._open = store
+
+    @property
+    def store(self) -> Store:
+        """The store, opened when first used."""
+        if not isinstance(self._open, Store):
+            self._open = self._open()
+        return self._open
+
+    def position(self, reference: str, *, trashed: bool = False) -> Position:
+        """Return the session that a reference names, and the entry if it names one."""
+        return resolve(self.store, reference, trashed=trashed)
+
+    def stored_position(self, reference: str, *, trashed: bool = False) -> Position:
+        """Return the same for a change: a session in the trash is refused, unless `trashed` looks there."""
+        return stored(self.position(reference, trashed=trashed), trashed=trashed)
+
+    def session(self, reference: str) -> Session:
+        """Return a whole session; a reference to an entry is refused."""
+        return whole(self.position(reference), reference)
+
+    def stored_session(self, reference: str, *, trashed: bool = False) -> Session:
+        """Return a whole session for a change."""
+        return whole(self.stored_position(reference, trashed=trashed), reference)
+
+    def check_model(self, name: str | None) -> None:
+        """Raise ModelRefused for a model that the caller may not name. The operator may name any."""
+
+    @contextmanager
+    def progress(self, label: str, unit: str = "") -> Iterator[Step]:
+        """Show how long work goes on, where somebody looks."""
+        yield lambda done, total, note="": None
+
+
+def _outer(name: str) -> str:
+    """Return a field's name outside Python: `from_` is `from`."""
+    return name.rstrip("_")
+
+
+class Verb(Struct, frozen=True, forbid_unknown_fields=True, rename=_outer):
+    """An operation on sessions. A subclass declares the fields, `run`, and what people read of the result."""
+
+    name: ClassVar[str] = ""
+    """As it is typed. Default: the name of the class."""
+    section: ClassVar[str] = "Plugins"
+    """Where the list of commands has it."""
+    effect: ClassVar[Effect] = "read"
+    callers: ClassVar[frozenset[Level]] = frozenset({"operator", "service"})
+    http: ClassVar[str] = ""
+    """Method and path, such as `GET /api/sessions/{session}`. Default: by effect, below the session or `/api`."""
+    status: ClassVar[int] = 200
+    """The status over HTTP: 201 for a verb that creates a session."""
+    examples: ClassVar[tuple[str, ...]] = ()
+    """Command lines that the help shows."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "name" not in cls.__dict__:
+            cls.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", cls.__name__).lower()
+
+    def __call__(self, store: Store) -> Any:
+        """Run the verb on a store, as an operator."""
+        return self.run(Caller(store))
+
+    def run(self, caller: Caller) -> Any:
+        """Do it. The annotation of the result, a Struct, is what surfaces describe."""
+        raise TypeError(f"{type(self).__name__} does not say what it does: define run")
+
+    def plan(self, caller: Caller) -> Any:
+        """Return what `run` would do, as the same type, without doing it. Destroying verbs have a plan."""
+        raise TypeError(f"{type(self).__name__} has no plan: define plan")
+
+    @property
+    def needs_yes(self) -> bool:
+        """Whether the plan is shown and confirmed before the verb runs."""
+        return self.effect == "destroy"
+
+    def question(self, planned: Any) -> str | None:
+        """Return what is asked before the verb runs; None if there is nothing to do."""
+        return "Continue?"
+
+    def lines(self, result: Any, screen: Screen) -> Iterator[Line]:
+        """Yield the result for people."""
+        yield from ()
+
+    def notes(self, result: Any, screen: Screen) -> Iterator[str]:
+        """Yield what stands beside the result: hints, and what it left out. The command line prints it on stderr."""
+        yield from ()
+
+    def exit_code(self, result: Any) -> int:
+        return 0
+
+
+def result_type(verb: type[Verb]) -> type[Struct]:
+    """Return the type of a verb's result."""
+    found: type[Struct] = get_type_hints(verb.run, include_extras=True)["return"]
+    return found
+
+
+def summary(verb: type[Verb]) -> str:
+    """Return the first paragraph of a verb's help, in one line."""
+    return " ".join((verb.__doc__ or "").strip().partition("\n\n")[0].split())
+
+
+def to_json(result: Any) -> Any:
+    """Return a result as JSON types, with the version of the schema."""
+    return {"schema_version": SCHEMA_VERSION, **msgspec.to_builtins(result)}

@@ -1,0 +1,55 @@
+"""The verbs of the library, and those that plugins register in the group `oakleaf.verbs`.
+
+A verb's module is imported when the verb is used. Says only where a verb is: everything else is in its declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from oakleaf import plugins
+
+if TYPE_CHECKING:
+    from oakleaf.verbs.base import Verb
+
+_HOMES = {
+    "fork": "moves:Fork",
+}
+"""Where each verb of the library is declared."""
+
+
+def names() -> list[str]:
+    """Return the names of the library's verbs."""
+    return list(_HOMES)
+
+
+def find(name: str) -> type[Verb] | None:
+    """Return the verb of a name; None if the name is no verb, but perhaps a hand-written command."""
+    if name in _HOMES:
+        module, _, attribute = _HOMES[name].partition(":")
+        own: type[Verb] = getattr(import_module(f"{__package__}.{module}"), attribute)
+        return own
+    if name in plugins.names(plugins.VERBS):
+        return as_verb(plugins.find(plugins.VERBS, name))
+    return None
+
+
+def as_verb(value: Any) -> type[Verb] | None:
+    from oakleaf.verbs.base import Verb
+
+    return value if isinstance(value, type) and issubclass(value, Verb) else None
+
+
+def find_all() -> Iterator[type[Verb]]:
+    """Yield every verb that can be used. A broken plugin is left out: `oakleaf plugins` names it."""
+    from oakleaf.errors import OakleafError
+
+    for name in [*_HOMES, *plugins.names(plugins.VERBS)]:
+        try:
+            verb = find(name)
+        except OakleafError:
+            continue
+        if verb is not None:
+            yield verb
