@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import oakleaf
-from support.paths import ROOT
+from support.type_checkers import Error, mypy_errors, pyright_errors
 
 RIGHT = """
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -44,6 +41,8 @@ tokens: int | None = result.usage.input_tokens
 order: dict[str, int] = look_up(order=41)
 call: Callable[[int], dict[str, int]] = look_up
 tools: list[Tool] = [look_up, refund]
+different = [look_up, refund]
+session.send_sync("Where is it?", model=model, tools=different)
 
 
 class Echo:
@@ -132,49 +131,17 @@ session = store.start("support")
 LINE = HEAD.count("\n") + 1
 
 
-@pytest.fixture(scope="module")
-def scripts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("scripts")
-    (folder / "right.py").write_text(RIGHT)
+@pytest.mark.parametrize("errors_in", [mypy_errors, pyright_errors])
+def test_a_type_checker_accepts_right_calls_and_catches_wrong_ones(
+    tmp_path: Path, errors_in: Callable[[Path], list[Error]]
+) -> None:
+    (tmp_path / "right.py").write_text(RIGHT)
     for number, line in enumerate(WRONG.values()):
-        (folder / f"wrong_{number}.py").write_text(HEAD + line + "\n")
-    return folder
-
-
-def test_mypy_accepts_right_calls_and_catches_wrong_ones(scripts: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", f"--cache-dir={tmp_path}"]
-    done = subprocess.run(
-        [*command, *map(str, sorted(scripts.iterdir()))],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=scripts,
-        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
-    )
-    assert not [line for line in done.stdout.splitlines() if "right.py" in line], done.stdout
-    for number, name in enumerate(WRONG):
-        assert f"wrong_{number}.py:{LINE}: error" in done.stdout, name
-
-
-def test_pyright_accepts_right_calls_and_catches_wrong_ones(scripts: Path) -> None:
-    """Through basedpyright, whose wheel brings all it needs; its rules set to pyright's."""
-    settings = {"typeCheckingMode": "standard", "extraPaths": [str(ROOT / "src")]}
-    (scripts / "pyrightconfig.json").write_text(json.dumps(settings))
-    done = subprocess.run(
-        [Path(sys.executable).with_name("basedpyright"), "--outputjson", "--pythonpath", sys.executable],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=scripts,
-    )
-    errors = [
-        (Path(error["file"]).name, error["range"]["start"]["line"])
-        for error in json.loads(done.stdout)["generalDiagnostics"]
-        if error["severity"] == "error"
-    ]
-    assert not [file for file, _ in errors if file == "right.py"], done.stdout
-    for number, name in enumerate(WRONG):
-        assert (f"wrong_{number}.py", LINE - 1) in errors, name
+        (tmp_path / f"wrong_{number}.py").write_text(HEAD + line + "\n")
+    errors = errors_in(tmp_path)
+    assert not [error for error in errors if error[0] == "right.py"]
+    lines = {(file, line) for file, line, _ in errors}
+    assert [name for number, name in enumerate(WRONG) if (f"wrong_{number}.py", LINE) not in lines] == []
 
 
 @pytest.mark.parametrize(

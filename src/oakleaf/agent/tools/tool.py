@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Literal, get_type_hints, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, get_type_hints, overload
 
 import msgspec
 from msgspec import Struct
@@ -28,18 +28,20 @@ from oakleaf.errors import InvalidTool, InvalidValue
 from oakleaf.log.threads import run_tool
 from oakleaf.models.base import Model
 
+P = ParamSpec("P")
+R = TypeVar("R")
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
+
 if TYPE_CHECKING:
-    from typing_extensions import ParamSpec, TypeVar  # every checker has them: they know defaults
+    from typing_extensions import TypeVar as TypeVarWithDefault  # every type checker knows it
 
     from oakleaf.agent.limits import Limits
     from oakleaf.agent.tools.sources import ToolLike
 
-    P = ParamSpec("P", default=...)
-    R = TypeVar("R", default=Any)
+    # Covariant and without a bound: so mypy finds a type for a list of different tools.
+    F = TypeVarWithDefault("F", covariant=True, default=Any)
 else:
-    from typing import ParamSpec, TypeVar
-
-    P, R = ParamSpec("P"), TypeVar("R")
+    F = TypeVar("F", covariant=True)
 
 Effect = Literal["read", "idempotent", "unsafe"]
 Decision = Literal["approved", "denied"]
@@ -185,15 +187,15 @@ class ToolContext:
 MALFORMED = "The arguments are not a JSON object, so this was not run. Call it again with complete arguments."
 
 
-class Tool(Struct, Generic[P, R], frozen=True, dict=True):
+class Tool(Struct, Generic[F], frozen=True, dict=True):
     """A function for a model to call: the description, the effect, and the way to run.
 
-    Calling the tool calls the function, so that it can be tested like one. For type checkers a tool is
-    `Tool[parameters, result]`; `Tool` alone is a tool of any function.
+    Calling the tool calls the function, so that it can be tested like one. For type checkers the
+    function's type is a parameter; `Tool` alone is a tool of any function.
     """
 
     spec: ToolSpec
-    function: Callable[P, R]
+    function: F
     arguments: type[Struct] | None
     """The type of the converted arguments; None: the function takes the arguments of the model unchanged."""
     context_name: str | None = None
@@ -208,7 +210,7 @@ class Tool(Struct, Generic[P, R], frozen=True, dict=True):
             force_setattr(self, name, getattr(self.function, name, None))
         force_setattr(self, "__wrapped__", self.function)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self: Tool[Callable[P, R]], *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     @property
@@ -220,11 +222,11 @@ class Tool(Struct, Generic[P, R], frozen=True, dict=True):
         return None if call.malformed is None else error_result(call, MALFORMED)
 
     @property
-    def is_async(self) -> bool:
+    def is_async(self: Tool) -> bool:
         """Whether the function or `verify` is a coroutine function."""
         return any(is_async(function) for function in (self.function, self.verify) if function is not None)
 
-    async def run(self, context: ToolContext, *, in_thread: bool = True) -> Message:
+    async def run(self: Tool, context: ToolContext, *, in_thread: bool = True) -> Message:
         """Run the tool and return the result as a message. Whatever the tool does, there is a result: an
         error is one too.
 
@@ -414,7 +416,7 @@ def error_result(call: ToolCall, why: str) -> Message:
 
 
 @overload
-def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+def tool(function: AnyFunction, /) -> Tool[AnyFunction]: ...
 @overload
 def tool(
     *,
@@ -424,7 +426,7 @@ def tool(
     dry_run: Callable[..., Any] | None = None,
     approval: bool = False,
     timeout: float | None = None,
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+) -> Callable[[AnyFunction], Tool[AnyFunction]]: ...
 def tool(
     function: Callable[..., Any] | None = None,
     /,
