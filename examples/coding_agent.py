@@ -45,7 +45,7 @@ def main() -> None:
             tools = oakleaf_workspace.tools(session, workspace, commands=[sys.executable])
             session.send_sync("double.py prints 43. Fix it.", model=script(), tools=tools)
             print(draw_tree(session, width=100).replace(str(folder), "<folder>"))
-            results = [r for entry in session.path() if entry.message for r in entry.message.results]
+            results = [r for entry in session.path() if entry.message for r in entry.results]
             assert [result.error for result in results] == [False, False, True, False, False]
             assert "42" in str(results[-1].content)
 

@@ -108,7 +108,7 @@ def look(store: oakleaf.Store, session: Session, fork: Session) -> None:
     totals = session.usage()
     print(f"\n   verify: {len(list(store.verify()))} problems; calls {totals.calls}, ", end="")
     print(f"tokens {totals.input_tokens}+{totals.output_tokens}")
-    print(f"   public transcript: {[entry.message.text for entry in session.transcript() if entry.message]}")
+    print(f"   public transcript: {[entry.text for entry in session.transcript() if entry.message]}")
 
 
 def main() -> None:

@@ -668,6 +668,20 @@ def _bundle(session: Session) -> bytes:
 
 
 class TestReading:
+    def test_an_entry_has_the_text_calls_and_results_of_its_message(
+        self, session_with_calls: Session
+    ) -> None:
+        session_with_calls.note({"a": 1})
+        for entry in session_with_calls.path()[:-1]:
+            assert entry.message is not None
+            assert (entry.text, entry.calls, entry.results) == (
+                entry.message.text,
+                entry.message.calls,
+                entry.message.results,
+            )
+        note = session_with_calls.path()[-1]
+        assert (note.text, note.calls, note.results) == ("", (), ())
+
     def test_parts_of_the_path(self, session_with_calls: Session) -> None:
         assert [entry.seq for entry in session_with_calls.path(since=4)] == [5, 6]
         assert [entry.seq for entry in session_with_calls.path(last=2)] == [5, 6]

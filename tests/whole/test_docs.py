@@ -1,4 +1,5 @@
-"""Docs that cannot rot: every Python block of README and docs is run, and every link leads somewhere."""
+"""Docs that cannot rot: every Python block of README and docs is run, those copied first are typed, and every link leads
+somewhere."""
 
 from __future__ import annotations
 
@@ -10,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+from support.paths import ROOT
+from support.type_checkers import mypy_errors, pyright_errors
 
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TYPED = [
+    ROOT / "README.md",
+    *(ROOT / "docs" / f"{name}.md" for name in ("tutorial", "concepts", "howto/own-loop")),
+]
+"""Pages whose code is copied first."""
 
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
@@ -21,10 +28,21 @@ BLOCK = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
     "page", [page for page in PAGES if BLOCK.search(page.read_text())], ids=lambda page: page.name
 )
 def test_the_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
-    script = tmp_path / "page.py"
+    run_code(page, tmp_path)
+
+
+@pytest.mark.parametrize("page", TYPED, ids=lambda page: page.name)
+def test_type_checkers_accept_the_code_of_the_page(page: Path, tmp_path: Path) -> None:
+    run_code(page, tmp_path)  # a page may write modules that its code imports
+    assert (mypy_errors(tmp_path), pyright_errors(tmp_path)) == ([], [])
+
+
+def run_code(page: Path, folder: Path) -> None:
+    """Run the Python blocks of the page as one script."""
+    script = folder / "page.py"
     script.write_text("\n".join(BLOCK.findall(page.read_text())))
     done = subprocess.run(
-        [sys.executable, "-W", "error", script], cwd=tmp_path, capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", script], cwd=folder, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 

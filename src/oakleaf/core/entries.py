@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Meta, Struct
 
-from oakleaf.core.messages import Message
+from oakleaf.core.messages import Message, ToolCall, ToolResult
 from oakleaf.errors import InvalidArgument
 
 
@@ -179,6 +179,21 @@ class Entry(Struct, frozen=True, gc=False):
     @property
     def message(self) -> Message | None:
         return self.payload if isinstance(self.payload, Message) else None
+
+    @property
+    def text(self) -> str:
+        """The text of the message; empty for an entry without a message."""
+        return "" if self.message is None else self.message.text
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The tool calls of the message; empty for an entry without a message."""
+        return () if self.message is None else self.message.calls
+
+    @property
+    def results(self) -> tuple[ToolResult, ...]:
+        """The tool results of the message; empty for an entry without a message."""
+        return () if self.message is None else self.message.results
 
     def __repr__(self) -> str:
         """Omits evidence, meant for the issuer only."""
