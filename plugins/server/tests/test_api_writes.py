@@ -324,7 +324,9 @@ class TestRunning:
             assert send("~mine", status=400)["code"] == "invalid_argument"
             assert send("mail-1", "another text", status=422)["code"] == "key_reused"
             send("mail-2", "more")
-            wait_until(lambda: session.row.leaf.seq == 4 and session.row.holder is None)
+            wait_until(
+                lambda: session.row.leaf.seq == 4 and not server.get(session_url(session))["is_running_here"]
+            )
             session.enqueue("queued first")
             assert send("mail-3", "later", status=409)["code"] == "inputs_queued"
             assert session.row.leaf.seq == 4, "what is refused is not stored"
