@@ -15,6 +15,7 @@ from oakleaf import NotFound, Session, ToolCall, Usage, assistant, ext, tool_res
 from oakleaf.core.facts import Moved
 from oakleaf.core.fit import Budget, fit
 from oakleaf.core.tree import Leaf
+from oakleaf.core.turns import turn_number
 from oakleaf.errors import InvalidArgument, InvalidPosition, KeyReused, SessionRunning, SessionTrashed
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
@@ -309,3 +310,29 @@ class TestHandles:
         ext.observe_commits(store, seconds.append)
         store.start().append([user("Hi")])
         assert len(seconds) == 1
+
+
+class TestTurns:
+    def test_turns_are_numbered_from_1_along_the_path_and_seeds_are_none(self, sample: Store) -> None:
+        session = sample.start(seeds=[user("seed"), assistant("seen")])
+        session.append([user("1"), assistant("a"), user("left"), assistant("b")])
+        session.rewind(4)
+        session.append([oakleaf.Note({"n": 1}), user("2"), assistant("c")])
+        for handle in (session, session.fork()):
+            reader = ext.read(handle)
+            assert reader.inputs() == [3, 6]
+            assert [reader.turn_seq(number) for number in (1, 2)] == [3, 6]
+            assert [turn_number(reader.inputs(), entry.turn) for entry in handle.path()] == [
+                0,
+                0,
+                1,
+                1,
+                0,
+                2,
+                2,
+            ]
+            for number in (0, 3):
+                with pytest.raises(InvalidArgument, match="a turn from 1 to 2"):
+                    reader.turn_seq(number)
+        with pytest.raises(InvalidArgument, match="there is no turn yet"):
+            ext.read(sample.start()).turn_seq(1)

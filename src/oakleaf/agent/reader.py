@@ -30,6 +30,7 @@ from oakleaf.core.tree import Leaf, Range
 from oakleaf.core.tree_text import TreeLine, tree_lines
 from oakleaf.core.turns import Cursor, OpenCall
 from oakleaf.core.usage import Call, Totals
+from oakleaf.errors import InvalidArgument
 from oakleaf.log import ledger, prompt
 from oakleaf.log.changes import check_callers_key
 from oakleaf.log.imports import has_foreign_detail
@@ -140,6 +141,18 @@ class SessionReader:
     def leaf_at(self, seq: int) -> Leaf:
         """Return entry `seq` of the path as a leaf, with the branch of the entry."""
         return self._log.leaf_at(seq)
+
+    def inputs(self) -> list[int]:
+        """Return the seq of each turn's input along the path: the first is that of turn 1. Seeds are no turn."""
+        return self._log.store.inputs(self.session_id, leaf=self.leaf)
+
+    def turn_seq(self, number: int) -> int:
+        """Return the seq of the input of a turn, which people number from 1. Raise InvalidArgument for no such turn."""
+        inputs = self.inputs()
+        if not 0 < number <= len(inputs):
+            expected = f"a turn from 1 to {len(inputs)}" if inputs else "nothing: there is no turn yet"
+            raise InvalidArgument("turn", number, expected)
+        return inputs[number - 1]
 
     @property
     def cursor(self) -> Cursor:

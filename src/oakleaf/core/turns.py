@@ -6,6 +6,7 @@ session over the last stored ones, verify over all of them.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Literal, Protocol, TypeVar
 
@@ -184,6 +185,14 @@ def action_at_end(path: Sequence[Entry], started: Iterable[tuple[int, int]] = ()
     if last is None:
         return None if path and path[0].seq > 1 else Rest("empty")
     return Rest("ended by a tool" if last.finish == ENDED_BY_TOOL else "answered")
+
+
+def turn_number(inputs: Sequence[int], turn: int) -> int:
+    """Return the number by which people know a turn: 1 for the first on the path, 0 for an entry outside of turns.
+
+    `inputs` has the seq of each input of the path, `turn` is an entry's: the seq of its turn's input.
+    """
+    return bisect_right(inputs, turn) if turn else 0
 
 
 def is_completed(turn: Sequence[Entry]) -> bool:

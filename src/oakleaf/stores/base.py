@@ -373,6 +373,11 @@ class StoreBackend(ABC):
         stored = self._stored(session_id, self._ranges(row, row.leaf if leaf is None else leaf))
         return [one.entry.to_entry(one.branch) for one in stored if one.entry.kind not in ("message", "note")]
 
+    def inputs(self, session_id: str, *, leaf: Leaf | None = None) -> list[int]:
+        """Return the seq of each input of the path: the first is that of turn 1."""
+        entries = self.path(session_id, leaf=leaf, public=True).entries
+        return [entry.seq for entry in entries if entry.turn == entry.seq]
+
     def find_change(self, session_id: str, key: str) -> CommitResult | None:
         """Return the recorded result of a caller's key, as a repeat; None for an unknown key."""
         row, facts = self.session(session_id), reversed(self.journal(session_id))

@@ -85,6 +85,10 @@ where internal = 0 and id between ? and ? order by id
 SELECT_INPUT = """
 select body from entry where id between ? and ? and turn = id & 4294967295 and internal = 0 order by id limit 1
 """
+SELECT_INPUTS = """
+select id & 4294967295 from entry indexed by entry_public
+where internal = 0 and id between ? and ? and turn = id & 4294967295 order by id
+"""
 # The index is named because SQLite would walk all messages for a range of ids alone.
 SELECT_CONTROL_ENTRIES = f"""
 select {ENTRY_COLUMNS} from entry indexed by entry_non_message
@@ -233,15 +237,22 @@ class SessionReader:
                         break
         return inputs
 
+    def inputs(self, session_id: str, leaf: Leaf | None) -> list[int]:
+        return [seq for (seq,) in self._along_path(SELECT_INPUTS, session_id, leaf)]
+
     def control_entries(self, session_id: str, leaf: Leaf | None) -> list[Entry]:
+        return entries_from(self._along_path(SELECT_CONTROL_ENTRIES, session_id, leaf))
+
+    def _along_path(self, query: str, session_id: str, leaf: Leaf | None) -> list[tuple[Any, ...]]:
+        """Return the rows of a query of each range of the path."""
         row = self.row(session_id)
         end = row.leaf if leaf is None else leaf
         self.refuse_foreign_leaf(row, end)
         rows: list[tuple[Any, ...]] = []
         for part in self.lineage(end):
             span = (part.branch << 32 | part.first, part.branch << 32 | part.last)
-            rows += self.connection.execute(SELECT_CONTROL_ENTRIES, span).fetchall()
-        return entries_from(rows)
+            rows += self.connection.execute(query, span).fetchall()
+        return rows
 
     def stored_entries(self, number: int, part: Range | None = None) -> list[StoredEntry]:
         part = part or Range(0, 0, 0xFFFFFFFF)

@@ -421,6 +421,9 @@ from blob where space = :space and at < :before and number not in (select blob_n
             queued: int = connection.execute(COUNT_INBOX, (number,)).get
             return PathSnapshot(row, tuple(ranges), entries, reader.detail(number), queued)
 
+    def inputs(self, session_id: str, *, leaf: Leaf | None = None) -> list[int]:
+        return self._read(lambda reader: reader.inputs(session_id, leaf))
+
     def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
         return self._read(lambda reader: reader.control_entries(session_id, leaf))
 

@@ -137,6 +137,21 @@ class CountConformance(StoreFactory):
         assert store.control_entries("ses_a", leaf=Leaf(writer.leaf.branch, 3)) == []
         assert_raises(NotFound, lambda: store.control_entries("ses_none", leaf=writer.leaf))
 
+    def test_inputs_are_those_of_the_path_and_seeds_are_none(self) -> None:
+        store = self.open_store()
+        writer = SessionWriter(store, seeds=[user("seed")])
+        writer.append(user("1"))
+        at = writer.cursor
+        first = writer.leaf
+        writer.append(assistant("left"), user("left"))
+        writer.move(first, at)
+        writer.append(assistant("a"), Note({"n": 1}), user("2"))
+        inputs = [entry.seq for entry in store.path("ses_a").entries if entry.turn == entry.seq]
+        assert store.inputs("ses_a") == inputs == [2, 5]
+        assert store.inputs("ses_a", leaf=Leaf(writer.leaf.branch, 4)) == [2]
+        assert store.inputs("ses_a", leaf=Leaf(first.branch, 4)) == [2, 4]
+        assert_raises(NotFound, lambda: store.inputs("ses_none", leaf=writer.leaf))
+
     def test_facts_of_a_kind_are_those_of_the_journal_in_its_order(self) -> None:
         store = self.open_store()
         writer = SessionWriter(store)

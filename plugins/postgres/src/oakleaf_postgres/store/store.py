@@ -196,6 +196,7 @@ DETAIL = "".join(
 )
 DETAIL += ", (select pg_catalog.count(*) from oakleaf.inbox where inbox.session_number = me.number)"
 PUBLIC_ONLY = " and not entry.internal"
+INPUTS_ONLY = f"{PUBLIC_ONLY} and entry.turn = entry.seq"
 CONTROL_ENTRIES_ONLY = " and entry.kind is not null and entry.kind <> 'note'"
 SELECT_WITH_DETAIL = f"""
 select detail.*, {SESSION_COLUMNS} from oakleaf.session cross join lateral (
@@ -534,9 +535,16 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             return PathSnapshot(row, tuple(ranges), entries)
         return PathSnapshot(row, tuple(ranges), entries, detail_from(tuple(values[:-1])), values[-1])
 
+    def inputs(self, session_id: str, *, leaf: Leaf | None = None) -> list[int]:
+        return [entry.seq for entry in self._selected_entries(INPUTS_ONLY, session_id, leaf)]
+
     def control_entries(self, session_id: str, *, leaf: Leaf | None = None) -> list[Entry]:
+        return self._selected_entries(CONTROL_ENTRIES_ONLY, session_id, leaf)
+
+    def _selected_entries(self, condition: str, session_id: str, leaf: Leaf | None) -> list[Entry]:
+        """Return the entries of the path that meet a condition."""
         part = {"first": 1, "last": None, "newest": None}
-        head, entries = self._read_path(_path_query("", CONTROL_ENTRIES_ONLY), session_id, leaf, part)
+        head, entries = self._read_path(_path_query("", condition), session_id, leaf, part)
         columns, branches = from_json(head)
         self._check_leaf(columns, branches or (), leaf)
         return entries
