@@ -48,7 +48,6 @@ EXTRAS_OF_NAMES = {
         "enqueue": "absurd",
         "worker": "absurd",
         "record": "record",
-        "proxy": "record",
         "lab": "lab",
         "test": "lab",
         "mcp": "mcp",

@@ -1,4 +1,4 @@
-"""`oakleaf record` and `oakleaf proxy`, through the real entry point, with programs in processes of their own."""
+"""`oakleaf record`, through the real entry point, with programs in processes of their own."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ def test_a_program_that_calls_nothing_is_told(tmp_path: Path) -> None:
     assert "http://" in unreachable.err
 
 
-def test_the_proxy_prints_what_to_set_and_says_at_the_end_what_it_recorded(tmp_path: Path) -> None:
+def test_without_a_command_it_prints_what_to_set_and_says_at_the_end_what_it_recorded(tmp_path: Path) -> None:
     with FakeProviders(Completion("hello")) as fake:
         upstream = f"anthropic={fake.url}"
-        with Terminal("proxy", "--port", "0", "--upstream", upstream, home=tmp_path) as terminal:
+        with Terminal("record", "--port", "0", "--upstream", upstream, home=tmp_path) as terminal:
             screen = terminal.wait_for("Ctrl-C stops it")
             address = screen.partition("ANTHROPIC_BASE_URL=")[2].split()[0]
             message = {"role": "user", "content": "hi"}
@@ -92,7 +92,7 @@ def test_the_proxy_prints_what_to_set_and_says_at_the_end_what_it_recorded(tmp_p
 
 
 def test_a_proxy_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
-    command = ["nohup", *OAKLEAF, "--store", str(tmp_path / "agent.db"), "proxy", "--port", "0"]
+    command = ["nohup", *OAKLEAF, "--store", str(tmp_path / "agent.db"), "record", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""`oakleaf record` and `oakleaf proxy`: record the sessions of programs that know nothing of Oakleaf."""
+"""`oakleaf record`: record the sessions of programs that know nothing of Oakleaf."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from oakleaf.errors import NotFound, OakleafError
 if TYPE_CHECKING:
     from oakleaf import Store
     from oakleaf_record.recorder import Recorder
+    from oakleaf_record.server import Proxy
     from oakleaf_record.upstreams import Upstream
 
 PORT = 8378
@@ -77,7 +78,8 @@ def _upstreams(_: click.Context, parameter: click.Parameter, pairs: tuple[str, .
         raise click.BadParameter(f"{error}; write NAME=URL", param=parameter) from None
 
 
-_upstream_option = click.option(
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
     "--upstream",
     "upstreams",
     multiple=True,
@@ -85,75 +87,72 @@ _upstream_option = click.option(
     callback=_upstreams,
     help="Where requests go: anthropic=…, openai=… or gemini=…; repeatable. Default: the base URL in the environment, else the vendor.",
 )
-
-_origin_option = click.option(
+@click.option(
     "--allow-origin",
     "origins",
     multiple=True,
     metavar="ORIGIN",
     help="A site whose pages may send requests, such as http://localhost:3000; repeatable. Default: programs only.",
 )
-
-
-@click.command(context_settings={"ignore_unknown_options": True})
-@_upstream_option
-@_origin_option
-@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--port",
+    metavar="PORT",
+    type=click.IntRange(0, 65535),
+    help=f"Where the proxy listens; 0 picks a free port. Default: {PORT}, with a command a free port.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @pass_location
 def record(
     location: StoreLocation,
     /,
     upstreams: tuple[Upstream, ...],
     origins: tuple[str, ...],
+    port: int | None,
     command: tuple[str, ...],
 ) -> None:
-    """Run a program and record its model calls.
+    """Run a program and record its model calls; without a command, record every program that uses the proxy.
 
     \b
     oakleaf record -- claude -p "Fix the failing test"
     oakleaf record -- python my_agent.py
+    oakleaf record
 
     ANTHROPIC_BASE_URL, OPENAI_BASE_URL and GOOGLE_GEMINI_BASE_URL point the program to a local proxy. Requests and
-    answers pass through unchanged; keys are never stored. The exit code is the program's own.
+    answers pass through unchanged; keys are never stored. The exit code is the program's own. Without a command the
+    variables are printed, and Ctrl-C stops the proxy.
     """
-    if which(command[0]) is None:  # before a store is created for it
-        if os.path.exists(command[0]):
-            raise ProgramNotExecutable(command[0], "it is not executable")
-        raise ProgramMissing(command[0])
+    if command:
+        _check_program(command[0])  # before a store is created for it
     store = location.open_or_create()
     with _recorder(location, store) as recorder:
-        code = asyncio.run(_run(command, upstreams, origins, recorder))
-    _report(location, store, recorder, command[0])
+        proxy = _proxy(upstreams, recorder, origins)
+        used = port if port is not None else 0 if command else PORT
+        code = asyncio.run(_run(command, proxy, used) if command else _serve(proxy, used, location))
+    _report(location, store, recorder, command[0] if command else None)
     sys.exit(code)
 
 
-@click.command()
-@click.option(
-    "--port",
-    metavar="PORT",
-    type=click.IntRange(0, 65535),
-    default=PORT,
-    show_default=True,
-    help="0 picks a free port.",
-)
-@_upstream_option
-@_origin_option
-@pass_location
-def proxy(
-    location: StoreLocation, /, port: int, upstreams: tuple[Upstream, ...], origins: tuple[str, ...]
-) -> None:
-    """Record every program whose model's base URL is set to this proxy; Ctrl-C stops it."""
-    store = location.open_or_create()
-    with _recorder(location, store) as recorder:
-        try:
-            asyncio.run(_serve(port, upstreams, origins, recorder, location.display_url))
-        except OSError as error:
-            # Asyncio's own text repeats the address.
-            why = os.strerror(error.errno) if error.errno else str(error)
-            raise CommandError(
-                f"cannot listen on 127.0.0.1:{port}: {why}; name another with --port"
-            ) from None
-    _report(location, store, recorder, None)
+def _check_program(name: str) -> None:
+    if which(name) is not None:
+        return
+    if os.path.exists(name):
+        raise ProgramNotExecutable(name, "it is not executable")
+    raise ProgramMissing(name)
+
+
+async def _listen(proxy: Proxy, port: int) -> str:
+    try:
+        return await proxy.start(port)
+    except OSError as error:
+        # Asyncio's own text repeats the address.
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise CommandError(f"cannot listen on 127.0.0.1:{port}: {why}; name another with --port") from None
+
+
+def _proxy(upstreams: tuple[Upstream, ...], recorder: Recorder, origins: tuple[str, ...]) -> Proxy:
+    from oakleaf_record.server import Proxy
+
+    return Proxy(upstreams, recorder, origins)
 
 
 @contextmanager
@@ -198,17 +197,13 @@ def _record_elsewhere(location: StoreLocation, recorder: Recorder, calls: int) -
     )
 
 
-async def _run(
-    command: tuple[str, ...], upstreams: tuple[Upstream, ...], origins: tuple[str, ...], recorder: Recorder
-) -> int:
+async def _run(command: tuple[str, ...], proxy: Proxy, port: int) -> int:
     """Run the command with the proxy; return its exit code."""
-    from oakleaf_record.server import Proxy
     from oakleaf_record.upstreams import child_environment
 
-    proxy = Proxy(upstreams, recorder, origins)
-    address = await proxy.start()
+    address = await _listen(proxy, port)
     try:
-        environment = child_environment(os.environ, address, upstreams)
+        environment = child_environment(os.environ, address, proxy.upstreams)
         try:
             child = await asyncio.create_subprocess_exec(*command, env=environment)
         except FileNotFoundError:
@@ -230,22 +225,19 @@ async def _run(
         await proxy.close()
 
 
-async def _serve(
-    port: int, upstreams: tuple[Upstream, ...], origins: tuple[str, ...], recorder: Recorder, url: str
-) -> None:
-    from oakleaf_record.server import Proxy
-
-    proxy = Proxy(upstreams, recorder, origins)
-    address = await proxy.start(port)
+async def _serve(proxy: Proxy, port: int, location: StoreLocation) -> int:
+    """Serve every program until a signal."""
+    address = await _listen(proxy, port)
     stop = asyncio.Event()
     with signal_handlers(
         asyncio.get_running_loop(), dict.fromkeys((signal.SIGINT, *_end_signals()), stop.set)
     ):
-        for upstream in upstreams:
+        for upstream in proxy.upstreams:
             echo(f"export {upstream.variables[0]}={address}{upstream.prefix}")
-        notify(f"recording to {url}; Ctrl-C stops it")
+        notify(f"recording to {location.display_url}; Ctrl-C stops it")
         await stop.wait()
         await proxy.close()
+    return 0
 
 
 def _report(location: StoreLocation, store: Store, recorder: Recorder, program: str | None) -> None:
