@@ -23,6 +23,7 @@
     ├── InvalidBundle               not a complete bundle; nothing was changed
     ├── UnknownFormat               no plugin writes sessions in that format
     ├── PageTooLarge                more than one HTML file should hold; nothing was written
+    ├── AnswerTooLarge              more than one answer of a surface may have
     ├── InvalidOperation            not allowed at this point of the log; nothing was written
     │   ├── OpenBatch               tool calls wait for their results
     │   ├── OrphanResult            a tool result without its call
@@ -482,6 +483,16 @@ class PageTooLarge(OakleafError):
             "or show it with oakleaf serve",
             "leave out its tasks (--no-children) or its attachments (no --blobs), write it with oakleaf export "
             "--bundle, or show it with oakleaf serve",
+        )
+
+
+class AnswerTooLarge(OakleafError):
+    def __init__(self, verb: str, size: int, most: int, fields: Sequence[str]) -> None:
+        self.size, self.most, self.fields = size, most, tuple(fields)
+        names = " or ".join(fields)
+        super().__init__(
+            f"the answer of {verb} has {size:,} bytes, and one answer here has at most {most:,}",
+            f"ask for less with {names}" if names else f"read it at the command line: oakleaf {verb} --json",
         )
 
 

@@ -210,6 +210,14 @@ def bind(verb: type[V], values: Mapping[str, Any], *, is_text: bool = False) -> 
     return msgspec.convert(values, verb, strict=not is_text)
 
 
+def bind_request(verb: type[V], values: Mapping[str, Any], *, is_text: bool = False) -> V:
+    """Make a verb of the values of a request, which name no file, folder or program of this machine."""
+    for name, field in fields(verb).items():
+        if field.is_local and name in values:
+            raise InvalidArgument(name, values[name], "nothing: a request names no file or folder")
+    return bind(verb, values, is_text=is_text)
+
+
 def nearest(name: str, names: Mapping[str, Any]) -> str | None:
     return next(iter(get_close_matches(name, names, 1)), None)
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from oakleaf.verbs.base import Verb, result_type, summary
+from oakleaf.verbs.bounds import OMITTED
 from oakleaf.verbs.fields import fields
 
 Json = dict[str, Any]
@@ -28,10 +29,10 @@ def schema(verb: type[Verb]) -> Json:
 
 
 def result_schema(verb: type[Verb]) -> Json:
-    """Return the schema of a verb's result with the version of the schema, complete in itself."""
+    """Return the schema of a verb's result with what every surface adds, complete in itself."""
     found = _complete(result_type(verb))
-    version = {"type": "integer"}
-    return {**found, "properties": {"schema_version": version, **found["properties"]}}
+    counts = {name: {"type": "integer"} for name in ("schema_version", OMITTED)}
+    return {**found, "properties": {**counts, **found["properties"]}}
 
 
 def public_names(verb: type[Verb], without: Collection[str] = ()) -> list[str]:

@@ -17,12 +17,13 @@ from msgspec import Struct
 
 from oakleaf.errors import InvalidArgument
 from oakleaf.verbs import registry
-from oakleaf.verbs.base import Caller, Verb, result_type
-from oakleaf.verbs.fields import bind, fields
-from oakleaf.verbs.schema import components, public_names
+from oakleaf.verbs.base import Caller, Verb, result_type, to_json
+from oakleaf.verbs.bounds import OMITTED, bounded
+from oakleaf.verbs.fields import bind_request, fields
+from oakleaf.verbs.schema import components
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, few_at_once, in_thread
 from oakleaf_server.problems import Refusal
-from oakleaf_server.truncate import bounded
+from oakleaf_server.truncate import MAX_RESPONSE
 
 Json = dict[str, Any]
 _IN_PATH = re.compile(r"\{(\w+)\}")
@@ -140,16 +141,11 @@ def _query(request: ApiRequest) -> Json:
 def _answer(request: ApiRequest, verb: type[Verb], values: Json, is_text: bool) -> Response[bytes]:
     context, _ = context_and_caller(request)
     is_confirmed = values.pop("yes", False) in (True, "true") if verb.plan is not Verb.plan else False
-    known = public_names(verb)
-    local = sorted(values.keys() & (fields(verb).keys() - set(known)))
-    if local:
-        raise InvalidArgument(local[0], values[local[0]], "nothing: a request names no file or folder")
-    called = bind(verb, values, is_text=is_text)
+    called = bind_request(verb, values, is_text=is_text)
     caller = Service(context, request.headers.get("idempotency-key"))
     result = called.plan(caller) if called.needs_yes and not is_confirmed else called.run(caller)
-    return Response(
-        msgspec.json.encode(bounded(result)), status_code=verb.status, media_type="application/json"
-    )
+    answer = bounded(called, to_json(result), MAX_RESPONSE)
+    return Response(msgspec.json.encode(answer), status_code=verb.status, media_type="application/json")
 
 
 # -- the description ---------------------------------------------------------------------------------------
@@ -199,7 +195,7 @@ def _describe(document: Json, verb: type[Verb], schemas: Json, ref: str) -> None
             for name, schema in properties.items()
         ]
     result = result_type(verb).__name__
-    for name, kind in (("schema_version", "integer"), ("omitted_chars", "integer")):
+    for name, kind in (("schema_version", "integer"), (OMITTED, "integer")):
         schemas[result]["properties"].setdefault(name, {"type": kind})
     operation["responses"][str(verb.status)] = {
         "description": "The plan, or what was done" if verb.plan is not Verb.plan else "The result",
