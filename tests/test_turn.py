@@ -35,6 +35,7 @@ from oakleaf.errors import (
     OrphanResult,
     SessionRunning,
     StaleLeaf,
+    TurnCancelled,
     UnrecognizedReply,
 )
 from oakleaf.log.lease import Lease
@@ -658,17 +659,14 @@ def test_others_may_add_notes_and_inputs_to_an_open_turn_and_nothing_else(store:
     store.session(session.session_id).set(prompt="x")  # the turn is over
 
 
-def test_a_cancel_from_elsewhere_is_seen_between_steps_and_closes_what_the_loop_leaves_open(
-    store: Store, session: Session
-) -> None:
-    with session.turn("q") as turn:
+def test_a_cancelled_block_stores_what_is_known_and_closes_the_turn(store: Store, session: Session) -> None:
+    with pytest.raises(TurnCancelled), session.turn("q") as turn:
         turn.answer(assistant(ToolCall("c1", "look"), ToolCall("c2", "look")))
         assert not turn.is_cancel_requested
-        assert store.session(session.session_id).cancel()
+        assert store.session(session.session_id).cancel() == "requested"
         assert turn.is_cancel_requested
         turn.result("c1", "known")  # what is known is not lost
-    assert session.row.status == "interrupted"
-    assert store.session(session.session_id).cancel()
+    assert store.session(session.session_id).cancel() is None
     session.refresh()
     results = [result for entry in session.path() if entry.message for result in entry.message.results]
     assert [result.outcome for result in results] == ["done", "interrupted"]

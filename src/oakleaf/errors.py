@@ -72,7 +72,8 @@
     ├── InvalidTool                 a function that cannot be a tool
     │   └── DuplicateTool           two tools of one name
     ├── TurnLimit                   a limit stopped a turn or refused its input, which was not stored
-    ├── TurnFailed                  a task's turn got no answer; the task is tried again
+    ├── TurnFailed                  a turn got no answer
+    │   └── TurnCancelled           … because session.cancel() or oakleaf cancel ended it
     └── StoreError                  the file or server itself
         ├── NotAStore               not an Oakleaf store
         ├── NewerFormat             written by a newer Oakleaf
@@ -506,12 +507,12 @@ class InvalidOperation(OakleafError):
 class OpenBatch(InvalidOperation):
     http_status = 409
 
-    def __init__(self, call_ids: Sequence[str], kind: str) -> None:
+    def __init__(self, call_ids: Sequence[str], kind: str, hint: str | None = None) -> None:
         self.call_ids = tuple(call_ids)
         super().__init__(
             f"{plural(len(call_ids), 'tool call')} without a result ({list_some(call_ids)}): only results and notes may "
             f"follow, not {kind}",
-            'append tool_result(call_id, …) for each, or call session.close_batch("reason")',
+            hint or 'append tool_result(call_id, …) for each, or call session.close_batch("reason")',
         )
 
 
@@ -661,12 +662,13 @@ class ImportNotAccepted(InvalidOperation):
 class ApprovalPending(InvalidOperation):
     http_status = 409
 
-    def __init__(self, session_id: str, calls: Sequence[str]) -> None:
+    def __init__(self, session_id: str, calls: Sequence[str], hint: str | None = None) -> None:
         self.session_id, self.calls = session_id, tuple(calls)
         super().__init__(
             f"session {session_id} waits for {list_some(calls)}; a new input would abandon "
             f"{'this call' if len(calls) == 1 else 'these calls'}",
-            "allow it with session.approve(call) and call session.resume(), deny it with allow=False and send again, or queue "
+            hint
+            or "allow it with session.approve(call) and call session.resume(), deny it with allow=False and send again, or queue "
             "your input with session.enqueue(text)",
             f"allow it with oakleaf approve {session_id} and oakleaf resume {session_id} --tools FILE.py, deny it with oakleaf approve "
             f"{session_id} --deny and send again, or queue your input with oakleaf run --resume {session_id} --queue TEXT",
@@ -995,6 +997,15 @@ class TurnFailed(OakleafError):
             f"the turn of session {session_id} got no answer: {reason}; what is durable stays",
             hint,
         )
+
+
+class TurnCancelled(TurnFailed):
+    """The block of an own loop was ended from elsewhere, by `session.cancel()` or `oakleaf cancel`."""
+
+    http_status = 409
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(session_id, "it was cancelled", "open the next: session.turn(text)", "cancelled")
 
 
 class TurnLimit(OakleafError):

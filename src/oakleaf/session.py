@@ -77,7 +77,7 @@ from oakleaf.wire.options import check_options
 if TYPE_CHECKING:
     from oakleaf.agent.events import RunResult
     from oakleaf.agent.limits import Limits
-    from oakleaf.agent.run import Run
+    from oakleaf.agent.run import Cancellation, Run
     from oakleaf.agent.tools.sources import ToolLike
     from oakleaf.agent.tools.tool import EarlierCall, PendingApproval, Tool
     from oakleaf.bundle.exporters import ExportResult
@@ -771,24 +771,23 @@ class Session:
         self._run = weakref.ref(run)
         return run
 
-    def cancel(self) -> bool:
-        """Abort the open turn: the model call, the tools and the tools' tasks. Return False if no turn is open.
+    def cancel(self) -> Cancellation | None:
+        """Abort the open turn: the model call, the tools and the tools' tasks. Return None if no turn is open.
 
-        From any handle, thread or process. A run of this handle is aborted at once; another process or a worker finds
-        the request in about a second; if the runner died, the turn is closed here. The session stays valid and takes
-        the next input.
+        From any handle, thread or process. "requested": the turn is driven, here or elsewhere; the runner, the block of
+        an own loop too, finds the request in about a second. "cancelled": nobody drove the turn, and it is closed. The
+        session stays valid and takes the next input.
         """
         run = None if self._run is None else self._run()
         if run is not None and not run.is_over:
             run.cancel()
-            return True
+            return "requested"
         self.refresh()
         if not self.log.cursor.turn:
-            return False
+            return None
         from oakleaf.agent.run import cancel_turn
 
-        cancel_turn(self.log)
-        return True
+        return cancel_turn(self.log)
 
     def pending_approvals(self) -> list[PendingApproval]:
         """The tool calls that wait for a person, in the session and the tasks; pass each to `approve`."""

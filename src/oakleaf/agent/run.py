@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -33,6 +33,9 @@ from oakleaf.log.request import Committed
 from oakleaf.log.threads import run_blocking
 from oakleaf.models.base import Model, ModelLike
 from oakleaf.wire.options import check_options
+
+Cancellation = Literal["cancelled", "requested"]
+"""What a cancellation did: the turn is closed, or its runner, in another thread or process, was asked to close it."""
 
 
 class Run:
@@ -92,7 +95,8 @@ class Run:
     def _start(self, emit: Emit) -> asyncio.Task[None]:
         if self._task is not None or self._is_cancelled:
             raise InvalidOperation(
-                "a run can be iterated over once, and not after it was cancelled; send again"
+                "the events of a run can be iterated over once, and not after a cancellation",
+                "await the run for the result, or see the events in result.events",
             )
         self._task = asyncio.create_task(self._run_loop(emit))
         return self._task
@@ -157,7 +161,12 @@ class Run:
         return self._run_to_end().__await__()
 
     async def _run_to_end(self) -> RunResult:
-        """Run without a step of the event loop for each event. Events are numbered at the end."""
+        """Run without a step of the event loop for each event. Events are numbered at the end.
+
+        A run whose events were iterated over has its result then.
+        """
+        if self._task is not None:
+            return await self._ended_result(self._task)
         announced: list[Event] = []
         task = self._start(announced.append)
         try:
@@ -168,6 +177,14 @@ class Run:
             self._events += await self._numbers.complete(event)
         self._events += await self._numbers.rest()
         self._end(task)
+        return self.result
+
+    async def _ended_result(self, task: asyncio.Task[None]) -> RunResult:
+        """Return the result of a run whose events are, or were, iterated over; an abandoned run is cancelled."""
+        await asyncio.wait([task])
+        if self._result is None:
+            self._events += await self._numbers.rest()
+            self._end(task)
         return self.result
 
     def _end(self, task: asyncio.Task[None]) -> None:
@@ -331,8 +348,8 @@ def start_run(
     return Run(build_loop(Writer(log, policy, is_one_shot=one_shot), policy), content, key, previous)
 
 
-def cancel_turn(log: Log) -> None:
-    """Cancel the session's open turn, in this or another process.
+def cancel_turn(log: Log) -> Cancellation:
+    """Cancel the session's open turn, in this or another process. Return what was done.
 
     A runner that holds the session finds the request in the journal and aborts what it does, and so does a worker that
     has the turn's task or takes it later. If there is neither, because the runner died or the turn waits for a person, the
@@ -342,12 +359,13 @@ def cancel_turn(log: Log) -> None:
         row = log.refresh()
         if Hold(row, log.runtime).is_held or is_run_by_task(log, row):
             log.record(CancelRequested(log.cursor.turn))
-            return None
+            return "requested"
         policy = local_run([], {}, Limits())
         loop = build_loop(Writer(log, policy), policy)
         try:
             with ThreadPoolExecutor(1) as thread:  # an event loop may be running in this one
-                return thread.submit(asyncio.run, loop.close()).result()
+                thread.submit(asyncio.run, loop.close()).result()
+            return "cancelled"
         except (SessionRunning, StaleLeaf, Fenced):
             pass  # another process took it in this moment
 

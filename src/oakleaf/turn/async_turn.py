@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -16,6 +18,7 @@ from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, Outcome, ToolCall
 from oakleaf.core.turns import OpenCall
 from oakleaf.core.usage import Usage
+from oakleaf.errors import TurnCancelled
 from oakleaf.log.prompt import GrowingPrompt, read_context
 from oakleaf.log.threads import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
 
@@ -42,6 +45,10 @@ class AsyncTurn:
         self._turn = turn
         self._prompt: GrowingPrompt | None = None
         self._lock = asyncio.Lock()
+        self._task: asyncio.Task[Any] | None = None
+        """The task of the block, which a cancellation from elsewhere cancels."""
+        self._cancelling = 0
+        """How often the task was cancelled before the block."""
         self._is_done = False
         self._open_calls: tuple[OpenCall, ...] = ()
 
@@ -64,6 +71,10 @@ class AsyncTurn:
             self._open_calls = self._turn.open_tool_calls
 
     async def enter(self) -> None:
+        self._task = asyncio.current_task()
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        self._turn.interrupt = partial(self._cancel_task, asyncio.get_running_loop())
         try:
             await self._run_blocking(self._turn.__enter__)
         except asyncio.CancelledError as error:
@@ -77,10 +88,27 @@ class AsyncTurn:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        async with self._lock:
-            await run_to_end(self._turn.__exit__, kind, error, traceback)
-        if self._prompt is not None:
-            free_in_pieces(self._prompt.forget())
+        try:
+            async with self._lock:
+                await run_to_end(self._turn.__exit__, kind, error, traceback)
+            if self._prompt is not None:
+                free_in_pieces(self._prompt.forget())
+        finally:
+            task, self._task = self._task, None
+        if self.is_cancel_requested and task is not None and task.cancelling() > self._cancelling:
+            task.uncancel()
+            if kind is None or issubclass(kind, asyncio.CancelledError):
+                raise TurnCancelled(self._turn.log.session_id) from error
+
+    def _cancel_task(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel the task of the block. Called on the thread of the lease."""
+
+        def cancel() -> None:
+            if self._task is not None and not self._turn.done:
+                self._task.cancel()
+
+        with suppress(RuntimeError):  # the event loop is closed
+            loop.call_soon_threadsafe(cancel)
 
     @property
     def done(self) -> bool:
@@ -98,12 +126,15 @@ class AsyncTurn:
             return self._turn.open_tool_calls
         return self._open_calls
 
-    async def is_cancel_requested(self) -> bool:
-        """Whether `session.cancel()` or `oakleaf cancel` requests the end of the turn.
+    @property
+    def is_cancel_requested(self) -> bool:
+        """Whether `session.cancel()` or `oakleaf cancel` ends the turn. The task of the block is cancelled then."""
+        return self._turn.is_cancel_requested
 
-        Check between steps.
-        """
-        return await self._run_blocking(lambda: self._turn.is_cancel_requested)
+    @property
+    def text(self) -> str:
+        """The text of this turn's final answer; empty before the answer. See `Turn.text`."""
+        return self._turn.text
 
     async def events(self) -> list[Event]:
         """Return the events of everything durable since the last call of `events`; see `Turn.events`."""

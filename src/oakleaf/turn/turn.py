@@ -6,12 +6,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
+from weakref import WeakMethod
 
 from msgspec.structs import replace
 
 from oakleaf import wire
+from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
 from oakleaf.core.context import fold_settings
 from oakleaf.core.drafts import Blob, Draft
+from oakleaf.core.entries import Entry
 from oakleaf.core.facts import LeftStatus, ModelCallFailed, TaskWaits, TurnRefused, TurnResumed, TurnStarted
 from oakleaf.core.messages import Message, Outcome, ToolCall, assistant, to_user_message, tool_result
 from oakleaf.core.tool_definitions import ToolSet, changed_tools
@@ -19,12 +22,15 @@ from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import OpenCall
 from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import (
+    ApprovalPending,
     ApprovalRequired,
     CallAlreadyStarted,
     Fenced,
     InvalidOperation,
+    OpenBatch,
     OrphanResult,
     StaleLeaf,
+    TurnCancelled,
 )
 from oakleaf.log.changes import check_callers_key
 from oakleaf.log.keyed_turn import KeyedTurn, RecordedSteps, find_turn
@@ -106,11 +112,17 @@ class Turn:
         self._told = 0
         """The number of the latest fact that `events` has returned."""
         self._async_turn: AsyncTurn
+        self._text = ""
+        self._is_cancelled = False
+        """Whether a cancellation from elsewhere was seen."""
+        self.interrupt: Callable[[], None] | None = None
+        """Ends the block of an async turn at a cancellation. A sync turn raises at the next verb."""
 
     def __enter__(self) -> Self:
         draft = None if self._content is None else _input(self._content)
         while not self.is_entered:
             row = self._runner.look()
+            self._runner.on_tick = cancel_check(self._log, row.facts, _weakly(self._note_cancel))
             self._told = row.facts if row.turns else 0  # the first turn begins with the start of the session
             recorded = find_turn(self._log, self._key, None if draft is None else _message(draft))
             try:
@@ -146,6 +158,8 @@ class Turn:
         from oakleaf.agent.start_facts import turn_start
 
         log, runner = self._log, self._runner
+        if log.cursor.open_calls:
+            self._refuse_open_calls(row)
         self._refuse_past_caps(row)
         about = turn_start(self._started, row, runner.detail)
         drafts = [*self._changed_settings(), draft]
@@ -154,6 +168,24 @@ class Turn:
             self._tools = None
             log.fence = runner.lease.fence
             self._turn = log.cursor.turn
+
+    def _refuse_open_calls(self, row: SessionRow) -> None:
+        """Raise the reason why no input may follow: tool calls of the turn before have no result."""
+        log, calls = self._log, self._log.cursor.open_calls
+        require_free(row, log.runtime)
+        if row.leaf != log.leaf:
+            raise StaleLeaf(log.session_id, log.leaf, row.leaf)
+        status = self._call_status()
+        pending = [
+            c.call.name for c in calls if (c.seq, c.index) in status.approval_requested - status.denied
+        ]
+        if pending:
+            decide = "decide with session.approve(call) or session.approve(call, allow=False)"
+            raise ApprovalPending(
+                log.session_id, pending, f"{decide}, then continue the turn: session.turn()"
+            )
+        ends = 'session.turn() continues the open turn, session.close_batch("reason") ends its calls'
+        raise OpenBatch([call.call.id for call in calls], "user", ends)
 
     def _continue(self, row: SessionRow) -> None:
         """Continue the open turn of the session, wherever this handle was."""
@@ -172,6 +204,7 @@ class Turn:
         from oakleaf.agent.limits import session_caps
 
         self._caps = session_caps(self._log)
+        self._is_cancelled = is_cancel_requested(self._log.facts_backwards(), self._log.cursor.turn)
         settings = [] if self._log.cursor.open_calls else self._changed_settings()
         self._runner.resume(TurnResumed(self._log.cursor.turn), settings)
         self._log.fence = self._runner.lease.fence
@@ -215,6 +248,7 @@ class Turn:
         if recorded.is_open:
             self._resume()
         self._turn, self._is_closed = recorded.turn, not recorded.is_open
+        self._text = _final_text(recorded.entries)
         self._recorded = RecordedSteps(recorded)
         self._log.seek(recorded.leaf)
         self._log.recorded_steps = self._recorded
@@ -226,6 +260,10 @@ class Turn:
             self._end(kind, error)
         finally:
             self._runner.lease.stop()  # after its end is stored: until then the turn is this one's
+        if self._is_cancelled and not self.done:
+            from oakleaf.agent.run import cancel_turn
+
+            cancel_turn(self._log)
 
     def _end(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
         """Record how the turn was left, unless the turn has ended."""
@@ -272,14 +310,32 @@ class Turn:
 
     @property
     def is_cancel_requested(self) -> bool:
-        """Whether `session.cancel()` or `oakleaf cancel` requests the end of the turn. Check between steps.
+        """Whether `session.cancel()` or `oakleaf cancel` ends the turn.
 
-        Your own loop cannot be aborted from outside; leave the block, and `session.cancel()` or `resume`
-        closes the turn.
+        The next verb stores a known answer or result, then raises `TurnCancelled`. A long step of your own may
+        look here, and leave the block.
         """
-        from oakleaf.agent.cancellation import is_cancel_requested
+        if not self._is_cancelled and self.interrupt is None:
+            self._is_cancelled = is_cancel_requested(self._log.facts_backwards(), self._turn)
+        return self._is_cancelled
 
-        return is_cancel_requested(self._log.facts_backwards(), self._turn)
+    def _note_cancel(self) -> None:
+        """Note a cancellation from elsewhere. Called on the thread of the lease."""
+        self._is_cancelled = True
+        if self.interrupt is not None:
+            self.interrupt()
+
+    def _raise_if_cancelled(self) -> None:
+        if self._is_cancelled and self.interrupt is None and not self.done:
+            raise TurnCancelled(self._log.session_id)
+
+    @property
+    def text(self) -> str:
+        """The text of this turn's final answer; empty before the answer.
+
+        A keyed turn that runs again has the text of the first run, whatever turns followed.
+        """
+        return self._text
 
     def events(self) -> list[Event]:
         """Return the events of everything durable since the last call of `events`: the durable events of `send`.
@@ -366,6 +422,8 @@ class Turn:
         self._recorded = self._log.recorded_steps = None
         message = appended.payloads[0]
         assert isinstance(message, Message)
+        self._text = message.text if self.done else ""
+        self._raise_if_cancelled()
         return self._with_original_calls(message, appended.leaf.seq)
 
     def _with_original_calls(self, message: Message, seq: int) -> Message:
@@ -419,6 +477,7 @@ class Turn:
         draft = Draft(message)
         self._runner.append_result(draft, self._due_settings(), key=self._key_of(draft, key))
         self._note_result()
+        self._raise_if_cancelled()
         return message
 
     # -- running tools -----------------------------------------------------------------------------
@@ -558,6 +617,7 @@ class Turn:
         recorded = self._recorded_result(_call_id(tool_call))
         if recorded is not None:
             return recorded
+        self._raise_if_cancelled()
         call = self._open_call(tool_call)
         if not self._is_allowed(call):
             return self._store_result(call, error_result(call.call, NO_TOOL))
@@ -743,3 +803,20 @@ def _run_without_loop(running: Coroutine[Any, Any, Message]) -> Message:
         message: Message = ended.value
         return message
     raise AssertionError("a tool that is not async awaited something")
+
+
+def _final_text(entries: Sequence[Entry]) -> str:
+    """Return the text of the newest answer without tool calls."""
+    answers = (entry for entry in reversed(entries) if entry.role == "assistant" and not entry.calls)
+    return next((entry.text for entry in answers), "")
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """Return a call of a method that keeps its object not alive: a dropped turn has left its lease."""
+    reference = WeakMethod(method)
+
+    def call() -> None:
+        if (bound := reference()) is not None:
+            bound()
+
+    return call
