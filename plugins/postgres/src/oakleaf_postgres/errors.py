@@ -45,6 +45,20 @@ class UnsafeRights(StoreError):
         )
 
 
+class StoreHeld(StoreError):
+    """Others hold what a scrub has to rewrite: a snapshot that can still read it, or a lock."""
+
+    def __init__(self, location: str, what: str, holders: Sequence[tuple[str, str]]) -> None:
+        self.location, self.holders = location, tuple(name for name, _ in holders)
+        more = f", and {len(holders) - 3} more" if len(holders) > 3 else ""
+        names = "; ".join(self.holders[:3]) or "somebody who has just gone"
+        steps = "; ".join(step for _, step in holders[:3])
+        super().__init__(
+            f"{location}: the scrub is not complete, since somebody {what}: {names}{more}",
+            f"end it, and scrub again: {steps}" if steps else "scrub again",
+        )
+
+
 class UnknownAgent(OakleafError):
     def __init__(self, name: str | None, known: Sequence[str]) -> None:
         self.name, self.known = name, tuple(known)

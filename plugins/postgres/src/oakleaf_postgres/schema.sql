@@ -329,6 +329,19 @@ join oakleaf.branch on branch.id = line.branch
 join oakleaf.entry on entry.branch = line.branch and entry.seq > branch.parent_seq and entry.seq <= line.last
 where entry.kind is null;
 
+-- PostgreSQL samples columns for its planner. What people wrote is not sampled: a purged title would stay in pg_statistic.
+alter table oakleaf.session alter column title set statistics 0, alter column tags set statistics 0,
+    alter column error set statistics 0, alter column trigger_id set statistics 0;
+alter table oakleaf.session_detail alter column spec set statistics 0, alter column policy set statistics 0,
+    alter column workspace set statistics 0, alter column state set statistics 0;
+alter table oakleaf.draft alter column text set statistics 0;
+alter table oakleaf.entry alter column evidence set statistics 0, alter column body set statistics 0;
+alter table oakleaf.journal alter column data set statistics 0, alter column key set statistics 0;
+alter table oakleaf.inbox alter column body set statistics 0;
+alter table oakleaf.blob alter column bytes set statistics 0;
+alter table oakleaf.search alter column words set statistics 0;
+alter table oakleaf.search_progress alter column title set statistics 0;
+
 -- The policies compare nullif(space, ''), of which PostgreSQL knows nothing: it expects a row in two hundred, and so reads
 -- all of them rather than the first page of an index. With these it knows how many spaces there are.
 create statistics oakleaf.session_space on (nullif(space, '')) from oakleaf.session;

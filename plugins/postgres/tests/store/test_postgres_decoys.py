@@ -22,7 +22,8 @@ from oakleaf_postgres.absurd.queue import queue_tables
 from oakleaf_postgres.absurd.schema import install
 from oakleaf_postgres.absurd.worker import SELECT_ONLY_RUN, LeaseRenewer, Worker
 from oakleaf_postgres.errors import EngineNotInstalled
-from oakleaf_postgres.store.schema import migrate, scrub
+from oakleaf_postgres.store.schema import migrate
+from oakleaf_postgres.store.scrub import scrub
 from oakleaf_postgres.store.store import PostgresStore
 from support.absurd_queue import AbsurdQueue
 from support.decoys import plant

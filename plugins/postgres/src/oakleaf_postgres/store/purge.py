@@ -1,7 +1,7 @@
 """Purging in PostgreSQL: the statements below the steps of `stores.purge`.
 
-The transaction holds the space's lock, so no fork comes between. The rows are gone for every reader at once; their
-bytes leave the files when the tables are rewritten (`schema.scrub`, by their owner).
+The transaction holds the space's lock, so no fork comes between. The rows are gone at once for every reader that begins
+afterwards; their bytes leave the files when the tables are rewritten (`scrub`, by their owner).
 """
 
 from __future__ import annotations

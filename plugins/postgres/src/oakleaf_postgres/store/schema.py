@@ -48,7 +48,7 @@ RIGHTS = "roles.sql"
 VERSION = max(MIGRATIONS)
 OLDEST_SERVER = 150_000
 LOCK = 0x6F616B6C656166  # "oakleaf": one first migration at a time per database
-LOCK_TIMEOUT = "10s"
+LOCK_TIMEOUT = "3s"
 SAFE_PATH = "pg_catalog, pg_temp"
 """A search path in which no other role can create: a function or an operator of a client, with arguments that match better
 than PostgreSQL's own, would run with the rights of the caller. Temporary objects come last, since by default they come first."""
@@ -185,24 +185,6 @@ def lock_schema(connection: psycopg.Connection[Any]) -> None:
         connection.execute("select pg_advisory_xact_lock(%s)", (LOCK,))
     if _fetch_value(connection, SCHEMA_EXISTS):
         connection.execute("lock table oakleaf.migration in exclusive mode")
-
-
-def scrub(url: str) -> None:
-    """Rewrite every table, as their owner, so that no byte of what was purged is left in their files.
-
-    Locks each table exclusively meanwhile. The write-ahead log still has its copies until it is recycled or archived.
-    """
-    address = replace(Address.parse(url), is_prepared=False)
-    with address.connect(search_path=SAFE_PATH) as connection, plain_errors(address, connection):
-        row = connection.execute(SELECT_OWNER).fetchone()
-        if row is not None and not row[2]:  # PostgreSQL would skip each table with a warning
-            raise _not_the_owner(connection, address.safe_url, row[0])
-        names = connection.execute("select tablename from pg_tables where schemaname = 'oakleaf'").fetchall()
-        for (name,) in names:
-            connection.execute(sql.SQL("vacuum (full) oakleaf.{}").format(sql.Identifier(name)))
-        # The old files are emptied at once and unlinked by the next checkpoint, which not every role may request.
-        if _fetch_value(connection, "select pg_has_role(current_user, 'pg_checkpoint', 'usage')"):
-            connection.execute("checkpoint")
 
 
 def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client: str) -> MigrationResult:
