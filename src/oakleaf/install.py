@@ -49,6 +49,8 @@ EXTRAS_OF_NAMES = {
         "worker": "absurd",
         "record": "record",
         "lab": "lab",
+        "lab.cohort": "lab",
+        "lab.show": "lab",
         "test": "lab",
         "mcp": "mcp",
         "import.watch": "importers",

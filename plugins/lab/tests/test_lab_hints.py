@@ -8,21 +8,20 @@ from support.situations import Prepare, Situation, branched, nothing, trashed
 
 
 def cohort(here: Situation) -> None:
-    here.run("lab", "cohort", "save", "mine", "ses_case")
+    here.run("lab", "cohort", "mine", "ses_case")
 
 
 SITUATIONS: list[tuple[Prepare, str]] = [
-    (nothing, "lab ls"),
     (nothing, "lab show"),
     (nothing, "lab show nobody"),
-    (nothing, "lab cohort ls"),
-    (nothing, "lab cohort rm nobody"),
-    (nothing, "lab cohort save mine ses_case"),
+    (nothing, "lab cohort"),
+    (nothing, "lab cohort nobody --rm"),
+    (nothing, "lab cohort mine ses_case"),
     (nothing, "lab run zebra --yes"),
     (nothing, "lab run ses_case --model nobody"),
     (nothing, "lab promote ses_case cases"),
     (nothing, "test ."),
-    (cohort, "lab cohort rm mine --yes"),
+    (cohort, "lab cohort mine --rm --yes"),
     (trashed, "lab run ses_case --yes"),
     (branched, "lab promote ses_case@1:5 cases"),
 ]

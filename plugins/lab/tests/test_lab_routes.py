@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import oakleaf as library
 from oakleaf.store import Store
 from oakleaf_server.truncate import MAX_RESPONSE
 from support.lab_record import write_run
@@ -26,6 +27,22 @@ class TestLab:
         runs = server.get("/api/lab")["runs"]
         assert [run["run_id"] for run in runs] == ids[::-1]
         assert [run["status"] for run in runs] == ["incomplete", "complete"]
+        shown = server.get("/api/lab", run_id=ids[0])
+        assert [run["run_id"] for run in shown["runs"]] == [shown["report"]["run_id"]] == ids[:1]
+        assert server.client.get("/api/lab", params={"run_id": "lab_none"}).status_code == 404
+        assert server.client.get("/api/lab", params={"output": "x.html"}).status_code == 400
+
+    def test_a_cohort_is_saved_listed_and_removed_once_it_is_confirmed(
+        self, server: LocalServer, store: Store
+    ) -> None:
+        session = store.start("support")
+        session.append([library.user("hi")])
+        saved = server.post("/api/lab/cohorts", {"cohort": "few", "query": [session.session_id]})
+        assert saved["cohorts"] == [{"name": "few", "sessions": [session.session_id]}]
+        assert server.post("/api/lab/cohorts", {"cohort": "few", "rm": True})["cohorts"] == saved["cohorts"]
+        assert server.post("/api/lab/cohorts")["cohorts"] == saved["cohorts"]
+        server.post("/api/lab/cohorts", {"cohort": "few", "rm": True, "yes": True})
+        assert server.post("/api/lab/cohorts")["cohorts"] == []
 
     def test_a_run_is_read_in_pages_and_a_session_by_itself(self, server: LocalServer, store: Store) -> None:
         run_id = write_run(store, 15)
@@ -61,9 +78,14 @@ class TestLab:
 
     def test_the_routes_stand_in_the_description_of_the_api(self, server: LocalServer) -> None:
         paths = server.client.get("/openapi.json").json()["paths"]
-        described = {path: paths[path]["get"] for path in paths if path.startswith("/api/lab")}
+        described = {
+            path: paths[path].get("get") or paths[path]["post"]
+            for path in paths
+            if path.startswith("/api/lab")
+        }
         assert {path: each["operationId"] for path, each in described.items()} == {
-            "/api/lab": "lab_runs",
+            "/api/lab": "lab_show",
+            "/api/lab/cohorts": "lab_cohort",
             "/api/lab/{run_id}": "lab_run",
             "/api/lab/{run_id}/sessions/{session_id}": "lab_session",
         }

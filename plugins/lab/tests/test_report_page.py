@@ -88,9 +88,12 @@ class TestCommand:
     def test_show_writes_the_page(self, tmp_path: Path) -> None:
         with oakleaf.open(tmp_path / "s.db") as store:
             run_id = write_run(store, 12, cut=2)
-        done = command("lab", "show", run_id[:10], "--html", tmp_path / "lab.html", store=tmp_path / "s.db")
+        done = command("lab", "show", run_id[:10], "--output", tmp_path / "lab.html", store=tmp_path / "s.db")
         assert done.code == 0, done.err
         assert "12 sessions" in done.err
         assert embedded((tmp_path / "lab.html").read_bytes())["run"]["status"] == "incomplete"
-        both = command("lab", "show", "--html", "x.html", "--json", store=tmp_path / "s.db")
-        assert both.code == 2
+        data = command("lab", "show", "latest", "--output", tmp_path / "lab.json", store=tmp_path / "s.db")
+        assert data.code == 0, data.err
+        assert json.loads((tmp_path / "lab.json").read_text())["exit_code"] == 4
+        alone = command("lab", "show", "--output", tmp_path / "runs.html", store=tmp_path / "s.db")
+        assert (alone.code, "a RUN to write the report of" in alone.err) == (2, True)

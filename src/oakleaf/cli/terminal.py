@@ -57,6 +57,7 @@ _HOMES = {
     "oakleaf.cli.signals": ["Callbacks", "signal_handlers"],
     "oakleaf.cli.store_option": ["StoreLocation", "default_store", "pass_location"],
     "oakleaf.cli.text_argument": ["text_option"],
+    "oakleaf.cli.verb_command": ["Typist", "VerbGroup"],
     "oakleaf.cli.turn_input": ["read_input", "turn_about", "turn_options"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
@@ -117,3 +118,5 @@ if TYPE_CHECKING:
     from oakleaf.cli.turn_input import read_input as read_input
     from oakleaf.cli.turn_input import turn_about as turn_about
     from oakleaf.cli.turn_input import turn_options as turn_options
+    from oakleaf.cli.verb_command import Typist as Typist
+    from oakleaf.cli.verb_command import VerbGroup as VerbGroup

@@ -13,6 +13,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from oakleaf import plugins
 from oakleaf.cli.config import complete_model, load_config, read_options
 from oakleaf.cli.reference import complete, complete_trashed, resolve, resolve_stored
 from oakleaf.cli.rendering.output import (
@@ -27,11 +28,12 @@ from oakleaf.cli.rendering.output import (
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import check_utf8, read_text
 from oakleaf.errors import InvalidArgument, UnknownField
+from oakleaf.verbs import registry
 from oakleaf.verbs.base import Caller, Step, Verb, summary, to_json
 from oakleaf.verbs.fields import Field, bind, fields, nearest
 from oakleaf.verbs.reference import Position
 
-_ARGUMENTS = ("reference", "references", "words")
+_ARGUMENTS = ("reference", "references", "word", "words")
 
 
 class Typist(Caller):
@@ -66,7 +68,20 @@ class VerbCommand(click.Command):
             names = {
                 name.lstrip("-"): None for option in self.params for name in option.opts if name[0] == "-"
             }
-            raise UnknownField(self.name or "", typed, nearest(typed, names)) from None
+            raise UnknownField(ctx.command_path.partition(" ")[2], typed, nearest(typed, names)) from None
+
+
+class VerbGroup(click.Group):
+    """The command `GROUP` with its own commands, and each verb of the name `GROUP VERB`, whose entry point is `GROUP.VERB`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        parts = (name.split(".", 1) for name in plugins.names(plugins.VERBS) if "." in name)
+        return [*super().list_commands(ctx), *(verb for group, verb in parts if group == self.name)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        verb = None if own else registry.find(f"{self.name}.{cmd_name}")
+        return command(verb) if verb else own
 
 
 def command(verb: type[Verb]) -> click.Command:
@@ -82,7 +97,8 @@ def command(verb: type[Verb]) -> click.Command:
         verb
     )
     params.append(click.Option(["--json", "is_json"], is_flag=True, help="Print JSON."))
-    return VerbCommand(verb.name, callback=run, params=params, help=_help(verb), short_help=summary(verb))
+    own_name = verb.name.rpartition(" ")[2]
+    return VerbCommand(own_name, callback=run, params=params, help=_help(verb), short_help=summary(verb))
 
 
 def execute(verb: Verb, caller: Caller, *, is_json: bool, yes: bool) -> int:
@@ -133,12 +149,12 @@ def _help(verb: type[Verb]) -> str:
 def _parameter(field: Field) -> click.Parameter:
     name = field.attribute
     if field.kind in _ARGUMENTS:
-        is_list = field.kind != "reference"
+        is_list = field.kind in ("references", "words")
         return click.Argument(
             [name],
             nargs=-1 if is_list else 1,
             required=field.is_required,
-            metavar=field.metavar,
+            metavar=f"[{field.metavar}]" if field.metavar and not field.is_required else field.metavar,
             shell_complete=_completion(field),
         )
     flags = [_flag(field), name] + ([f"-{field.short}"] if field.short else [])
@@ -217,6 +233,8 @@ def _value(field: Field, typed: Any) -> Any:
             return check_utf8(" ".join(typed), field.name)
         case "reference":
             return typed
+        case "word":
+            return check_utf8(typed, field.name)
         case "options":
             return read_options(typed)
         case "pairs":

@@ -1,8 +1,8 @@
 """Every command: verbs, hand-written commands, and those that plugins add by an entry point of the group `oakleaf.verbs`.
 
 A command's module is imported when the command runs. What a hand-written command of a plugin does is said in words by
-`COMMANDS` of its small module `plugin`. A name with a dot is no command but a part of one: `import.watch` is what
-`oakleaf import --watch` runs.
+`COMMANDS` of its small module `plugin`. A name with a dot is a part of a command: `lab.show` is the verb `oakleaf lab show`,
+`import.watch` is what `oakleaf import --watch` runs.
 """
 
 from __future__ import annotations

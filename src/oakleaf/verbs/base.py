@@ -81,7 +81,8 @@ class Verb(Struct, frozen=True, forbid_unknown_fields=True, rename=_outer):
     """An operation on sessions. A subclass declares the fields, `run`, and what people read of the result."""
 
     name: ClassVar[str] = ""
-    """As it is typed. Default: the name of the class."""
+    """As it is typed. Default: the name of the class. `lab show` is a verb of the command group `lab`; its entry point is
+    `lab.show`."""
     section: ClassVar[str] = "Plugins"
     """Where the list of commands has it."""
     effect: ClassVar[Effect] = "read"

@@ -35,6 +35,7 @@ Kind = Literal[
     "value",
     "reference",
     "references",
+    "word",
     "words",
     "text",
     "model",
@@ -44,7 +45,8 @@ Kind = Literal[
     "file",
     "folder",
 ]
-"""How a person types a value: `reference` completes sessions, `words` are joined, `text` may be @FILE, `names` are separated
+"""How a person types a value: `reference` completes sessions, `word` is an
+argument, `words` are joined, `text` may be @FILE, `names` are separated
 by commas, `pairs` are NAME=VALUE, `options` are those of a model's calls."""
 
 
@@ -66,6 +68,7 @@ Ref = Annotated[str, _kind("reference")]
 TrashedRef = Annotated[str, _kind("reference", trashed=True)]
 Refs = Annotated[list[str], _kind("references")]
 TrashedRefs = Annotated[list[str], _kind("references", trashed=True)]
+Word = Annotated[str, _kind("word")]
 Words = Annotated[str, _kind("words")]
 LongText = Annotated[str, _kind("text")]
 ModelName = Annotated[str, _kind("model")]

@@ -56,7 +56,7 @@ class EmptyCohort(OakleafError):
         reasons = ", ".join(f"{count} {reason}" for reason, count in skipped)
         hints = (
             "store.search(…) shows what a query finds",
-            "oakleaf search shows what a query finds, oakleaf lab cohort ls the saved cohorts",
+            "oakleaf search shows what a query finds, oakleaf lab cohort the saved cohorts",
         )
         if any(reason.startswith(("with model", "with no model")) for reason, _ in skipped):
             hints = (

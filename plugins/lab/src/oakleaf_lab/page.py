@@ -1,6 +1,6 @@
 """The lab's page in the viewer, what the page reads over HTTP, and the same as one HTML file that opens from disk.
 
-A run is read; `oakleaf lab run` makes one. Page and file show the same data with the same script (`viewer/lab_report.js`).
+The verb `lab show` lists the runs; the page reads a run in windows. Page and file show the same data with the same script (`viewer/lab_report.js`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,10 @@ from oakleaf.core.pages import Page, PageFiles
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidArgument, NotFound, PluginBroken
 from oakleaf_lab.lab_report import LabReport
-from oakleaf_lab.record import RUN_PREFIX, run_summary
+from oakleaf_lab.record import RUN_PREFIX
 from oakleaf_lab.report_page import report_summary, session_summaries
 
-MOST_RUNS = 500
 Json = dict[str, Any]
-
-
-class LabRuns(Struct, kw_only=True):
-    """The lab runs of a store."""
-
-    runs: Annotated[list[Json], Meta(description="run_id, title, status, started_at; newest first")]
 
 
 class LabRun(Struct, kw_only=True):
@@ -51,11 +44,6 @@ class LabSession(Struct, kw_only=True):
     session_id: str
     total: int
     turns: Annotated[list[Json], Meta(description="turn, input, and its replays in both lanes")]
-
-
-def runs(store: Store) -> LabRuns:
-    """List the lab runs, newest first."""
-    return LabRuns(runs=[run_summary(row) for row in oakleaf_lab.runs(store)[:MOST_RUNS]])
 
 
 def run(
@@ -94,7 +82,7 @@ page = Page(
     folder=files("oakleaf_lab").joinpath("viewer"),
     module="lab_page.js",
     styles=("lab.css",),
-    routes={"": runs, "/{run_id}": run, "/{run_id}/sessions/{session_id}": session},
+    routes={"/{run_id}": run, "/{run_id}/sessions/{session_id}": session},
 )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence, Set
 from contextlib import suppress
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -164,10 +164,22 @@ def runs_that_quote(store: Store, session_ids: Set[str]) -> Iterator[SessionRow]
                 yield row
 
 
-def run_summary(row: SessionRow) -> dict[str, Any]:
-    """Return what a list of runs shows of one."""
-    status = "complete" if row.status == "completed" else "incomplete"
-    return {"run_id": row.session_id, "title": row.title, "status": status, "started_at": row.started_at}
+class RunSummary(Struct, frozen=True, kw_only=True):
+    """What a list of runs shows of one."""
+
+    run_id: str
+    title: str | None
+    status: Literal["complete", "incomplete"]
+    started_at: int
+
+
+def run_summary(row: SessionRow) -> RunSummary:
+    return RunSummary(
+        run_id=row.session_id,
+        title=row.title,
+        status="complete" if row.status == "completed" else "incomplete",
+        started_at=row.started_at,
+    )
 
 
 def _notes(path: Sequence[Entry]) -> Iterator[dict[str, Any]]:

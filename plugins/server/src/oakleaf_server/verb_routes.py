@@ -88,7 +88,7 @@ def _handler(verb: type[Verb]) -> HTTPRouteHandler:
 
     hints: dict[str, Any] = dict.fromkeys(place.in_path, FromPath[str])
     _annotate(handle, {"request": ApiRequest, **hints}, Response[bytes])
-    handle.__name__, handle.__doc__ = verb.name.replace("-", "_"), verb.__doc__
+    handle.__name__, handle.__doc__ = re.sub("[ -]", "_", verb.name), verb.__doc__
     path = _IN_PATH.sub(r"{\1:str}", place.path)
     return HTTPRouteHandler(
         path,

@@ -10,17 +10,16 @@ import click
 from click.core import ParameterSource
 
 import oakleaf_lab
-from oakleaf import Store, ext, plugins
+from oakleaf import ext, plugins
 from oakleaf.cli.terminal import (
     CommandError,
     StoreLocation,
+    Typist,
+    VerbGroup,
     complete_file,
     confirm_plan,
-    echo,
     encode_report,
     force_option,
-    format_age,
-    is_title,
     json_option,
     load_module,
     load_tools,
@@ -31,29 +30,25 @@ from oakleaf.cli.terminal import (
     option_group,
     pass_location,
     print_error,
-    print_json,
     progress_bar,
-    resolve_stored_session,
     safe,
-    table,
     text_option,
     to_json_value,
     write_report,
     yes_option,
 )
 from oakleaf.core.usage import format_dollars
-from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired, plural
+from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired
 from oakleaf_lab import Judge, LabReport
-from oakleaf_lab.cohort import COHORT_PREFIX, is_query
 from oakleaf_lab.commands.regression import max_cost_option, promote
-from oakleaf_lab.record import RUN_PREFIX, run_summary
 from oakleaf_lab.scorers import ScoreFunction, find_scorer, subject_of
+from oakleaf_lab.verbs import resolve_cohort
 
 if TYPE_CHECKING:
     from oakleaf.ext import ToolLike
 
 
-@click.group()
+@click.group(cls=VerbGroup)
 def lab() -> None:
     """Replay many sessions with a change, and say whether it makes a difference.
 
@@ -62,7 +57,7 @@ def lab() -> None:
 
     \b
     oakleaf lab run 'agent:support after:7d' --prompt @new.txt --fail-if 'tool_changed > baseline + 5%'
-    oakleaf lab ls
+    oakleaf lab show
     oakleaf lab show lab_3f
     oakleaf lab promote ses_3f@7 tests/regressions
     """
@@ -203,7 +198,7 @@ def run(
 ) -> int:
     """Replay a cohort with the recorded setup and with a change, and compare.
 
-    COHORT is a query as for oakleaf search, a session (its id or whole title), or a name saved with oakleaf lab cohort save. Prints the plan and asks
+    COHORT is a query as for oakleaf search, a session (its id or whole title), or a name saved with oakleaf lab cohort. Prints the plan and asks
     before money is spent. Stopped or killed, the same command continues and pays for nothing twice; complete, it
     prints the same report again. Exit code 0 passed, 1 a gate failed, 2 usage, 4 incomplete or too few data.
 
@@ -226,7 +221,7 @@ def run(
         with open_report(output, force=force) as file:
             planned = oakleaf_lab.Lab(
                 store,
-                *resolve_cohort(location, store, cohort),
+                *resolve_cohort(Typist(location), list(cohort)),
                 options=model_options or None,
                 queue=queue,
                 **how,
@@ -316,160 +311,7 @@ def _plugins_hint() -> str:
     return f"; scorers of plugins: {', '.join(names)}" if names else ""
 
 
-def resolve_cohort(location: StoreLocation, store: Store, typed: Sequence[str]) -> list[str]:
-    """Return the cohort with references to sessions replaced by their ids; a title of several words is not a query."""
-    saved = oakleaf_lab.cohorts(store)
-    return [
-        each
-        if each in saved or (is_query(each) and not is_title(store, each))
-        else resolve_stored_session(location, each).session_id
-        for each in typed
-    ]
-
-
 def _report_text(report: LabReport, *, is_json: bool) -> bytes | str:
     if not is_json:
         return "\n".join(report.lines())
     return encode_report({"exit_code": int(report.exit_code), **to_json_value(report)})
-
-
-@lab.command()
-@json_option
-@pass_location
-def ls(location: StoreLocation, is_json: bool) -> None:
-    """List lab runs, newest first."""
-    store = location.open()
-    runs = [run_summary(row) for row in oakleaf_lab.runs(store)]
-    if is_json:
-        print_json(runs=runs)
-        return
-    if not runs:
-        notify("there is no lab run yet; oakleaf lab run COHORT makes one")
-        return
-    now = ext.read_store(store).now()
-    cells = [
-        (run["run_id"], format_age(run["started_at"], now), run["status"], safe(run["title"] or ""))
-        for run in runs
-    ]
-    for line in table(cells, ("run", "started", "status", "cohort")):
-        echo(line)
-
-
-@lab.command()
-@click.argument("run_id", metavar="RUN", required=False)
-@click.option(
-    "--html",
-    "html_file",
-    type=click.Path(dir_okay=False),
-    help="Write it as one web page that works offline.",
-)
-@force_option
-@click.option("--redact/--no-redact", default=True, help="Mask secrets in the page. Default: yes.")
-@json_option
-@pass_location
-def show(
-    location: StoreLocation,
-    run_id: str | None,
-    html_file: str | None,
-    force: bool,
-    redact: bool,
-    is_json: bool,
-) -> None:
-    """Print the report of a run as far as it is done; by default of the newest.
-
-    With the gates that oakleaf lab run checked last; the exit code is 0 whatever became of them. oakleaf serve shows runs at /lab.
-    """
-    if html_file is not None and is_json:
-        raise CommandError("--html and --json exclude each other; use one")
-    store = location.open()
-    rows = oakleaf_lab.runs(store)
-    matches = [row.session_id for row in rows if run_id is None or _is_run(row.session_id, run_id)]
-    if not rows:
-        raise CommandError("there is no lab run yet; oakleaf lab run COHORT makes one")
-    if not matches:
-        raise CommandError(f"there is no lab run {run_id!r}; oakleaf lab ls lists them")
-    if run_id is not None and len(matches) > 1 and run_id not in matches:
-        raise CommandError(f"{run_id!r} is ambiguous; type more of the id: {', '.join(matches[:5])}")
-    name = run_id if run_id in matches else matches[0]
-    report = oakleaf_lab.report(store, name or matches[0])
-    if html_file is None:
-        write_report(_report_text(report, is_json=is_json), None)
-        return
-    from oakleaf_lab.page import report_html
-
-    with open_report(html_file, force=force) as file:
-        assert file is not None
-        size = sum(map(file.write, report_html(report, ext.read_store(store).redactor if redact else None)))
-    notify(f"{safe(html_file)}: {plural(len(report.sessions), 'session')}, {size:,} bytes")
-
-
-def _is_run(session_id: str, typed: str) -> bool:
-    return session_id.startswith((typed, f"{RUN_PREFIX}{typed}"))
-
-
-@lab.group()
-def cohort() -> None:
-    """Save lists of sessions under a name, for oakleaf lab run."""
-
-
-@cohort.command("save")
-@click.argument("name")
-@cohort_options
-@json_option
-@pass_location
-def cohort_save(
-    location: StoreLocation, name: str, cohort: tuple[str, ...], sample: int | None, seed: int, is_json: bool
-) -> None:
-    """Save the sessions of a cohort as a list; a list of that name is replaced.
-
-    \b
-    oakleaf lab cohort save golden 'agent:support after:7d' --sample 100
-    """
-    store = location.open()
-    saved = oakleaf_lab.save_cohort(
-        store, name, *resolve_cohort(location, store, cohort), sample=sample, seed=seed
-    )
-    if is_json:
-        print_json(name=name, sessions=[source.session_id for source in saved.sources])
-        return
-    for skipped in saved.skipped:
-        notify(safe(f"left out: {len(skipped.session_ids):,} {skipped.reason}"))
-    echo(f"saved {plural(len(saved.sources), 'session')} as {name}; oakleaf lab run {name} replays them")
-
-
-@cohort.command("ls")
-@json_option
-@pass_location
-def cohort_ls(location: StoreLocation, is_json: bool) -> None:
-    """List the saved cohorts."""
-    saved = oakleaf_lab.cohorts(location.open())
-    if is_json:
-        print_json(cohorts={name: list(ids) for name, ids in saved.items()})
-        return
-    if not saved:
-        notify("there is no saved cohort yet; oakleaf lab cohort save NAME COHORT saves one")
-        return
-    for line in table([(name, f"{len(ids):,}") for name, ids in saved.items()], ("cohort", "sessions")):
-        echo(line)
-
-
-@cohort.command("rm")
-@click.argument("name")
-@yes_option
-@json_option
-@pass_location
-def cohort_rm(location: StoreLocation, name: str, yes: bool, is_json: bool) -> int:
-    """Move a saved cohort to the trash; its sessions stay."""
-    store = location.open()
-    saved = oakleaf_lab.cohorts(store)
-    if name not in saved:
-        raise CommandError(f"there is no cohort {name!r}; oakleaf lab cohort ls lists them")
-    notify(f"  {name}  ({plural(len(saved[name]), 'session')}, which stay) moves to the trash")
-    if not confirm_plan("Move to the trash?", yes=yes):
-        return 1
-    store.delete(f"{COHORT_PREFIX}{name}")
-    if is_json:
-        print_json(trashed=[f"{COHORT_PREFIX}{name}"])
-    else:
-        notify(f"oakleaf restore {COHORT_PREFIX}{name} brings it back")
-    return 0

@@ -27,7 +27,7 @@ class LabPage {
       h("tbody", runs.map((run) => h("tr", h("td", h("a", { href: labLink(run.run_id) }, h("code", run.run_id))),
         h("td.cut", printable(run.title ?? "")), h("td", run.status), h("td", ago(run.started_at)))))))
       : [h("p", "No lab run yet. A lab replays many sessions with another prompt, model or tool, and says whether it makes a difference."),
-        h("div.steps", commandRow("oakleaf lab run COHORT --prompt @new.txt"))]);
+        h("div.steps", commandRow("oakleaf lab run QUERY --prompt @new.txt"))]);
   }
 
   async #run() {

@@ -15,5 +15,5 @@ document.addEventListener("DOMContentLoaded", () => {
   document.title = `Lab ${run.run_id} · Oakleaf`;
   const report = new LabReport(run, sessions, { turns: async (row) => row.turn_reports, links: null });
   fill(document.body, h("main.page", { id: "main", tabindex: -1, "aria-label": "Lab" }, report.element,
-    h("p.muted", `${run.run_id} · a copy made by oakleaf lab show --html`)));
+    h("p.muted", `${run.run_id} · a copy made by oakleaf lab show --output`)));
 });
