@@ -340,13 +340,19 @@ class InputsQueued(OakleafError):
 
 
 class KeyReused(OakleafError):
-    """Another input was recorded under the key."""
+    """Something else was asked for under the key."""
 
     exit_code = ExitCode.USAGE
     http_status = 422
 
-    def __init__(self, session_id: str, key: str, turn: int) -> None:
+    def __init__(self, session_id: str, key: str, turn: int | None = None) -> None:
         self.session_id, self.key, self.turn = session_id, key, turn
+        if turn is None:
+            super().__init__(
+                f"key {key!r} belongs to another change of session {session_id}; nothing was stored",
+                "repeat the same request, or use a key of its own for each change",
+            )
+            return
         super().__init__(
             f"key {key!r} belongs to the input at entry {turn} of session {session_id}, which differs from this one; "
             "nothing was stored",

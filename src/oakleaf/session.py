@@ -63,11 +63,11 @@ from oakleaf.errors import (
 )
 from oakleaf.log import labels, ledger, prompt
 from oakleaf.log.binding import bind, check_bound
-from oakleaf.log.changes import check_callers_key
-from oakleaf.log.fork import fork
+from oakleaf.log.changes import ask, check_callers_key
+from oakleaf.log.fork import fork, fork_once
 from oakleaf.log.lease import Hold, interrupt, require_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
-from oakleaf.log.request import Committed, Cut
+from oakleaf.log.request import Asked, Committed, Cut
 from oakleaf.log.turn_start import turn_about
 from oakleaf.log.verify import Problem, verify
 from oakleaf.stores.base import SessionRow, Status
@@ -136,6 +136,9 @@ class Session:
     ) -> Committed:
         """Append all items after the leaf, or no item; durable on return. The primitive below `turn`."""
         check_callers_key(key)
+        return self._append(items, Asked(key), after)
+
+    def _append(self, items: Iterable[Appendable], asked: Asked, after: Leaf | None = None) -> Committed:
         drafts = as_drafts(items, "items")
         if any(isinstance(draft.payload, Settings) and draft.payload.tools is not None for draft in drafts):
             settings = self.log.store.control_entries(
@@ -143,7 +146,7 @@ class Session:
             )
             payloads = (draft.payload for draft in drafts)
             contexts.check_tools_allowed(settings, payloads, self.row.tool_names)
-        return self.log.append(drafts, after=after, key=key)
+        return self.log.append(drafts, after=after, key=asked.key, digest=asked.digest)
 
     def turn(
         self,
@@ -218,6 +221,7 @@ class Session:
         limits: Limits | Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
         effects: Effects | None = None,
+        key: str | None = None,
     ) -> Committed:
         """Change the settings from here on. Tools can be narrowed only (`ToolsNotAllowed`).
 
@@ -244,7 +248,8 @@ class Session:
             effects=effects,
             max_messages=max_messages,
         )
-        return self.append([self._with_options(settings, options)])
+        asked = self._ask(key, "set", settings, options)
+        return self.log.once(asked, lambda: self._append([self._with_options(settings, options)], asked))
 
     def _with_options(
         self, settings: Settings, options: Mapping[str, Any] | None, leaf: Leaf | None = None
@@ -313,36 +318,56 @@ class Session:
 
     # -- move --------------------------------------------------------------------------------------
 
-    def rewind(self, to: int, *, summary: str | None = None) -> Cut:
+    def rewind(self, to: int | Leaf, *, summary: str | None = None, key: str | None = None) -> Cut:
         """Move the leaf back to `to`, or to the nearest legal position before `to`. Nothing is deleted.
 
-        With `summary` the new branch starts with a summary of the one left behind, shown to the model. Files stay as they
-        are: `oakleaf_workspace.rewind` restores those that its tools wrote.
+        With `summary` the new branch starts with a summary of the one left behind, shown to the model. A leaf of another
+        branch may be named, too, without a summary. Files stay as they are: `oakleaf_workspace.rewind` restores those
+        that its tools wrote.
+
+        With a `key` the change is made once, however often it is asked for, in any process: what was recorded under the
+        key is returned. `KeyReused` if something else was. The same holds for the other changes that take a key.
         """
-        place = self.log.place(to)
+        asked = self._ask(key, "rewind", str(to), summary)
+        return self.log.once(asked, lambda: self._rewind(to, summary, asked)).cut
+
+    def _rewind(self, to: int | Leaf, summary: str | None, asked: Asked) -> Committed:
+        if isinstance(to, Leaf) and not self.log.is_on_path(to):
+            if summary is not None:
+                raise InvalidArgument("summary", summary, "none: it applies to a rewind on the same branch")
+            return self.log.checkout(to, asked)
+        place = self.log.place(to.seq if isinstance(to, Leaf) else to)
         drafts = []
         if summary is not None:
             if not summary.strip():
                 raise InvalidSummary("the summary of the branch is empty")
             drafts = [Draft(BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex()))]
-        moved = Moved((0, 0), requested=to) if place.cut.has_moved else None
-        self.log.move(place, drafts=drafts, moved=moved)
-        return place.cut
+        moved = Moved((0, 0), requested=place.cut.requested) if place.cut.has_moved else None
+        return self.log.move(place, drafts=drafts, moved=moved, asked=asked)
 
-    def undo(self) -> Cut:
+    def undo(self, *, key: str | None = None) -> Cut:
         """Rewind to before the latest input."""
+        asked = self._ask(key, "undo")
+        return self.log.once(asked, lambda: self._undo(asked)).cut
+
+    def _undo(self, asked: Asked) -> Committed:
         turn = self.log.newest_turn()
         if not turn:
             raise InvalidPosition("undo", 0, self.leaf.seq)
-        return self.rewind(turn - 1)
+        return self._rewind(turn - 1, None, asked)
 
-    def redo(self) -> Leaf:
+    def redo(self, *, key: str | None = None) -> Leaf:
         """Return to the branch left by the last rewind."""
-        return self.log.redo()
+        asked = self._ask(key, "redo")
+        return self.log.once(asked, lambda: self.log.redo(asked)).leaf
 
-    def checkout(self, leaf: Leaf) -> Leaf:
+    def checkout(self, leaf: Leaf, *, key: str | None = None) -> Leaf:
         """Move to any position in the session's tree."""
-        return self.log.checkout(leaf)
+        asked = self._ask(key, "checkout", str(leaf))
+        return self.log.once(asked, lambda: self.log.checkout(leaf, asked)).leaf
+
+    def _ask(self, key: str | None, name: str, *values: Any) -> Asked:
+        return ask(self.log.runtime, key, name, *values)
 
     def keep_partial(self) -> str | None:
         """End the open turn with the shown part of a broken answer; return None without such a part.
@@ -354,7 +379,7 @@ class Session:
 
     def fork(
         self,
-        at: int | None = None,
+        at: int | Leaf | None = None,
         *,
         model: str | None = None,
         prompt: str | None = None,
@@ -364,21 +389,31 @@ class Session:
         effects: Effects | None = None,
         title: str | None = None,
         agent: str | None = None,
+        key: str | None = None,
     ) -> Session:
-        """Start a new session from a position on the path, in O(1), without touching the source.
+        """Start a new session from a position on the path, or a leaf of the tree, in O(1), without touching the source.
 
         The fork keeps the source's agent, unless `agent` names another, and the frozen agent, policy and workspace.
         `tools` narrows the tools allowed at the position; `options` are added to the options in force there.
 
         The effects of tools after the position stay: `left_behind()` of the fork lists the calls. If the fork makes the
         same unsafe call, a person is asked first, unless `effects` is `repeat` or `reuse` (docs/effects.md).
+
+        With a `key` the fork is made once: asked for again, it is found by its id, which is made of the source and the key.
         """
         check_effects(effects)
         names = _tool_names(tools)
-        place = self.log.place(self.leaf.seq if at is None else at)
         settings = Settings(model, prompt, prompt_patch, names, effects=effects)
-        settings = self._with_options(settings, options, place.leaf)
-        return Session(fork(self.log, place, settings, title=title, agent=agent), place.cut)
+        where = None if at is None else str(at)
+        asked = self._ask(key, "fork", where, settings, options, title, agent)
+
+        def make() -> tuple[Log, Cut]:
+            source = self.log.at(at) if isinstance(at, Leaf) else self.log
+            place = source.place(at if isinstance(at, int) else source.leaf.seq)
+            full = self._with_options(settings, options, place.leaf)
+            return fork(source, place, full, title=title, agent=agent, asked=asked), place.cut
+
+        return Session(*fork_once(self.log, asked, make, at.seq if isinstance(at, Leaf) else at))
 
     def left_behind(self, limit: int = 50) -> list[EarlierCall]:
         """The calls of unsafe tools outside the path that took effect, or may have: the newest first.
@@ -494,6 +529,7 @@ class Session:
         files_changed: Sequence[str] | None = None,
         usage: object = None,
         model: str | None = None,
+        key: str | None = None,
     ) -> Compaction:
         """Show the model a summary in place of everything before `first_kept` (default: the newest turn).
 
@@ -506,28 +542,42 @@ class Session:
         from oakleaf.agent.compaction import manual_compaction  # late: few sessions are compacted
         from oakleaf.agent.host_call import host_call
 
-        compaction = manual_compaction(
-            self.log,
-            summary,
-            first_kept,
-            replaces_earlier=replaces_earlier,
-            context_tokens=context_tokens,
-            files_read=files_read,
-            files_changed=files_changed,
+        asked = self._ask(
+            key, "compact", summary, first_kept, replaces_earlier, context_tokens, files_read, files_changed
         )
-        leaf = self.leaf
-        calls = [] if usage is None else [host_call(self.log, usage, model, "compaction")]
-        self.log.append([Draft(compaction)], after=leaf, calls=calls)
+
+        def append() -> Committed:
+            compaction = manual_compaction(
+                self.log,
+                summary,
+                first_kept,
+                replaces_earlier=replaces_earlier,
+                context_tokens=context_tokens,
+                files_read=files_read,
+                files_changed=files_changed,
+            )
+            leaf = self.leaf
+            calls = [] if usage is None else [host_call(self.log, usage, model, "compaction")]
+            return self.log.append(
+                [Draft(compaction)], after=leaf, calls=calls, key=asked.key, digest=asked.digest
+            )
+
+        (compaction,) = self.log.once(asked, append).payloads
+        assert isinstance(compaction, Compaction)
         return compaction
 
-    def uncompact(self) -> Uncompaction:
+    def uncompact(self, *, key: str | None = None) -> Uncompaction:
         """Cancel the latest compaction and restore the exact earlier context."""
+        asked = self._ask(key, "uncompact")
+        (cancelled,) = self.log.once(asked, lambda: self._uncompact(asked)).payloads
+        assert isinstance(cancelled, Uncompaction)
+        return cancelled
+
+    def _uncompact(self, asked: Asked) -> Committed:
         active = contexts.active_compactions(self.log.store.control_entries(self.session_id, leaf=self.leaf))
         if not active:
             raise InvalidOperation(f"no compaction is active at {self.leaf}; session.compact() makes one")
-        cancellation = Uncompaction(active[-1][0])
-        self.append([cancellation])
-        return cancellation
+        return self._append([Uncompaction(active[-1][0])], asked)
 
     # -- usage -------------------------------------------------------------------------------------
 

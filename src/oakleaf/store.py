@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 
@@ -22,6 +23,7 @@ from oakleaf.core.redact import NullRedactor, Redactor
 from oakleaf.core.search import parse_query
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import (
+    IdTaken,
     InvalidArgument,
     NotAStore,
     NotFound,
@@ -29,10 +31,11 @@ from oakleaf.errors import (
     WrongOwner,
     WrongSpace,
 )
+from oakleaf.log.changes import ask, check_callers_key, keyed_session_id
 from oakleaf.log.fork import fork
 from oakleaf.log.lease import require_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
-from oakleaf.log.new_session import SessionOptions, new_session
+from oakleaf.log.new_session import SessionOptions, find_keyed, new_session
 from oakleaf.log.runtime import Runtime, environment_secrets, real_runtime
 from oakleaf.log.session_list import headings, session_page
 from oakleaf.log.verify import Problem, verify, verify_branches
@@ -134,8 +137,12 @@ class Store:
         relation: Relation | None = None,
         parent_session: str | None = None,
         parent_seq: int | None = None,
+        key: str | None = None,
     ) -> Session:
         """Start a session, durable on return. With `session_id` the call is idempotent.
+
+        With a `key` the session is started once, too, under an id that is made of the key; `KeyReused` if another session
+        was asked for under the key.
 
         `seeds` are the messages a model sees before the first turn. `spec` is the agent's definition, frozen with the
         session; `state` the initial state; `workspace` fills `{{ctx.*}}` in the seeds. `owner` defaults to the store's.
@@ -157,7 +164,32 @@ class Store:
             "parent_session": parent_session,
             "parent_seq": parent_seq,
         }
-        return self._start(self.backend.create, agent, seeds, session_id, conversation_id, options)
+        if key is None:
+            return self._start(self.backend.create, agent, seeds, session_id, conversation_id, options)
+        check_callers_key(key)
+        if session_id is not None:
+            raise InvalidArgument("session_id", session_id, "none beside a key, which makes the id")
+        create = partial(self._create_once, key, [agent, conversation_id, options])
+        scope = self._scope(owner)
+        return self._start(create, agent, seeds, keyed_session_id(scope, key), conversation_id, options)
+
+    def _scope(self, owner: str | None) -> str:
+        """Return where a key of a new session is unique: the space, and the owner's part of it."""
+        return f"{self.backend.space}\0{owner or self.backend.owner or ''}"
+
+    def _create_once(self, key: str, request: list[Any], new: NewSession) -> tuple[SessionRow, bool]:
+        seeds = [seed.entry_id.hex() for seed in new.seeds]
+        asked = ask(self.runtime, key, "start", *request, seeds)
+        find = partial(find_keyed, self.backend, self._scope(new.row.owner), asked)
+        if (earlier := find()) is not None:
+            return earlier, False
+        try:
+            row, is_new = self.backend.create(replace(new, digest=asked.digest))
+        except IdTaken:
+            row, is_new = None, False
+        found = row if is_new else find()  # another process was first
+        assert found is not None
+        return found, is_new
 
     def latest_or_start(
         self,
@@ -579,8 +611,7 @@ def open_turn(session: Session, row: SessionRow) -> OpenTurn:
 
 def session_at(session: Session, leaf: Leaf) -> Session:
     """Return another handle on a session, positioned at any leaf of its tree. The session's own leaf does not move."""
-    log = session.log
-    return Session(Log(log.store, replace(session.row, leaf=leaf), log.runtime))
+    return Session(session.log.at(leaf))
 
 
 def run_host_tool(session: Session, said: str, tool: Tool, arguments: Mapping[str, Any]) -> ToolResult:

@@ -40,10 +40,15 @@ class Started(Fact, frozen=True):
     """How many facts the parent had."""
     nth: Number | None = None
     """Of a task: on which of the parent's own branches the call is."""
+    digest: str | None = None
+    """Of the request, if its caller gave a key."""
 
 
 class Appended(Fact, frozen=True):
     """Entries were appended at the leaf."""
+
+    digest: str | None = None
+    """Of the request, if its caller gave a key."""
 
 
 class Moved(Fact, frozen=True, rename={"origin": "from"}):
@@ -56,6 +61,8 @@ class Moved(Fact, frozen=True, rename={"origin": "from"}):
     is_redo: bool = False
     host: dict[str, Any] = {}
     """Further values of the host that moved the leaf."""
+    digest: str | None = None
+    """Of the request, if its caller gave a key."""
 
 
 class Trigger(Struct, frozen=True, omit_defaults=True, gc=False):

@@ -13,9 +13,11 @@ from oakleaf.core.codec import MAX_KEY_BYTES, check_json, check_length, check_te
 from oakleaf.core.drafts import NewEntry
 from oakleaf.core.entries import Payload, Settings
 from oakleaf.core.facts import Fact, ToolCallsStarted, TurnEnded, TurnStarted, encode_fact, to_fact
+from oakleaf.core.media import digest
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import MAX_COUNT, Call, check_call_text, with_known_counts
 from oakleaf.errors import InvalidArgument, InvalidCount
+from oakleaf.log.request import NOTHING_ASKED, Asked
 from oakleaf.log.runtime import Runtime
 from oakleaf.stores.base import MADE_KEY, STATUSES, is_callers_key
 
@@ -85,6 +87,21 @@ def check_callers_key(key: str | None) -> None:
 def new_key(runtime: Runtime) -> str:
     """Return a key for a change without a key of the caller."""
     return MADE_KEY + runtime.new_id("")
+
+
+def ask(runtime: Runtime, key: str | None, name: str, *values: Any) -> Asked:
+    """Return what is asked for under a caller's key. Its digest is made without secrets."""
+    if key is None:
+        return NOTHING_ASKED
+    check_callers_key(key)
+    runtime.redactor.check_name(key, "key")
+    request = msgspec.to_builtins([name, *values])
+    return Asked(key, digest(to_json(runtime.redactor.redact_json(request), "the request"))[:32])
+
+
+def keyed_session_id(scope: str, key: str) -> str:
+    """Return the id of the session that a caller's key makes: the same whenever it is asked for."""
+    return f"ses_{digest(to_json([scope, key], 'key'))[:20]}"
 
 
 def turn_facts(facts: Iterable[TurnFact], about: TurnFact | None) -> list[TurnFact]:

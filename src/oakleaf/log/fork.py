@@ -8,7 +8,7 @@ parent, the three would be lost at a purge of the parent, and missing in a bundl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
@@ -16,11 +16,11 @@ from oakleaf.core.context import check_tools_allowed
 from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Settings
 from oakleaf.core.ids import check_id
-from oakleaf.errors import SessionTrashed
-from oakleaf.log.changes import new_key
+from oakleaf.errors import OakleafError, SessionTrashed
+from oakleaf.log.changes import keyed_session_id, new_key
 from oakleaf.log.log import Log
-from oakleaf.log.new_session import check_names
-from oakleaf.log.request import Place
+from oakleaf.log.new_session import check_names, find_keyed
+from oakleaf.log.request import NOTHING_ASKED, Asked, Cut, Place
 from oakleaf.stores.base import NewSession, Relation, SessionRow
 
 
@@ -35,12 +35,17 @@ def fork(
     session_id: str | None = None,
     conversation_id: str | None = None,
     tags: Mapping[str, str] | None = None,
+    asked: Asked = NOTHING_ASKED,
 ) -> Log:
     """Create the fork at the place and return the log of the fork. Overridden settings are the first entry.
+
+    Asked for under a key, the fork has an id made of the key, and is found again.
 
     A replay belongs to the store's owner, not to the owner of the source. A session in the trash can be read,
     but not forked: the deleted entries would stay for the fork's sake.
     """
+    if asked.key is not None:
+        session_id = keyed_session_id(log.session_id, asked.key)
     check_id(session_id)
     settings = log.fill(settings)
     log.runtime.redactor.check_name(agent, "agent")
@@ -74,6 +79,7 @@ def fork(
     new = NewSession(
         row=replace(row, parent_seq=place.at, seed_count=min(log.seed_count_on(log.ranges()), place.at)),
         key=new_key(runtime),
+        digest=asked.digest,
         detail=detail,
         seeds=written.entries,
         fork_point=place.leaf,
@@ -81,3 +87,25 @@ def fork(
     )
     created, _ = log.store.create(new)
     return Log(log.store, created, runtime, written.cursor)
+
+
+def fork_once(
+    log: Log, asked: Asked, make: Callable[[], tuple[Log, Cut]], requested: int | None
+) -> tuple[Log, Cut]:
+    """Return the fork that was made under the key, or make it."""
+    if (earlier := _find_fork(log, asked, requested)) is not None:
+        return earlier
+    try:
+        return make()
+    except OakleafError:
+        if (earlier := _find_fork(log, asked, requested)) is not None:  # another process was first
+            return earlier
+        raise
+
+
+def _find_fork(log: Log, asked: Asked, requested: int | None) -> tuple[Log, Cut] | None:
+    row = find_keyed(log.store, log.session_id, asked)
+    if row is None:
+        return None
+    at = row.parent_seq or 0
+    return Log(log.store, row, log.runtime), Cut(at, at if requested is None else requested)

@@ -45,7 +45,9 @@ from oakleaf.core.usage import Call, Totals
 from oakleaf.errors import (
     InvalidOperation,
     InvalidPosition,
+    KeyReused,
     NothingToRedo,
+    OakleafError,
     OpenBatch,
     OrphanResult,
     SessionRunning,
@@ -67,7 +69,17 @@ from oakleaf.log.lease import require_free
 from oakleaf.log.new_session import check_names
 from oakleaf.log.original_calls import restore_call
 from oakleaf.log.position import Position
-from oakleaf.log.request import Committed, Cut, Place, Plan, Request, have_updates, left_behind
+from oakleaf.log.request import (
+    NOTHING_ASKED,
+    Asked,
+    Committed,
+    Cut,
+    Place,
+    Plan,
+    Request,
+    have_updates,
+    left_behind,
+)
 from oakleaf.log.runtime import Runtime
 from oakleaf.log.workspace import has_slot, stored_workspace
 from oakleaf.stores.base import (
@@ -153,6 +165,10 @@ class Log:
         with self._lock:
             if leaf != self.leaf:
                 self.position = self.position.at(leaf)
+
+    def at(self, leaf: Leaf) -> Log:
+        """Return another log of the session, at any leaf of the tree."""
+        return Log(self.store, replace(self.store.session(self.session_id), leaf=leaf), self.runtime)
 
     def load(self, *, newest: int | None = None) -> PathSnapshot:
         """Move to the session's current leaf; return row, details and the path, or the path's end, in one
@@ -329,6 +345,7 @@ class Log:
         *,
         after: Leaf | None = None,
         key: str | None = None,
+        digest: str | None = None,
         calls: Sequence[Call] = (),
         replaces_call: bool = False,
         row: Mapping[str, Any] | None = None,
@@ -351,6 +368,7 @@ class Log:
                 drafts=tuple(drafts),
                 after=after,
                 key=key,
+                digest=digest,
                 calls=tuple(calls),
                 replaces_call=replaces_call,
                 row=row or {},
@@ -400,9 +418,37 @@ class Log:
         drafts: Sequence[Draft] = (),
         moved: Moved | None = None,
         row: Mapping[str, Any] | None = None,
-    ) -> Leaf:
+        asked: Asked = NOTHING_ASKED,
+    ) -> Committed:
         """Move the leaf anywhere in the session's tree, and append the drafts there, in the same commit."""
-        return self.commit(Request(move_to=to, drafts=tuple(drafts), fact=moved, row=row or {})).leaf
+        return self.commit(
+            Request(
+                move_to=to,
+                drafts=tuple(drafts),
+                fact=moved,
+                row=row or {},
+                key=asked.key,
+                digest=asked.digest,
+            )
+        )
+
+    def once(self, asked: Asked, change: Callable[[], Committed]) -> Committed:
+        """Make a change, or return its recorded outcome: what is known under the key is neither made again nor refused.
+
+        `KeyReused` if something else was asked for under the key.
+        """
+        if (earlier := self._recorded(asked)) is not None:
+            return earlier
+        try:
+            return change()
+        except OakleafError:
+            if (earlier := self._recorded(asked)) is not None:  # another process was first
+                return earlier
+            raise
+
+    def _recorded(self, asked: Asked) -> Committed | None:
+        earlier = self.find_change(asked.key)
+        return None if earlier is None else self._repeat(earlier, asked.digest)
 
     def commit(self, request: Request) -> Committed:
         """Write a request as a whole or not at all.
@@ -414,7 +460,7 @@ class Log:
         with self._lock:
             request = self._checked(request)
             if (earlier := self.find_change(request.key)) is not None:
-                return self._repeat(request, earlier)
+                return self._repeat(earlier, request.digest)
             while True:
                 plan = self._plan(request)
                 try:
@@ -422,7 +468,9 @@ class Log:
                 except StaleLeaf as stale:
                     request = self._behind_notes(request, stale)
                 else:
-                    return self._repeat(request, done) if done.is_repeat else self._committed(plan, done)
+                    if done.is_repeat:
+                        return self._repeat(done, request.digest)
+                    return self._committed(plan, done)
 
     def _checked(self, request: Request) -> Request:
         """Return the request in storable form; raise for a value unfit for some store."""
@@ -466,6 +514,7 @@ class Log:
         change = self._change(
             request,
             at=at,
+            fact=Appended(request.digest),
             after=leaf,
             entries=written.entries,
             blobs=written.blobs,
@@ -490,7 +539,7 @@ class Log:
         change = self._change(
             request,
             at=at,
-            fact=self._moved(request.fact),
+            fact=self._moved(request),
             after=self.leaf,
             move_to=to,
             entries=written.entries,
@@ -501,9 +550,10 @@ class Log:
         )
         return Plan(change, written)
 
-    def _moved(self, moved: Fact | None) -> Moved:
+    def _moved(self, request: Request) -> Moved:
         origin = self.leaf.branch, self.leaf.seq
-        return replace(moved, origin=origin) if isinstance(moved, Moved) else Moved(origin)
+        moved = request.fact if isinstance(request.fact, Moved) else Moved(origin)
+        return replace(moved, origin=origin, digest=request.digest)
 
     def _change(self, request: Request, **values: Any) -> Change:
         values.setdefault("at", self.runtime.now())
@@ -561,26 +611,29 @@ class Log:
             self._note_originals(plan.drafts, written)
         return Committed(done.leaf, written.payloads, written.entries, done.facts, change=change)
 
-    def _repeat(self, request: Request, done: CommitResult) -> Committed:
-        """Return the recorded result of an earlier commit.
+    def _repeat(self, done: CommitResult, digest: str | None) -> Committed:
+        """Return the recorded result of an earlier commit; `KeyReused` if it has another digest.
 
         A handle before the recorded leaf moves there; a handle beyond the recorded leaf stays.
         """
-        if request.move_to is not None:
+        stored = self.store.journal(self.session_id, done.facts - 1, 1)[0]
+        fact = stored.fact
+        is_move = isinstance(fact, Moved)
+        if digest is not None and not (isinstance(fact, Appended | Moved) and fact.digest == digest):
+            raise KeyReused(self.session_id, stored.key or "")
+        if is_move:
             self.seek(done.leaf)
-        if not request.drafts or request.move_to is not None:
-            return Committed(done.leaf, fact_number=done.facts, is_repeat=True)
+        if is_move or stored.first is None:
+            return Committed(done.leaf, fact_number=done.facts, is_repeat=True, recorded=stored)
         ranges = self.store.path(self.session_id, leaf=done.leaf, first=done.leaf.seq + 1).ranges
         if any(part.branch == self.leaf.branch and self.leaf.seq <= part.last for part in ranges) or (
             not self.leaf.seq
         ):
             self.position = self.position.at(done.leaf)
-        fact = self.store.journal(self.session_id, done.facts - 1, 1)[0]
-        first = done.leaf.seq + 1 if fact.first is None else fact.first
-        part = Range(done.leaf.branch, first, done.leaf.seq)
+        part = Range(done.leaf.branch, stored.first, done.leaf.seq)
         entries = [stored.entry for stored in self.store.entries(self.session_id, part)]
         payloads = tuple(entry.to_entry(done.leaf.branch).payload for entry in entries)
-        return Committed(done.leaf, payloads, tuple(entries), done.facts, is_repeat=True)
+        return Committed(done.leaf, payloads, tuple(entries), done.facts, is_repeat=True, recorded=stored)
 
     def _behind_notes(self, request: Request, stale: StaleLeaf) -> Request:
         """Move a runner's request behind notes of others after the expected leaf.
@@ -779,7 +832,7 @@ class Log:
         """
         if place is not None and place.left_behind is not None:
             return not place.left_behind.changes_state
-        if self._is_on_path(to):
+        if self.is_on_path(to):
             return to.seq >= self.leaf.seq
         there = self.store.path(self.session_id, leaf=to, newest=MAX_COMPARED)
         shared = shared_seq(self.ranges(), there.ranges)
@@ -787,7 +840,8 @@ class Log:
             return False
         return not have_updates(entry for entry in there.entries if entry.seq > shared)
 
-    def _is_on_path(self, leaf: Leaf) -> bool:
+    def is_on_path(self, leaf: Leaf) -> bool:
+        """Whether a leaf is on the path to this leaf."""
         return any(
             part.branch == leaf.branch and part.first <= leaf.seq <= part.last for part in self.ranges()
         )
@@ -796,7 +850,7 @@ class Log:
         """Return the settings to append after a move: tools removed from the session stay removed."""
         if place is not None and place.left_behind is not None and not place.left_behind.narrows_tools:
             return []
-        if to.seq >= self.leaf.seq and self._is_on_path(to):
+        if to.seq >= self.leaf.seq and self.is_on_path(to):
             return []
         read = self.store.control_entries
         tools = fold_settings(read(self.session_id, leaf=self.leaf)).tools
@@ -807,20 +861,23 @@ class Log:
             return []
         return [Settings(tools=tuple(name for name in tools if there is None or name in there))]
 
-    def checkout(self, leaf: Leaf) -> Leaf:
+    def checkout(self, leaf: Leaf, asked: Asked = NOTHING_ASKED) -> Committed:
         """Move to a position in this session's tree, or to the nearest legal position before."""
         branches = self.store.branches(self.session_id)
         if not contains_leaf(branches, self.session_id, leaf):
             last = max(b.tail for b in branches if b.session_id == self.session_id)
             raise InvalidPosition(str(leaf), 0, last, self.session_id)
         open_calls = self.cursor_at(leaf).open_calls
-        return self.move(Leaf(leaf.branch, open_calls[0].seq - 1) if open_calls else leaf)
+        if not open_calls:
+            return self.move(leaf, asked=asked)
+        at = open_calls[0].seq - 1
+        return self.move(Leaf(leaf.branch, at), moved=Moved((0, 0), requested=leaf.seq), asked=asked)
 
-    def redo(self) -> Leaf:
+    def redo(self, asked: Asked = NOTHING_ASKED) -> Committed:
         """Undo the last rewind if nothing was appended since. An open turn gets back the former status."""
         number, target = self._rewind_to_redo()
         row = self._open_turn_status(number) if self.cursor_at(target).turn else None
-        return self.move(target, moved=Moved((0, 0), is_redo=True), row=row)
+        return self.move(target, moved=Moved((0, 0), is_redo=True), row=row, asked=asked)
 
     def redo_target(self) -> Leaf:
         """Where `redo` goes."""

@@ -11,17 +11,19 @@ from msgspec.structs import replace
 from oakleaf.core.codec import check_json, check_length, check_text, decode_or_refuse, to_json
 from oakleaf.core.drafts import Draft, build_entries
 from oakleaf.core.entries import Note, Payload, Settings
+from oakleaf.core.facts import Started
 from oakleaf.core.ids import check_id
 from oakleaf.core.messages import Message
 from oakleaf.core.redact import Redactor
 from oakleaf.core.state import State, merge_state, state_updates
 from oakleaf.core.turns import Cursor
 from oakleaf.core.usage import MAX_COUNT
-from oakleaf.errors import InvalidArgument, InvalidCount, SecretInWorkspace, shorten
-from oakleaf.log.changes import new_key
+from oakleaf.errors import InvalidArgument, InvalidCount, KeyReused, SecretInWorkspace, shorten
+from oakleaf.log.changes import keyed_session_id, new_key
+from oakleaf.log.request import Asked
 from oakleaf.log.runtime import Runtime
 from oakleaf.log.workspace import Workspace
-from oakleaf.stores.base import NewSession, Relation, SessionDetail, SessionRow
+from oakleaf.stores.base import NewSession, Relation, SessionDetail, SessionRow, StoreBackend
 
 _rows = msgspec.json.Decoder(SessionRow)
 TEXT_COLUMNS = (
@@ -103,6 +105,18 @@ def new_session(
         state=to_json(_fold(written.payloads), "state"),
     )
     return NewSession(row, new_key(runtime), detail, written.entries, written.blobs), written.cursor
+
+
+def find_keyed(store: StoreBackend, scope: str, asked: Asked) -> SessionRow | None:
+    """Return the session that was made under a key; None if there is none. `KeyReused` if another was asked for."""
+    if asked.key is None:
+        return None
+    row = store.find_session(keyed_session_id(scope, asked.key))
+    if row is not None:
+        started = store.journal(row.session_id, 0, 1)[0].fact
+        if not isinstance(started, Started) or started.digest != asked.digest:
+            raise KeyReused(row.session_id, asked.key)
+    return row
 
 
 def _fold(seeds: Sequence[Payload]) -> State:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from oakleaf.core.drafts import Draft, EntryBatch, NewEntry
 from oakleaf.core.entries import Entry, Payload, Settings
-from oakleaf.core.facts import Fact, StoredFact, TurnEnded, TurnStarted
+from oakleaf.core.facts import Fact, Moved, StoredFact, TurnEnded, TurnStarted
 from oakleaf.core.state import state_updates
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
@@ -33,6 +33,17 @@ class Cut(Struct, frozen=True):
     @property
     def has_moved(self) -> bool:
         return self.at != self.requested
+
+
+class Asked(Struct, frozen=True):
+    """What is asked for under a caller's key."""
+
+    key: str | None = None
+    digest: str | None = None
+    """None without a key."""
+
+
+NOTHING_ASKED = Asked()
 
 
 class Place(Struct, frozen=True):
@@ -77,6 +88,8 @@ class Request(Struct, frozen=True, kw_only=True):
     inbox_number: int | None = None
     """The number of the queued input to remove."""
     key: str | None = None
+    digest: str | None = None
+    """Of what was asked for under the caller's key; None: a repeat is not compared."""
     fence: int | None = None
     follows_notes: bool = False
     """Whether a request without a fence goes behind notes of others.
@@ -112,12 +125,28 @@ class Committed(Struct, frozen=True, gc=False):
     """True for a known key: the result is the first commit's, and nothing was written."""
     change: Change | None = None
     """The committed change; None for a repeat."""
+    recorded: StoredFact | None = None
+    """Of a repeat, the fact of the first commit."""
 
     @property
     def facts(self) -> list[StoredFact]:
         """Return the facts of the commit, like a read of the journal."""
         change = self.change
         return [] if change is None else change.stored_facts(self.fact_number - len(change.facts), self.leaf)
+
+    @property
+    def cut(self) -> Cut:
+        """Return where a move of the leaf went, and what was asked for."""
+        fact: object
+        if self.change is not None:
+            assert self.change.move_to is not None
+            at, fact = self.change.move_to.seq, self.change.fact
+        else:
+            assert self.recorded is not None
+            first, fact = self.recorded.first, self.recorded.fact
+            at = self.leaf.seq if first is None else first - 1
+        assert isinstance(fact, Moved)
+        return Cut(at, at if fact.requested is None else fact.requested)
 
     @property
     def entries(self) -> list[Entry]:

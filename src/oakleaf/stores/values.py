@@ -279,14 +279,16 @@ class NewSession(Struct, frozen=True):
     """The number of the parent's facts: later facts are the parent's own."""
     parent_nth: int | None = None
     """Of a task: the parent's branch with the call, counted among the parent's own branches in order of opening."""
+    digest: str | None = None
+    """Of the request, if its caller gave a key."""
 
     @property
     def fact(self) -> Started:
         """The first fact, with the origin: another session or an activity of Oakleaf."""
-        row = self.row
+        row, digest = self.row, self.digest
         if row.parent_session:
-            return Started(row.relation, row.parent_session, self.parent_facts, self.parent_nth)
-        return Started(None if row.relation == "import" else row.relation)
+            return Started(row.relation, row.parent_session, self.parent_facts, self.parent_nth, digest)
+        return Started(None if row.relation == "import" else row.relation, digest=digest)
 
     def check_same(self, row: SessionRow, seeds: list[bytes]) -> None:
         """Raise IdTaken unless the present session, with `seeds` as the entry ids of its seeds, is the same session."""
