@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
@@ -42,12 +43,12 @@ class Environment:
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(names)}
         return inherited | {"OAKLEAF_CONFIG": os.devnull, "XDG_DATA_HOME": str(self.folder)}
 
-    def run(self, *command: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, code: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
         words = [str(word) for word in command]
         done = subprocess.run(
             words,
             cwd=self.folder,
-            env=self.variables,
+            env=self.variables | variables,
             capture_output=True,
             text=True,
             timeout=300,
@@ -109,7 +110,7 @@ def test_a_strangers_distribution_adds_what_it_says(environment: Environment) ->
         "stores": ["jsonl"],
         "verbs": ["headlines"],
     }
-    look = environment.oakleaf("--help").partition("\nLook:")[2].partition("\n\n")[0]
+    look = environment.oakleaf("help", "all").partition("\nLook:")[2].partition("\n\n")[0]
     assert re.search(r"headlines +Print the first words of the latest sessions\.", look)
     assert "acme: a folder of .acme files" in " ".join(environment.oakleaf("import", "--help").split())
 
@@ -135,6 +136,36 @@ def test_the_commands_use_importer_command_page_and_store(environment: Environme
         assert "p.wall-card" in read(f"{address}{page['script']}")
         (style,) = re.findall(r'rel="stylesheet" href="([^"]+)"', read(f"{address}/wall"))
         assert ".wall-card" in read(f"{address}{style}")
+
+
+def test_a_verb_is_on_every_surface_by_being_registered(environment: Environment) -> None:
+    flags = ("--store", "wide.db")
+    environment.oakleaf(*flags, "import", "--from", "acme", "chats")
+    expected = {
+        "schema_version": 1,
+        "headlines": [{"session": "acme-first", "words": "Where is order 41?"}],
+    }
+    refusal = "order='newest' is invalid; expected one of active, created"
+    assert environment.json(*flags, "headlines", "--limit", "1") == expected
+    assert refusal in environment.oakleaf(*flags, "headlines", "--order", "newest", code=2)
+    assert "By which time they are the latest." in environment.oakleaf("headlines", "--help")
+    with environment.serving("wide.db") as address:
+        assert json.loads(read(f"{address}/api/headlines?limit=1")) == expected
+        with pytest.raises(HTTPError) as refused:
+            read(f"{address}/api/headlines?order=newest")
+        assert json.loads(refused.value.read())["detail"] == refusal
+        described = json.loads(read(f"{address}/openapi.json"))["paths"]["/api/headlines"]["get"]
+        assert [one["name"] for one in described["parameters"]] == ["limit", "order"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("headl", ["headlines"]), ("headlines --o", ["--order"]), ("headlines --order c", ["created"])],
+)
+def test_a_verb_is_completed(environment: Environment, typed: str, completed: list[str]) -> None:
+    words = {"COMP_WORDS": f"oakleaf {typed}", "COMP_CWORD": str(typed.count(" ") + 1)}
+    found = environment.run(environment.bin / "oakleaf", _OAKLEAF_COMPLETE="bash_complete", **words).stdout
+    assert [line.partition(",")[2] for line in found.splitlines()] == completed
 
 
 def test_a_store_of_a_stranger_keeps_turns_forks_and_the_trash(environment: Environment) -> None:

@@ -48,7 +48,7 @@ def test_a_command_of_a_stranger_is_listed_described_and_run(site: Site) -> None
         "version": "1.0",
         "adds": {"verbs": ["greet"]},
     }
-    look = site.run("--help").out.partition("\nLook:")[2].partition("\n\n")[0]
+    look = site.run("help", "all").out.partition("\nLook:")[2].partition("\n\n")[0]
     assert "greet    Say hello." in look
     assert problems(site, "--check") == []
 
@@ -67,7 +67,7 @@ def test_check_names_a_plugin_that_raises_on_import(site: Site) -> None:
     assert found["hint"] == "mend or uninstall bomb 1.0; everything else works"
     used = site.run("boom")
     assert (used.code, found["problem"] in used.err) == (1, True)
-    assert "boom" in site.run("--help").out
+    assert "boom" in site.run("help", "all").out
 
 
 def test_an_import_that_ends_the_process_is_a_broken_plugin(site: Site) -> None:
@@ -90,9 +90,12 @@ def test_a_missing_package_is_named_with_what_needs_it(site: Site) -> None:
 
 
 def test_a_missing_package_of_the_summary_is_shown_in_the_help(site: Site) -> None:
-    files = {"thirsty/__init__.py": "", "thirsty/plugin.py": "import no_such_package"}
+    files = {
+        "thirsty/__init__.py": GREET.replace("greet", "drink"),
+        "thirsty/plugin.py": "import no_such_package",
+    }
     site.install("thirsty", {"verbs": {"drink": "thirsty:drink"}}, files)
-    assert "needs no_such_package" in " ".join(site.run("--help").out.split())
+    assert "needs no_such_package" in " ".join(site.run("help", "all").out.split())
 
 
 def test_entry_points_without_their_module_are_a_broken_plugin(site: Site) -> None:
@@ -168,11 +171,11 @@ def test_a_command_that_is_none_is_refused_at_its_use(site: Site, value: str) ->
     site.install("nonsense", {"verbs": {"odd": "nonsense:odd"}}, {"nonsense.py": f"odd = {value}"})
     used = site.run("odd")
     assert used.code == 1
-    assert "not a command of click" in used.err
+    assert "not a Verb or a command of click" in used.err
     assert "mend or uninstall nonsense 1.0" in used.err
     assert problems(site) == []
     (found,) = problems(site, "--check")
-    assert "not a command of click" in found["problem"]
+    assert "not a Verb or a command of click" in found["problem"]
 
 
 @pytest.mark.parametrize(
@@ -193,7 +196,7 @@ def test_check_names_a_plugin_that_is_not_what_its_group_expects(site: Site, gro
 def test_a_nonsense_summary_is_shown_and_stops_no_help(site: Site, commands: str) -> None:
     files = {"odd/__init__.py": GREET, "odd/plugin.py": f"COMMANDS = {commands}"}
     site.install("odd", {"verbs": {"odd": "odd:greet"}}, files)
-    shown = site.run("--help")
+    shown = site.run("help", "all")
     assert (shown.code, shown.err) == (0, "")
     assert "\n  odd" in shown.out
     assert site.run("odd").out == "hello from a stranger\n"

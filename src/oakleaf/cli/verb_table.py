@@ -149,7 +149,7 @@ def _checked(name: str, command: Any) -> click.Command:
     if (verb := registry.as_verb(command)) is not None:
         return make_command(verb)
     raise plugins.broken(
-        plugins.VERBS, name, f"it is {type(command).__name__}, not a Verb nor a command of click"
+        plugins.VERBS, name, f"it is {type(command).__name__}, not a Verb or a command of click"
     )
 
 

@@ -61,6 +61,7 @@ def _shapes() -> dict[str, tuple[Callable[[Any], bool], str]]:
     from oakleaf.ext import Exporter
     from oakleaf.ingest.importers import Importer
     from oakleaf.models.base import ModelPlugin
+    from oakleaf.verbs.registry import as_verb
 
     def is_a(kind: type) -> Callable[[Any], bool]:
         return lambda value: isinstance(value, kind)
@@ -70,7 +71,10 @@ def _shapes() -> dict[str, tuple[Callable[[Any], bool], str]]:
         registry.MODELS: (is_a(ModelPlugin), "a ModelPlugin of oakleaf.models.base"),
         registry.IMPORTERS: (is_a(Importer), "an Importer of oakleaf.ingest.importers"),
         registry.EXPORTS: (is_a(Exporter), "an Exporter of oakleaf.ext"),
-        registry.VERBS: (is_a(click.Command), "a command of click"),
+        registry.VERBS: (
+            lambda value: isinstance(value, click.Command) or as_verb(value) is not None,
+            "a Verb or a command of click",
+        ),
         registry.PAGES: (is_a(Page), "a Page of oakleaf.ext"),
         registry.TOOLS: (
             lambda value: callable(getattr(value, "tools", None)),
