@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import oakleaf
-from oakleaf import ScriptedModel, ToolCall, assistant, system
+from oakleaf import ScriptedModel, Store, ToolCall, assistant, system
 
 
 @oakleaf.tool(effect="read")
@@ -55,14 +55,18 @@ def _store_bytes() -> bytes:
 
 def _fill(path: Path) -> None:
     with oakleaf.open(path) as store:
-        case = store.start(
-            "support",
-            [system("You help customers.")],
-            session_id="ses_case",
-            title="Order 41",
-            tags={"team": "blue"},
-        )
-        case.send_sync("Where is order 41?", model=answers(), tools=[look_up, refund])
-        case.send_sync("Thank you!", model=answers(), tools=[look_up, refund])
-        case.fork(at=8, title="Another try")
-        store.start("other", session_id="ses_other")
+        fill(store)
+
+
+def fill(store: Store) -> None:
+    case = store.start(
+        "support",
+        [system("You help customers.")],
+        session_id="ses_case",
+        title="Order 41",
+        tags={"team": "blue"},
+    )
+    case.send_sync("Where is order 41?", model=answers(), tools=[look_up, refund])
+    case.send_sync("Thank you!", model=answers(), tools=[look_up, refund])
+    case.fork(at=8, title="Another try")
+    store.start("other", session_id="ses_other")

@@ -1,0 +1,250 @@
+"""Every verb on every surface: the same result, the same errors, the same refusals.
+
+`CALLS` has a row for each verb; one without a row fails. A call says the values of the fields, and the code of the error that
+it must end with, if it must. What a verb does is tested where the verb is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import oakleaf
+from oakleaf import Store
+from oakleaf.stores.memory.store import MemoryStore
+from oakleaf.verbs.base import Verb
+from oakleaf.verbs.fields import Field, fields
+from oakleaf.verbs.registry import find_all
+from oakleaf_mcp.verb_tools import verbs as agent_verbs
+from oakleaf_server.verb_routes import address
+from support.all_stores import ALL_STORES
+from support.cli_store import fill, write_store
+from support.server import LocalServer
+from support.verb_surfaces import (
+    SURFACES,
+    Json,
+    by_http,
+    by_python,
+    command,
+    request,
+    surfaces_of,
+    words,
+)
+
+
+class Call(NamedTuple):
+    values: Json
+    error: str | None = None
+    before: Callable[[Store], object] | None = None
+    """What happened to the sample store."""
+
+
+NO_SESSION = Call({"session": "ses_none"}, "not_found")
+CALLS: dict[str, list[Call]] = {
+    "fork": [
+        Call({"session": "ses_case@8"}),
+        Call({"session": "Order 41", "options": {"temperature": 0}, "tools": ["look_up"], "title": "Again"}),
+        Call({"session": "ses_case@99"}, "invalid_reference"),
+        Call({"session": "ses_case", "options": {"temperature": [1]}}, "invalid_option"),
+        NO_SESSION,
+    ],
+    "lab cohort": [Call({"cohort": "blue", "query": ["tag:team=blue"]})],
+    "lab show": [Call({})],
+}
+VERBS = {verb.name: verb for verb in find_all()}
+ROWS = [
+    pytest.param(verb, call, id=f"{verb.name}-{number}")
+    for verb in VERBS.values()
+    for number, call in enumerate(CALLS.get(verb.name, ()))
+]
+
+
+def test_every_verb_has_a_row() -> None:
+    assert sorted(CALLS) == sorted(VERBS)
+
+
+Fill = Callable[[Call], Store]
+
+
+@pytest.fixture(params=ALL_STORES)
+def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fill]:
+    """A function that opens the sample store anew, each time without what was done to it before."""
+    opened: list[Store] = []
+
+    def open_filled(call: Call) -> Store:
+        store = _open_filled(request, tmp_path / f"{len(opened)}.db")
+        opened.append(store)
+        if call.before is not None:
+            call.before(store)
+        return store
+
+    yield open_filled
+    for store in opened:
+        store.close()
+
+
+def _open_filled(request: pytest.FixtureRequest, path: Path) -> Store:
+    if request.param == "sqlite":
+        return oakleaf.open(write_store(path))
+    if request.param == "memory":
+        store = Store(MemoryStore())
+    else:
+        connection = request.getfixturevalue("owner_connection")
+        database = request.getfixturevalue("migrated_database")
+        empty_database(connection)
+        store = oakleaf.open(database.url)
+    fill(store)
+    return store
+
+
+def empty_database(connection: Any) -> None:
+    from support.postgres import EMPTY
+
+    connection.execute(EMPTY)
+
+
+# -- the same everywhere -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verb", "call"), ROWS)
+def test_a_call_has_the_same_answer_on_every_surface(verb: type[Verb], call: Call, filled: Fill) -> None:
+    store = filled(call)
+    expected = by_python(store, verb, call.values)
+    assert expected.code == call.error, expected
+    for name in surfaces_of(verb, call.values, store):
+        answer = SURFACES[name](filled(call), verb, call.values)
+        assert expected.says_as(answer), f"{name}: {answer}\nPython: {expected}"
+
+
+def wrong(verb: type[Verb]) -> list[tuple[Json, str, str]]:
+    """Return values that each surface refuses, with the code and the beginning of the words."""
+    name, field = next(
+        ((name, field) for name, field in fields(verb).items() if field.choices or field.type is int),
+        (None, None),
+    )
+    found = [({"no_such_field": "1"}, "unknown_field", f"{verb.name} has no 'no")]
+    if name and field and not field.is_local:
+        found.append(
+            ({name: "purple"}, "invalid_argument", f"{name}='purple' is invalid; expected {field.expected}")
+        )
+    return found
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_what_no_field_takes_is_refused_in_the_same_words(verb: type[Verb], store_path: Path) -> None:
+    with oakleaf.open(store_path) as store:
+        for values, code, text in wrong(verb):
+            given = {**required(verb), **values}
+            for name in surfaces_of(verb, {}, store):
+                answer = SURFACES[name](store, verb, given)
+                assert answer.code in (code, None), (name, answer)
+                assert (answer.text or "").startswith(text), (name, answer)
+
+
+def required(verb: type[Verb]) -> Json:
+    return {name: _any_value(field) for name, field in fields(verb).items() if field.is_required}
+
+
+def _any_value(field: Field) -> Any:
+    if field.choices:
+        return field.choices[0]
+    return ["ses_case"] if field.type is list else "ses_case"
+
+
+def single(verb: type[Verb]) -> str | None:
+    """Return the name of a field that takes one value and is an option of the command line."""
+    return next((name for name, field in fields(verb).items() if field.choices or field.type is int), None)
+
+
+@pytest.mark.parametrize(
+    "verb", [verb for verb in VERBS.values() if single(verb)], ids=lambda verb: verb.name
+)
+def test_two_values_for_one_are_refused(verb: type[Verb], store_path: Path) -> None:
+    name = single(verb)
+    assert name is not None
+    flag, expected = f"--{name.replace('_', '-')}", "is invalid; expected one value"
+    with oakleaf.open(store_path) as store:
+        typed = [flag, "1", flag, "2", *words(verb, required(verb))]
+        assert expected in (command(store, verb, *typed).text or "")
+        if name in surfaces_of_requests(verb) and not address(verb).has_body:
+            answer = by_http(store, verb, {**required(verb), name: ["1", "2"]})
+            assert (answer.code, answer.text) == ("invalid_argument", f"{name}=['1', '2'] {expected}")
+
+
+def surfaces_of_requests(verb: type[Verb]) -> list[str]:
+    return [name for name, field in fields(verb).items() if not field.is_local] * ("service" in verb.callers)
+
+
+# -- who may call ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def guarded(store_path: Path) -> Iterator[LocalServer]:
+    with (
+        oakleaf.open(store_path) as store,
+        LocalServer(store, token="service", client_tokens={"ann": "hers"}) as server,
+    ):
+        yield server
+
+
+def test_without_the_token_of_a_service_no_verb_runs(guarded: LocalServer) -> None:
+    for verb in VERBS.values():
+        if "service" not in verb.callers:
+            continue
+        for token, codes in (
+            (None, ("no_token",)),
+            ("wrong", ("no_token",)),
+            ("hers", ("service_only", "not_found")),
+        ):
+            assert request(guarded, verb, required(verb), token).code in codes, (verb.name, token)
+
+
+def test_a_request_names_no_file(guarded: LocalServer) -> None:
+    for verb in VERBS.values():
+        for name, field in fields(verb).items():
+            if not field.is_local or "service" not in verb.callers:
+                continue
+            answer = request(guarded, verb, {**required(verb), name: "/etc/passwd"}, "service")
+            assert answer.code == "invalid_argument", (verb.name, name, answer)
+            assert "a request names no file or folder" in (answer.text or "")
+
+
+def test_an_operators_verb_has_no_route(guarded: LocalServer) -> None:
+    paths = guarded.get("/openapi.json", token="service")["paths"]
+    described = {(method.upper(), path) for path, methods in paths.items() for method in methods}
+    for verb in VERBS.values():
+        place = address(verb)
+        assert ((place.method, place.path) in described) == ("service" in verb.callers), verb.name
+
+
+def test_an_agent_only_reads() -> None:
+    assert all(verb.effect == "read" for verb in agent_verbs().values())
+    for verb in VERBS.values():
+        assert "agent" not in verb.callers or verb.effect == "read", verb.name
+
+
+# -- what destroys -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "call"),
+    [row for row in ROWS if row.values[0].effect == "destroy" and row.values[1].error is None],
+)
+def test_without_yes_a_request_gets_the_plan_and_nothing_is_done(
+    verb: type[Verb], call: Call, store_path: Path
+) -> None:
+    with oakleaf.open(store_path) as store:
+        if call.before is not None:
+            call.before(store)
+        if "service" not in verb.callers or surfaces_of(verb, call.values, store)[1:] == []:
+            return
+        before = [row.facts for row in store.all_sessions()]
+        with LocalServer(store) as server:
+            planned = request(server, verb, call.values)
+            again = request(server, verb, call.values)
+        assert planned == again
+        assert planned.code is None
+        assert [row.facts for row in store.all_sessions()] == before
