@@ -78,7 +78,11 @@ def command(store: Store, verb: type[Verb], *arguments: str) -> Answer:
 
 def by_http(store: Store, verb: type[Verb], values: Json) -> Answer:
     with LocalServer(store) as server:
-        return request(server, verb, {**values, **({"yes": True} if verb.effect == "destroy" else {})})
+        return request(server, verb, confirmed(verb, values))
+
+
+def confirmed(verb: type[Verb], values: Json) -> Json:
+    return {**values, "yes": True} if verb.effect == "destroy" else values
 
 
 def request(server: LocalServer, verb: type[Verb], values: Json, token: str | None = None) -> Answer:
@@ -116,13 +120,21 @@ SURFACES: dict[str, Callable[[Store, type[Verb], Json], Answer]] = {
 
 def surfaces_of(verb: type[Verb], values: Json, store: Store) -> list[str]:
     """Return the surfaces on which a call can be made."""
-    is_local = any(fields(verb)[name].is_local for name in values if name in fields(verb))
     has = {
         "command line": store.backend.url != "memory:",
-        "HTTP": "service" in verb.callers and not is_local,
-        "MCP": verb in agent_verbs().values() and not is_local,
+        "HTTP": is_requested(verb, values),
+        "MCP": verb in agent_verbs().values() and not _has_local(verb, values),
     }
     return [name for name, is_there in has.items() if is_there]
+
+
+def is_requested(verb: type[Verb], values: Json) -> bool:
+    """Return whether a request can make a call."""
+    return "service" in verb.callers and not _has_local(verb, values)
+
+
+def _has_local(verb: type[Verb], values: Json) -> bool:
+    return any(fields(verb)[name].is_local for name in values.keys() & fields(verb).keys())
 
 
 # -- what is typed -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ it must end with, if it must. What a verb does is tested where the verb is.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from oakleaf_mcp.verb_tools import verbs as agent_verbs
 from oakleaf_server.verb_routes import address
 from support.all_stores import ALL_STORES
 from support.cli_store import fill, write_store
+from support.generated_client import GeneratedClient
 from support.server import LocalServer
 from support.verb_surfaces import (
     SURFACES,
@@ -29,6 +31,9 @@ from support.verb_surfaces import (
     by_http,
     by_python,
     command,
+    confirmed,
+    is_requested,
+    numbered,
     request,
     surfaces_of,
     words,
@@ -40,6 +45,10 @@ class Call(NamedTuple):
     error: str | None = None
     before: Callable[[Store], object] | None = None
     """What happened to the sample store."""
+
+    def prepare(self, store: Store) -> None:
+        if self.before is not None:
+            self.before(store)
 
 
 NO_SESSION = Call({"session": "ses_none"}, "not_found")
@@ -55,11 +64,15 @@ CALLS: dict[str, list[Call]] = {
     "lab show": [Call({})],
 }
 VERBS = {verb.name: verb for verb in find_all()}
-ROWS = [
-    pytest.param(verb, call, id=f"{verb.name}-{number}")
-    for verb in VERBS.values()
-    for number, call in enumerate(CALLS.get(verb.name, ()))
-]
+ROWS = [(verb, call) for verb in VERBS.values() for call in CALLS.get(verb.name, ())]
+
+
+def rows(is_wanted: Callable[[type[Verb], Call], bool] = lambda verb, call: True) -> pytest.MarkDecorator:
+    """Run a test for each row that is wanted."""
+    wanted = [row for row in ROWS if is_wanted(*row)]
+    return pytest.mark.parametrize(
+        ("verb", "call"), wanted, ids=[f"{verb.name}-{call.values}" for verb, call in wanted]
+    )
 
 
 def test_every_verb_has_a_row() -> None:
@@ -77,8 +90,7 @@ def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fill]:
     def open_filled(call: Call) -> Store:
         store = _open_filled(request, tmp_path / f"{len(opened)}.db")
         opened.append(store)
-        if call.before is not None:
-            call.before(store)
+        call.prepare(store)
         return store
 
     yield open_filled
@@ -109,7 +121,7 @@ def empty_database(connection: Any) -> None:
 # -- the same everywhere -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("verb", "call"), ROWS)
+@rows()
 def test_a_call_has_the_same_answer_on_every_surface(verb: type[Verb], call: Call, filled: Fill) -> None:
     store = filled(call)
     expected = by_python(store, verb, call.values)
@@ -178,6 +190,29 @@ def surfaces_of_requests(verb: type[Verb]) -> list[str]:
     return [name for name, field in fields(verb).items() if not field.is_local] * ("service" in verb.callers)
 
 
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GeneratedClient]:
+    folder = tmp_path_factory.mktemp("generated")
+    with pytest.MonkeyPatch.context() as patch, oakleaf.open("memory:") as store:
+        patch.syspath_prepend(folder)
+        with LocalServer(store) as server:
+            description = server.client.get("/openapi.json").content
+        yield GeneratedClient(description, folder, "verb_client")
+
+
+@rows(lambda verb, call: call.error is None and is_requested(verb, call.values))
+def test_a_generated_client_has_the_same_answer(
+    verb: type[Verb], call: Call, generated: GeneratedClient, store_path: Path, tmp_path: Path
+) -> None:
+    with oakleaf.open(write_store(tmp_path / "other.db")) as store, oakleaf.open(store_path) as served:
+        for one in (store, served):
+            call.prepare(one)
+        operation = ".".join(re.sub(r"\W", "_", name.lower()) for name in (verb.section, verb.name))
+        with LocalServer(served) as server:
+            found = generated.call_with(server.url, operation, confirmed(verb, call.values))
+        assert numbered(found.to_dict()) == by_python(store, verb, call.values).result
+
+
 # -- who may call ------------------------------------------------------------------------------------------
 
 
@@ -229,22 +264,15 @@ def test_an_agent_only_reads() -> None:
 # -- what destroys -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("verb", "call"),
-    [row for row in ROWS if row.values[0].effect == "destroy" and row.values[1].error is None],
-)
+@rows(lambda verb, call: verb.effect == "destroy" and call.error is None and is_requested(verb, call.values))
 def test_without_yes_a_request_gets_the_plan_and_nothing_is_done(
     verb: type[Verb], call: Call, store_path: Path
 ) -> None:
     with oakleaf.open(store_path) as store:
-        if call.before is not None:
-            call.before(store)
-        if "service" not in verb.callers or surfaces_of(verb, call.values, store)[1:] == []:
-            return
+        call.prepare(store)
         before = [row.facts for row in store.all_sessions()]
         with LocalServer(store) as server:
-            planned = request(server, verb, call.values)
-            again = request(server, verb, call.values)
-        assert planned == again
-        assert planned.code is None
+            planned = [request(server, verb, call.values) for _ in range(2)]
+        assert planned[0].code is None
+        assert planned[0] == planned[1]
         assert [row.facts for row in store.all_sessions()] == before

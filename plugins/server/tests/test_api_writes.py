@@ -8,7 +8,7 @@ import json
 import subprocess
 import sys
 import threading
-from importlib import import_module
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.testing.stores.writer import read_everything
 from oakleaf_server.context import ServerAgent
+from support.generated_client import GeneratedClient
 from support.processes import wait_until
 from support.server import CHANGE_HEADERS, LocalServer
 from support.sessions import tasks_of
@@ -752,22 +753,10 @@ class TestOpenApi:
     def _use_generated_client(
         self, server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        (tmp_path / "openapi.json").write_bytes(server.client.get("/openapi.json").content)
-        (tmp_path / "config.yaml").write_text("post_hooks: []")
-        generator = Path(sys.executable).with_name("openapi-python-client")
-        options = ["--path", "openapi.json", "--config", "config.yaml", "--meta", "none", "--fail-on-warning"]
-        subprocess.run(
-            [generator, "generate", *options, "--output-path", "oakleaf_client"],
-            cwd=tmp_path,
-            check=True,
-            stdout=subprocess.DEVNULL,
-        )
+        description = server.client.get("/openapi.json").content
+        client = GeneratedClient(description, tmp_path, "oakleaf_client")
         monkeypatch.syspath_prepend(tmp_path)
-        models = import_module("oakleaf_client.models")
-
-        def call(operation: str, *args: object, **options: object) -> Any:
-            with import_module("oakleaf_client").Client(base_url=server.url, timeout=30) as client:
-                return import_module(f"oakleaf_client.api.{operation}").sync(*args, client=client, **options)
+        models, call = client.models, partial(client.call, server.url)
 
         body = models.StartBody(title="By a generated client", prompt="Be brief.")
         session_id = call("sessions.start_session", body=body).session.id
