@@ -936,7 +936,7 @@ class PromptTooLarge(ContextOverflow):
             model,
             f"the {largest} is too large: {limit:,} tokens fit beside the answer, by estimate there are {listed}",
             hint=f"{hint} Limits(context_window=, context_tokens=)",
-            command_hint=f"{hint} --context-window TOKENS",
+            command_hint=f"{hint} --set limits.context_window=TOKENS",
         )
 
 

@@ -24,6 +24,7 @@ _HOMES = {
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
     "oakleaf.agent.run": ["resolve_models"],
     "oakleaf.agent.tool_batch": ["UNKNOWN_OUTCOME", "earlier_data"],
+    "oakleaf.agent.tools.approval": ["with_approval"],
     "oakleaf.agent.tools.process_tree": ["ProcessTree"],
     "oakleaf.agent.tools.public_target": ["Target", "resolve_target"],
     "oakleaf.agent.tools.sources": [
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.run import resolve_models as resolve_models
     from oakleaf.agent.tool_batch import UNKNOWN_OUTCOME as UNKNOWN_OUTCOME
     from oakleaf.agent.tool_batch import earlier_data as earlier_data
+    from oakleaf.agent.tools.approval import with_approval as with_approval
     from oakleaf.agent.tools.process_tree import ProcessTree as ProcessTree
     from oakleaf.agent.tools.public_target import Target as Target
     from oakleaf.agent.tools.public_target import resolve_target as resolve_target

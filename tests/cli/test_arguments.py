@@ -49,7 +49,7 @@ class TestText:
         assert b"UTF-8" in done.stderr
 
     @pytest.mark.parametrize(
-        "line", [["run", BROKEN], ["run", "-"], ["chat"], ["run", "hi", "--max-cost", "0"]]
+        "line", [["run", BROKEN], ["run", "-"], ["chat"], ["run", "hi", "--set", "limits.cost=0"]]
     )
     def test_a_refused_input_makes_no_session(self, tmp_path: Path, line: list[str]) -> None:
         (tmp_path / "a.json").write_text('["hello"]')
@@ -81,9 +81,9 @@ class TestNumbers:
             ["log", "latest", "-n", "9" * 30],
             ["compact", "latest", "--keep-from", "9" * 30],
             ["show", f"latest@{'9' * 30}"],
-            ["run", "hi", "--max-cost", "nan", "--model", "scripted:none.json"],
-            ["run", "hi", "--max-cost", "inf", "--model", "scripted:none.json"],
-            ["run", "hi", "--max-cost", "1e300", "--model", "scripted:none.json"],
+            ["run", "hi", "--set", "limits.cost=nan", "--model", "scripted:none.json"],
+            ["run", "hi", "--set", "limits.cost=inf", "--model", "scripted:none.json"],
+            ["run", "hi", "--set", "limits.cost=1e300", "--model", "scripted:none.json"],
         ],
     )
     def test_a_number_beyond_every_store_ends_without_a_traceback(

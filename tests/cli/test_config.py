@@ -326,10 +326,10 @@ class TestChat:
         code, out, err = cli("run", "more", "--resume", "latest")
         assert (code, out) == (1, "")
         assert (
-            "had its 1 turn; raise it with --max-turns N, for good with oakleaf config set chat.max_turns N"
+            "had its 1 turn; raise it with --set limits.turns=N, for good with oakleaf config set chat.max_turns N"
             in err
         )
-        assert cli("run", "more", "--resume", "latest", "--max-turns", "2")[:2] == (0, "Two.\n")
+        assert cli("run", "more", "--resume", "latest", "--set", "limits.turns=2")[:2] == (0, "Two.\n")
         assert cli("config", "set", "chat.max_turns", "3")[0] == 0
         assert cli("run", "more", "--resume", "latest")[:2] == (0, "Three.\n")
 
@@ -341,7 +341,7 @@ class TestChat:
         monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"say {n}\n" for n in range(1, 10))))
         code, out, err = cli("chat")
         assert (code, out.split()) == (0, [f"{n}." for n in range(1, 10)])
-        assert "this is turn 9 of at most 10; raise it with --max-turns N" in err
+        assert "this is turn 9 of at most 10; raise it with --set limits.turns=N" in err
         assert "this is turn 8" not in err
         code, out, err = cli("run", "say 10", "--resume", "latest")
         assert (code, out, "this is turn 10 of at most 10" in err) == (0, "10.\n", True)
@@ -369,7 +369,7 @@ class TestChat:
         model = ("--model", "scripted:loop.json", "--tools", "shop.py")
         code, _, err = cli("run", "hi", *model)
         assert (code, "called the model 2 times" in err, _max_messages()) == (1, True, 4)
-        code, _, err = cli("run", "hi", *model, "--max-rounds", "3", "--max-messages", "6")
+        code, _, err = cli("run", "hi", *model, "--set", "limits.rounds=3", "--set", "limits.messages=6")
         assert (code, "called the model 3 times" in err, _max_messages()) == (1, True, 6)
 
     @pytest.mark.parametrize("cost", ["max_cost = 0.5", "max_cost_microcents = 50_000_000"])
@@ -381,8 +381,8 @@ class TestChat:
         chat(f'{cost}\ndefault_model = "scripted:dear.json"')
         assert cli("run", "hi")[0] == 0
         code, _, err = cli("run", "more", "--resume", "latest")
-        assert (code, "of $0.50 is spent; raise it with --max-cost" in err) == (1, True)
-        assert cli("run", "more", "--resume", "latest", "--max-cost", "1000")[0] == 0
+        assert (code, "of $0.50 is spent; raise it with --set limits.cost" in err) == (1, True)
+        assert cli("run", "more", "--resume", "latest", "--set", "limits.cost=1000")[0] == 0
         chat(f'{cost}\non_exceed = "warn"\ndefault_model = "scripted:dear.json"')
         code, _, err = cli("run", "more", "--resume", "latest")
         assert (code, "of $0.50 is spent" in err) == (0, True)
@@ -441,9 +441,10 @@ class TestContext:
     """What a session records of where it was started."""
 
     def test_it_is_recorded_filled_into_the_prompt_and_needs_no_tools(self, cli: Cli, tmp_path: Path) -> None:
-        about = ("--active-file", "a.py", "--selection", "a.py:3-7", "--git-ref", "trunk", "--var", "who=Ann")
+        about = ("active_file=a.py", "selection=a.py:3-7", "git_ref=trunk", "variables.who=Ann")
         code, out, _ = cli(
-            *("run", "hi", "--model", "scripted:one.json", "--json", *about),
+            *("run", "hi", "--model", "scripted:one.json", "--json"),
+            *(word for change in about for word in ("--set", f"context.{change}")),
             *("--system", "For {{ctx.who}}: {{ctx.selection}} of {{ctx.git_ref}}."),
         )
         expected = {
@@ -472,23 +473,37 @@ class TestContext:
         key = "ghp_" + "a1B2" * 9
         monkeypatch.setattr("sys.stdin", io.StringIO("hi\n"))
         text = ("hi",) if command == "run" else ()
-        code, out, err = cli(command, *text, "--model", "scripted:one.json", "--var", f"token={key}")
+        code, out, err = cli(
+            command, *text, "--model", "scripted:one.json", "--set", f"context.variables.token={key}"
+        )
         assert (code, "variable 'token' of the workspace contains a secret" in err) == (2, True)
         assert key not in out + err
         with library.open("s.db") as store:
             assert store.sessions().sessions == []
 
     @pytest.mark.parametrize(
-        "flags",
-        [("--selection", "a.py"), ("--selection", "a.py:7-3"), ("--selection", ":1-2"), ("--var", "x")],
+        "change",
+        ["selection=a.py", "selection=a.py:7-3", "selection=:1-2", "variables=x"],
     )
-    def test_what_is_no_selection_or_variable_is_refused(self, cli: Cli, flags: tuple[str, str]) -> None:
-        assert cli("run", "hi", "--model", "scripted:one.json", *flags)[0] == 2
+    def test_what_is_no_selection_or_variable_is_refused(self, cli: Cli, change: str) -> None:
+        assert cli("run", "hi", "--model", "scripted:one.json", "--set", f"context.{change}")[0] == 2
 
     def test_it_is_that_of_a_new_session_only(self, cli: Cli) -> None:
         cli("run", "hi", "--model", "scripted:one.json")
-        code, _, err = cli("run", "hi", "--resume", "latest", "--var", "a=b", "--active-file", "f")
-        assert (code, "--active-file and --var: only for a new session" in err) == (2, True)
+        code, _, err = cli(
+            "run",
+            "hi",
+            "--resume",
+            "latest",
+            "--set",
+            "context.variables.a=b",
+            "--set",
+            "context.active_file=f",
+        )
+        assert (
+            code,
+            "--set context.variables and --set context.active_file: only for a new session" in err,
+        ) == (2, True)
 
 
 def _max_messages() -> object:

@@ -125,7 +125,7 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (nothing, "run hi --resume ses_case --title x"),
     (nothing, "run hi --resume ses_case"),
     (nothing, "run hi --resume ses_case --queue"),
-    (nothing, "run hi --resume ses_case --max-turns 1"),
+    (nothing, "run hi --resume ses_case --set limits.turns=1"),
     (nothing, "usage --view path"),
     (nothing, "usage --storage"),
     (nothing, "ls --tag blue"),

@@ -218,10 +218,10 @@ class TestRun:
 
     def test_a_limit_is_an_exit_code_and_the_refused_input_is_not_stored(self, home: Path) -> None:
         oakleaf("run", "hi", *MODEL, home=home)
-        done = oakleaf("run", "--resume", "latest", "more", "--max-turns", "1", home=home)
+        done = oakleaf("run", "--resume", "latest", "more", "--set", "limits.turns=1", home=home)
         assert (done.returncode, done.stdout) == (1, "")
         assert (
-            "the session has had its 1 turn; raise it with --max-turns N, for good with oakleaf config set chat.max_turns N, "
+            "the session has had its 1 turn; raise it with --set limits.turns=N, for good with oakleaf config set chat.max_turns N, "
             "or continue in a fork: oakleaf fork ses_" in done.stderr
         )
         assert texts(only_session(home)) == ["hi", "One."]
@@ -230,10 +230,10 @@ class TestRun:
         rates = {"input": 1e6, "output": 1e6}
         (home / "script.json").write_text(json.dumps({"lines": ["One.", "Two."], "rates": rates}))
         assert oakleaf("run", "hi", *MODEL, home=home).code == 0
-        done = oakleaf("run", "more", "--resume", "latest", "--max-cost", "0.01", home=home)
+        done = oakleaf("run", "more", "--resume", "latest", "--set", "limits.cost=0.01", home=home)
         assert done.returncode == 1
         assert (
-            "of $0.01 is spent; raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: oakleaf fork ses_"
+            "of $0.01 is spent; raise it with --set limits.cost=DOLLARS, or continue in a fork, which is charged separately: oakleaf fork ses_"
             in done.stderr
         )
 
@@ -246,9 +246,9 @@ class TestRun:
         )
         oakleaf("run", "refund it", *AGENT, home=home)
         more = ("run", "more", "--resume", "latest", "--tools", "tools.py")
-        done = oakleaf(*more, "--max-cost", "0.000001", home=home)
+        done = oakleaf(*more, "--set", "limits.cost=0.000001", home=home)
         assert (done.code, done.out) == (1, "")
-        assert "of $0.000001 is spent; raise it with --max-cost DOLLARS" in done.err
+        assert "of $0.000001 is spent; raise it with --set limits.cost=DOLLARS" in done.err
         assert "waiting for approval: refund" in done.err
         assert "microcents" not in done.err
         assert "the input is saved" not in done.err
@@ -264,13 +264,12 @@ class TestRun:
         assert texts(only_session(home))[0] == "refund it"
 
     def test_a_cap_refuses_a_model_without_a_price_unless_it_only_warns(self, home: Path) -> None:
-        done = oakleaf("run", "hi", *MODEL, "--max-cost", "1", "--max-turns", "0", home=home)
+        cap = ("--set", "limits.cost=1")
+        done = oakleaf("run", "hi", *MODEL, *cap, "--set", "limits.turns=0", home=home)
         assert (done.code, done.out) == (1, "")
         assert "has no price, so the limit of $1.00 cannot be checked" in done.err
-        assert "--on-exceed warn" in done.err
-        assert (
-            oakleaf("run", "hi", *MODEL, "--max-cost", "1", "--on-exceed", "warn", home=home).out == "One.\n"
-        )
+        assert "--set limits.on_exceed=warn" in done.err
+        assert oakleaf("run", "hi", *MODEL, *cap, "--set", "limits.on_exceed=warn", home=home).out == "One.\n"
 
     def test_events_come_as_json_lines_and_the_last_one_sums_up(self, home: Path) -> None:
         script(home, calls("look_up"), "It is lost.")
@@ -308,8 +307,9 @@ class TestWhereItGoesOnFrom:
         assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
     def test_each_turn_has_its_own_trigger_and_policy(self, home: Path) -> None:
-        oakleaf("run", "hi", *MODEL, "--trigger", "email:<1@x>", "--policy", '{"refunds": "ask"}', home=home)
-        oakleaf("run", "--resume", "latest", "more", "--trigger", "cron", home=home)
+        about = ("--set", "trigger=email:<1@x>", "--set", 'policy={"refunds": "ask"}')
+        oakleaf("run", "hi", *MODEL, *about, home=home)
+        oakleaf("run", "--resume", "latest", "more", "--set", "trigger=cron", home=home)
         facts = [fact.data for fact in only_session(home).journal() if fact.kind == "turn_started"]
         assert (facts[0]["trigger"], facts[0]["policy"]) == (
             {"type": "email", "id": "<1@x>"},
@@ -318,8 +318,11 @@ class TestWhereItGoesOnFrom:
         assert (facts[1]["trigger"], facts[1].get("policy")) == ({"type": "cron"}, None)
 
     def test_a_policy_that_is_no_json_is_refused_and_starts_nothing(self, home: Path) -> None:
-        done = oakleaf("run", "hi", *MODEL, "--policy", "ask", home=home)
-        assert (done.returncode, "--policy is not a JSON object" in done.stderr) == (2, True)
+        done = oakleaf("run", "hi", *MODEL, "--set", "policy=ask", home=home)
+        assert (done.returncode, "policy is invalid; expected a table, or a JSON object" in done.stderr) == (
+            2,
+            True,
+        )
         assert not (home / "agent.db").exists()
 
     def test_resume_without_words_goes_on_with_the_open_turn(self, home: Path) -> None:
@@ -368,7 +371,9 @@ class TestWhereItGoesOnFrom:
         script(home, calls("unverified"), "Paid.")
         tools = (*MODEL, "--tools", "tools.py")
         oakleaf("run", "pay", *tools, home=home)
-        done = oakleaf("run", "--copy", "latest", "--to-point", "2", "--effects", effects, *tools, home=home)
+        done = oakleaf(
+            "run", "--copy", "latest", "--to-point", "2", "--set", f"effects={effects}", *tools, home=home
+        )
         assert (done.returncode, done.stdout) == (0, "Paid.\n")
         assert len((home / "book").read_text().splitlines()) == count
         shown = oakleaf("show", "latest", home=home).stdout
@@ -481,7 +486,7 @@ class TestTools:
         assert not (home / "agent.db").exists()
 
     def test_what_a_workspace_may_do_wants_a_workspace(self, home: Path) -> None:
-        assert oakleaf("run", "hi", *MODEL, "--allow", "git", home=home).returncode == 2
+        assert oakleaf("run", "hi", *MODEL, "--set", "workspace.allow=git", home=home).returncode == 2
 
 
 class TestResume:
@@ -695,12 +700,15 @@ class TestApprove:
         lines = [calls("refund"), "Refunded."]
         priced = {"lines": lines, "rates": {"input": 1, "output": 1}}
         (home / "script.json").write_text(json.dumps(priced))
-        output = oakleaf("run", "refund it", *AGENT, "--max-cost", "2", home=home).err
+        output = oakleaf("run", "refund it", *AGENT, "--set", "limits.cost=2", home=home).err
         resume = output.partition("then oakleaf ")[2].splitlines()[0]
-        assert resume.endswith(" --tools tools.py --max-cost 2.0")
+        assert resume.endswith(" --tools tools.py --set limits.cost=2")
         allowed = oakleaf("approve", "latest", "--yes", home=home).err
-        assert allowed.partition("oakleaf ")[2].strip() == resume.removesuffix(" --max-cost 2.0")
-        assert f"oakleaf {resume.removesuffix(' --max-cost 2.0')} continues" in oakleaf("show", home=home).err
+        assert allowed.partition("oakleaf ")[2].strip() == resume.removesuffix(" --set limits.cost=2")
+        assert (
+            f"oakleaf {resume.removesuffix(' --set limits.cost=2')} continues"
+            in oakleaf("show", home=home).err
+        )
         assert oakleaf(*resume.split(), home=home).out == "Refunded.\n"
 
     def test_a_session_of_a_program_says_that_its_tools_are_needed(self, home: Path) -> None:

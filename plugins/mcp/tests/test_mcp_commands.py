@@ -55,6 +55,19 @@ class TestRun:
             assert "t_echo" in row.tool_names
             assert "t_dotted_name" in row.tool_names
 
+    @pytest.mark.parametrize("servers", ["servers = ['t={}']", "[mcp.servers]\nt = '{}'"])
+    def test_an_agent_file_names_servers_and_the_calls_that_wait(self, folder: Path, servers: str) -> None:
+        text = f"model = 'scripted:model.yaml'\napproval = ['t_echo']\n[mcp]\n{servers.format(SERVER)}\n"
+        (folder / "agent.toml").write_text(text)
+        run = ("--store", "s.db", "run", "go", "--agent", "agent.toml")
+        waits = oakleaf(*run, home=folder)
+        assert (waits.returncode, "waiting for approval: t_echo" in waits.stderr) == (1, True), waits.stderr
+        unknown = oakleaf(*run, "--set", "approval=t_nothing", home=folder)
+        assert (unknown.returncode, "approval names t_nothing" in unknown.stderr) == (2, True)
+        every = oakleaf(*run, "--set", "approval=null", "--set", "mcp.approve=true", home=folder)
+        assert (every.returncode, "waiting for approval: t_echo" in every.stderr) == (1, True)
+        assert oakleaf(*run, "--set", "approval=null", home=folder).stdout == "done\n"
+
     def test_a_private_address_is_refused_with_the_file_that_allows_it(self, folder: Path) -> None:
         """The hint named an argument of the Python API."""
         run = ["--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--mcp"]

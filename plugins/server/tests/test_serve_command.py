@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from oakleaf.cli.terminal import AgentOptions
+import oakleaf as library
+from oakleaf.cli.terminal import AgentOptions, read_options
 from oakleaf.core.entries import Settings
 from oakleaf.install import install_line
 from oakleaf_server.commands import _agent
@@ -29,7 +30,7 @@ class TestFlags:
             ("--offer nonsense", "--offer nonsense: there is no model with this name"),
             ("--offer anthropic:x", "set ANTHROPIC_API_KEY"),
             ("--client-token ann", "write OWNER=TOKEN"),
-            ("--max-turns 3", "need --model"),
+            ("--set limits.turns=3", "need --model"),
             ("--grace soon", "grace='soon' is invalid"),
         ],
     )
@@ -51,7 +52,9 @@ class TestFlags:
         (tmp_path / "one.json").write_text(json.dumps(["One."]))
         lines = '[chat]\nmax_turns = 7\nallowed_commands = ["git"]\nfs_scope = "project"\n'
         (tmp_path / "config.toml").write_text(lines)
-        agent = _agent(AgentOptions(models=("scripted:one.json",), workspace=".", max_rounds=3), ())
+        agent = _agent(
+            read_options(models=["scripted:one.json"], workspace=".", changes=["limits.rounds=3"]), ()
+        )
         assert (agent.limits_of(Settings()).turns, agent.limits_of(Settings()).rounds, agent.commands) == (
             7,
             3,
@@ -61,6 +64,40 @@ class TestFlags:
         assert agent.workspace.fs_scope_tier == "project"
         assert agent.limits_of(Settings(limits={"turns": 9})).turns == 0  # the session's own
         assert _agent(AgentOptions(), ()).limits_of(Settings()).turns == 7
+
+
+class TestAgentFile:
+    FILE = 'model = "scripted:one.json"\ntools = ["shop.py"]\napproval = ["look", "read_file"]\n[workspace]\ndir = "."\n'
+    SHOP = "import oakleaf\n@oakleaf.tool\ndef look() -> str:\n    'Look.'\n    return 'x'\n"
+
+    @pytest.fixture
+    def file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+        workspace_plugin.use(monkeypatch)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "one.json").write_text(json.dumps(["One."]))
+        (tmp_path / "shop.py").write_text(self.SHOP)
+        (tmp_path / "support.toml").write_text(self.FILE)
+        return "support.toml"
+
+    def test_a_server_answers_with_its_model_tools_and_approvals(self, file: str) -> None:
+        agent = _agent(read_options(agent=file, changes=["limits.rounds=3"]), ())
+        assert (agent.model_names, agent.limits_of(Settings()).rounds) == (["scripted:one.json"], 3)
+        with library.open("memory:") as store:
+            tools = {tool.name: tool.approval for tool in agent.tools_of(store.start())}
+        assert tools == {"look": True, "read_file": True}
+
+    @pytest.mark.parametrize(
+        ("words", "why"),
+        [
+            ("--agent support", "name an agent file"),
+            ("--set prompt=x", "the request says it"),
+            ("--set trigger=x", "the request says it"),
+            ("--set context.git_ref=x", "the request says it"),
+        ],
+    )
+    def test_what_a_request_says_is_refused(self, store_path: Path, words: str, why: str) -> None:
+        refused = oakleaf("serve", *words.split(), store=store_path)
+        assert (refused.code, why in refused.err) == (2, True), refused.err
 
 
 class TestPlugin:

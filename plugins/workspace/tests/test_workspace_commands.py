@@ -36,13 +36,15 @@ class TestRun:
         (home / "project").mkdir()
         call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hello"}}
         script(home, {"calls": [call]}, "Written.")
-        done = oakleaf("run", "hi", *MODEL, "--workspace", "project", "--scope", "project", home=home)
+        done = oakleaf(
+            "run", "hi", *MODEL, "--workspace", "project", "--set", "workspace.scope=project", home=home
+        )
         assert done.stdout == "Written.\n", done.stderr
         assert (home / "project" / "a.txt").exists() == ("✓ write_file" in done.stderr)
 
     def test_what_is_no_variable_is_refused_before_anything_is_written(self, home: Path) -> None:
         script(home, "Hi.")
-        done = oakleaf("run", "hi", *MODEL, "--workspace", ".", "--env", "A=b", home=home)
+        done = oakleaf("run", "hi", *MODEL, "--workspace", ".", "--set", "workspace.env=A=b", home=home)
         assert (done.code, "name of an environment variable" in done.err) == (2, True)
         assert not (home / "agent.db").exists()
 
@@ -52,7 +54,7 @@ class TestRun:
         words = ("run", "hi", *MODEL, "--workspace", ".")
         for flags, expected in (
             ((), ("project", False)),
-            (("--allow", "ls", "--scope", "sandboxed"), ("sandboxed", True)),
+            (("--set", "workspace.allow=ls", "--set", "workspace.scope=sandboxed"), ("sandboxed", True)),
         ):
             done = oakleaf(*words, *flags, home=home)
             assert done.code == 0, done.err

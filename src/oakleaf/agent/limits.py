@@ -185,7 +185,7 @@ def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
         "turns",
         problem,
         "fork it or raise Limits(turns=)",
-        "raise it with --max-turns N, for good with oakleaf config set chat.max_turns N, or continue in a fork: "
+        "raise it with --set limits.turns=N, for good with oakleaf config set chat.max_turns N, or continue in a fork: "
         f"oakleaf fork {session_id}",
         is_warning=turns < max_turns,
     )
@@ -270,7 +270,7 @@ def check_cost(limits: Limits, session_id: str, spending: Spending, next_call: N
             "cost",
             f"{problem}, so the limit of {format_dollars(max_cost)} cannot be checked",
             f'{hint}, or continue unchecked with Limits(on_exceed="warn")',
-            f"{hint}, or continue unchecked with --on-exceed warn",
+            f"{hint}, or continue unchecked with --set limits.on_exceed=warn",
             is_warning=limits.on_exceed == "warn",
         )
     minimum = _minimum_cost(spending, next_call)
@@ -286,7 +286,7 @@ def _spent_hit(limits: Limits, session_id: str, spent: int, more: str = "") -> L
         "cost",
         f"{format_dollars(spent)} of {format_dollars(max_cost)} is spent{more}",
         "raise Limits(max_cost_dollars=)",
-        f"raise it with --max-cost DOLLARS, or continue in a fork, which is charged separately: oakleaf fork {session_id}",
+        f"raise it with --set limits.cost=DOLLARS, or continue in a fork, which is charged separately: oakleaf fork {session_id}",
         is_warning=limits.on_exceed == "warn",
     )
 

@@ -1,58 +1,65 @@
-"""The agent options that `run`, `chat` and `resume` share: models, tools, limits and prompt.
+"""The agent of a command: what its agent file, its flags and --set say, and what a turn runs with.
 
-The model comes from --model, else from the session, else from $OAKLEAF_MODEL, else from the configuration. Also loads tools from files and modules. Does
-not know how a turn runs.
+A flag and --set come first, then the agent file, the session's own, $OAKLEAF_MODEL and the configuration. Does not know how a
+turn runs.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-import sys
-from collections.abc import Iterable, Mapping
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-from math import isfinite
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
 from pathlib import Path
-from types import ModuleType
-from typing import Any, Literal, TypeGuard
+from typing import Any
 
 import click
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf import Limits, Tool, Workspace, tool
+from oakleaf import Limits, Tool, Workspace
+from oakleaf.cli.agent_file import (
+    AgentFile,
+    ContextTable,
+    flat,
+    is_agent_file,
+    merge,
+    merge_changes,
+    read_agent_file,
+    to_agent,
+    to_selection,
+)
 from oakleaf.cli.config import load_config, model_option, model_options
-from oakleaf.cli.mcp_option import connect_once, load_servers, mcp_options
-from oakleaf.cli.option_group import complete_file, struct_options
+from oakleaf.cli.mcp_option import connect_once, load_servers, mcp_option
+from oakleaf.cli.option_group import Decorator, complete_file, option_group
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import notify, safe
-from oakleaf.cli.text_argument import text_option
+from oakleaf.cli.tool_files import load_tools
 from oakleaf.cli.workspace_plugin import find_workspace_plugin, workspace_plugin
+from oakleaf.core.codec import to_json
 from oakleaf.core.context import changed_options
-from oakleaf.core.entries import Effects, Settings
+from oakleaf.core.entries import Settings
 from oakleaf.core.messages import system as system_message
 from oakleaf.core.usage import MICROCENTS_PER_DOLLAR
 from oakleaf.errors import ModelRefused, ModelUnavailable
 from oakleaf.ext import (
-    ScopeTier,
-    Selection,
     ToolLike,
     ToolSource,
     address_of,
     available_models,
     is_model_name,
-    is_source,
     needs_client,
     plugin_tools,
     read,
+    resolve_models,
     split_tools,
     stored_model,
     tools_by_name,
+    with_approval,
     with_defaults,
 )
-from oakleaf.models.base import Model
+from oakleaf.models.base import Model, model_name
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.wire.options import check_options
@@ -67,92 +74,117 @@ no model was given. Pass --model NAME, set OAKLEAF_MODEL, or choose one for good
 Several --model are a fallback chain."""
 
 
-CONTEXT_FLAGS = {
-    "active_file": "--active-file",
-    "selection": "--selection",
-    "git_ref": "--git-ref",
-    "variables": "--var",
-}
-
-
 class AgentOptions(Struct, frozen=True, kw_only=True):
-    """The agent options as typed."""
+    """The agent options as typed, with those of the agent file."""
 
-    models: tuple[str, ...] = ()
-    model_options: dict[str, Any] = {}
-    tools: tuple[str, ...] = ()
-    workspace: str | None = None
-    scope: ScopeTier | None = None
-    allow: tuple[str, ...] = ()
-    env: tuple[str, ...] = ()
-    mcp: tuple[str, ...] = ()
-    mcp_trust: bool = False
-    mcp_approve: bool = False
-    max_cost: float | None = None
-    on_exceed: Literal["stop", "warn"] | None = None
-    max_turns: int | None = None
-    max_rounds: int | None = None
-    max_messages: int | None = None
-    context_window: int | None = None
-    effects: Effects | None = None
-    system: str | None = None
-    agent: str | None = None
+    agent: AgentFile = AgentFile()
+    file: str | None = None
+    """The agent file."""
+    typed: dict[str, Any] = {}
+    """What flags and --set say, in the form of an agent file."""
     title: str | None = None
     tags: dict[str, str] = {}
     conversation: str | None = None
-    active_file: str | None = None
-    selection: Selection | None = None
-    git_ref: str | None = None
-    variables: dict[str, str] = {}
+
+    @property
+    def models(self) -> tuple[Any, ...]:
+        """The chain of models: names without aliases, or objects of a Python file."""
+        resolve = load_config().resolve
+        return tuple(resolve([one])[0] if isinstance(one, str) else one for one in self.agent.models)
+
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """The options of the model's calls."""
+        return self.agent.options or {}
 
     @property
     def limits(self) -> Limits:
-        """The limits as typed."""
+        """The limits as written."""
+        limits = self.agent.limits
         return Limits(
-            turns=self.max_turns or 0,
-            rounds=self.max_rounds or 0,
-            max_cost_microcents=None if self.max_cost is None else _microcents(self.max_cost),
-            on_exceed=self.on_exceed or "stop",
-            context_window=self.context_window,
-            max_messages=self.max_messages,
+            turns=limits.turns or 0,
+            rounds=limits.rounds or 0,
+            max_cost_microcents=None if limits.cost is None else round(limits.cost * MICROCENTS_PER_DOLLAR),
+            on_exceed="warn" if limits.on_exceed == "warn" else "stop",
+            context_window=limits.context_window,
+            max_messages=limits.messages,
         )
 
     @property
     def default_limits(self) -> dict[str, Any]:
-        """The limits of the configuration that no flag sets."""
-        typed = {
-            "turns": self.max_turns,
-            "rounds": self.max_rounds,
-            "max_messages": self.max_messages,
-            "max_cost_microcents": self.max_cost,
-            "on_exceed": self.on_exceed,
+        """The limits of the configuration that neither a flag nor the agent file sets."""
+        limits = self.agent.limits
+        own = {
+            "turns": limits.turns,
+            "rounds": limits.rounds,
+            "max_messages": limits.messages,
+            "max_cost_microcents": limits.cost,
+            "on_exceed": limits.on_exceed,
         }
-        return {name: value for name, value in load_config().chat_limits.items() if typed[name] is None}
+        return {name: value for name, value in load_config().chat_limits.items() if own[name] is None}
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that the shell tool may run: those of --allow, else those of the configuration."""
-        return self.allow or tuple(load_config().chat.get("allowed_commands", ()))
+        """The commands that the shell tool may run; by default those of the configuration."""
+        return self.agent.workspace.allow or tuple(load_config().chat.get("allowed_commands", ()))
+
+    @property
+    def env(self) -> tuple[str, ...]:
+        """The variables of the environment that these commands inherit."""
+        return self.agent.workspace.env or ()
 
     @property
     def context(self) -> Workspace | None:
         """The workspace that a new session records: that of --workspace, or the current folder with what was said of it."""
-        about = {name: getattr(self, name) for name in CONTEXT_FLAGS}
-        if self.workspace is None and not any(about.values()):
+        workspace, about = self.agent.workspace, self.agent.context
+        if workspace.dir is None and about == ContextTable():
             return None
         return Workspace.detect(
-            working_dir=str(Path(self.workspace or ".").resolve()),
-            fs_scope_tier=self.scope or load_config().chat.get("fs_scope", "sandboxed"),
-            **about,
+            working_dir=str(Path(workspace.dir or ".").resolve()),
+            fs_scope_tier=workspace.scope or load_config().chat.get("fs_scope", "sandboxed"),
+            active_file=about.active_file,
+            selection=None if about.selection is None else to_selection(about.selection),
+            git_ref=about.git_ref,
+            variables=about.variables,
         )
+
+    @property
+    def about_turn(self) -> dict[str, Any]:
+        """What is recorded with each turn: what caused it, and its policy."""
+        about: dict[str, Any] = {}
+        if self.agent.trigger is not None:
+            kind, _, number = self.agent.trigger.partition(":")
+            about["trigger"] = {"type": kind, **({"id": number} if number else {})}
+        if self.agent.policy is not None:
+            about["policy"] = self.agent.policy
+        return about
+
+    def refuse_typed(self, names: Iterable[str], why: str) -> None:
+        """Refuse flags and --set of these keys, or tables of keys, which the command has no use for."""
+        refused = set(names)
+        for key, _ in flat(self.typed):
+            if refused & {key, key.partition(".")[0]}:
+                raise CommandError(f"--set {key}: {why}")
 
     def start(self, store: Store, **arguments: Any) -> Session:
         """Start a session, or continue the latest one of --conversation."""
-        seeds = [system_message(self.system)] if self.system else []
+        agent = self.agent
+        seeds = [system_message(agent.prompt)] if agent.prompt else []
         arguments |= {"title": self.title, "tags": self.tags, "workspace": self.context}
         if self.conversation is not None:
-            return store.latest_or_start(self.conversation, self.agent, seeds, **arguments)
-        return store.start(self.agent, seeds, **arguments)
+            return store.latest_or_start(self.conversation, agent.name, seeds, **arguments)
+        return store.start(agent.name, seeds, **arguments)
+
+    def tools(self) -> list[ToolLike]:
+        """Load the tools of --tools or the agent file, and the servers of --mcp; none has the agent's approvals yet."""
+        agent, is_typed = self.agent, "tools" in self.typed or self.file is None
+        option = "--tools" if is_typed else f"{self.file}: tools"
+        folder = None if self.file is None or is_typed else Path(self.file).parent
+        loaded = load_tools(agent.tool_names, option=option, folder=folder)
+        trust, approve = bool(agent.mcp.trust), bool(agent.mcp.approve)
+        servers = load_servers(agent.servers, trust=trust, approve=approve)
+        ready = [one for one in agent.tools or () if not isinstance(one, str)]
+        return [*ready, *loaded, *servers]
 
 
 class CommandAgent(Struct, frozen=True):
@@ -185,7 +217,7 @@ class CommandAgent(Struct, frozen=True):
             "tools": [*self.own_tools, *self.sources, *self._workspace_tools(session)],
             "limits": self._limits_of(session),
             "options": self.model_options,
-            "effects": self.options.effects,
+            "effects": self.options.agent.effects,
         }
 
     def _limits_of(self, session: Session) -> Limits:
@@ -198,7 +230,7 @@ class CommandAgent(Struct, frozen=True):
             return []
         commands, env = self.options.commands, self.options.env
         made = plugin_tools("workspace", session, self.workspace, commands=commands, env=env)
-        return list(tools_by_name(made).values())
+        return list(tools_by_name(with_approval(made, self.options.agent.approval or ())).values())
 
     def without_options_of(self, session: Session) -> CommandAgent:
         """Return the agent without its options, once the session has them: it may change them meanwhile."""
@@ -208,14 +240,15 @@ class CommandAgent(Struct, frozen=True):
 
     def start(self, store: Store) -> Session:
         """Start a session, or continue the latest one of --conversation. The spec records how it was started."""
-        options = self.options
+        options, agent = self.options, self.options.agent
         spec = {
-            "name": options.agent,
-            "prompt": options.system,
+            "name": agent.name,
+            "prompt": agent.prompt,
             "models": list(self.names),
-            "tools": list(options.tools),
-            "workspace": options.workspace,
-            "mcp": list(options.mcp),
+            "tools": list(agent.tool_names),
+            "workspace": agent.workspace.dir,
+            "mcp": list(agent.servers),
+            "agent_file": options.file,
         }
         return options.start(
             store,
@@ -234,26 +267,15 @@ class CommandAgent(Struct, frozen=True):
     def flags(self, session: Session) -> str:
         """Return the options that select this agent again, as typed in a shell, with a leading space."""
         options = self.options
-        flags = {
-            "--model": () if self._is_known_by(session) else self.names,
-            "--tools": options.tools,
-            "--workspace": (options.workspace,),
-            "--scope": (options.scope,),
-            "--allow": options.allow,
-            "--env": options.env,
-            "--mcp": options.mcp,
-            "--max-cost": (options.max_cost,),
-            "--on-exceed": (options.on_exceed,),
-            "--max-turns": (options.max_turns,),
-            "--max-rounds": (options.max_rounds,),
-            "--max-messages": (options.max_messages,),
-            "--context-window": (options.context_window,),
-            "--effects": (options.effects,),
-        }
-        words = [word for flag, values in flags.items() for one in values if one for word in (flag, f"{one}")]
-        words += [
-            flag for flag in ("--mcp-trust", "--mcp-approve") if getattr(options, flag[2:].replace("-", "_"))
-        ]
+        typed = {key: value for key, value in flat(options.typed) if key not in _OF_A_START}
+        needs_model = options.file is None and not self._is_known_by(session)
+        if needs_model or (options.file is not None and "model" in typed):
+            typed["model"] = list(self.names)
+        else:
+            typed.pop("model", None)
+        words = [] if options.file is None else ["--agent", options.file]
+        keys = sorted(typed, key=lambda key: ([*_FLAGS, key].index(key), key))
+        words += [word for key in keys for word in _as_flag(key, typed[key])]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def _is_known_by(self, session: Session) -> bool:
@@ -262,46 +284,97 @@ class CommandAgent(Struct, frozen=True):
         return names == _own_models(session) and (_is_configured(names) or _are_allowed(names, session))
 
     def update_prompt(self, session: Session) -> None:
-        """Append --system to an existing session as its new prompt, unless it is the prompt already."""
-        prompt = read(session).fill(Settings(prompt=self.options.system)).prompt
+        """Append the agent's prompt to an existing session, unless it is the prompt already."""
+        prompt = read(session).fill(Settings(prompt=self.options.agent.prompt)).prompt
         if prompt is None or "\n\n".join(session.context().system) == prompt:
             return
         read(session).check_free()
         session.set(prompt=prompt)
 
 
+_OF_A_START = {
+    "name",
+    "prompt",
+    "trigger",
+    "policy",
+    "options",
+    *(f"context.{name}" for name in ContextTable.__struct_fields__),
+}
+"""Keys whose value the session has recorded."""
+_FLAGS = {"model": "--model", "tools": "--tools", "mcp.servers": "--mcp", "workspace.dir": "--workspace"}
+
+
+def _as_flag(key: str, value: Any) -> list[str]:
+    """Return a typed key as words of a command line."""
+    if key in _FLAGS and not isinstance(value, dict):
+        several = value if isinstance(value, list | tuple) else [value]
+        return [word for one in several for word in (_FLAGS[key], one)]
+    return ["--set", f"{key}={value if isinstance(value, str) else to_json(value, key).decode()}"]
+
+
 def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     """Build the agent. Refuses every invalid option, before anything is written."""
-    if options.workspace is None and (options.scope or options.allow or options.env):
-        raise CommandError("--scope, --allow and --env need --workspace DIR")
-    stored = () if session is None or options.models else _own_models(session)
-    names = options.models or stored or default_models()
-    if not names:
+    workspace = options.agent.workspace
+    if workspace.dir is None and (workspace.scope or workspace.allow or workspace.env):
+        raise CommandError("workspace.scope, workspace.allow and workspace.env need --workspace DIR")
+    typed = options.models
+    stored = () if session is None or typed else _own_models(session)
+    chain = typed or stored or default_models()
+    if not chain:
         raise CommandError(NO_MODEL)
+    names = tuple(one if isinstance(one, str) else model_name(one) or one.model for one in chain)
     model_options = with_default_options(names[0], session, options.model_options)
     is_foreign = session is not None and stored and not _is_configured(stored)
-    models = available_models(names, stored_in=session.session_id if session and is_foreign else None)
+    models = models_of(chain, session.session_id if session and is_foreign else None)
     for name in stored if is_foreign else ():
         if address_of(name) is not None:
             notify(safe(f"the session names its model: {name}"))
     for model in models:
         check_options(model.provider, model_options)
     limits, context = options.limits, options.context
-    if options.workspace is not None and context is not None:
+    if workspace.dir is not None and context is not None:
         workspace_plugin("--workspace").check(context, commands=options.commands, env=options.env)
     own, sources = command_tools(options)
-    return CommandAgent(
+    agent = CommandAgent(
         options,
         names,
         models,
         list(own.values()),
         limits,
-        None if options.workspace is None else context,
+        None if workspace.dir is None else context,
         options.default_limits,
         model_options,
         sources,
         connect_once(own, sources),
     )
+    if sources:
+        _check_approval(options, [tool.name for tool in agent.tools(None)])
+    return agent
+
+
+def models_of(chain: tuple[Any, ...], stored_in: str | None = None) -> list[Model]:
+    """Return the models of a chain of names and objects; `stored_in` is the session whose data names them."""
+    is_named = all(isinstance(one, str) for one in chain)
+    return available_models(chain, stored_in=stored_in) if is_named else resolve_models(chain)
+
+
+def command_tools(options: AgentOptions) -> tuple[dict[str, Tool], tuple[ToolSource, ...]]:
+    """Return the agent's tools and sources of tools, with its approvals."""
+    own, sources = split_tools(with_approval(options.tools(), options.agent.approval or ()))
+    if not sources:
+        _check_approval(options, own)
+    return own, sources
+
+
+def _check_approval(options: AgentOptions, own: Iterable[str]) -> None:
+    """Refuse the approval of a tool that the agent does not have: another tool would run without."""
+    approval, has_folder = options.agent.approval or (), options.agent.workspace.dir is not None
+    names = [*own, *(workspace_plugin("--workspace").TOOL_NAMES if has_folder else ())]
+    unknown = [] if isinstance(approval, bool) else sorted(set(approval) - set(names))
+    if unknown:
+        raise CommandError(
+            f"approval names {', '.join(unknown)}, which the agent does not have; its tools: {', '.join(names) or 'none'}"
+        )
 
 
 def with_default_options(model: str, session: Session | None, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -312,17 +385,6 @@ def with_default_options(model: str, session: Session | None, options: Mapping[s
     used = {name: value for name, value in defaults.items() if name not in own and name not in options}
     config.check_options(model, used)
     return {**used, **options}
-
-
-def _microcents(dollars: float) -> int:
-    if not isfinite(dollars):
-        raise CommandError(f"--max-cost {dollars} is not an amount; omit it for no limit")
-    microcents = round(dollars * MICROCENTS_PER_DOLLAR)
-    if not microcents:
-        raise CommandError(
-            f"--max-cost {dollars:g} would not allow a single call; raise it, or omit it for no limit"
-        )
-    return microcents
 
 
 def _own_models(session: Session) -> tuple[str, ...]:
@@ -374,7 +436,7 @@ def require_tools(session: Session, tools: list[Tool]) -> None:
     if missing:
         raise CommandError(
             f"session {session.session_id} has open calls of {', '.join(missing)}, which is not loaded{_hint(session)}; "
-            f"pass --tools FILE.py, --mcp SERVER or --workspace DIR, or abandon the turn: "
+            f"pass --agent FILE, --tools FILE.py, --mcp SERVER or --workspace DIR, or abandon the turn: "
             f"oakleaf resume {session.session_id} --rollback"
         )
 
@@ -396,13 +458,15 @@ def _hint(session: Session) -> str:
 
 
 def original_flags(session: Session) -> str:
-    """Return the --tools, --mcp and --workspace the session was started with, as typed in a shell, with a leading space.
+    """Return the agent file the session was started with, else its --tools, --mcp and --workspace, with a leading space.
 
     None of an imported session: its commands and files are a stranger's, and nobody should be told to run them.
     """
     if read(session).has_foreign_detail():
         return ""
     spec = _spec(session)
+    if spec.get("agent_file"):
+        return f" --agent {shlex.quote(spec['agent_file'])}"
     was = [
         (flag, source)
         for flag, name in (("--tools", "tools"), ("--mcp", "mcp"))
@@ -417,89 +481,6 @@ def flags_for_open_calls(session: Session) -> str:
     return original_flags(session) or " --tools FILE.py"
 
 
-# -- tools from files and modules ------------------------------------------------------------------------
-
-
-def command_tools(options: AgentOptions) -> tuple[dict[str, Tool], tuple[ToolSource, ...]]:
-    """Return the tools of --tools, and the sources of --tools and --mcp."""
-    servers = load_servers(options.mcp, trust=options.mcp_trust, approve=options.mcp_approve)
-    return split_tools([*load_tools(options.tools), *servers])
-
-
-def load_tools(sources: Iterable[str]) -> list[ToolLike]:
-    """Return the tools, and sources of tools, of each `FILE.py` or `package.module`, or of one name in it (`FILE.py:name`), without duplicates."""
-    loaded: dict[int, ToolLike] = {}
-    for source in sources:
-        place, _, name = source.partition(":")
-        module = load_module("--tools", source, place)
-        tools = _tools_named(source, module, name) if name else _all_tools(module)
-        if not tools:
-            raise CommandError(
-                f"{source} has no tools; decorate functions with @oakleaf.tool, or list them as `tools`"
-            )
-        loaded |= {id(one): one for one in tools}
-    return list(loaded.values())
-
-
-def load_module(option: str, source: str, place: str) -> ModuleType:
-    """Import `FILE.py` or `package.module`."""
-    is_file = place.endswith(".py") or not all(part.isidentifier() for part in place.split("."))
-    if is_file and Path(place).is_dir():
-        raise CommandError(f"{option} {source}: {place} is a folder; name a file in it, or a module")
-    if is_file and not Path(place).is_file():
-        raise CommandError(f"{option} {source}: there is no file {place}")
-    try:
-        if is_file:
-            return _from_file(Path(place))
-        _find_in(Path.cwd())
-        return import_module(place)
-    except Exception as error:  # user code may raise anything
-        if isinstance(error, ModuleNotFoundError) and Path(place).is_file():
-            raise CommandError(f"{option} {source}: the name of a Python file must end in .py") from None
-        raise CommandError(f"{option} {source}: cannot be loaded: {type(error).__name__}: {error}") from error
-
-
-def _from_file(place: Path) -> ModuleType:
-    name = f"oakleaf_tools_{place.stem}"
-    _find_in(place.resolve().parent)  # as a script imports its neighbours
-    spec = spec_from_file_location(name, place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[name] = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _find_in(folder: Path) -> None:
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-
-
-def _tools_named(source: str, module: ModuleType, name: str) -> list[ToolLike]:
-    value = getattr(module, name, None)
-    if value is None:
-        raise CommandError(f"--tools {source}: it has no {name!r}")
-    return [tool(value)] if callable(value) and not _is_ready(value) else _tools_of(value)
-
-
-def _all_tools(module: ModuleType) -> list[ToolLike]:
-    values = vars(module)
-    own = (value for value in values.values() if _is_ready(value))
-    return [*own, *_tools_of(values.get("tools"))]
-
-
-def _tools_of(value: Any) -> list[ToolLike]:
-    if _is_ready(value):
-        return [value]
-    several = value if isinstance(value, list | tuple) else ()
-    return [one if _is_ready(one) else tool(one) for one in several]
-
-
-def _is_ready(value: object) -> TypeGuard[Tool | ToolSource]:
-    """Whether it can be passed on as it is; a function is made a tool first."""
-    return isinstance(value, Tool) or is_source(value)
-
-
 # -- options -------------------------------------------------------------------------------------------
 
 
@@ -510,31 +491,15 @@ def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) ->
     return dict(pair.split("=", 1) for pair in value)
 
 
-effects_option = click.option(
-    "--effects",
-    type=click.Choice(["ask", "repeat", "reuse"]),
-    help="From here on, a call of an unsafe tool that a path which was left has made with the same arguments: wait for "
-    "approval, run it once more, or answer with the result it had. Default: ask.",
-)
-
-
-def _selection(ctx: click.Context, param: click.Parameter, value: str | None) -> Selection | None:
-    if value is None:
-        return None
-    file, _, lines = value.rpartition(":")
-    first, _, last = lines.partition("-")
-    if not file or not first.isdecimal() or not (last or first).isdecimal():
-        raise click.BadParameter(f"{value!r} is not FILE:FIRST-LAST, two numbers of lines", ctx, param)
-    return Selection(file, int(first), int(last or first))
-
-
-_max_turns_option = click.option(
-    "--max-turns",
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="Limit of turns in the session. 0 is the default, 50.",
+agent_option = click.option(
+    "--agent",
+    metavar="FILE.toml|FILE.py|NAME",
+    shell_complete=complete_file,
+    help="An agent file: model, prompt, tools, limits and more. Another word is the agent's name; oakleaf ls --agent "
+    "filters by it.",
 )
 _AGENT = (
+    agent_option,
     model_option(
         "--model",
         "models",
@@ -549,62 +514,23 @@ _AGENT = (
         metavar="FILE.py|MODULE[:NAME]",
         help="Load every tool there, and the lists named `tools`.",
     ),
+    mcp_option,
     click.option(
         "--workspace",
         type=click.Path(exists=True, file_okay=False),
         metavar="DIR",
         help="Give the agent file, grep, shell and HTTP tools in this folder.",
     ),
-    click.option(
-        "--scope",
-        type=click.Choice(["sandboxed", "project", "full"]),
-        help="What the workspace tools may access. Default: sandboxed.",
-    ),
-    click.option(
-        "--allow", multiple=True, metavar="COMMAND", help="A command the shell tool may run; repeatable."
-    ),
-    click.option(
-        "--env",
-        multiple=True,
-        metavar="NAME",
-        help="A variable of your environment that these commands inherit besides PATH, HOME, LANG and the like; repeatable.",
-    ),
-    *mcp_options,
-    click.option(
-        "--max-cost",
-        type=click.FloatRange(min=0),
-        metavar="DOLLARS",
-        help="Refuse a model call that would make the session cost more, or that has no price.",
-    ),
-    click.option(
-        "--on-exceed",
-        type=click.Choice(["stop", "warn"]),
-        help="At --max-cost: refuse the call, or only warn. Default: stop.",
-    ),
-    _max_turns_option,
-    click.option(
-        "--max-rounds",
-        metavar="N",
-        type=click.IntRange(min=0),
-        help="Limit of model calls in one turn. 0 is the default, 50.",
-    ),
-    click.option(
-        "--max-messages",
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Send at most this many messages: whole older turns are left out of the request.",
-    ),
-    click.option(
-        "--context-window",
-        type=click.IntRange(min=1),
-        metavar="TOKENS",
-        help="The model's window, if it is not in the table of models or the server allows less.",
-    ),
-    effects_option,
 )
+set_option = click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any key of an agent file, such as limits.turns=3, workspace.scope=project or context.git_ref=main; repeatable.",
+)
+_SYSTEM = click.option("--system", metavar="TEXT|@FILE", help="The system prompt.")
 _START = (
-    text_option("--system", help="The system prompt."),
-    click.option("--agent", metavar="NAME", help="The agent's name; oakleaf ls --agent filters by it."),
     click.option("--title", help="The session's title."),
     click.option(
         "--tag",
@@ -619,34 +545,61 @@ _START = (
         metavar="ID",
         help="Continue the latest session of this conversation, or start its first.",
     ),
-    click.option(
-        "--active-file", metavar="FILE", help="The file you work on; prompts name it {{ctx.active_file}}."
-    ),
-    click.option(
-        "--selection",
-        metavar="FILE:FIRST-LAST",
-        callback=_selection,
-        help="The lines you selected; prompts name them {{ctx.selection}}.",
-    ),
-    click.option(
-        "--git-ref", metavar="NAME", help="The branch or commit of the folder. Default: what is checked out."
-    ),
-    click.option(
-        "--var",
-        "variables",
-        multiple=True,
-        callback=_tags,
-        metavar="NAME=VALUE",
-        help="A value that prompts name {{ctx.NAME}}; repeatable. It is stored as plain text: no secrets.",
-    ),
 )
 
 
-agent_options = struct_options("options", AgentOptions, *_AGENT)
+def read_options(
+    *,
+    agent: str | None = None,
+    changes: Iterable[str] = (),
+    models: Iterable[str] = (),
+    model_options: Mapping[str, Any] | None = None,
+    tools: Iterable[str] = (),
+    mcp: Iterable[str] = (),
+    workspace: str | None = None,
+    system: str | None = None,
+    **start: Any,
+) -> AgentOptions:
+    """Return the options as typed, with those of the agent file."""
+    file = agent if agent is not None and is_agent_file(agent) else None
+    flags = {
+        "name": agent if file is None else None,
+        "model": list(models),
+        "prompt": system,
+        "tools": list(tools),
+        "options": model_options,
+        "mcp": {"servers": list(mcp)} if mcp else None,
+        "workspace": None if workspace is None else {"dir": workspace},
+    }
+    given = {name: value for name, value in flags.items() if value not in (None, [], {})}
+    typed = merge(merge_changes(changes), given)
+    data = typed if file is None else merge(read_agent_file(file), typed)
+    return AgentOptions(agent=to_agent(data), file=file, typed=typed, **start)
+
+
+_TYPED = (
+    *("agent", "changes", "models", "model_options", "tools", "mcp", "workspace", "system"),
+    *("title", "tags", "conversation"),
+)
+
+
+def agent_group(*options: Decorator) -> Decorator:
+    """Add the options to a command, which receives them as one `options`, with those of the agent file."""
+
+    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(verb)
+        def command(*args: Any, **values: Any) -> Any:
+            typed = {name: values.pop(name) for name in _TYPED if name in values}
+            return verb(*args, **values, options=read_options(**typed))
+
+        return option_group(*options)(command)
+
+    return decorate
+
+
+agent_options = agent_group(*_AGENT, set_option)
 """The options of an agent; the command receives them as `options`."""
-start_options = struct_options("options", AgentOptions, *_AGENT, *_START)
+start_options = agent_group(*_AGENT, set_option, _SYSTEM, *_START)
 """The options of an agent, and those of a new session: prompt, title, tags, conversation."""
-input_options = struct_options(
-    "options", AgentOptions, model_options, _max_turns_option, effects_option, *_START
-)
+input_options = agent_group(agent_option, model_options, set_option, _SYSTEM, *_START)
 """The options of an input that a worker's agent answers, and those of a new session."""

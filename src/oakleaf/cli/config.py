@@ -86,7 +86,7 @@ class Config(Struct, frozen=True):
             try:
                 check_options(model.partition(":")[0], {option: self.options[name][option]})
             except InvalidOption as error:
-                line = _line_number(_read_text(self.path), ("options", name, option))
+                line = line_number(_read_text(self.path), ("options", name, option))
                 raise CommandError(f"{self.path}, line {line}: {error.command_text}") from None
 
     def _names_of(self, model: str) -> list[str]:
@@ -123,7 +123,7 @@ def _read(path: Path, text: str) -> Config:
     except tomllib.TOMLDecodeError as error:
         raise CommandError(f"{path}: {error}; edit the file, or name another with OAKLEAF_CONFIG") from None
     for place, expected in _faults(content):
-        line = _line_number(text, place)
+        line = line_number(text, place)
         raise CommandError(f"{path}, line {line}: {'.'.join(place)} is invalid; expected {expected}")
     store = content.get("store")
     store = store if store is None or "://" in store or store == "memory:" else str(Path(store).expanduser())
@@ -216,7 +216,7 @@ def set_value(key: str, value: Any) -> Path:
     after = _edit(before, place, value)
     _read(path, after)
     if _value_at(tomllib.loads(after), place) != value:
-        line = _line_number(before, place)
+        line = line_number(before, place)
         raise CommandError(f"{path}, line {line}: {key} is written in a way that only you can edit")
     from oakleaf.ext import atomic_file
 
@@ -328,7 +328,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _line_number(text: str, place: tuple[str, ...]) -> int:
+def line_number(text: str, place: tuple[str, ...]) -> int:
     """Return the line of a key, or of the table that it is in."""
     for name in reversed(place):
         quoted = re.escape(name)

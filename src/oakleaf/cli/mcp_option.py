@@ -1,4 +1,4 @@
-"""The --mcp options: MCP servers by command, by address, or from a JSON file as other programs keep it.
+"""The --mcp option: MCP servers by command, by address, or from a JSON file as other programs keep it.
 
 The plugin of the name `mcp` reads them; without it the error names what to install.
 """
@@ -15,27 +15,19 @@ from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.errors import OakleafError
 from oakleaf.ext import ToolLike, ToolSource, list_tools, plugin_tools
 
-mcp_options = (
-    click.option(
-        "--mcp",
-        multiple=True,
-        metavar="[NAME=]COMMAND|URL|FILE.json",
-        help="Give the agent the tools of an MCP server: a command to start, an address, or the mcpServers of a JSON file. "
-        "With NAME= its tools are called NAME_…",
-    ),
-    click.option(
-        "--mcp-trust",
-        is_flag=True,
-        help="Trust what MCP servers state about the effects of their tools. Default: every call is unsafe.",
-    ),
-    click.option("--mcp-approve", is_flag=True, help="Ask before every call of an MCP server's tool."),
+mcp_option = click.option(
+    "--mcp",
+    multiple=True,
+    metavar="[NAME=]COMMAND|URL|FILE.json",
+    help="Give the agent the tools of an MCP server: a command to start, an address, or the mcpServers of a JSON file. "
+    "With NAME= its tools are called NAME_…",
 )
 
 
 def load_servers(sources: Sequence[str], *, trust: bool = False, approve: bool = False) -> list[ToolLike]:
-    """Return the servers of the --mcp options; refuse what is no server."""
+    """Return the servers of --mcp; refuse what is no server."""
     if (trust or approve) and not sources:
-        raise CommandError("--mcp-trust and --mcp-approve need --mcp SERVER")
+        raise CommandError("mcp.trust and mcp.approve need --mcp SERVER")
     servers: list[ToolLike] = []
     for source in sources:
         try:

@@ -8,7 +8,7 @@ import click
 from msgspec import Struct
 
 from oakleaf import Cut
-from oakleaf.cli.agent_options import CONTEXT_FLAGS, AgentOptions, CommandAgent, agent_for
+from oakleaf.cli.agent_options import AgentOptions, CommandAgent, agent_for
 from oakleaf.cli.option_group import struct_options
 from oakleaf.cli.picker import can_pick, pick
 from oakleaf.cli.reference import complete, resolve_stored, resolve_stored_session
@@ -24,6 +24,7 @@ from oakleaf.stores.base import SessionRow
 from oakleaf.verbs.reference import Position
 
 MAX_PICKED = 1_000
+NAMING_FLAGS = ("--title", "--tag", "--agent NAME")
 OPEN_STATUSES = ("interrupted", "waiting", "failed", "running")
 """The turn of such a session may be open; one that is running may have lost its runner."""
 
@@ -57,9 +58,7 @@ class Source(Struct, frozen=True, kw_only=True):
         """Return the session to run in and its agent. Nothing is created or moved before both are valid."""
         if self.reference is None:
             return _new(location, options)
-        reject_naming_options(
-            options, *(("agent",) if self.copy_from is not None else ("title", "tags", "agent"))
-        )
+        reject_naming_options(options, *(("--agent NAME",) if self.copy_from is not None else NAMING_FLAGS))
         position = resolve_stored(location, self.reference)
         if self.resume_from is not None and position.leaf is not None:
             raise CommandError(
@@ -97,8 +96,8 @@ def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, Comma
 def _copy(position: Position, to_point: int | None, agent: CommandAgent) -> Session:
     options, seq = agent.options, position.seq if to_point is None else to_point
     source = position.session if to_point is not None else position.session_at()
-    model = options.models[0] if options.models else None
-    fork = source.fork(seq, model=model, prompt=options.system, effects=options.effects, title=options.title)
+    model, prompt = agent.names[0] if options.models else None, options.agent.prompt
+    fork = source.fork(seq, model=model, prompt=prompt, effects=options.agent.effects, title=options.title)
     assert fork.cut is not None
     notify(f"copied {position.session.session_id} to {fork.session_id}, up to entry {cut_text(fork.cut)}")
     notify_left_behind(fork)
@@ -153,20 +152,25 @@ def _session_lines(store: Store, rows: Sequence[SessionRow]) -> list[str]:
     ]
 
 
-def reject_naming_options(options: AgentOptions, *names: str) -> None:
-    """Refuse options that only apply to a new session."""
+def reject_naming_options(options: AgentOptions, *flags: str) -> None:
+    """Refuse flags that only apply to a new session. An agent file may say more: it names and places new sessions only."""
     if options.conversation is not None:
         raise CommandError(
             "--conversation already selects the session; omit --resume, --copy and --overwrite"
         )
-    context = [flag for name, flag in CONTEXT_FLAGS.items() if getattr(options, name)]
+    context = [f"--set context.{name}" for name in options.typed.get("context", ())]
     if context:
         raise CommandError(
             f"{' and '.join(context)}: only for a new session, which records where it was started; leave out --resume, "
             "--copy and --overwrite"
         )
-    flags = {"title": "--title", "tags": "--tag", "agent": "--agent", "system": "--system"}
-    used = [flags[name] for name in names if getattr(options, name) not in (None, {})]
+    given = {
+        "--title": options.title is not None,
+        "--tag": bool(options.tags),
+        "--agent NAME": "name" in options.typed,
+        "--system": "prompt" in options.typed,
+    }
+    used = [flag for flag, is_given in given.items() if is_given and flag in flags]
     if used:
         raise CommandError(
             f"{' and '.join(used)}: only for a new session; use oakleaf title and oakleaf tag on an existing one"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from oakleaf.late_names import late_names
 
 _HOMES = {
+    "oakleaf.cli.agent_file": ["AgentFile", "agent_of_module"],
     "oakleaf.cli.agent_options": [
         "AgentOptions",
         "agent_for",
@@ -17,8 +18,7 @@ _HOMES = {
         "command_tools",
         "default_models",
         "input_options",
-        "load_module",
-        "load_tools",
+        "read_options",
     ],
     "oakleaf.cli.config": ["model_option", "model_options"],
     "oakleaf.cli.json_log": ["log_format_option", "start_log"],
@@ -58,19 +58,21 @@ _HOMES = {
     "oakleaf.cli.store_option": ["StoreLocation", "default_store", "pass_location"],
     "oakleaf.cli.text_argument": ["text_option"],
     "oakleaf.cli.verb_command": ["Typist", "VerbGroup"],
+    "oakleaf.cli.tool_files": ["load_module", "load_tools"],
     "oakleaf.cli.turn_input": ["read_input", "turn_about", "turn_options"],
 }
 __getattr__, __all__ = late_names(__name__, _HOMES)
 
 if TYPE_CHECKING:
+    from oakleaf.cli.agent_file import AgentFile as AgentFile
+    from oakleaf.cli.agent_file import agent_of_module as agent_of_module
     from oakleaf.cli.agent_options import AgentOptions as AgentOptions
     from oakleaf.cli.agent_options import agent_for as agent_for
     from oakleaf.cli.agent_options import agent_options as agent_options
     from oakleaf.cli.agent_options import command_tools as command_tools
     from oakleaf.cli.agent_options import default_models as default_models
     from oakleaf.cli.agent_options import input_options as input_options
-    from oakleaf.cli.agent_options import load_module as load_module
-    from oakleaf.cli.agent_options import load_tools as load_tools
+    from oakleaf.cli.agent_options import read_options as read_options
     from oakleaf.cli.config import model_option as model_option
     from oakleaf.cli.config import model_options as model_options
     from oakleaf.cli.json_log import log_format_option as log_format_option
@@ -115,6 +117,8 @@ if TYPE_CHECKING:
     from oakleaf.cli.store_option import default_store as default_store
     from oakleaf.cli.store_option import pass_location as pass_location
     from oakleaf.cli.text_argument import text_option as text_option
+    from oakleaf.cli.tool_files import load_module as load_module
+    from oakleaf.cli.tool_files import load_tools as load_tools
     from oakleaf.cli.turn_input import read_input as read_input
     from oakleaf.cli.turn_input import turn_about as turn_about
     from oakleaf.cli.turn_input import turn_options as turn_options

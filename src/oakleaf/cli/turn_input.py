@@ -1,4 +1,4 @@
-"""The input of a turn as commands read it: its text, its key, and what caused it."""
+"""The input of a turn as commands read it: its text and its key."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import sys
 from typing import Any
 
 import click
-import msgspec
 
+from oakleaf.cli.agent_options import AgentOptions
 from oakleaf.cli.imports import accept_option
 from oakleaf.cli.option_group import option_group
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.cli.text_argument import check_utf8, read_stdin, text_option
+from oakleaf.cli.text_argument import check_utf8, read_stdin
 
 turn_options = option_group(
     click.option(
         "--key", help="Send the input once, however often this runs; a repeat prints the recorded answer."
     ),
-    click.option(
-        "--trigger", metavar="TYPE[:ID]", help="What caused the turn, recorded with it, such as email:17."
-    ),
-    text_option("--policy", metavar="JSON|@FILE", help="The policy of the turn, recorded with it."),
     accept_option,
 )
 
@@ -39,20 +35,12 @@ def read_input(text: str | None, *, is_new: bool) -> str | None:
 
 
 def turn_about(
-    content: str | None, key: str | None, trigger: str | None, policy: str | None, *, is_in_session: bool
+    content: str | None, key: str | None, options: AgentOptions, *, is_in_session: bool
 ) -> dict[str, Any]:
-    """Return what the options say of the turn; refuse options of an input without one, and a policy that is no JSON object."""
+    """Return what the options say of the turn; refuse options of an input without one."""
     if key is not None and (content is None or not is_in_session):
         raise CommandError("--key needs TEXT, and the session it is unique in: --resume or --conversation")
-    about: dict[str, Any] = {}
-    if trigger is not None:
-        kind, _, number = trigger.partition(":")
-        about["trigger"] = {"type": kind, **({"id": number} if number else {})}
-    if policy is not None:
-        try:
-            about["policy"] = msgspec.json.decode(policy, type=dict[str, Any])
-        except msgspec.MsgspecError as error:
-            raise CommandError(f"--policy is not a JSON object: {error}") from None
-    if about and content is None:
-        raise CommandError("--trigger and --policy belong to an input; add TEXT")
-    return about
+    if content is not None:
+        return options.about_turn
+    options.refuse_typed(("trigger", "policy"), "it belongs to an input; add TEXT")
+    return {}

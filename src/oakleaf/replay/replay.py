@@ -395,7 +395,7 @@ def _check_plan(plan: ReplayPlan, mode: Mode) -> None:
         raise InvalidReplay(
             f"effects={plan.effects!r} has no meaning in mode {mode}, in which no unsafe tool runs",
             "leave it out, or name tools to run with live=[…]",
-            "leave out --effects, or name tools to run with --live TOOL",
+            "leave out --set effects, or name tools to run with --live TOOL",
         )
     if isinstance(plan.tools, str) and plan.tools != "recorded":
         raise InvalidReplay(f"tools={plan.tools!r} is invalid", 'use "recorded" or a list of tools')

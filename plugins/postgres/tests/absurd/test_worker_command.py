@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import oakleaf as library
 from support import paths
 from support.postgres import Database, DatabaseHost
 from support.processes import wait_until
@@ -108,6 +109,69 @@ class TestWorker:
         assert oakleaf(*command, "--resume", name, "--key", "k", "Two", store=installed.url).code == 3
         assert oakleaf(*command, "--resume", name, "Two", store=installed.url).code == 0
         assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]
+
+
+AGENT_FILE = """
+model = "scripted:answers.json"
+prompt = "For {{ctx.who}}."
+tools = ["shop.py"]
+approval = ["refund"]
+
+[limits]
+turns = 5
+
+[context]
+variables = { who = "Ann" }
+"""
+SHOP = """
+import oakleaf
+
+@oakleaf.tool
+def refund(order: int) -> str:
+    'Give the money back.'
+    return f"refunded {order}"
+"""
+
+
+class TestAgentFile:
+    @pytest.mark.parametrize("kind", ["toml", "py"])
+    def test_a_worker_and_an_input_share_one_file(
+        self, installed: Database, queue: str, tmp_path: Path, kind: str
+    ) -> None:
+        call = {"calls": [{"name": "refund", "arguments": {"order": 41}}]}
+        (tmp_path / "answers.json").write_text(json.dumps([call, "Refunded."]))
+        (tmp_path / "shop.py").write_text(SHOP)
+        python = AGENT_FILE.replace("[limits]\nturns", "limits = {}\nlimits['turns']")
+        python = python.replace("[context]\nvariables = { who =", "context = {'variables': {'who':").replace(
+            '"Ann" }', '"Ann"}}'
+        )
+        file = tmp_path / f"support.{kind}"
+        file.write_text(AGENT_FILE if kind == "toml" else python)
+        command = ("enqueue", "--queue", queue, "--agent", file, "--set", "trigger=email:17")
+        result = oakleaf(*command, "Refund 41", store=installed.url)
+        assert result.code == 0, result.err
+        session_id = result.out.strip()
+        with library.open(installed.url) as store:
+            session = store.session(session_id)
+            assert (session.row.agent, session.context().system) == ("support", ("For Ann.",))
+        sleeping = f"select 1 from absurd.t_{queue} where state = 'sleeping'"
+        with worker(installed, queue, file):
+            wait_until(lambda: installed.run(sleeping))
+            assert oakleaf("approve", session_id, "--yes", store=installed.url).code == 0
+            wait_until(lambda: "Refunded." in oakleaf("show", session_id, store=installed.url).out)
+
+    @pytest.mark.parametrize("key", ["model=x:y", "tools=x.py", "limits.rounds=3", "workspace.scope=full"])
+    def test_an_input_does_not_decide_what_the_worker_decides(
+        self, installed: Database, queue: str, key: str
+    ) -> None:
+        command = ("enqueue", "--queue", queue, "--agent", "support", "--set", key, "hi")
+        refused = oakleaf(*command, store=installed.url)
+        assert (refused.code, "the worker decides it" in refused.err) == (2, True)
+
+    def test_a_worker_needs_a_model(self, installed: Database, tmp_path: Path) -> None:
+        (tmp_path / "support.toml").write_text("prompt = 'x'\n")
+        refused = oakleaf("worker", "--agents", tmp_path / "support.toml", store=installed.url)
+        assert (refused.code, "names no model" in refused.err) == (2, True)
 
 
 class TestBadInput:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from oakleaf.cli.terminal import (
+    AgentFile,
     AgentOptions,
     CommandError,
     StoreLocation,
@@ -32,9 +33,12 @@ from oakleaf.core.time_text import parse_duration
 from oakleaf.ext import available_models, observe_commits, open_for_owner, read_store
 
 if TYPE_CHECKING:
+    from oakleaf.models.base import Model
     from oakleaf_server.context import ServerAgent
 
 PORT = 8377
+OF_A_REQUEST = ("prompt", "context", "trigger", "policy")
+"""Keys of an agent that are of a session or an input, which requests start."""
 
 
 def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
@@ -193,25 +197,12 @@ def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
     """Return the agent that answers; without --model, $OAKLEAF_MODEL and a configured one only a model that is offered does."""
     from oakleaf_server.context import ServerAgent
 
+    if "name" in options.typed:
+        raise CommandError("--agent NAME: the server answers every agent's sessions; name an agent file")
+    options.refuse_typed(OF_A_REQUEST, "it is of a session or an input; the request says it")
     others = tuple(model for name in offered for model in available_models([name]))
-
     if not options.models and not default_models():
-        need_model = (
-            "workspace",
-            "max_cost",
-            "on_exceed",
-            "max_turns",
-            "max_rounds",
-            "max_messages",
-            "model_options",
-        )
-        if any(getattr(options, name) for name in need_model):
-            raise CommandError("--workspace, the limits such as --max-turns, and -o need --model")
-        tools, servers = command_tools(options)
-        connect_once(tools, servers)
-        return ServerAgent(
-            tools=(*tools.values(), *servers), default_limits=options.default_limits, offered=others
-        )
+        return _agent_without_models(options, others)
     agent = agent_for(options, None)
     return ServerAgent(
         tuple(agent.models),
@@ -223,7 +214,21 @@ def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
         options.env,
         agent.model_options,
         others,
-        options.effects,
+        options.agent.effects,
+        options.agent.approval or (),
+    )
+
+
+def _agent_without_models(options: AgentOptions, others: tuple[Model, ...]) -> ServerAgent:
+    from oakleaf_server.context import ServerAgent
+
+    agent = options.agent
+    if agent.workspace.dir or options.model_options or agent.limits != AgentFile().limits:
+        raise CommandError("--workspace, --set limits and -o need --model")
+    tools, servers = command_tools(options)
+    connect_once(tools, servers)
+    return ServerAgent(
+        tools=(*tools.values(), *servers), default_limits=options.default_limits, offered=others
     )
 
 

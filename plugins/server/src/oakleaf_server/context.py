@@ -21,7 +21,7 @@ from oakleaf import Limits, Workspace
 from oakleaf.core.entries import Effects, Settings
 from oakleaf.core.tree import Branch, Leaf, reachable_seqs
 from oakleaf.errors import InvalidPosition, ModelRefused, ModelUnavailable, NotFound
-from oakleaf.ext import ToolLike, plugin_tools, read, read_store, session_at, with_defaults
+from oakleaf.ext import ToolLike, plugin_tools, read, read_store, session_at, with_approval, with_defaults
 from oakleaf.models.base import Model, model_name
 from oakleaf.session import Session
 from oakleaf.store import Store
@@ -52,13 +52,15 @@ class ServerAgent(Struct, frozen=True):
     """Further models, which a request may name."""
     effects: Effects | None = None
     """What becomes of an unsafe call that a path which was left has made, for a session whose path does not say."""
+    approval: bool | tuple[str, ...] = ()
+    """The names of the tools of its workspace whose calls wait for approval, or True for all."""
 
     def tools_of(self, session: Session) -> list[ToolLike]:
         """Return its tools and those of the workspace, which store long output in this session."""
         if self.workspace is None:
             return list(self.tools)
         own = plugin_tools("workspace", session, self.workspace, commands=self.commands, env=self.env)
-        return [*self.tools, *own]
+        return [*self.tools, *with_approval(own, self.approval)]
 
     def limits_of(self, settings: Settings) -> Limits:
         """Return its limits of a turn in a session that has these settings."""

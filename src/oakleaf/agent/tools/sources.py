@@ -23,8 +23,9 @@ session that wants the same."""
 class ToolConnection(Protocol):
     """One run's connection to a source."""
 
-    restarts: Sequence[str]
-    """Restarts of things kept for the session, with the reason: a warning each."""
+    @property
+    def restarts(self) -> Sequence[str]:
+        """Restarts of things kept for the session, with the reason: a warning each."""
 
     async def connect(self) -> Sequence[Tool]:
         """Connect and return the present tools of the source. Called once."""

@@ -42,7 +42,13 @@ from oakleaf.cli.rendering.error_text import CONFLICT, FAILURE, CommandError, de
 from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import bold, clip, dim, echo, notify, plural, safe, width
 from oakleaf.cli.rendering.turn_events import PlainWatcher, Watcher
-from oakleaf.cli.run_source import cut_text, pick_session, reject_naming_options, resolve_runnable
+from oakleaf.cli.run_source import (
+    NAMING_FLAGS,
+    cut_text,
+    pick_session,
+    reject_naming_options,
+    resolve_runnable,
+)
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import check_utf8
 from oakleaf.cli.turn_driver import Driver, TurnEnd, run_turn
@@ -90,13 +96,14 @@ def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions
 
     \b
     oakleaf chat --model anthropic:MODEL
-    oakleaf chat --model openai-chat:MODEL@http://127.0.0.1:8080/v1 --workspace . --allow git
+    oakleaf chat --model openai-chat:MODEL@http://127.0.0.1:8080/v1 --workspace . --set workspace.allow=git
+    oakleaf chat --agent support.toml
     oakleaf chat --resume latest
     oakleaf chat --resume
     """
     session = None
     if resume_from is not None:
-        reject_naming_options(options, "title", "tags", "agent")
+        reject_naming_options(options, *NAMING_FLAGS)
         session = (
             resolve_runnable(location, resume_from)
             if resume_from
@@ -203,6 +210,7 @@ class Chat:
                 self._watcher(),
                 self._ask if self.is_terminal else None,
                 accept_import if self.is_terminal else None,
+                about=self.agent.options.about_turn,
             )
             self.agent = self.agent.without_options_of(session)
         except SessionRunning as error:
@@ -715,7 +723,7 @@ def _tools(chat: Chat, rest: str) -> None:
     is_known = chat.is_new and chat.agent.workspace is None
     tools = chat.agent.tools(None if is_known else chat.session)
     if not tools:
-        chat.note("No tools; start with --tools FILE.py, --mcp SERVER or --workspace DIR")
+        chat.note("No tools; start with --agent FILE, --tools FILE.py, --mcp SERVER or --workspace DIR")
     for tool in tools:
         about = tool.spec.description.partition("\n")[0]
         asks = ", needs approval" if tool.approval else ""

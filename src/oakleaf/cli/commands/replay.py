@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from oakleaf.cli.agent_options import load_tools
+from oakleaf.cli.agent_options import AgentOptions, agent_group, agent_option, models_of, set_option
 from oakleaf.cli.config import model_option, model_options
-from oakleaf.cli.mcp_option import load_servers
 from oakleaf.cli.option_group import complete_file
 from oakleaf.cli.reference import bundle_file, complete, reference, resolve
 from oakleaf.cli.rendering.error_text import CommandError, print_error
@@ -26,22 +25,42 @@ from oakleaf.cli.rendering.report_file import open_report, write_report
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import text_option
 from oakleaf.errors import ExitCode, IdConflict, ModelUnavailable
-from oakleaf.ext import available_models
 from oakleaf.session import Session
+
+NOT_OF_A_REPLAY = ("name", "approval", "trigger", "policy", "limits", "workspace", "context")
+"""Keys of an agent that a replay has no use for."""
+_agent_options = agent_group(
+    agent_option,
+    model_option(
+        "--model",
+        "models",
+        multiple=True,
+        must_exist=True,
+        help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which is "
+        "called again if the prompt or an option differs.",
+    ),
+    model_options,
+    click.option("--prompt", "system", metavar="TEXT|@FILE", help="The system prompt of the replay."),
+    click.option(
+        "--tools",
+        multiple=True,
+        shell_complete=complete_file,
+        metavar="FILE.py|MODULE",
+        help="The tools, for dry and live.",
+    ),
+    click.option(
+        "--mcp",
+        multiple=True,
+        metavar="[NAME=]COMMAND|URL|FILE.json",
+        help="MCP servers, for dry and live.",
+    ),
+    set_option,
+)
 
 
 @click.command()
 @reference
-@model_option(
-    "--model",
-    "models",
-    multiple=True,
-    must_exist=True,
-    help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which is "
-    "called again if the prompt or an option differs.",
-)
-@model_options
-@text_option("--prompt", help="The system prompt of the replay.")
+@_agent_options
 @text_option("--prompt-patch", help="Text added to the system prompt.")
 @click.option(
     "--from",
@@ -56,24 +75,6 @@ from oakleaf.session import Session
     help="strict: recorded answers and tool results. recorded: a new model, recorded tool results. dry: calls that were not "
     "recorded use the tool's dry run. live: tools named with --live run.",
 )
-@click.option(
-    "--tools",
-    "sources",
-    multiple=True,
-    shell_complete=complete_file,
-    metavar="FILE.py|MODULE",
-    help="The tools, for dry and live.",
-)
-@click.option(
-    "--mcp",
-    "servers",
-    multiple=True,
-    metavar="[NAME=]COMMAND|URL|FILE.json",
-    help="MCP servers, for dry and live.",
-)
-@click.option(
-    "--mcp-trust", "trust", is_flag=True, help="Let a dry run call what MCP servers say is read only."
-)
 @click.option("--live", multiple=True, metavar="TOOL", help="Run this tool for real; repeatable.")
 @click.option(
     "--on-miss",
@@ -81,13 +82,6 @@ from oakleaf.session import Session
     default="stop",
     show_default=True,
     help="On a call that was not recorded: stop, skip to the next input, or tell the model and continue.",
-)
-@click.option(
-    "--effects",
-    type=click.Choice(["ask", "repeat", "reuse"]),
-    default="ask",
-    help="With --live: a call of an unsafe tool that was made before with the same arguments counts as not recorded, for "
-    "nobody can be asked; repeat runs it once more, reuse answers with the result it had.",
 )
 @click.option(
     "--new-id", is_flag=True, help="With a bundle file: import it under new session and conversation ids."
@@ -100,11 +94,7 @@ def replay(
     location: StoreLocation,
     /,
     reference: str,
-    models: tuple[str, ...],
-    model_options: dict[str, Any],
-    sources: tuple[str, ...],
-    servers: tuple[str, ...],
-    trust: bool,
+    options: AgentOptions,
     new_id: bool,
     format_: str | None,
     output: str | None,
@@ -115,23 +105,24 @@ def replay(
 
     The source does not change: a fork receives every recorded input and tools answer from the recording. The report
     shows the first difference, then every turn's text, tools and cost. REFERENCE@4 means --from 4; a bundle file is
-    imported first. Exit code 0 same, 1 different, 4 unknown: a model gave no answer.
+    imported first. With --set effects=repeat or reuse a call of an unsafe tool named with --live, made before with the same
+    arguments, runs once more or gets the result it had; else it counts as not recorded. Exit code 0 same, 1 different, 4 unknown: a model gave no answer.
 
     \b
     oakleaf replay latest
     oakleaf replay latest --prompt @stricter.txt -o temperature=0
+    oakleaf replay latest --agent candidate.toml
     oakleaf replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
     oakleaf replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
     """
-    if sources or servers or trust:
-        how["tools"] = [*load_tools(sources), *load_servers(servers, trust=trust)]
-    how |= {"options": model_options} if model_options else {}
+    options.refuse_typed(NOT_OF_A_REPLAY, "a replay has no use for it; leave it out")
+    how |= _candidate(options, runs_tools=bool(how["live"]) or how["mode"] == "live")
     try:
         with open_report(output, force=force) as file:
             session, seq = _source(location, reference, new_id=new_id)
             how["start"] = seq if how["start"] is None else how["start"]
             with progress_bar("replay", unit="turns") as step:
-                report = session.replay_sync(model=available_models(models) or None, progress=step, **how)
+                report = session.replay_sync(model=models_of(options.models) or None, progress=step, **how)
             write_report(report_text(report, format_), file)
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
@@ -142,6 +133,16 @@ def replay(
     if report.is_unanswered:
         return ExitCode.UNANSWERABLE
     return 0 if report.is_same else 1
+
+
+def _candidate(options: AgentOptions, *, runs_tools: bool) -> dict[str, Any]:
+    """Return the prompt, options and tools of the replay. Those that nobody named are the recorded ones."""
+    agent = options.agent
+    how: dict[str, Any] = {"prompt": agent.prompt, "options": agent.options or None}
+    how |= {"tools": tools} if (tools := options.tools()) else {}
+    if agent.effects is not None and (runs_tools or "effects" in options.typed):
+        how["effects"] = agent.effects
+    return how
 
 
 def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Session, int | None]:

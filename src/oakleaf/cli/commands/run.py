@@ -45,6 +45,9 @@ from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf.verbs.call_text import approval_details, call_text, earlier_text
 
+NOT_OF_A_RESUME = ("name", "prompt", "context", "trigger", "policy")
+"""Keys of the agent that an open turn has no use for."""
+
 
 @click.command()
 @click.argument("text", required=False)
@@ -65,8 +68,6 @@ def run(
     options: AgentOptions,
     queue: bool,
     key: str | None,
-    trigger: str | None,
-    policy: str | None,
     accept_imported: bool,
     is_json: bool,
 ) -> int:
@@ -79,6 +80,7 @@ def run(
 
     \b
     oakleaf run "Where is order 41?" --model anthropic:MODEL --tools shop.py
+    oakleaf run "Where is order 41?" --agent support.toml --set limits.cost=0.50
     git diff | oakleaf run - --system "Review this." --model openai:MODEL
     oakleaf run "And order 42?" --resume latest
     oakleaf run "$(cat mail-17.txt)" --resume ses_3f --key mail-17
@@ -86,7 +88,7 @@ def run(
     """
     content = read_input(text, is_new=source.reference is None)
     is_in_session = (source.resume_from or options.conversation) is not None
-    about = turn_about(content, key, trigger, policy, is_in_session=is_in_session)
+    about = turn_about(content, key, options, is_in_session=is_in_session)
     session, agent = source.session(location, options)
     if accept_imported:
         session.accept_imported()
@@ -95,7 +97,7 @@ def run(
     try:
         return _run(location, session, agent, content, is_json=is_json, key=key, about=about)
     except (SessionRunning, ApprovalPending):
-        if not queue or content is None or key is not None or agent.model_options or options.effects:
+        if not queue or content is None or key is not None or agent.model_options or options.agent.effects:
             raise
     number = session.enqueue(content)
     notify(
@@ -142,10 +144,11 @@ def resume(
     Without a REFERENCE you pick one of the sessions whose turn is open.
 
     \b
-    oakleaf resume latest --tools shop.py
+    oakleaf resume latest --agent support.toml
     oakleaf resume latest --tools shop.py --take-over
     oakleaf resume latest --rollback
     """
+    options.refuse_typed(NOT_OF_A_RESUME, "it is of a new session or an input; oakleaf run takes it")
     session = (
         pick_session(location, "oakleaf resume", is_open=True)
         if reference is None

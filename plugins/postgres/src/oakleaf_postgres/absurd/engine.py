@@ -26,6 +26,7 @@ from oakleaf.ext import (
     queue_turn,
     resolve_models,
     split_tools,
+    with_approval,
 )
 from oakleaf.models.base import Model, ModelLike
 from oakleaf.stores.tasks import DEFAULT_QUEUE, EnqueuedTask
@@ -65,22 +66,24 @@ class Agent(Struct, frozen=True):
     """Options of its model's calls, for a session that has none of the same name."""
     effects: Effects | None = None
     """What becomes of an unsafe call that a path which was left has made, for a session whose path does not say."""
+    approval: bool | tuple[str, ...] = ()
+    """The names of the tools whose calls wait for approval, beside those that ask for it themselves, or True for all."""
 
     def models(self) -> list[Model]:
         return resolve_models(self.model)
 
     def tools_by_name(self) -> dict[str, Tool]:
-        return split_tools(self.tools)[0]
+        return split_tools(with_approval(self.tools, self.approval))[0]
 
     def sources(self) -> tuple[ToolSource, ...]:
-        return split_tools(self.tools)[1]
+        return split_tools(with_approval(self.tools, self.approval))[1]
 
     def tools_for(self, session: Session) -> dict[str, Tool]:
         """Return its tools with those of its workspace, which store output that is too long to show with the session."""
         if self.workspace is None:
             return self.tools_by_name()
         own = plugin_tools("workspace", session, self.workspace, commands=self.commands, env=self.env)
-        return split_tools([*self.tools, *own])[0]
+        return split_tools(with_approval([*self.tools, *own], self.approval))[0]
 
 
 class TaskParams(Struct, frozen=True):

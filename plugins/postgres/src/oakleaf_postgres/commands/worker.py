@@ -11,13 +11,17 @@ from typing import TYPE_CHECKING
 import click
 
 from oakleaf.cli.terminal import (
+    AgentOptions,
     CommandError,
     StoreLocation,
+    agent_of_module,
+    command_tools,
     complete_file,
     load_module,
     log_format_option,
     needs_extra,
     pass_location,
+    read_options,
     start_log,
 )
 from oakleaf.core.redact import Redactor
@@ -41,8 +45,8 @@ SCHEMES = ("postgresql", "postgres")
     multiple=True,
     required=True,
     shell_complete=complete_file,
-    metavar="FILE.py|MODULE",
-    help="Load every Agent there, and the lists named `agents`; repeatable.",
+    metavar="FILE.toml|FILE.py|MODULE",
+    help="An agent file; or load every Agent of a Python file, and the lists named `agents`; repeatable.",
 )
 @click.option(
     "--concurrency",
@@ -126,19 +130,53 @@ def worker(
 
 
 def load_agents(sources: Iterable[str]) -> list[Agent]:
-    with needs_extra("absurd"):
-        from oakleaf_postgres.absurd.engine import Agent
+    """Return the agents of all files and modules: agent files, and Python files with `Agent` objects."""
     by_name: dict[str, Agent] = {}
     for source in sources:
-        values = vars(load_module("--agents", source, source))
-        listed = values.get("agents")
-        several = listed if isinstance(listed, list | tuple) else ()
-        agents = [one for one in (*values.values(), *several) if isinstance(one, Agent)]
-        if not agents:
-            raise CommandError(
-                f"{source} has no agents; define one with oakleaf_postgres.absurd.Agent(NAME, model=…, tools=[…])"
-            )
-        for agent in agents:
+        for agent in _agents_of(source):
             if by_name.setdefault(agent.name, agent) is not agent:
                 raise CommandError(f"--agents {source}: two agents are named {agent.name!r}")
     return list(by_name.values())
+
+
+def _agents_of(source: str) -> list[Agent]:
+    with needs_extra("absurd"):
+        from oakleaf_postgres.absurd.engine import Agent
+    if source.endswith(".toml"):
+        return [_of_file(read_options(agent=source))]
+    module = load_module("--agents", source, source)
+    listed = vars(module).get("agents")
+    several = listed if isinstance(listed, list | tuple) else ()
+    agents = [one for one in (*vars(module).values(), *several) if isinstance(one, Agent)]
+    if not agents and source.endswith(".py") and hasattr(module, "model"):
+        return [_of_file(AgentOptions(agent=agent_of_module(module, source), file=source))]
+    if not agents:
+        raise CommandError(
+            f"{source} has no agents; define one with oakleaf_postgres.absurd.Agent(NAME, model=…, tools=[…]), or name an "
+            "agent file"
+        )
+    return agents
+
+
+def _of_file(options: AgentOptions) -> Agent:
+    """Return the agent of an agent file. The prompt is that of a session: oakleaf enqueue --agent FILE writes it."""
+    from oakleaf_postgres.absurd.engine import Agent
+
+    agent = options.agent
+    if not options.models:
+        raise CommandError(
+            f'{options.file} names no model, and a worker needs one: model = "anthropic:MODEL"'
+        )
+    tools, servers = command_tools(options)
+    return Agent(
+        name=agent.name or "",
+        model=list(options.models),
+        tools=(*tools.values(), *servers),
+        limits=options.limits,
+        workspace=None if agent.workspace.dir is None else options.context,
+        commands=options.commands,
+        env=options.env,
+        options=options.model_options,
+        effects=agent.effects,
+        approval=agent.approval or (),
+    )
