@@ -27,6 +27,8 @@ from support.terminal import oakleaf
 
 Json = dict[str, Any]
 _GENERATED = re.compile(r"\b([a-z]+_)?[0-9a-f]{20,64}\b")
+ARGUMENTS = ("reference", "references", "word", "words")
+"""The kinds of fields that are no options at the command line."""
 _LEAST_TIME = 10**15
 """Microseconds since 1970, in 2001."""
 
@@ -146,23 +148,26 @@ def words(verb: type[Verb], values: Json) -> list[str]:
     arguments: list[str] = []
     for name, value in values.items():
         field = fields(verb).get(name)
-        if field is not None and field.kind in ("reference", "references", "words", "word"):
+        if field is not None and field.kind in ARGUMENTS:
             arguments += value if isinstance(value, list) else [str(value)]
         else:
             options += _option(name, field, value)
     return [*options, *(["--"] if arguments else []), *arguments]
 
 
+def flag(field: Field) -> str:
+    return "--option" if field.kind == "options" else f"--{field.name.replace('_', '-')}"
+
+
 def _option(name: str, field: Field | None, value: Any) -> list[str]:
-    flag = f"--{name.replace('_', '-')}"
+    typed = f"--{name.replace('_', '-')}" if field is None else flag(field)
     if field is not None and field.kind in ("options", "pairs"):
-        flag = "--option" if field.kind == "options" else flag
-        return [word for key, item in value.items() for word in (flag, f"{key}={_typed(field, item)}")]
+        return [word for key, item in value.items() for word in (typed, f"{key}={_typed(field, item)}")]
     if isinstance(value, list):
-        return [flag, ",".join(value)]
+        return [typed, ",".join(value)]
     if isinstance(value, bool):
-        return [flag] if value else []
-    return [flag, str(value)]
+        return [typed] if value else []
+    return [typed, str(value)]
 
 
 def _typed(field: Field, value: Any) -> str:

@@ -25,13 +25,16 @@ from support.all_stores import ALL_STORES
 from support.cli_store import fill, write_store
 from support.generated_client import GeneratedClient
 from support.server import LocalServer
+from support.terminal import oakleaf as oakleaf_command
 from support.verb_surfaces import (
+    ARGUMENTS,
     SURFACES,
     Json,
     by_http,
     by_python,
     command,
     confirmed,
+    flag,
     is_requested,
     numbered,
     request,
@@ -177,9 +180,10 @@ def single(verb: type[Verb]) -> str | None:
 def test_two_values_for_one_are_refused(verb: type[Verb], store_path: Path) -> None:
     name = single(verb)
     assert name is not None
-    flag, expected = f"--{name.replace('_', '-')}", "is invalid; expected one value"
+    expected = "is invalid; expected one value"
     with oakleaf.open(store_path) as store:
-        typed = [flag, "1", flag, "2", *words(verb, required(verb))]
+        option = flag(fields(verb)[name])
+        typed = [option, "1", option, "2", *words(verb, required(verb))]
         assert expected in (command(store, verb, *typed).text or "")
         if name in surfaces_of_requests(verb) and not address(verb).has_body:
             answer = by_http(store, verb, {**required(verb), name: ["1", "2"]})
@@ -211,6 +215,32 @@ def test_a_generated_client_has_the_same_answer(
         with LocalServer(served) as server:
             found = generated.call_with(server.url, operation, confirmed(verb, call.values))
         assert numbered(found.to_dict()) == by_python(store, verb, call.values).result
+
+
+# -- what the shell completes -------------------------------------------------------------------------------
+
+
+def completed(store: Path, *typed: str) -> list[str]:
+    """Return what bash offers for the last word of a command line."""
+    line = " ".join(["oakleaf", *typed])
+    variables = {"_OAKLEAF_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(typed))}
+    return [found.partition(",")[2] for found in oakleaf_command(store=store, **variables).out.splitlines()]
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_bash_completes_fields_choices_and_references(verb: type[Verb], store_path: Path) -> None:
+    name = verb.name.split()
+    options = [field for field in fields(verb).values() if field.kind not in ARGUMENTS]
+    offered = completed(store_path, *name, "--")
+    assert {flag(field) for field in options} <= set(offered)
+    for field in options:
+        if field.choices:
+            assert completed(store_path, *name, flag(field), field.choices[-1][:1])[-1:] == [
+                field.choices[-1]
+            ]
+    first = next((field for field in fields(verb).values() if field.kind in ARGUMENTS), None)
+    if first is not None and first.kind.startswith("reference") and not first.is_trashed:
+        assert completed(store_path, *name, "ses_cas") == ["ses_case"]
 
 
 # -- who may call ------------------------------------------------------------------------------------------
