@@ -33,6 +33,8 @@ class PostgresProxy:
         self._armed: tuple[bytes, bool] | None = None
         self.loss_count = self.request_count = 0
         self.on_loss: Callable[[], object] = lambda: None
+        self.is_silent = False
+        """Whether it swallows every request, and keeps the connections."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def url(self, database: str, user: str, **options: str) -> str:
@@ -65,6 +67,8 @@ class PostgresProxy:
                 while True:
                     request = _until(client, b"QSX")
                     self.request_count += 1
+                    if self.is_silent:
+                        continue
                     is_lost, has_answer = self._is_lost(request)
                     if is_lost and not has_answer:
                         raise ConnectionCut

@@ -61,7 +61,7 @@ class TestDenial:
     def test_who_waits_for_it_is_told_in_time(
         self, database: Database, client: Client, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        short = postgres_connections.IDENTITY.replace("30s", "100ms")
+        short = postgres_connections.IDENTITY.replace("25s", "100ms")
         monkeypatch.setattr(postgres_connections, "IDENTITY", short)
         with oakleaf.open(database.url) as sessions, client.transaction():
             mine = sessions.start(owner="ann")
@@ -87,10 +87,10 @@ class TestDenial:
         self, database: Database, monkeypatch: pytest.MonkeyPatch, write: Any
     ) -> None:
         for module in (postgres_connections, postgres_commit, postgres_create):
-            short = postgres_connections.SET_LOCK_TIMEOUT.replace("30s", "100ms")
+            short = postgres_connections.SET_LOCK_TIMEOUT.replace("25s", "100ms")
             monkeypatch.setattr(module, "SET_LOCK_TIMEOUT", short)
         monkeypatch.setattr(
-            postgres_connections, "IDENTITY", postgres_connections.IDENTITY.replace("30s", "100ms")
+            postgres_connections, "IDENTITY", postgres_connections.IDENTITY.replace("25s", "100ms")
         )
         for cached in (postgres_commit.statement, postgres_create.statement):
             cached.cache_clear()

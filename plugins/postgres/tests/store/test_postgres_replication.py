@@ -125,7 +125,7 @@ def test_a_change_that_the_server_has_not_ended_is_not_denied(
     primary: Primary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client is cut off, and the server holds the session's lock until a standby answers."""
-    monkeypatch.setattr(connections, "IDENTITY", connections.IDENTITY.replace("30s", "200ms"))
+    monkeypatch.setattr(connections, "IDENTITY", connections.IDENTITY.replace("25s", "200ms"))
     with oakleaf.open(primary.url) as store, ThreadPoolExecutor(1) as pool:
         session = store.start()
         with primary.required("absent"):

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from oakleaf.errors import ClaimLost, OakleafError
 from oakleaf_postgres.absurd.task_log import TaskLog
-from oakleaf_postgres.store.connections import SERVER_TIMEOUT_SECONDS
+from oakleaf_postgres.store.connections import IDLE_SECONDS, SERVER_TIMEOUT_SECONDS
 from oakleaf_postgres.store.guard import SqlEffect, SqlGuard
 from oakleaf_postgres.store.pool import Connection, Pool
 
@@ -28,7 +28,7 @@ CANCELLED, FAILED = "AB001", "AB002"
 # Taking the claim away changes the run that `extend_claim` locks, so the claim holds until the commit. A worker that was
 # paused within a transaction would keep its run locked, and no other worker could take the task over. It costs 0.24 ms: a
 # lock of our own on Absurd's table would cost nothing measurable, and would have to follow every change of that table.
-HOLD_CLAIM = """(select pg_catalog.set_config('idle_in_transaction_session_timeout', %(claim_seconds)s || 's', true)) is not null
+HOLD_CLAIM = """(select pg_catalog.set_config('idle_in_transaction_session_timeout', %(claim_idle)s, true)) is not null
     and (select absurd.extend_claim(%(claim_queue)s, %(claim_run)s::uuid, %(claim_seconds)s::integer)) is not null"""
 # With plans that follow the index on what waits, in the order of its time. By default PostgreSQL goes by statistics from when hardly
 # any task waited, and reads and sorts them all: with 100,000 waiting tasks a claim took 600 ms. For this transaction only.
@@ -162,7 +162,12 @@ class Claim:
 
     def guard(self) -> SqlGuard:
         """Return the condition that lets only the holder of this claim write."""
-        values = {"claim_queue": self.queue, "claim_run": self.run_id, "claim_seconds": str(self.lease)}
+        values = {
+            "claim_queue": self.queue,
+            "claim_run": self.run_id,
+            "claim_seconds": str(self.lease),
+            "claim_idle": f"{min(self.lease, IDLE_SECONDS)}s",
+        }
         return SqlGuard(HOLD_CLAIM, values, self.check, self._refusal)
 
     def check(self) -> None:

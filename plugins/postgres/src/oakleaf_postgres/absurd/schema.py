@@ -11,7 +11,6 @@ from typing import Any
 import absurdctl
 import psycopg
 from msgspec import Struct
-from msgspec.structs import replace
 from psycopg import sql
 
 from oakleaf.errors import (
@@ -88,9 +87,7 @@ def install(url: str, queue: str = DEFAULT_QUEUE) -> InstallResult:
     """Create or migrate Absurd's schema, create the queue, and let the service role use both."""
     if not 0 < len(queue.encode()) <= MAX_QUEUE_BYTES or "\0" in queue:
         raise InvalidArgument("queue", queue, f"a name of 1 to {MAX_QUEUE_BYTES} bytes")
-    address = replace(
-        Address.parse(url), is_prepared=False
-    )  # a text of several statements cannot be prepared
+    address = Address.parse(url).for_maintenance()
     command = f"oakleaf --store URL migrate --queue {queue}"
     with (
         address.connect() as connection,

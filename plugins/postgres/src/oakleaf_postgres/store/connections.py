@@ -48,10 +48,17 @@ logging.getLogger("psycopg").addHandler(
 )  # of connections that broke, which is handled here
 
 SERVER_TIMEOUT_SECONDS = 30.0
-"""How long a caller waits for a server that is away, and for a lock."""
+"""How long a caller waits for a server that is away."""
+LOCK_SECONDS = 25
+"""How long a statement waits for a lock: the server says so before its silence is taken for its end."""
+IDLE_SECONDS = 20
+"""How long a transaction that writes may do nothing: a process that is paused within one holds its locks no longer, and whoever
+waits for them gets them."""
 RECOVERY_SECONDS = 0.02
 """Pause before the next try: a pooler whose server is away refuses at once, and would be asked all the time."""
-READ_COMMITTED = "begin isolation level read committed"
+READ_COMMITTED = (
+    f"begin isolation level read committed; set local idle_in_transaction_session_timeout = '{IDLE_SECONDS}s'"
+)
 SNAPSHOT = "begin isolation level repeatable read read only"
 MAX_TRIES = 10
 OPEN = (TransactionStatus.INTRANS, TransactionStatus.INERROR)
@@ -67,7 +74,7 @@ SET_SPACE = "(select pg_catalog.set_config('oakleaf.space', %(space)s, true)) is
 # What every write needs. Its waits for locks are limited: a client that enqueues an input and does not commit would block
 # every other writer of that session, and with them one connection after the other. And the warning that no standby has
 # it (`STANDBY_WAIT`) must come, whatever messages the role wants.
-SET_FOR_WRITE = f"""pg_catalog.set_config('lock_timeout', '{SERVER_TIMEOUT_SECONDS:.0f}s', true)
+SET_FOR_WRITE = f"""pg_catalog.set_config('lock_timeout', '{LOCK_SECONDS}s', true)
     || pg_catalog.set_config('client_min_messages', 'warning', true)"""
 SET_LOCK_TIMEOUT = f"(select {SET_FOR_WRITE}) is not null"
 # Binds a transaction. Nobody else can create in its search path: what the statements of a transaction call is PostgreSQL's.
@@ -186,6 +193,7 @@ class PostgresConnections:
                 return work()
             except ConnectionLost as error:
                 if time.monotonic() > deadline:
+                    self.pool.drain()
                     raise ServerUnreachable(self.url, error.reason) from None
                 self.recover(error, deadline)
 
@@ -195,10 +203,10 @@ class PostgresConnections:
 
     def recover(self, error: ConnectionLost, deadline: float) -> None:
         """Drop the other connections, which may have broken, too; raises UnknownCommit after the deadline."""
+        self.pool.drain()
         if time.monotonic() > deadline:
             raise UnknownCommit(self.url, error.reason) from None
         log.warning("%s: a connection broke (%s); retrying on a new one", self.url, error.reason)
-        self.pool.drain()
         time.sleep(RECOVERY_SECONDS)
 
     # -- several statements ------------------------------------------------------------------------
@@ -290,7 +298,7 @@ class PostgresConnections:
             yield
         except BaseException:  # also Ctrl-C: the pool must not lend a connection with an open transaction
             if connection.pgconn.transaction_status in OPEN:  # else it broke, or a statement is still running
-                connection.pgconn.exec_(b"rollback")  # psycopg's own drops every prepared statement
+                connection.run_plain(b"rollback")
             raise
         connection.commit()
 
@@ -309,7 +317,7 @@ def store_error(url: str, error: psycopg.Error) -> StoreError:
     match error:
         case LockNotAvailable():
             return StoreError(
-                f"{url}: another client held a lock for more than {SERVER_TIMEOUT_SECONDS:.0f} s; "
+                f"{url}: another client held a lock for more than {LOCK_SECONDS} s; "
                 "nothing was written, try again"
             )
         case UndefinedTable():

@@ -20,14 +20,16 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolClosed, PoolTimeout
 
 from oakleaf.errors import OakleafError, StoreClosed, StoreError
+from oakleaf_postgres.store.limited import LimitedConnection
 from oakleaf_postgres.store.url import Address
 
+LAST_TRY_SECONDS = 2
 RETRY_SECONDS = 0.5
 """How often a caller asks for a connection, and the pool looks whether a server that was away is back."""
 MAX_PREPARED = 400
 """Prepared statements per connection; a change has dozens of shapes."""
 
-Connection = psycopg.Connection[Any]
+Connection = LimitedConnection
 
 
 class ConnectionLost(Exception):
@@ -84,7 +86,9 @@ class Pool:
         return None
 
     def _timeout_error(self, timeout: float) -> StoreError:
-        self._address.connect().close()  # raises ServerUnreachable if that was the reason
+        self._address.connect(
+            seconds=LAST_TRY_SECONDS
+        ).close()  # raises ServerUnreachable if that was the reason
         return StoreError(
             f"{self._address.safe_url}: all {self._address.connections} connections of this process were in "
             f"use for {timeout:.0f} s; run fewer things at once, or allow more with ?connections=N"
@@ -104,9 +108,10 @@ class Pool:
         pool = ConnectionPool(
             self._address.url,
             kwargs=self._address.connect_options,
+            connection_class=Connection,
             min_size=0,
             max_size=self._address.connections,
-            configure=_configure,
+            configure=self._configure,
             reconnect_timeout=RETRY_SECONDS,
             open=False,
         )
@@ -116,6 +121,9 @@ class Pool:
             _close_beside(pool)
             raise
         return pool
+
+    def _configure(self, connection: Connection) -> None:
+        connection.prepared_max, connection.silence = MAX_PREPARED, self._address.silence
 
     def _leave_to_parent(self) -> None:
         """This process was forked: the pool must not be used, closed or collected here."""
@@ -141,10 +149,6 @@ class Pool:
 
 
 _INHERITED: list[Any] = []
-
-
-def _configure(connection: Connection) -> None:
-    connection.prepared_max = MAX_PREPARED
 
 
 def _close(pools: list[ConnectionPool[Connection]], process: int) -> None:

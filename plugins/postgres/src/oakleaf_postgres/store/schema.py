@@ -106,9 +106,7 @@ def migrate(url: str, *, service: str | None = None, client: str | None = None) 
     for name in (service, client):
         if name is not None and not ROLE_NAME.fullmatch(name):
             raise InvalidArgument("role", name, "lower-case letters, digits and underscores")
-    address = replace(
-        Address.parse(url), is_prepared=False
-    )  # a file of several statements cannot be prepared
+    address = Address.parse(url).for_maintenance()
     with address.connect() as connection, plain_errors(address, connection):
         path = _fetch_value(connection, SELECT_PATH)
         with safe_transaction(connection):

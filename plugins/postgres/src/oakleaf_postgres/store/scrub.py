@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import psycopg
-from msgspec.structs import replace
 from psycopg import sql
 
 from oakleaf_postgres.errors import MissingPermission, StoreHeld
@@ -77,7 +76,7 @@ def scrub(url: str, wait: float = WAIT_SECONDS) -> None:
     StoreHeld. Locks each table while it is rewritten. The write-ahead log still has its copies until it is recycled or
     archived.
     """
-    address = replace(Address.parse(url), is_prepared=False)
+    address = Address.parse(url).for_maintenance()
     with address.connect(search_path=SAFE_PATH) as connection, plain_errors(address, connection):
         Scrub(connection, address.safe_url, wait).run()
 

@@ -54,7 +54,7 @@ def shares_statements(connection: Connection) -> bool:
         return False
     name = f"oakleaf_{token_hex(16)}"
     with connection.transaction():
-        connection.pgconn.prepare(name.encode(), b"select 1")
+        connection.prepare_plain(name.encode(), b"select 1")
         query = f"select pg_catalog.count(*) from pg_prepared_statements where name = '{name}'"
         is_shared = fetch_row(connection, query, prepare=False) == (1,)
         if is_shared:
@@ -63,7 +63,11 @@ def shares_statements(connection: Connection) -> bool:
 
 
 def fetch_row(
-    connection: Connection, query: str, values: Sequence[Any] = (), *, prepare: bool | None = None
+    connection: psycopg.Connection[Any],
+    query: str,
+    values: Sequence[Any] = (),
+    *,
+    prepare: bool | None = None,
 ) -> tuple[Any, ...]:
     """Return the row of a query that always has one."""
     row: tuple[Any, ...] | None = connection.execute(query, values, prepare=prepare).fetchone()

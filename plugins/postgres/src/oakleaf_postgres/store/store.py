@@ -621,10 +621,11 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     # -- writing -----------------------------------------------------------------------------------
 
     def commit(self, change: Change) -> CommitResult:
+        deadline = self._connections.deadline()
         try:
             return self._commit(change)
         except ConnectionLost as error:
-            return self._settle(change, error)
+            return self._settle(change, error, deadline)
 
     def find_change(self, session_id: str, key: str) -> CommitResult | None:
         rows = self._joined_rows(SELECT_CHANGE, session_id, key=key)
@@ -678,13 +679,12 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         guard = self._connections.guard
         return ("", {}) if guard is None else (guard.condition, dict(guard.values))
 
-    def _settle(self, change: Change, error: ConnectionLost) -> CommitResult:
+    def _settle(self, change: Change, error: ConnectionLost, deadline: float) -> CommitResult:
         """Find out what became of a change whose answer was lost.
 
         If its key is in the journal it was written. If not it is tried again; should the server still be writing the
         first one, the compare and swap lets only one through.
         """
-        deadline = self._connections.deadline()
         while True:
             self._connections.recover(error, deadline)
             try:
@@ -699,19 +699,21 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
                 error = again
 
     def create(self, new: NewSession) -> tuple[SessionRow, bool]:
+        deadline = self._connections.deadline()
         try:
             return self._create(new)
         except ConnectionLost as error:
-            return self._settle_create(new, error)
+            return self._settle_create(new, error, deadline)
 
-    def _settle_create(self, new: NewSession, error: ConnectionLost) -> tuple[SessionRow, bool]:
+    def _settle_create(
+        self, new: NewSession, error: ConnectionLost, deadline: float
+    ) -> tuple[SessionRow, bool]:
         """Find out whether a session was created whose answer was lost, by its first key; if not, create it."""
 
         def find(writer: Connection) -> bool:
             found = writer.execute(SELECT_FIRST_KEY, {"id": new.row.session_id}).fetchone()
             return found is not None and found[0] == new.key
 
-        deadline = self._connections.deadline()
         while True:
             self._connections.recover(error, deadline)
             try:

@@ -1,6 +1,6 @@
 """The address of a PostgreSQL store: a libpq URL without our own options, which it parses, and a form without secrets.
 
-    postgresql://app@db.example/agents?prepared=off&connections=16
+    postgresql://app@db.example/agents?prepared=off&connections=16&silence=60
 
 Knows nothing of pools or statements.
 """
@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 import psycopg
 from msgspec import Struct
+from msgspec.structs import replace
 from psycopg import adapt
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.bool import BoolDumper
@@ -21,10 +22,20 @@ from psycopg.types.numeric import IntDumper
 from psycopg.types.string import BytesBinaryDumper
 
 from oakleaf.errors import InvalidArgument, ServerUnreachable
+from oakleaf_postgres.store.limited import LimitedConnection
 
 CONNECTIONS = 20
-CONNECT_SECONDS = 30
-"""How long to wait for a host while connecting, unless `connect_timeout` is given."""
+CONNECT_SECONDS = 10
+"""How long to wait for a host while connecting, unless `connect_timeout` is given: the next one may have taken over."""
+SILENCE_SECONDS = 30.0
+"""How long a statement waits without an answer, unless `silence` is given: `off`, or seconds."""
+# With these the kernel notices within half a minute that the machine at the other end is gone.
+TCP_OPTIONS = {
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 4,
+    "tcp_user_timeout": 30_000,
+}
 HINTS = (
     ("password authentication failed", "check the password: in the URL, PGPASSWORD or ~/.pgpass"),
     ("no password supplied", "give a password: in the URL, PGPASSWORD or ~/.pgpass"),
@@ -70,6 +81,7 @@ class Address(Struct, frozen=True):
     """False behind a pooler that runs each transaction on another server connection and does not support prepared
     statements (PgBouncer before 1.21). A store notices such a one when it is opened."""
     connections: int = CONNECTIONS
+    silence: float | None = SILENCE_SECONDS
 
     @classmethod
     def parse(cls, url: str) -> Address:
@@ -84,18 +96,26 @@ class Address(Struct, frozen=True):
                 "url", f"{parts.scheme}://…", "%40 for each @ in the name or password of the login"
             )
         options = parse_qsl(parts.query, keep_blank_values=True)
-        own = dict(option for option in options if option[0] in ("prepared", "connections"))
+        own = dict(option for option in options if option[0] in ("prepared", "connections", "silence"))
         rest = [option for option in options if option[0] not in own]
         prepared, connections = own.get("prepared", "on"), own.get("connections", str(CONNECTIONS))
         if prepared not in ("on", "off"):
             raise InvalidArgument("prepared", prepared, "on or off")
         if not connections.isdecimal() or not 0 < int(connections) <= 1_000:
             raise InvalidArgument("connections", connections, "a number from 1 to 1,000")
+        silence = own.get("silence", f"{SILENCE_SECONDS:g}")
+        if silence != "off" and not re.fullmatch(r"0*[1-9]\d{0,5}|\d{1,6}\.\d+", silence):
+            raise InvalidArgument("silence", silence, "off, or seconds such as 60")
         plain = _join(parts._replace(query=urlencode(rest, quote_via=quote)))
         display_url = _join(
             parts._replace(netloc=_without_password(parts.netloc), query=_without_secrets(rest))
         )
-        return cls(plain, display_url, prepared == "on", int(connections))
+        limit = None if silence == "off" else float(silence)
+        return cls(plain, display_url, prepared == "on", int(connections), limit)
+
+    def for_maintenance(self) -> Address:
+        """Return the same for statements that may take hours, and for files of several statements, which cannot be prepared."""
+        return replace(self, is_prepared=False, silence=None)
 
     @property
     def connect_options(self) -> dict[str, Any]:
@@ -106,24 +126,33 @@ class Address(Struct, frozen=True):
             "context": ADAPTERS,
             "application_name": "oakleaf",
             "client_encoding": "utf8",  # over PGCLIENTENCODING and what the role has: others cannot hold every text
-            **({} if self._has_timeout() else {"connect_timeout": CONNECT_SECONDS}),
+            **{name: value for name, value in self._timeouts().items() if name not in self._settings},
         }
 
-    def _has_timeout(self) -> bool:
-        return "PGCONNECT_TIMEOUT" in os.environ or "connect_timeout" in conninfo_to_dict(self.url)
+    @property
+    def _settings(self) -> dict[str, Any]:
+        """The settings of the connection that the URL names."""
+        return conninfo_to_dict(self.url)
 
-    def connect(self, search_path: str | None = None) -> psycopg.Connection[Any]:
-        """Connect; with `search_path` for maintenance that cannot run in a transaction, which would set it."""
-        options = self.connect_options
+    def _timeouts(self) -> dict[str, int]:
+        has_own = "PGCONNECT_TIMEOUT" in os.environ
+        return TCP_OPTIONS if has_own else {**TCP_OPTIONS, "connect_timeout": CONNECT_SECONDS}
+
+    def connect(self, search_path: str | None = None, seconds: int | None = None) -> LimitedConnection:
+        """Connect, within so many seconds to each host; with `search_path` for maintenance that cannot run in a transaction,
+        which would set it."""
+        options = self.connect_options | ({} if seconds is None else {"connect_timeout": seconds})
         if search_path is not None:
-            own = conninfo_to_dict(self.url).get("options") or os.environ.get("PGOPTIONS", "")
+            own = self._settings.get("options") or os.environ.get("PGOPTIONS", "")
             options["options"] = f"{own} -c search_path={search_path.replace(' ', '')}"
         try:
-            return psycopg.connect(self.url, **options)
+            connection = LimitedConnection.connect(self.url, **options)
         except psycopg.Error as error:
             reason = first_line(error)
             hint = next((hint for pattern, hint in HINTS if re.search(pattern, reason)), None)
             raise ServerUnreachable(self.safe_url, reason, hint) from None
+        connection.silence = self.silence
+        return connection
 
 
 def _join(parts: SplitResult) -> str:
