@@ -33,9 +33,11 @@ from oakleaf_postgres.store.guard import SqlEffect
 from oakleaf_postgres.store.rows import (
     CALL_NAMES,
     CALL_TYPES,
+    CLOCK_LEAD,
     ENTRY_NAMES,
     ENTRY_TYPES,
     FACT_COLUMNS,
+    caller_clock,
     insert_into,
     named_row,
     named_rows,
@@ -48,8 +50,8 @@ TOOL_CALL_NAMES, TOOL_CALL_TYPES = ("hash", "seq"), ("bigint", "bigint")
 FACT_NAMES = ("number", "kind", "key", "first_seq", "data")
 FACT_TYPES = ("bigint", "text", "text", "bigint", "text")
 
-SELECT_HEAD = """
-select number, branch, seq, facts, calls, fence, trashed_at, owner, holder, lease_until,
+SELECT_HEAD = f"""
+select number, branch, seq, facts, calls, fence, trashed_at, owner, holder, lease_until - {CLOCK_LEAD},
        (select session_number from oakleaf.branch where branch.id = session.branch) = number,
        (select max(entry.seq) from oakleaf.entry where entry.branch = session.branch)
 from oakleaf.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s) for no key update
@@ -217,6 +219,7 @@ def values_of(
     values: dict[str, Any] = {
         "space": space,
         "id": change.session_id,
+        "clock": caller_clock(),
         "owner": owner,
         "at": change.at,
         "activity": change.activity,
@@ -264,6 +267,7 @@ def values_of(
 
 # -- the statement -----------------------------------------------------------------------------------
 
+_SET = {"lease_until": f"%(set_lease_until)s::bigint + {CLOCK_LEAD}"}
 NEW_SUMS = tuple(f"new_{name}" for name in Totals.__struct_fields__)
 COMMENT = re.compile(r"^ *--(?!\?).*\n", re.MULTILINE)
 TEMPLATE = COMMENT.sub("", (files("oakleaf_postgres.store") / "commit.sql").read_text())
@@ -280,7 +284,8 @@ def statement(shape: Shape, condition: str = "", effect: str = "") -> Statement:
         for_write=SET_LOCK_TIMEOUT,
         guard=f"and {condition}" if condition else "",
         effect=f", {effect}" if effect else "",
-        columns="".join(f", {name} = %(set_{name})s" for name in shape.columns),
+        columns="".join(f", {name} = {_SET.get(name, f'%(set_{name})s')}" for name in shape.columns),
+        clock_lead=CLOCK_LEAD,
         entry_rows=named_rows("entry", ENTRY_NAMES, ENTRY_TYPES, shape.entries),
         tool_call_rows=named_rows("tool_call", TOOL_CALL_NAMES, TOOL_CALL_TYPES, shape.tool_calls),
         call_rows=named_rows("call", ("number", *CALL_NAMES), ("bigint", *CALL_TYPES), shape.calls),
@@ -306,7 +311,8 @@ def committed(rows: Rows) -> CommitResult | None:
 
 
 def lock_head(writer: Connection, session_id: str, owner: str | None) -> PostgresHead:
-    row = writer.execute(SELECT_HEAD, {"id": session_id, "owner": owner}).fetchone()
+    values = {"id": session_id, "owner": owner, "clock": caller_clock()}
+    row = writer.execute(SELECT_HEAD, values).fetchone()
     if row is None:
         raise NotFound(session_id)
     number, branch, seq, facts, calls, fence, trashed_at, row_owner, holder, until, is_own, tail = row

@@ -77,7 +77,7 @@ head as (
 --? is_fenced
       and session.fence = %(fence)s
 --? needs_free
-      and (session.holder is null or coalesce(session.lease_until, 0) <= %(at)s)
+      and (session.holder is null or coalesce(session.lease_until, 0) <= %(at)s + {clock_lead})
 --? checks_branch
 -- The leaf is the last entry of a branch of this session's own. Asked of the leaf that is expected and not of the row's: so
 -- it is two probes of an index, where a join would walk the whole branch. Not asked when the branch is known to be its own:

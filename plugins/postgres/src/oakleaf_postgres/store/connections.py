@@ -35,6 +35,7 @@ from oakleaf_postgres.store.guard import SqlGuard
 from oakleaf_postgres.store.pool import Connection as Connection
 from oakleaf_postgres.store.pool import ConnectionLost as ConnectionLost
 from oakleaf_postgres.store.pool import Pool
+from oakleaf_postgres.store.rows import caller_clock
 from oakleaf_postgres.store.statement import Rows, Statement, run_statement, shares_statements
 from oakleaf_postgres.store.url import Address, first_line
 
@@ -150,7 +151,8 @@ class PostgresConnections:
         """Return all rows of one statement: one snapshot, one round trip. Runs again if the connection breaks."""
 
         def read(connection: Connection) -> list[Row]:
-            return connection.execute(query, bindings, binary=True).fetchall()
+            values = {**bindings, "clock": caller_clock()} if isinstance(bindings, dict) else bindings
+            return connection.execute(query, values, binary=True).fetchall()
 
         return self.retry(lambda: self._run(read))
 
@@ -158,7 +160,9 @@ class PostgresConnections:
         """Run a write of the hot path, which holds the guard's condition; raises ConnectionLost if the connection breaks."""
         self._check_guard()
         assert self.guard is None or set(self.guard.values).issubset(statement.value_names)
-        return self._run(lambda connection: run_statement(connection, statement, values))
+        return self._run(
+            lambda connection: run_statement(connection, statement, {**values, "clock": caller_clock()})
+        )
 
     def _run(
         self,

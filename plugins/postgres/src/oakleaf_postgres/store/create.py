@@ -23,7 +23,14 @@ from oakleaf_postgres.store.commit import (
     tool_call_rows,
 )
 from oakleaf_postgres.store.connections import SET_LOCK_TIMEOUT, SET_SPACE, PostgresConnections
-from oakleaf_postgres.store.rows import ENTRY_NAMES, ENTRY_TYPES, named_row, named_rows
+from oakleaf_postgres.store.rows import (
+    CLOCK_LEAD,
+    ENTRY_NAMES,
+    ENTRY_TYPES,
+    caller_clock,
+    named_row,
+    named_rows,
+)
 from oakleaf_postgres.store.statement import Connection, Rows, Statement, run_statement
 
 # A purge reads every branch of a space to see what is still needed, and no fork may come between. So purges take
@@ -44,6 +51,7 @@ union all
 select 1 from oakleaf.branch
 where {SET_SPACE} and branch.id = %(fork_branch)s and branch.parent_seq = %(fork_seq)s
 """
+VALUES = {"lease_until": f"%(lease_until)s::bigint + {CLOCK_LEAD}"}
 ROW_NAMES = tuple(name for name in SESSION_NAMES[1:] if name not in ("branch", "tags"))
 
 
@@ -67,7 +75,7 @@ with numbers as materialized (
       {f"and exists ({POSITION_EXISTS})" if is_fork else ""}
 ), created as (
     insert into oakleaf.session (number, branch, tags, active_at, {", ".join(ROW_NAMES)})
-    select number, branch, %(tags)s::text::jsonb, %(updated_at)s, {", ".join(f"%({name})s" for name in ROW_NAMES)}
+    select number, branch, %(tags)s::text::jsonb, %(updated_at)s, {", ".join(VALUES.get(name, f"%({name})s") for name in ROW_NAMES)}
     from numbers
     returning number, branch, seq, space, owner, started_at
 ), detail as (
@@ -89,6 +97,7 @@ def values_of(new: NewSession) -> dict[str, Any]:
     values = session_row(row, branch=None, seq=seq, facts=1)
     values |= zip(("spec", "policy", "workspace", "detail_state"), detail_row(new.detail), strict=True)
     values |= {
+        "clock": caller_clock(),
         "fork_branch": parent.branch if parent else None,
         "fork_seq": parent.seq if parent else 0,
         "key": new.key,

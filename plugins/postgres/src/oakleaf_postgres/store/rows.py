@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from functools import lru_cache
 
 from oakleaf.stores.sql.session_rows import SESSION_NAMES
 
-SESSION_COLUMNS = ", ".join(
-    f"session.{name}::text" if name == "tags" else f"session.{name}" for name in SESSION_NAMES
-)
+# A lease is stored by the server's clock. This is how far it is ahead of the caller's `clock`; less than a second does not
+# count. Callers give and get the end of a lease by their own clocks, and one that is wrong by an hour changes nothing.
+CLOCK_LEAD = """(
+    select case when pg_catalog.abs(server.at - %(clock)s::bigint) < 1000000::bigint then 0::bigint else server.at - %(clock)s::bigint end
+    from (select (extract(epoch from pg_catalog.statement_timestamp()) * 1000000::numeric)::bigint as at) as server)"""
+_EXPRESSIONS = {
+    "tags": "session.tags::text",
+    "lease_until": f"session.lease_until - {CLOCK_LEAD} as lease_until",
+}
+SESSION_COLUMNS = ", ".join(_EXPRESSIONS.get(name, f"session.{name}") for name in SESSION_NAMES)
 ENTRY_COLUMNS = """entry.branch << 32 | entry.seq, entry.turn, entry.step, entry.kind, entry.internal, entry.model,
     entry.finish, entry.entry_id, entry.at, entry.evidence, entry.body"""
 ENTRY_NAMES = (
@@ -31,6 +39,11 @@ CALL_TYPES = (
 CALL_COLUMNS = ", ".join(f"usage.{name}" for name in CALL_NAMES)
 JOURNAL_NAMES = ("number", "kind", "key", "branch", "first_seq", "last_seq", "data", "at")
 FACT_COLUMNS = ", ".join(f"journal.{name}" for name in JOURNAL_NAMES)
+
+
+def caller_clock() -> int:
+    """Return the value `clock` of a statement that reads or writes a lease."""
+    return time.time_ns() // 1_000
 
 
 def insert_into(table: str, *names: str) -> str:

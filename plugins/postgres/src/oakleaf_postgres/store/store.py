@@ -108,7 +108,14 @@ from oakleaf_postgres.store.purge import (
     PostgresPurge,
     children,
 )
-from oakleaf_postgres.store.rows import CALL_COLUMNS, ENTRY_COLUMNS, FACT_COLUMNS, SESSION_COLUMNS
+from oakleaf_postgres.store.rows import (
+    CALL_COLUMNS,
+    CLOCK_LEAD,
+    ENTRY_COLUMNS,
+    FACT_COLUMNS,
+    SESSION_COLUMNS,
+    caller_clock,
+)
 from oakleaf_postgres.store.search import PostgresSearch
 from oakleaf_postgres.store.search_index import PostgresSearchIndex
 from oakleaf_postgres.store.statement import Connection, Statement
@@ -324,15 +331,19 @@ on conflict (session_number) do update set (branch, seq, fence, text, at) =
 """
 # If one of these changes nothing, what prevented it is read afterwards.
 LEASE = f"""
-update oakleaf.session set holder = %(holder)s, lease_until = %(until)s,
+update oakleaf.session set holder = %(holder)s, lease_until = %(until)s + {CLOCK_LEAD},
     fence = fence + (holder is distinct from %(holder)s)::integer
 where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
   and (%(owner)s::text is null or owner = %(owner)s) and trashed_at is null
-  and (holder is null or holder = %(holder)s or coalesce(lease_until, 0) <= %(at)s or fence = %(take_from)s)
+  and (holder is null or holder = %(holder)s or coalesce(lease_until, 0) <= %(at)s + {CLOCK_LEAD}
+    or fence = %(take_from)s)
 returning fence
 """
+SET_LEASE = f"""
+update oakleaf.session set holder = %(holder)s, lease_until = %(until)s::bigint + {CLOCK_LEAD}, fence = %(fence)s where id = %(id)s
+"""
 RENEW = f"""
-update oakleaf.session set lease_until = %(until)s
+update oakleaf.session set lease_until = %(until)s + {CLOCK_LEAD}
 where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
   and (%(owner)s::text is null or owner = %(owner)s) and fence = %(fence)s and holder is not null
 returning number
@@ -459,7 +470,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             raise NotFound(session_id) from None
         if "\0" in session_id:
             raise NotFound(session_id)
-        return {"id": session_id, "space": self.space, "owner": self.owner}
+        return {"id": session_id, "space": self.space, "owner": self.owner, "clock": caller_clock()}
 
     def _session_rows(self, query: str, session_id: str, **more: Any) -> list[Row]:
         """Return the session's rows; raises NotFound if there are none because there is no such session."""
@@ -745,7 +756,12 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
         """Look and create under a lock of the conversation, for which other callers with the same one wait."""
-        bindings = {"space": self.space, "owner": new.row.owner, "conversation": new.row.conversation_id}
+        bindings = {
+            "space": self.space,
+            "owner": new.row.owner,
+            "conversation": new.row.conversation_id,
+            "clock": caller_clock(),
+        }
         rows = self._connections.query(SELECT_LATEST, bindings)
         if rows:
             return session_from(rows[0]), False
@@ -818,8 +834,8 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         lock_head(writer, session_id, self.owner)
         _, row = self._exporter(writer).find(session_id)
         fence = next_fence(row, holder, at, take_from)
-        query = "update oakleaf.session set holder = %s, lease_until = %s, fence = %s where id = %s"
-        writer.execute(query, (holder, until, fence, session_id))
+        values = {"id": session_id, "holder": holder, "until": until, "fence": fence, "clock": caller_clock()}
+        writer.execute(SET_LEASE, values)
         return fence
 
     def renew(self, session_id: str, fence: int, until: int) -> bool:

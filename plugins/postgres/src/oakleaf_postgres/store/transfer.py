@@ -40,6 +40,7 @@ from oakleaf_postgres.store.rows import (
     FACT_COLUMNS,
     JOURNAL_NAMES,
     SESSION_COLUMNS,
+    caller_clock,
 )
 
 STREAM_ROWS = 200
@@ -156,7 +157,7 @@ class PostgresExporter(TableExporter):
             yield from cursor.execute(query, bindings, binary=True)
 
     def _bindings(self, session_id: str) -> dict[str, Any]:
-        return {"id": session_id, "space": self.space, "owner": self.owner}
+        return {"id": session_id, "space": self.space, "owner": self.owner, "clock": caller_clock()}
 
     def find(self, session_id: str) -> tuple[int, SessionRow]:
         rows = self._rows(SELECT_SESSION, self._bindings(session_id))
