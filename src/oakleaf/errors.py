@@ -76,6 +76,7 @@
     │   └── TurnCancelled           … because session.cancel() or oakleaf cancel ended it
     └── StoreError                  the file or server itself
         ├── NotAStore               not an Oakleaf store
+        ├── StoreAbsent             no file at the address
         ├── NewerFormat             written by a newer Oakleaf
         ├── PrereleaseFormat        written under the former name, before the first release
         ├── ServerUnreachable       no connection to the database server
@@ -1080,6 +1081,12 @@ class NotAStore(StoreError):
         super().__init__(
             f"{location} is not an Oakleaf store: {reason}", "name another path to create a new one"
         )
+
+
+class StoreAbsent(StoreError):
+    """There is no file at the address of a store."""
+
+    exit_code = ExitCode.USAGE
 
 
 class NewerFormat(StoreError):

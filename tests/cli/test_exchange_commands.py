@@ -656,8 +656,7 @@ class TestOverwriting:
 class TestCopy:
     def test_sessions_are_copied_to_another_store(self, store_path: Path, tmp_path: Path) -> None:
         there = tmp_path / "b.db"
-        assert oakleaf("copy", "--all", "--to", there, store=store_path).code == 1
-        assert oakleaf("copy", "--all", "--to", there, "--yes", "--json", store=store_path).json["copied"]
+        assert oakleaf("copy", "--all", "--to", there, "--json", store=store_path).json["copied"]
         for store, name in ((store_path, "one"), (there, "two")):
             oakleaf("export", "ses_case", "-o", tmp_path / name, store=store)
         assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
@@ -670,13 +669,13 @@ class TestCopy:
         there = tmp_path / "there.db"
         with library.open(there) as other:
             other.start("other", session_id="ses_case")
-        done = oakleaf("copy", "--all", "--to", there, "--yes", store=store_path)
+        done = oakleaf("copy", "--all", "--to", there, store=store_path)
         assert (done.code, "not copied: ses_case: " in done.err, "--new-id" in done.err) == (1, True, True)
         with library.open(there) as other:
             assert other.session("ses_other")
 
     def test_a_second_copy_adds_nothing_and_says_so(self, store_path: Path, tmp_path: Path) -> None:
-        line = ["copy", "--all", "--yes", "--to", tmp_path / "to.db"]
+        line = ["copy", "--all", "--to", tmp_path / "to.db"]
         assert "0 sessions copied" not in oakleaf(*line, store=store_path).err
         again = oakleaf(*line, store=store_path)
         assert "0 sessions copied" in again.err

@@ -56,7 +56,7 @@ READING = [
     ["show", HOSTILE],
     ["show", "gone"],
     ["rm", SESSION, "--dry-run"],
-    ["gc", "--dry-run"],
+    ["purge"],
     ["approve", SESSION],
     ["fork", f"{SESSION}@1"],
     ["undo", SESSION],

@@ -1,4 +1,4 @@
-"""The verbs that take care: rm, restore, purge, gc, verify, doctor, backup, migrate."""
+"""The verbs that take care: rm, restore, purge, verify, doctor, backup, migrate."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class TestTrash:
         whole = oakleaf("purge", "ses_case", "--with-forks", store=store_path)
         assert "stays" not in whole.err
         assert f"{replay}  Order 41  (2 turns) is deleted permanently" in whole.err
-        old = oakleaf("gc", "--trashed-for", "0s", store=store_path)
+        old = oakleaf("purge", "--trashed-for", "0s", store=store_path)
         assert f"{replay}  Order 41  (replay) stays" in old.err
         done = oakleaf("purge", "ses_case", "--yes", "--json", store=store_path).json
         assert replay in done["surviving"]
@@ -105,7 +105,7 @@ class TestTrash:
         planned = run("purge", session_id)
         assert "1 session imported from claude-code" in planned.err
         assert str(projects) in planned.err
-        assert run("gc", "--trashed-for", "0s").err.count(str(projects)) == 1
+        assert run("purge", "--trashed-for", "0s").err.count(str(projects)) == 1
         done = run("purge", session_id, "--yes", "--json").json
         assert done["imported_from"] == {session_id: "claude-code"}
         assert "1 session imported" in run("import", "--from", "claude-code").err
@@ -169,7 +169,7 @@ class TestTrash:
     def test_a_policy_leaves_what_is_being_driven_alone(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             drive(store, "ses_case")
-            done = oakleaf("gc", "--idle-for", "0s", "--yes", store=store_path)
+            done = oakleaf("purge", "--idle-for", "0s", "--yes", store=store_path)
         assert (done.code, "ses_case" in list_ids(store_path)) == (0, True)
 
     def test_children_are_in_the_plan(self, tmp_path: Path) -> None:
@@ -181,22 +181,22 @@ class TestTrash:
         assert list_ids(place) == set()
 
 
-class TestGc:
+class TestPolicy:
     def test_nothing_is_deleted_by_age_without_a_policy(self, store_path: Path) -> None:
         before = list_ids(store_path)
-        done = oakleaf("gc", "--yes", store=store_path)
+        done = oakleaf("purge", "--yes", store=store_path)
         assert done.code == 0
         assert "nothing to do" in done.err
         assert list_ids(store_path) == before
 
     def test_a_policy_is_planned_then_done(self, store_path: Path) -> None:
         oakleaf("rm", "ses_other", "-y", store=store_path)
-        planned = oakleaf("gc", "--trashed-for", "0s", "--idle-for", "0s", store=store_path)
+        planned = oakleaf("purge", "--trashed-for", "0s", "--idle-for", "0s", store=store_path)
         assert planned.code == 1
         assert "ses_other" in planned.err
         assert list_ids(store_path, "--trashed") == {"ses_other"}
         done = oakleaf(
-            "gc", "--trashed-for", "0s", "--idle-for", "0s", "--yes", "--json", store=store_path
+            "purge", "--trashed-for", "0s", "--idle-for", "0s", "--yes", "--json", store=store_path
         ).json
         assert done["purged"] == ["ses_other"]
         assert "ses_case" in done["trashed"]
@@ -207,8 +207,8 @@ class TestGc:
             store.put_blob(b"x" * 1000, "text/plain")
         with sqlite3.connect(store_path) as raw:
             raw.execute("update blob set at = 0")
-        assert "1 unreferenced attachment (1,000 bytes)" in oakleaf("gc", store=store_path).err
-        assert oakleaf("gc", "--yes", "--json", store=store_path).json["dropped_blobs"] == 1
+        assert "1 unreferenced attachment (1,000 bytes)" in oakleaf("purge", store=store_path).err
+        assert oakleaf("purge", "--yes", "--json", store=store_path).json["attachments"] == 1
 
 
 class TestVerify:
@@ -252,7 +252,7 @@ class TestDoctor:
         nowhere = oakleaf("doctor", store=tmp_path / "no" / "none.db")
         assert (nowhere.code, f"no folder {tmp_path / 'no'}" in nowhere.out) == (1, True)
         (tmp_path / "notes.txt").write_text("my notes\n" * 200)
-        done = oakleaf("doctor", tmp_path / "notes.txt", store=store_path)
+        done = oakleaf("doctor", store=tmp_path / "notes.txt")
         assert done.code == 1
         assert "not an Oakleaf store" in done.out
 
@@ -284,8 +284,9 @@ class TestDoctor:
             store.session("ses_case").log.record(Titled(), row={"status": "interrupted"})
         fix = f"oakleaf --store {store_path} resume ses_case"
         assert fix in oakleaf("--store", store_path, "doctor", home=tmp_path).out
-        assert fix in oakleaf("doctor", store_path, home=tmp_path).out
-        assert fix in oakleaf("doctor", store_path, "--json", home=tmp_path).out
+        assert fix in oakleaf("--store", store_path, "doctor", "--json", home=tmp_path).out
+        misnamed = oakleaf("doctor", store_path, home=tmp_path)
+        assert (misnamed.code, "--store FILE doctor" in misnamed.err) == (2, True)
 
 
 class TestDamage:
@@ -320,24 +321,24 @@ class TestDamage:
         self, damaged_path: Path, tmp_path: Path
     ) -> None:
         rescued = tmp_path / "rescued.db"
-        done = oakleaf("copy", "--all", "--to", rescued, "--yes", store=damaged_path)
+        done = oakleaf("copy", "--all", "--to", rescued, store=damaged_path)
         assert (done.code, "not copied: ses_3: " in done.err) == (1, True)
         assert list_ids(rescued) == {f"ses_{number}" for number in (0, 1, 2, 4, 5)}
         assert oakleaf("verify", store=rescued).code == 0
-        again = oakleaf("copy", "--all", "--to", rescued, "--yes", "--json", store=damaged_path).json
-        assert (len(again["existing"]), again["failed"][0]["session_id"]) == (5, "ses_3")
+        again = oakleaf("copy", "--all", "--to", rescued, "--json", store=damaged_path).json
+        assert (len(again["existing"]), again["failed"][0]["session"]) == (5, "ses_3")
 
     def test_a_store_without_a_readable_list_is_not_told_to_try_the_same_again(
         self, damaged_path: Path
     ) -> None:
         damaged_path.write_bytes(damaged_path.read_bytes()[:2048] + b"\xff" * 90_000)
-        done = oakleaf("copy", "--all", "--to", "rescued.db", "--yes", store=damaged_path)
+        done = oakleaf("copy", "--all", "--to", "rescued.db", store=damaged_path)
         assert (done.code, "restore a backup" in done.err, "copy --all" in done.err) == (1, True, False)
 
 
 class TestBackup:
     def test_a_backup_opens_as_a_store(self, store_path: Path, tmp_path: Path) -> None:
-        report = oakleaf("backup", tmp_path / "copy.db", "--json", store=store_path).json["backup"]
+        report = oakleaf("backup", tmp_path / "copy.db", "--json", store=store_path).json
         assert list_ids(Path(report["path"])) == list_ids(store_path)
         assert oakleaf("backup", tmp_path / "copy.db", store=store_path).code == 2
         assert oakleaf("backup", tmp_path / "copy.db", "--force", store=store_path).code == 0

@@ -49,9 +49,13 @@ class TestTheFirstMinute:
         assert (result.code, f"oakleaf {verb}" in result.err) == (2, True)
 
     def test_an_empty_name_of_a_store_is_not_taken_for_the_default_one(self, tmp_path: Path) -> None:
-        for arguments in (("--store", "", "ls"), ("doctor", ""), ("copy", "--all", "--to", "")):
+        for arguments, problem in (
+            (("--store", "", "ls"), "the name of the store is empty"),
+            (("doctor", ""), "folder='' is invalid"),
+            (("copy", "--all", "--to", ""), "to='' is invalid"),
+        ):
             result = oakleaf(*arguments, home=tmp_path)
-            assert (result.code, "the name of the store is empty" in result.err) == (2, True)
+            assert (result.code, problem in result.err) == (2, True)
 
     def test_the_name_that_sqlite_has_for_memory_names_ours(self, tmp_path: Path) -> None:
         result = oakleaf("--store", ":memory:", "ls", home=tmp_path)

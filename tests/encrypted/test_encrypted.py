@@ -195,7 +195,6 @@ class TestCommandLine:
             "plain.db",
             "copy",
             "--all",
-            "--yes",
             "--to",
             "safe.db",
             "--to-key-file",
@@ -220,7 +219,7 @@ class TestCommandLine:
         assert CANARY in named.stdout
 
     def test_every_verb_that_looks_after_a_store_has_it(self, folder: Path) -> None:
-        for verb in (["verify"], ["doctor"], ["backup", "copy.db"], ["gc"], ["search", CANARY]):
+        for verb in (["verify"], ["doctor"], ["backup", "copy.db"], ["purge"], ["search", CANARY]):
             done = command(folder, "--store", "safe.db", "--key-file", "key", *verb)
             assert done.returncode == 0, (verb, done.stdout, done.stderr)
 

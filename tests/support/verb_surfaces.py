@@ -27,8 +27,10 @@ from support.terminal import oakleaf
 
 Json = dict[str, Any]
 _GENERATED = re.compile(r"\b([a-z]+_)?[0-9a-f]{20,64}\b")
-ARGUMENTS = ("reference", "references", "word", "words")
+ARGUMENTS = ("reference", "references", "word", "words", "place", "places")
 """The kinds of fields that are no options at the command line."""
+_STORE = re.compile(r"\S*/pytest-\S*/\w+\.db\b")
+"""The file of a sample store: each surface has one of its own."""
 _LEAST_TIME = 10**15
 """Microseconds since 1970, in 2001."""
 
@@ -89,9 +91,9 @@ def confirmed(verb: type[Verb], values: Json) -> Json:
 
 def request(server: LocalServer, verb: type[Verb], values: Json, token: str | None = None) -> Answer:
     place = address(verb)
-    default = {name: fields(verb)[name].default for name in place.in_path}
-    path = place.path.format(**{**default, **values})
-    rest = {name: value for name, value in values.items() if name not in place.in_path}
+    default = {name: fields(verb)[name].default for name in place.in_path.values()}
+    named, rest = split_values(verb, {**default, **values})
+    path = place.path.format(**named)
     sent: Json = {"content": json.dumps(rest)} if place.has_body else {"params": rest}
     reply = server.client.request(place.method, path, headers={**CHANGE_HEADERS, **bearer(token)}, **sent)
     body = reply.json()
@@ -99,6 +101,14 @@ def request(server: LocalServer, verb: type[Verb], values: Json, token: str | No
         assert reply.status_code == verb.status
         return Answer(result=numbered(body))
     return Answer(code=body["code"], text="; ".join(filter(None, [body["detail"], body.get("hint")])))
+
+
+def split_values(verb: type[Verb], values: Json) -> tuple[Json, Json]:
+    """Return the values that the path of a request has, one for each name, and the others."""
+    in_path = address(verb).in_path
+    named = {written: values[name] for written, name in in_path.items() if name in values}
+    rest = {name: value for name, value in values.items() if name not in in_path.values()}
+    return {name: value[0] if isinstance(value, list) else value for name, value in named.items()}, rest
 
 
 def by_mcp(store: Store, verb: type[Verb], values: Json) -> Answer:
@@ -186,10 +196,10 @@ def numbered(value: Any) -> Any:
 
     def of(item: Any) -> Any:
         if isinstance(item, str):
-            return _GENERATED.sub(lambda match: number(match[0]), item)
+            return _GENERATED.sub(lambda match: number(match[0]), _STORE.sub("STORE", item))
         if isinstance(item, dict):
             return {of(name): of(one) for name, one in item.items()}
-        if isinstance(item, list):
+        if isinstance(item, list | tuple):
             return [of(one) for one in item]
         return "time" if isinstance(item, int) and item > _LEAST_TIME else item
 

@@ -177,7 +177,7 @@ def test_a_store_of_a_stranger_keeps_turns_forks_and_the_trash(environment: Envi
     assert row["turns"] == 1
     environment.oakleaf(*flags, "fork", f"{row['id']}@1")
     assert len(environment.json(*flags, "ls")["sessions"]) == 2
-    environment.oakleaf(*flags, "copy", "--all", "--to", "copied.db", "--yes")
+    environment.oakleaf(*flags, "copy", "--all", "--to", "copied.db")
     environment.oakleaf(*flags, "rm", row["id"], "--yes")
     environment.oakleaf(*flags, "purge", row["id"], "--yes")
     for store in (flags, ("--store", "copied.db")):

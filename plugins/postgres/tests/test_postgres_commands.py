@@ -27,7 +27,7 @@ class TestMigrate:
         planned = oakleaf("migrate", store=bare)
         assert planned.code == 1
         assert "oakleaf_service" in planned.err
-        assert oakleaf("migrate", "--yes", "--json", store=bare).json["format_before"] == 0
+        assert oakleaf("migrate", "--yes", "--json", store=bare).json["report"]["format_before"] == 0
         assert "nothing to do" in oakleaf("migrate", "--yes", store=bare).out
         assert oakleaf("ls", "--json", store=bare).json["sessions"] == []
 
@@ -69,8 +69,8 @@ class TestCopy:
         self, url: str, store_path: Path, tmp_path: Path
     ) -> None:
         back = tmp_path / "back.db"
-        assert oakleaf("copy", "--all", "--to", url, "--yes", store=store_path).code == 0
-        assert oakleaf("copy", "--all", "--to", back, "--yes", store=url).code == 0
+        assert oakleaf("copy", "--all", "--to", url, store=store_path).code == 0
+        assert oakleaf("copy", "--all", "--to", back, store=url).code == 0
         bundles = []
         for name, store in (("one", store_path), ("two", url), ("three", back)):
             assert oakleaf("export", "ses_case", "-o", tmp_path / name, store=store).code == 0

@@ -68,7 +68,10 @@ class TestSessions:
         )
         assert (changed["session"]["title"], changed["session"]["tags"]) == ("T", {"self": "x"})
         assert server.change("PATCH", f"/api/sessions/{name}", {"title": None})["session"]["title"] is None
-        assert server.change("DELETE", f"/api/sessions/{name}")["trashed"] == [name]
+        planned = server.change("DELETE", f"/api/sessions/{name}")
+        assert (planned["done"], planned["plan"][0]["id"]) == (False, name)
+        assert [row["id"] for row in server.get("/api/sessions")["sessions"]] == [name]
+        assert server.change("DELETE", f"/api/sessions/{name}?yes=true")["trashed"] == [name]
         assert server.get("/api/sessions")["sessions"] == []
         assert [row["id"] for row in server.get("/api/sessions", trashed="true")["sessions"]] == [name]
         assert (
@@ -78,6 +81,15 @@ class TestSessions:
         server.get(f"/api/sessions/{name}/path")
         assert server.post(f"/api/sessions/{name}/restore")["restored"] == [name]
         assert server.post("/api/sessions", {"session_id": name}, 409)["code"] == "id_taken"
+
+    def test_a_purge_is_a_plan_until_yes(self, server: LocalServer) -> None:
+        name = server.sessions.start("gone").session_id
+        server.change("DELETE", f"/api/sessions/{name}?yes=true")
+        planned = server.post("/api/purge", {"sessions": [name]})
+        assert (planned["done"], planned["purged"]) == (False, [name])
+        assert server.get("/api/sessions", trashed="true")["sessions"]
+        assert server.post("/api/purge", {"sessions": [name], "yes": True})["purged"] == [name]
+        assert server.get("/api/sessions", trashed="true")["sessions"] == []
 
     def test_a_row_with_many_tags_or_tool_names_is_listed_with_every_field(self, server: LocalServer) -> None:
         server.sessions.start("plain")

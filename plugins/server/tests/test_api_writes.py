@@ -774,7 +774,7 @@ class TestOpenApi:
         [hit] = [hit for hit in call("search.search", q="hello").hits if hit.session_id == session_id]
         assert hit.snippet == "hello"
         assert call("usage.calls", session_id, first=1, last=9).calls[0].answer_seq == entries[-1].seq
-        assert call("sessions.trash_session", session_id).trashed == [session_id]
+        assert call("maintain.rm", session_id, yes=True).trashed == [session_id]
 
     def test_whatever_is_asked_the_answer_is_as_described_and_never_a_500(self, tmp_path: Path) -> None:
         checks = (

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.stores.address import check_store_url, display_url, store_scheme
+from oakleaf.errors import StoreAbsent
+from oakleaf.stores.address import check_store_url, display_url, is_path, store_scheme
 
 if TYPE_CHECKING:
     from oakleaf import BundleImportResult
@@ -46,16 +47,13 @@ class StoreLocation:
         if key_file is None or not self.is_file:
             return
         from oakleaf.ext import register_key
+        from oakleaf.verbs.files import read_key
 
-        try:
-            lines = key_file.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"cannot read the key in {key_file} ({error})") from None
-        register_key(self.url, lines[0] if lines else "")
+        register_key(self.url, read_key(os.fspath(key_file)))
 
     @property
     def is_file(self) -> bool:
-        return self.url not in ("memory:", ":memory:") and "://" not in self.url
+        return is_path(self.url)
 
     @property
     def exists(self) -> bool:
@@ -73,19 +71,18 @@ class StoreLocation:
         return display_url(self.url)
 
     def open(self) -> Store:
-        """Open an existing store; raise CommandError if there is none."""
+        """Open an existing store; raise StoreAbsent if there is none."""
         if not self.exists:
-            raise CommandError("; ".join(self.absence))
+            raise self._absence()
         return self._open()
 
-    @property
-    def absence(self) -> tuple[str, str]:
-        """What to say if the store does not exist: the problem, and what to do about it."""
+    def _absence(self) -> StoreAbsent:
         folder = Path(self.url).parent
         if folder.is_dir() or folder == default_store().parent:
             hint = "oakleaf chat or oakleaf run TEXT creates it, oakleaf demo shows what it can do"
-            return f"there is no store at {self.url} yet", hint
-        return f"there is no store at {self.url}, and no folder {folder}", "name another with --store PATH"
+            return StoreAbsent(f"there is no store at {self.url} yet", hint)
+        problem = f"there is no store at {self.url}, and no folder {folder}"
+        return StoreAbsent(problem, "name another with --store PATH")
 
     def open_or_create(self) -> Store:
         """Open the store; create the file, and the folder of the default store, if they do not exist."""

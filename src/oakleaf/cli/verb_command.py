@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 from oakleaf import plugins
 from oakleaf.cli.config import complete_model, load_config, read_options
 from oakleaf.cli.reference import complete, complete_trashed, resolve, resolve_stored
+from oakleaf.cli.rendering.error_text import suggestions
 from oakleaf.cli.rendering.output import (
     confirm_plan,
     echo,
@@ -33,14 +34,15 @@ from oakleaf.verbs.base import Caller, Step, Verb, summary, to_json
 from oakleaf.verbs.fields import Field, bind, fields, nearest
 from oakleaf.verbs.reference import Position
 
-_ARGUMENTS = ("reference", "references", "word", "words")
+_ARGUMENTS = ("reference", "references", "word", "words", "place", "places")
+_LISTS = ("references", "words", "places")
 
 
 class Typist(Caller):
     """The person at the command line, who may name bundle files, too."""
 
     def __init__(self, location: StoreLocation) -> None:
-        super().__init__(location.open)
+        super().__init__(location.open, location.url)
         self.location = location
 
     def position(self, reference: str, *, trashed: bool = False) -> Position:
@@ -48,6 +50,9 @@ class Typist(Caller):
 
     def stored_position(self, reference: str, *, trashed: bool = False) -> Position:
         return resolve_stored(self.location, reference, trashed=trashed)
+
+    def typed(self, command: str) -> str:
+        return suggestions.complete(command)
 
     @contextmanager
     def progress(self, label: str, unit: str = "") -> Iterator[Step]:
@@ -108,7 +113,7 @@ def execute(verb: Verb, caller: Caller, *, is_json: bool, yes: bool) -> int:
         question = verb.question(planned)
         if question is None or not _is_confirmed(verb, planned, question, yes=yes):
             print_result(verb, planned, is_json=is_json, is_shown=question is not None)
-            return 0 if question is None else 1
+            return verb.exit_code(planned) if question is None else 1
     elif yes:
         raise InvalidArgument("yes", True, "a plan to confirm, and these arguments have none")
     result = verb.run(caller)
@@ -149,10 +154,9 @@ def _help(verb: type[Verb]) -> str:
 def _parameter(field: Field) -> click.Parameter:
     name = field.attribute
     if field.kind in _ARGUMENTS:
-        is_list = field.kind in ("references", "words")
         return click.Argument(
             [name],
-            nargs=-1 if is_list else 1,
+            nargs=-1 if field.kind in _LISTS else 1,
             required=field.is_required,
             metavar=f"[{field.metavar}]" if field.metavar and not field.is_required else field.metavar,
             shell_complete=_completion(field),
@@ -206,7 +210,7 @@ def _completion(field: Field) -> Callable[..., list[CompletionItem]] | None:
         return lambda ctx, param, start: [
             CompletionItem(one) for one in field.choices if one.startswith(start)
         ]
-    if field.kind in ("file", "folder"):
+    if field.kind in ("file", "folder", "place", "places"):
         kind = "dir" if field.kind == "folder" else "file"
         return lambda ctx, param, start: [CompletionItem(start, type=kind)]
     return None
@@ -227,11 +231,11 @@ def _bound(verb: type[Verb], typed: dict[str, Any]) -> Verb:
 def _value(field: Field, typed: Any) -> Any:
     """Return what was typed as the value that the field takes."""
     match field.kind:
-        case "references":
+        case "references" | "places":
             return [check_utf8(one, field.name) for one in typed]
         case "words":
             return check_utf8(" ".join(typed), field.name)
-        case "reference":
+        case "reference" | "place":
             return typed
         case "word":
             return check_utf8(typed, field.name)

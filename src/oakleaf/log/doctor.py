@@ -39,7 +39,7 @@ def session_health(
     loose = store.unreferenced_blobs(runtime.now())
     if loose.blobs:
         message = f"{loose.blobs} blobs ({loose.bytes:,} bytes) are referenced by no entry"
-        yield Finding("warning", message, "oakleaf gc --yes")
+        yield Finding("warning", message, "oakleaf purge --yes")
 
 
 def _running_sessions(

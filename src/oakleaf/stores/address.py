@@ -30,6 +30,11 @@ def store_scheme(url: str) -> str | None:
     return found[0]
 
 
+def is_path(url: str) -> bool:
+    """Whether an address is that of a file."""
+    return url not in ("memory:", ":memory:") and "://" not in url
+
+
 def check_store_url(url: str) -> None:
     """Refuse a likely mistyped server address: a file's name or a message would show the password in it.
 

@@ -483,7 +483,7 @@ class PurgeResult(Struct, frozen=True):
     """Entries inherited by a surviving fork, and deleted with the fork."""
     blobs: int
     scrubbed: bool = True
-    """False if another reader held the write-ahead log open; the next purge or gc cleans the log."""
+    """False if another reader held the write-ahead log open; the next purge cleans the log."""
 
 
 class Finding(Struct, frozen=True):

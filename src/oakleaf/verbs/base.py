@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from oakleaf.ext import read_store
 from oakleaf.session import Session
 from oakleaf.store import Store
 from oakleaf.verbs.reference import Position, resolve, stored, whole
@@ -37,8 +38,8 @@ class Caller:
     key: str | None = None
     """The key under which a change is made once, however often it is asked for."""
 
-    def __init__(self, store: Store | Callable[[], Store]) -> None:
-        self._open = store
+    def __init__(self, store: Store | Callable[[], Store], address: str | None = None) -> None:
+        self._open, self._address = store, address
 
     @property
     def store(self) -> Store:
@@ -46,6 +47,11 @@ class Caller:
         if not isinstance(self._open, Store):
             self._open = self._open()
         return self._open
+
+    @property
+    def address(self) -> str:
+        """The address of the store, which need not be there, with the password in it."""
+        return self._address or read_store(self.store).url
 
     def position(self, reference: str, *, trashed: bool = False) -> Position:
         """Return the session that a reference names, and the entry if it names one."""
@@ -65,6 +71,10 @@ class Caller:
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelRefused for a model that the caller may not name. The operator may name any."""
+
+    def typed(self, command: str) -> str:
+        """Return a suggested command as the caller must type it."""
+        return command
 
     @contextmanager
     def progress(self, label: str, unit: str = "") -> Iterator[Step]:

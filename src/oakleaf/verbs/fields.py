@@ -44,10 +44,12 @@ Kind = Literal[
     "options",
     "file",
     "folder",
+    "place",
+    "places",
 ]
-"""How a person types a value: `reference` completes sessions, `word` is an
-argument, `words` are joined, `text` may be @FILE, `names` are separated
-by commas, `pairs` are NAME=VALUE, `options` are those of a model's calls."""
+"""How a person types a value: `reference` completes sessions, `word` is an argument, `words` are joined, `text` may be @FILE,
+`names` are separated by commas, `pairs` are NAME=VALUE, `options` are those of a model's calls, a `place` is an argument that
+names a file or folder."""
 
 
 def Help(text: str, *, short: str | None = None, metavar: str | None = None, local: bool = False) -> Meta:  # noqa: N802
@@ -77,6 +79,8 @@ Pairs = Annotated[dict[str, str | None], _kind("pairs")]
 OptionValues = Annotated[dict[str, Any], _kind("options")]
 File = Annotated[str, _kind("file", local=True)]
 Folder = Annotated[str, _kind("folder", local=True)]
+Place = Annotated[str, _kind("place", local=True)]
+Places = Annotated[list[str], _kind("places", local=True)]
 Count = Annotated[int, Meta(ge=1)]
 Number = Annotated[int, Meta(ge=0)]
 

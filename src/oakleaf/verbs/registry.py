@@ -16,13 +16,61 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "fork": "moves:Fork",
+    "rm": "trash:Rm",
+    "restore": "trash:Restore",
+    "purge": "trash:Purge",
+    "verify": "health:Verify",
+    "doctor": "health:Doctor",
+    "backup": "format:Backup",
+    "migrate": "format:Migrate",
+    "plugins": "installed:Plugins",
+    "copy": "exchange:Copy",
 }
 """Where each verb of the library is declared."""
+_HAND_WRITTEN = frozenset(
+    [
+        "demo",
+        "chat",
+        "run",
+        "resume",
+        "cancel",
+        "approve",
+        "ls",
+        "show",
+        "log",
+        "tree",
+        "tail",
+        "search",
+        "usage",
+        "context",
+        "rewind",
+        "undo",
+        "redo",
+        "compact",
+        "uncompact",
+        "title",
+        "tag",
+        "label",
+        "replay",
+        "diff",
+        "export",
+        "import",
+        "config",
+        "help",
+        "completion",
+    ]
+)
+"""The other commands of the library, which `oakleaf.cli.verb_table` describes."""
 
 
 def names() -> list[str]:
     """Return the names of the library's verbs."""
     return list(_HOMES)
+
+
+def command_names() -> frozenset[str]:
+    """Return the names of the library's commands, verbs or not: no plugin's command can have one of them."""
+    return _HAND_WRITTEN.union(_HOMES)
 
 
 def find(name: str) -> type[Verb] | None:

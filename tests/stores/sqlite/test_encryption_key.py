@@ -22,7 +22,7 @@ def test_nothing_is_written_in_the_open_instead(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("a key\n")
     with oakleaf.open(tmp_path / "plain.db") as store:
         store.start()
-    words = ("copy", "--all", "--yes", "--to", "safe.db", "--to-key-file", "key")
+    words = ("copy", "--all", "--to", "safe.db", "--to-key-file", "key")
     result = command(*words, home=tmp_path, store="plain.db")
     assert result.code == 1
     assert "apsw-sqlite3mc" in result.err

@@ -51,7 +51,7 @@ def installed(postgres: DatabaseHost) -> Database:
 def queue(installed: Database) -> str:
     name = f"c{next(numbers)}"
     done = oakleaf("migrate", "--queue", name, "--yes", "--json", store=installed.owner_url)
-    assert done.json["queue"] == name
+    assert done.json["report"]["queue"] == name
     return name
 
 

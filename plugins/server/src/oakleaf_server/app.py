@@ -80,7 +80,7 @@ Sessions of LLM agents: read, watch, run, move, compare. Times are microseconds 
 `omitted_chars` counts what is missing. POST, PATCH and DELETE require `X-Oakleaf: 1`. Errors are problem details (RFC 9457)."""
 TAGS = {
     "server": "The server itself",
-    "sessions": "List, count, start, read, rename, trash",
+    "sessions": "List, count, start, read, rename",
     "entries": "Entries of a path, in windows or one by one",
     "tree": "Branches, outlines and labels",
     "requests": "The exact request behind an answer",

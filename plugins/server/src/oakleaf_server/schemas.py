@@ -180,14 +180,6 @@ class SessionResponse(ApiResponse, kw_only=True):
     related_next: str | UnsetType | None = UNSET
 
 
-class TrashResult(ApiResponse, kw_only=True):
-    trashed: list[str]
-
-
-class RestoreResult(ApiResponse, kw_only=True):
-    restored: list[str]
-
-
 class PathWindow(ApiResponse, kw_only=True):
     session_id: str
     leaf: Position

@@ -6,6 +6,7 @@ A reading verb is a GET whose query has the fields, a changing one a POST whose 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -19,7 +20,7 @@ from oakleaf.errors import InvalidArgument
 from oakleaf.verbs import registry
 from oakleaf.verbs.base import Caller, Verb, result_type, to_json
 from oakleaf.verbs.bounds import OMITTED, bounded
-from oakleaf.verbs.fields import bind_request, fields
+from oakleaf.verbs.fields import Field, bind_request, fields
 from oakleaf.verbs.schema import components
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, few_at_once, in_thread
 from oakleaf_server.problems import Refusal
@@ -44,14 +45,27 @@ class Service(Caller):
 
 
 class Address(Struct, frozen=True):
-    """Where a verb is: the method, the path, and the fields in the path."""
+    """Where a verb is: the method, the path, and the fields in the path.
+
+    A verb of many `sessions` has one of them in the path `/api/sessions/{session}`.
+    """
 
     method: str
     path: str
+    known: Mapping[str, Field]
 
     @property
-    def in_path(self) -> list[str]:
-        return _IN_PATH.findall(self.path)
+    def in_path(self) -> dict[str, str]:
+        """The fields in the path, by their names there."""
+        names = _IN_PATH.findall(self.path)
+        return {name: name if name in self.known else f"{name}s" for name in names}
+
+    def values(self, named: Mapping[str, str]) -> Json:
+        """Return the values of a path as those of its fields."""
+        return {
+            name: [named[written]] if self.known[name].kind == "references" else named[written]
+            for written, name in self.in_path.items()
+        }
 
     @property
     def has_body(self) -> bool:
@@ -65,13 +79,14 @@ def verbs() -> tuple[type[Verb], ...]:
 
 
 def address(verb: type[Verb]) -> Address:
-    if verb.http:
-        return Address(*verb.http.split(" ", 1))
     known = fields(verb)
+    if verb.http:
+        method, _, path = verb.http.partition(" ")
+        return Address(method, path, known)
     below = (
         "/api/sessions/{session}" if "session" in known and known["session"].kind == "reference" else "/api"
     )
-    return Address(_METHODS[verb.effect], f"{below}/{verb.name}")
+    return Address(_METHODS[verb.effect], f"{below}/{verb.name}", known)
 
 
 def handlers() -> list[HTTPRouteHandler]:
@@ -111,7 +126,7 @@ def _annotate(function: Any, hints: dict[str, Any], result: Any) -> None:
 async def _values(request: ApiRequest, place: Address, named: dict[str, Any]) -> Json:
     """Return the fields of a request: those of its path, and of its body or query."""
     typed = await _body(request) if place.has_body else _query(request)
-    for name, value in named.items():
+    for name, value in place.values(named).items():
         if name in typed:
             raise InvalidArgument(name, [value, typed[name]], "one value")
         typed[name] = value
@@ -140,12 +155,17 @@ def _query(request: ApiRequest) -> Json:
 
 def _answer(request: ApiRequest, verb: type[Verb], values: Json, is_text: bool) -> Response[bytes]:
     context, _ = context_and_caller(request)
-    is_confirmed = values.pop("yes", False) in (True, "true") if verb.plan is not Verb.plan else False
+    is_confirmed = _has_plan(verb) and values.pop("yes", False) in (True, "true")
     called = bind_request(verb, values, is_text=is_text)
     caller = Service(context, request.headers.get("idempotency-key"))
     result = called.plan(caller) if called.needs_yes and not is_confirmed else called.run(caller)
     answer = bounded(called, to_json(result), MAX_RESPONSE)
     return Response(msgspec.json.encode(answer), status_code=verb.status, media_type="application/json")
+
+
+def _has_plan(verb: type[Verb]) -> bool:
+    """Whether a request gets the plan unless it says yes. What a reading verb may change is local."""
+    return verb.effect != "read" and verb.plan is not Verb.plan
 
 
 # -- the description ---------------------------------------------------------------------------------------
@@ -164,16 +184,16 @@ def _describe(document: Json, verb: type[Verb], schemas: Json, ref: str) -> None
     operation = document["paths"][place.path][place.method.lower()]
     taken = schemas.pop(verb.__name__)
     properties = dict(taken["properties"])
-    if verb.plan is not Verb.plan:
+    if _has_plan(verb):
         properties["yes"] = {
             "type": "boolean",
             "default": False,
             "description": "Do it; without it the answer is the plan",
         }
-    inside = {name: properties.pop(name) for name in place.in_path}
+    inside = {written: properties.pop(name) for written, name in place.in_path.items()}
     required = [name for name in taken.get("required", ()) if name in properties]
     operation["parameters"] = [
-        {"name": name, "in": "path", "required": True, "schema": _without_default(schema)}
+        {"name": name, "in": "path", "required": True, "schema": _one(schema)}
         for name, schema in inside.items()
     ]
     if place.has_body:
@@ -198,10 +218,12 @@ def _describe(document: Json, verb: type[Verb], schemas: Json, ref: str) -> None
     for name, kind in (("schema_version", "integer"), (OMITTED, "integer")):
         schemas[result]["properties"].setdefault(name, {"type": kind})
     operation["responses"][str(verb.status)] = {
-        "description": "The plan, or what was done" if verb.plan is not Verb.plan else "The result",
+        "description": "The plan, or what was done" if _has_plan(verb) else "The result",
         "content": {"application/json": {"schema": {"$ref": ref.format(name=result)}}},
     }
 
 
-def _without_default(schema: Json) -> Json:
-    return {name: value for name, value in schema.items() if name != "default"}
+def _one(schema: Json) -> Json:
+    """Return the schema of the one value that a path has."""
+    one = schema.get("items", schema)
+    return {name: value for name, value in one.items() if name != "default"}

@@ -16,7 +16,7 @@ import click
 
 from oakleaf import BundleExportResult, ExportResult, Session, plugins
 from oakleaf.cli.reference import reference, resolve
-from oakleaf.cli.rendering.error_text import CommandError, check_target
+from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import (
     echo,
     for_terminal,
@@ -32,6 +32,7 @@ from oakleaf.cli.rendering.output import (
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.errors import OakleafError
 from oakleaf.ext import Exporter, atomic_file, find_exporter, formats
+from oakleaf.verbs.files import check_target
 
 _OWN = {
     "bundle": "Everything, for import into another store. The default.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import sys
 from collections import Counter
@@ -11,14 +10,10 @@ from pathlib import Path
 
 import click
 from click.shell_completion import CompletionItem
-from msgspec import Struct, field
 
 from oakleaf import plugins
-from oakleaf.cli.option_group import complete_file
-from oakleaf.cli.reference import complete, resolve_stored_session
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import (
-    confirm_plan,
     echo,
     json_option,
     notify,
@@ -26,16 +21,12 @@ from oakleaf.cli.rendering.output import (
     print_json,
     progress_bar,
     safe,
-    to_json_value,
-    yes_option,
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.errors import IdConflict, OakleafError, StoreDamaged, StoreError
-from oakleaf.ext import read_store
+from oakleaf.errors import OakleafError
 from oakleaf.ingest.importers import find_importer, read_sessions
 from oakleaf.ingest.ingest import ToolImportResult
 from oakleaf.ingest.records import LossReport
-from oakleaf.store import Store
 
 
 class ToolOption(click.Option):
@@ -214,101 +205,3 @@ def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iter
     for description, loss in losses.items():
         examples = f" ({', '.join(loss.examples)})" if loss.examples else ""
         yield f"  lost {loss.count:,} × {description}{examples}"
-
-
-@click.command()
-@click.argument("references", nargs=-1, metavar="[REFERENCE]…", shell_complete=complete)
-@click.option("--to", required=True, shell_complete=complete_file, metavar="URL", help="The other store.")
-@click.option(
-    "--to-key-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="File with the other store's key, if that is or will be encrypted.",
-)
-@click.option("--to-space", metavar="SPACE", help="The other store's space. Default: the same.")
-@click.option("--all", "is_all", is_flag=True, help="Every session that is not in the trash.")
-@click.option("--new-id", is_flag=True, help="Copy under new ids.")
-@yes_option
-@json_option
-@pass_location
-def copy(
-    location: StoreLocation,
-    references: tuple[str, ...],
-    to: str,
-    to_key_file: Path | None,
-    to_space: str | None,
-    is_all: bool,
-    new_id: bool,
-    yes: bool,
-    is_json: bool,
-) -> int:
-    """Copy sessions to another store.
-
-    Tasks and attachments are included, and bundles exported from both stores have the same bytes. Sessions that exist
-    there are skipped.
-
-    \b
-    oakleaf copy latest --to other.db
-    oakleaf copy --all --to postgresql://host/agents
-    """
-    if is_all == bool(references):
-        raise CommandError("name the sessions to copy, or pass --all")
-    target = StoreLocation(to, to_space or location.space, location.owner)
-    target.register_key_file(to_key_file)
-    if is_all:
-        names = _all_names(location)
-        notify(f"{plural(len(names), 'session')} of {location.display_url} to {target.display_url}")
-        if not confirm_plan("Copy them?", yes=yes):
-            return 1
-    else:
-        names = [resolve_stored_session(location, reference).session_id for reference in references]
-    with contextlib.closing(target):
-        result = _copy(location.open(), names, target.open_or_create(), new_id=new_id)
-    if is_json:
-        print_json(**to_json_value(result))
-    else:
-        existed = f", {len(result.existing)} existed" if result.existing else ""
-        notify(f"{plural(len(result.copied), 'session')} copied{existed}")
-        for failure in result.failed:
-            notify(safe(f"not copied: {failure.session_id}: {failure.problem}"))
-    return 1 if result.failed else 0
-
-
-def _all_names(location: StoreLocation) -> list[str]:
-    """Return the sessions of a store, oldest first, so that the parent of a fork is there before the fork."""
-    try:
-        rows = location.open().all_sessions(limit=500)
-        return [row.session_id for row in rows if row.relation != "task"][::-1]
-    except StoreDamaged as error:  # its own hint is this command
-        raise StoreError(
-            f"{error.problem}, so that its sessions cannot be listed", "restore a backup"
-        ) from None
-
-
-class CopyFailure(Struct, frozen=True):
-    session_id: str
-    problem: str
-
-
-class CopyResult(Struct, frozen=True):
-    """The ids of the sessions that were written and of those that existed, and what could not be copied."""
-
-    copied: list[str] = field(default_factory=list)
-    existing: list[str] = field(default_factory=list)
-    failed: list[CopyFailure] = field(default_factory=list)
-
-
-def _copy(store: Store, names: Sequence[str], other: Store, *, new_id: bool) -> CopyResult:
-    """Copy the sessions; go on after one that is damaged, or that has other content in the other store."""
-    result = CopyResult()
-    with progress_bar("copy", unit="sessions") as step:
-        for done, name in enumerate(names, 1):
-            exists = not new_id and read_store(other).find_session(name) is not None
-            try:
-                copy_id = store.copy(name, to=other, new_id=new_id).session_id
-                (result.existing if exists else result.copied).append(copy_id)
-            except StoreDamaged as error:
-                result.failed.append(CopyFailure(name, error.problem))
-            except IdConflict as error:
-                result.failed.append(CopyFailure(name, error.command_text))
-            step(done, len(names))
-    return result

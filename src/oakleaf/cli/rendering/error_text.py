@@ -8,7 +8,6 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import click
@@ -61,20 +60,8 @@ class Suggestions:
         flags = shlex.join(word for flag in self._flags.items() for word in flag)
         return self._verbs.sub(lambda _: f"oakleaf {flags} ", text)
 
-    def use_store(self, url: str) -> None:
-        """From here on the messages are about another store than that of the command line."""
-        self._flags = {**self._flags, "--store": url}
-
 
 suggestions = Suggestions()
-
-
-def check_target(target: Path, *, force: bool) -> None:
-    """Check, before the work that would be lost, that the target's folder exists and no file is overwritten."""
-    if not target.parent.is_dir():
-        raise CommandError(f"cannot write {target}: there is no folder {target.parent}; create it first")
-    if target.is_file() and not force:
-        raise CommandError(f"{target} exists; --force overwrites it")
 
 
 @contextmanager

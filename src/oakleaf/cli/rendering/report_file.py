@@ -9,9 +9,9 @@ from typing import BinaryIO
 
 import click
 
-from oakleaf.cli.rendering.error_text import check_target
 from oakleaf.cli.rendering.output import echo, safe
 from oakleaf.ext import atomic_file
+from oakleaf.verbs.files import check_target
 
 _COLOURS = {"  expected ": "red", "  actual ": "green"}
 

@@ -1,10 +1,10 @@
-"""Routes for sessions: list, count, start, read, rename, tag, trash, restore."""
+"""Routes for sessions: list, count, start, read, rename, tag."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from litestar import Response, delete, get, patch, post
+from litestar import Response, get, patch, post
 from litestar.di import NamedDependency, Provide
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 from msgspec import UNSET, Struct, UnsetType
@@ -28,12 +28,10 @@ from oakleaf_server.pending_calls import open_call_views, pending_approvals
 from oakleaf_server.schemas import (
     Facets,
     Json,
-    RestoreResult,
     ServerInfo,
     SessionList,
     SessionResponse,
     SessionResult,
-    TrashResult,
 )
 from oakleaf_server.truncate import SizedPage, truncate_value
 
@@ -340,22 +338,6 @@ def update_session(
     return session_result(session)
 
 
-@delete("/api/sessions/{session_id:str}", status_code=200, tags=["sessions"])
-@in_thread
-def trash_session(request: ApiRequest, session_id: FromPath[str]) -> TrashResult:
-    """Move a session and its tasks to the trash; `restore` brings them back."""
-    context, _ = context_and_caller(request)
-    return TrashResult(trashed=context.store.delete(session_id))
-
-
-@post("/api/sessions/{session_id:str}/restore", status_code=200, tags=["sessions"])
-@in_thread
-def restore_session(request: ApiRequest, session_id: FromPath[str]) -> RestoreResult:
-    """Restore a session from the trash."""
-    context, _ = context_and_caller(request)
-    return RestoreResult(restored=context.store.restore(session_id))
-
-
 HANDLERS = [
     server_info,
     list_sessions,
@@ -363,6 +345,4 @@ HANDLERS = [
     start_session,
     read_session,
     update_session,
-    trash_session,
-    restore_session,
 ]

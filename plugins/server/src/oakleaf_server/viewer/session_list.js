@@ -203,7 +203,7 @@ export class SessionList {
 
   #trash(row) {
     return attempt(async () => {
-      const { trashed } = await sendJson("DELETE", sessionPath(row.id));
+      const { trashed } = await sendJson("DELETE", sessionPath(row.id, "?yes=true"));
       this.#removeRow(row.id);
       this.onTrashChange();
       const words = trashed.length > 1 ? ` with ${plural(trashed.length - 1, "task")}` : "";
