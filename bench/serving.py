@@ -65,7 +65,7 @@ def _list(plan: Plan) -> Iterator[Figure]:
     try:
         yield _figure(served, "list", f"first page of {count:,} sessions", "/api/sessions", 100)
         yield _figure(served, "facets", f"facets of {count:,} sessions", "/api/facets", None)
-        yield _figure(served, "space usage", f"usage of {count:,} sessions", "/api/usage", None)
+        yield _figure(served, "space usage", f"usage of {count:,} sessions", "/api/usage/days", None)
     finally:
         served.close()
 

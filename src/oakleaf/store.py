@@ -353,19 +353,18 @@ class Store:
         *,
         limit: int = 50,
         before: str | None = None,
-        trashed: bool = False,
         catch_up: bool = True,
     ) -> SearchPage:
         """Search entries and titles: words, "phrases", prefix*, -word and filters; newest branch first.
 
-        Filters: role: kind: tool: model: error: agent: tag: session: before: after:. New entries are indexed first;
+        Filters: role: kind: tool: model: error: agent: tag: session: before: after: is:trashed. New entries are indexed first;
         with `catch_up=False` they are not, and `page.unindexed_sessions` counts the sessions not fully indexed.
         Iterate over the page for its hits.
         """
         query = parse_query(text, self.runtime.now())
         if catch_up:
             self.backend.index()
-        return self.backend.search(replace(query, limit=limit, before=before, trashed=trashed))
+        return self.backend.search(replace(query, limit=limit, before=before))
 
     def index(self, progress: IndexProgress | None = None) -> int:
         """Index new entries. A search indexes too; call `index` for many new entries."""

@@ -25,7 +25,7 @@ class TestText:
         return tmp_path
 
     def test_an_unreadable_file_is_refused(self, home: Path) -> None:
-        before = oakleaf("ls", "--json", "--all", home=home).out
+        before = oakleaf("ls", "--json", "is:all", home=home).out
         for line in (
             "run hi --model scripted:a.json --system @{}",
             "chat --model scripted:a.json --system @{}",
@@ -37,7 +37,7 @@ class TestText:
             for name, why in (("bad.txt", "UTF-8"), ("nosuch.txt", "No such file")):
                 done = oakleaf(*line.format(name).split(), home=home)
                 assert (done.code, name in done.err, why in done.err) == (2, True, True), done.err
-        assert oakleaf("ls", "--json", "--all", home=home).out == before
+        assert oakleaf("ls", "--json", "is:all", home=home).out == before
 
     @pytest.mark.parametrize("verb", ["show", "fork", "title", "export"])
     def test_bytes_beyond_utf_8_are_refused_without_a_traceback(self, verb: str, store_path: Path) -> None:

@@ -272,7 +272,7 @@ class TestReferences:
         self, store_path: Path, tmp_path: Path
     ) -> None:
         oakleaf("export", "ses_case", "-o", tmp_path / "case.oakleaf", store=store_path)
-        before = oakleaf("ls", "--json", "--all", store=store_path).out
+        before = oakleaf("ls", "--json", "is:all", store=store_path).out
         for line in (
             *("fork {}", "title {} x", "tag {} a=b", "label {}@2 x", "undo {}", "redo {}", "rewind {}@2"),
             *(
@@ -287,7 +287,7 @@ class TestReferences:
             done = oakleaf(*line.format("case.oakleaf").split(), home=tmp_path, store=store_path)
             assert (done.code, done.out) == (2, ""), line
             assert done.err.endswith("import it first: oakleaf import case.oakleaf\n"), line
-        assert oakleaf("ls", "--json", "--all", store=store_path).out == before
+        assert oakleaf("ls", "--json", "is:all", store=store_path).out == before
 
     def test_with_a_place_the_entry_there_is_shown(self, store_path: Path) -> None:
         assert oakleaf("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3

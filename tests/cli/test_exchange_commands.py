@@ -131,7 +131,7 @@ class TestReplay:
     def test_bad_input_is_refused(self, store_path: Path, bad: list[str]) -> None:
         done = oakleaf("replay", "ses_case", *bad, store=store_path, home=store_path.parent)
         assert done.code == 2, done.err
-        assert len(oakleaf("ls", "--all", "--json", store=store_path).json["sessions"]) == 3
+        assert len(oakleaf("ls", "is:all", "--json", store=store_path).json["sessions"]) == 3
 
     def test_the_report_is_text_markdown_or_json_and_may_go_to_a_file(
         self, store_path: Path, tmp_path: Path
@@ -240,7 +240,7 @@ class TestDiff:
         oakleaf("export", "ses_case", "-o", tmp_path / "x.oakleaf", store=store_path)
         oakleaf("undo", "ses_case", store=store_path)
         assert oakleaf("diff", "ses_case", tmp_path / "x.oakleaf", "-q", store=store_path).code == 1
-        assert len(oakleaf("ls", "--all", "--json", store=store_path).json["sessions"]) == 3
+        assert len(oakleaf("ls", "is:all", "--json", store=store_path).json["sessions"]) == 3
 
 
 class TestSearch:

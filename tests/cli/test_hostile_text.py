@@ -23,7 +23,7 @@ pytestmark = pytest.mark.attack
 SESSION = "hostile"
 READING = [
     ["ls"],
-    ["ls", "--all"],
+    ["ls", "is:all"],
     ["ls", "--json"],
     ["show", SESSION],
     ["show", SESSION, "--full", "--trace"],

@@ -28,13 +28,13 @@ class TestLs:
     @pytest.mark.parametrize(
         ("filters", "names"),
         [
-            (["--agent", "other"], ["ses_other"]),
-            (["--tag", "team=blue"], ["ses_case"]),
-            (["--tag", "team=red"], []),
-            (["--status", "failed"], []),
-            (["--after", "2099-01-01"], []),
-            (["--before", "2099-01-01", "-n", "1"], ["ses_other"]),
-            (["--after", "1h", "--agent", "other"], ["ses_other"]),
+            (["agent:other"], ["ses_other"]),
+            (["tag:team=blue"], ["ses_case"]),
+            (["tag:team=red"], []),
+            (["status:failed"], []),
+            (["after:2099-01-01"], []),
+            (["before:2099-01-01", "-n", "1"], ["ses_other"]),
+            (["after:1h", "agent:other"], ["ses_other"]),
         ],
     )
     def test_it_filters(self, store_path: Path, filters: list[str], names: list[str]) -> None:
@@ -46,8 +46,8 @@ class TestLs:
         with library.open(place) as store:
             assert "no sessions yet" in oakleaf("ls", store=place).err
             store.delete(store.start(session_id="ses_gone").session_id)
-        assert "oakleaf ls --trashed" in oakleaf("ls", store=place).err
-        assert [row["id"] for row in oakleaf("ls", "--trashed", "--json", store=place).json["sessions"]] == [
+        assert "oakleaf ls is:trashed" in oakleaf("ls", store=place).err
+        assert [row["id"] for row in oakleaf("ls", "is:trashed", "--json", store=place).json["sessions"]] == [
             "ses_gone"
         ]
 
@@ -60,8 +60,8 @@ class TestLs:
         def list_ids(*words: str) -> list[str]:
             return [row["id"] for row in oakleaf(*words, "--json", store=place).json["sessions"]]
 
-        assert list_ids("ls", "--owner", "ann") == ["ses_ann"]
-        assert list_ids("--owner", "bob", "ls", "--owner", "ann") == []
+        assert list_ids("ls", "owner:ann") == ["ses_ann"]
+        assert list_ids("--owner", "bob", "ls", "owner:ann") == []
 
     def test_a_session_without_a_title_is_called_by_its_first_input(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
@@ -80,16 +80,16 @@ class TestLs:
         assert oakleaf("show", "ses_a", store=place).out.startswith("Where is order 41?  ses_a")
 
     def test_a_parent_is_named_as_everywhere(self, store_path: Path) -> None:
-        whole = oakleaf("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
+        whole = oakleaf("ls", "parent:ses_case", "--json", store=store_path).json["sessions"]
         assert whole
-        assert oakleaf("ls", "--parent", "ses_cas", "--json", store=store_path).json["sessions"] == whole
-        assert oakleaf("ls", "--parent", "ses_none", store=store_path).code == 2
+        assert oakleaf("ls", "parent:ses_cas", "--json", store=store_path).json["sessions"] == whole
+        assert oakleaf("ls", "parent:ses_none", store=store_path).code == 2
 
     def test_forks_of_what_is_gone_are_found_by_its_whole_id(self, store_path: Path) -> None:
-        whole = oakleaf("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"]
+        whole = oakleaf("ls", "parent:ses_case", "--json", store=store_path).json["sessions"]
         for verb in ("rm", "purge"):
             assert oakleaf(verb, "ses_case", "--yes", store=store_path).code == 0
-            assert oakleaf("ls", "--parent", "ses_case", "--json", store=store_path).json["sessions"] == whole
+            assert oakleaf("ls", "parent:ses_case", "--json", store=store_path).json["sessions"] == whole
 
     def test_a_page_says_how_to_go_on(self, store_path: Path) -> None:
         first = oakleaf("ls", "--json", "-n", "2", store=store_path).json
@@ -97,7 +97,9 @@ class TestLs:
         assert [row["id"] for row in second["sessions"]] == ["ses_case"]
         assert f"--page {first['next']}" in oakleaf("ls", "-n", "2", store=store_path).err
 
-    @pytest.mark.parametrize("bad", [["--after", "soon"], ["--page", "x"], ["-n", "0"], ["--status", "odd"]])
+    @pytest.mark.parametrize(
+        "bad", [["after:soon"], ["--page", "x"], ["-n", "0"], ["status:odd"], ["is:odd"], ["colour:red"]]
+    )
     def test_a_filter_that_makes_no_sense_is_refused(self, store_path: Path, bad: list[str]) -> None:
         assert oakleaf("ls", *bad, store=store_path).code == 2
 
@@ -107,7 +109,7 @@ class TestLs:
         assert [row["id"] for row in oakleaf("ls", "--json", store=tmp_path / "s.db").json["sessions"]] == [
             "ses_p"
         ]
-        assert len(oakleaf("ls", "--json", "--all", store=tmp_path / "s.db").json["sessions"]) == 2
+        assert len(oakleaf("ls", "--json", "is:all", store=tmp_path / "s.db").json["sessions"]) == 2
 
 
 class TestShow:
@@ -160,9 +162,9 @@ class TestShow:
         assert "outcome unknown" in done.out
         assert "oakleaf resume ses_k" in done.err
         assert "interrupted" in done.out.splitlines()[1]
-        (row,) = oakleaf("ls", "--status", "interrupted", "--json", store=place).json["sessions"]
+        (row,) = oakleaf("ls", "status:interrupted", "--json", store=place).json["sessions"]
         assert (row["id"], row["status"]) == ("ses_k", "interrupted")
-        assert oakleaf("ls", "--status", "running", "--json", store=place).json["sessions"] == []
+        assert oakleaf("ls", "status:running", "--json", store=place).json["sessions"] == []
         ill = oakleaf("doctor", store=place)
         assert ill.code == 1
         assert "ses_k is marked running" in ill.out
@@ -170,10 +172,7 @@ class TestShow:
         assert oakleaf("doctor", store=place).code == 1
         assert oakleaf("doctor", "--fix", "--yes", store=place).code == 0
         assert oakleaf("doctor", store=place).code == 0
-        assert (
-            oakleaf("ls", "--status", "interrupted", "--json", store=place).json["sessions"][0]["id"]
-            == "ses_k"
-        )
+        assert oakleaf("ls", "status:interrupted", "--json", store=place).json["sessions"][0]["id"] == "ses_k"
 
     def test_a_call_of_a_loop_of_ones_own_is_not_said_to_be_not_started_unless_it_is_known(
         self, tmp_path: Path
@@ -341,26 +340,29 @@ class TestUsage:
 
         def groups(by: str) -> dict[str, int]:
             words = ("usage", "ses_parent", "--view", "tree", "--by", by, "--json")
-            return {row["name"]: row["input_tokens"] for row in oakleaf(*words, store=place).json["usage"]}
+            return {
+                row["name"]: row["totals"]["input_tokens"]
+                for row in oakleaf(*words, store=place).json["usage"]
+            }
 
         assert groups("agent") == {"research": 10, "support": 1}
         assert sorted(groups("session").values()) == [1, 10]
 
     def test_it_says_what_tools_and_options_take_in_bytes(self, store_path: Path) -> None:
-        output = oakleaf("usage", "ses_case", "--storage", store=store_path).out
-        stored = oakleaf("usage", "ses_case", "--storage", "--json", store=store_path).json["storage"]
+        output = oakleaf("usage", "ses_case", "--by", "storage", store=store_path).out
+        stored = oakleaf("usage", "ses_case", "--by", "storage", "--json", store=store_path).json["storage"]
         assert f"{stored['bytes']:,}" in output
         line = next(line for line in output.splitlines() if "tools and options" in line).split()
         assert line[-3:-1] == [str(stored["settings"]), str(stored["settings_bytes"])]
         assert 0 < stored["tool_bytes"] <= stored["blob_bytes"]
-        refused = oakleaf("usage", "--storage", store=store_path)
-        assert (refused.code, "oakleaf usage latest --storage" in refused.err) == (2, True)
+        refused = oakleaf("usage", "--by", "storage", store=store_path)
+        assert (refused.code, "oakleaf usage latest --by storage" in refused.err) == (2, True)
 
     def test_sums_of_the_store_equal_the_calls_made(self, store_path: Path) -> None:
         whole = oakleaf("usage", "--json", store=store_path).json
         assert whole["total"]["calls"] == 4
         by = oakleaf("usage", "--json", "--by", "agent", store=store_path).json["usage"]
-        assert [(group["name"], group["calls"]) for group in by] == [("support", 4)]
+        assert [(group["name"], group["totals"]["calls"]) for group in by] == [("support", 4)]
 
     def test_views_of_one_session(self, store_path: Path) -> None:
         assert oakleaf("usage", "Another try", "--json", store=store_path).json["total"]["calls"] == 0
@@ -384,7 +386,7 @@ class TestUsage:
     @pytest.mark.parametrize("by", ["day", "model", "session", "purpose", "bucket"])
     def test_it_is_grouped(self, store_path: Path, by: str) -> None:
         groups = oakleaf("usage", "--json", "--by", by, store=store_path).json["usage"]
-        assert sum(group["calls"] for group in groups) == 4
+        assert sum(group["totals"]["calls"] for group in groups) == 4
         assert oakleaf("usage", "--by", by, store=store_path).code == 0
 
 

@@ -20,7 +20,7 @@ from support.terminal import OAKLEAF, CommandResult, Terminal, oakleaf
 
 
 def list_ids(store_path: Path, *flags: str) -> set[str]:
-    return {row["id"] for row in oakleaf("ls", "--json", "--all", *flags, store=store_path).json["sessions"]}
+    return {row["id"] for row in oakleaf("ls", "--json", "is:all", *flags, store=store_path).json["sessions"]}
 
 
 def drive(store: library.Store, name: str) -> None:
@@ -47,7 +47,7 @@ class TestTrash:
 
     def test_trash_restore_and_purge(self, store_path: Path) -> None:
         assert oakleaf("rm", "ses_case", "--yes", "--json", store=store_path).json["trashed"] == ["ses_case"]
-        assert list_ids(store_path, "--trashed") == {"ses_case"}
+        assert list_ids(store_path, "is:trashed") == {"ses_case"}
         assert "in the trash" in oakleaf("show", "ses_case", store=store_path).out
         for command in (
             ("fork", "ses_case"),
@@ -67,7 +67,7 @@ class TestTrash:
         done = oakleaf("purge", "ses_case", "--yes", store=store_path)
         assert done.code == 0
         assert "entries remain until their forks are purged" in done.out
-        assert "ses_case" not in list_ids(store_path) | list_ids(store_path, "--trashed")
+        assert "ses_case" not in list_ids(store_path) | list_ids(store_path, "is:trashed")
         assert b"Thank you!" not in store_path.read_bytes()
 
     def test_the_plan_of_a_purge_names_the_forks_and_replays_that_repeat_parts_of_it(
@@ -194,7 +194,7 @@ class TestPolicy:
         planned = oakleaf("purge", "--trashed-for", "0s", "--idle-for", "0s", store=store_path)
         assert planned.code == 1
         assert "ses_other" in planned.err
-        assert list_ids(store_path, "--trashed") == {"ses_other"}
+        assert list_ids(store_path, "is:trashed") == {"ses_other"}
         done = oakleaf(
             "purge", "--trashed-for", "0s", "--idle-for", "0s", "--yes", "--json", store=store_path
         ).json

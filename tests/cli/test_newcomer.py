@@ -104,7 +104,7 @@ class TestTheFirstMinute:
     def test_without_a_key_no_replay_is_made(self, store_path: Path) -> None:
         result = oakleaf("replay", "ses_case", "--model", "openai:gpt", store=store_path, **NO_KEYS)
         assert (result.code, "OPENAI_API_KEY" in result.err) == (4, True)
-        assert oakleaf("ls", "--relation", "replay", "--json", store=store_path).json["sessions"] == []
+        assert oakleaf("ls", "is:replay", "--json", store=store_path).json["sessions"] == []
 
     def test_a_fallback_that_has_a_key_is_enough(self, tmp_path: Path) -> None:
         (tmp_path / "a.json").write_text('["hello"]')
@@ -190,9 +190,9 @@ class TestPlaces:
 
 class TestSuggestions:
     def test_the_next_page_of_a_list_asks_for_the_same_list(self, store_path: Path) -> None:
-        result = oakleaf("ls", "--status", "idle", "-n", "1", "--after", "7d", "--all", store=store_path)
+        result = oakleaf("ls", "status:idle", "after:7d", "is:all", "-n", "1", store=store_path)
         words = suggested_command(result.err)
-        assert {"--status", "idle", "-n", "1", "--after", "7d", "--all"} <= set(words)
+        assert words[-3:] == ["--limit", "1", "status:idle after:7d is:all"]
         following = oakleaf(*words, store=store_path)
         assert following.code == 0
         assert following.out.splitlines()[1:] not in ([], result.out.splitlines()[1:])
@@ -232,14 +232,14 @@ class TestSuggestions:
             ("replay ses_case --mode live", "--live"),
             ("replay ses_case --mode live --live refund", "--tools"),
             ("replay ses_case --mode strict --model openai:x", "--model"),
-            ("ls --page zz", "--page"),
-            ("ls --after never", "--after"),
-            ("usage --since never", "--since"),
-            ("usage latest --since ²", "--since"),
+            ("ls --page zz", "page="),
+            ("ls after:never", "after:never"),
+            ("usage --since never", "since="),
+            ("usage latest --since ²", "since="),
             ("import {store}", "oakleaf export"),
             ("import nosuch.oakleaf", "nosuch.oakleaf: no such file; oakleaf export"),
-            ("restore nosuch", "oakleaf ls --trashed"),
-            ("ls --tag blue", "NAME=VALUE"),
+            ("restore nosuch", "oakleaf ls is:trashed"),
+            ("ls tag:blue", "NAME=VALUE"),
             ("compact ses_case --keep-from 99", "99"),
             ("export ses_case@3", "oakleaf fork ses_case@3"),
             ("export ses_case -o case.html", "add --html"),
@@ -307,7 +307,7 @@ class TestSuggestions:
     def test_an_empty_store_says_how_the_first_session_is_made(self, tmp_path: Path) -> None:
         library.open(tmp_path / "e.db").close()
         assert "oakleaf chat starts one" in oakleaf("ls", store=tmp_path / "e.db").err
-        assert "the trash is empty" in oakleaf("ls", "--trashed", store=tmp_path / "e.db").err
+        assert "the trash is empty" in oakleaf("ls", "is:trashed", store=tmp_path / "e.db").err
 
     def test_a_session_without_a_title_is_named_once(self, tmp_path: Path) -> None:
         with library.open(tmp_path / "e.db") as store:

@@ -691,10 +691,10 @@ class TestApprove:
         oakleaf("run", "refund it", *AGENT, home=home)
         assert " waiting " in oakleaf("ls", home=home).out
         assert [row["status"] for row in oakleaf("ls", "--json", home=home).json["sessions"]] == ["waiting"]
-        assert oakleaf("ls", "--status", "waiting", home=home).out.count("ses_") == 1
+        assert oakleaf("ls", "status:waiting", home=home).out.count("ses_") == 1
         oakleaf("approve", "latest", "--yes", home=home)
         assert oakleaf("resume", "latest", *AGENT, home=home).code == 0
-        assert oakleaf("ls", "--status", "waiting", home=home).out == ""
+        assert oakleaf("ls", "status:waiting", home=home).out == ""
 
     def test_the_command_that_goes_on_works_as_it_is_printed(self, home: Path) -> None:
         lines = [calls("refund"), "Refunded."]

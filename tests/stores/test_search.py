@@ -109,7 +109,11 @@ class TestTyping:
     @pytest.mark.parametrize(
         ("typed", "reason"),
         [
-            ("colour:red", "filters are role: kind: tool: model: error: agent: tag: session: before: after:"),
+            (
+                "colour:red",
+                "filters are role: kind: tool: model: error: agent: tag: session: before: after: is:",
+            ),
+            ("is:gone", "is: accepts trashed"),
             ("role:boss", "system, user, assistant, tool"),
             ("error:maybe", "true, false"),
             ("kind:thing", "title"),
@@ -305,8 +309,8 @@ class TestStores:
             for number, (verb, which) in enumerate(moves):
                 for store in stores:
                     change(store, verb, which, number)
-                for trashed in (False, True):
-                    hits = [store.search("herring", limit=500, trashed=trashed).hits for store in stores]
+                for query in ("herring", "herring is:trashed"):
+                    hits = [store.search(query, limit=500).hits for store in stores]
                     assert hits[0] == hits[1]
             for row in stores[0].all_sessions():
                 assert search_outcome(stores[0], f"session:{row.session_id}") == search_outcome(

@@ -20,7 +20,6 @@ import oakleaf
 from oakleaf import Attachment, Message, Text, ToolCall, ToolResult, assistant, user
 from oakleaf.agent.model_call import StreamBuffer
 from oakleaf.bundle.redaction import CountingRedactor
-from oakleaf.cli.reference import _split_reference
 from oakleaf.cli.rendering.turn_screen import _FENCE as SCREEN_FENCE
 from oakleaf.cli.rendering.turn_screen import _ITEM as SCREEN_ITEM
 from oakleaf.core.codec import to_json
@@ -40,6 +39,7 @@ from oakleaf.models.names import _URL as MODEL_URL
 from oakleaf.providers.base import _mask, body_text
 from oakleaf.providers.overflow import OVERFLOW
 from oakleaf.stores.transfer import blob_references
+from oakleaf.verbs.reference import split
 from oakleaf.wire import find_provider
 from oakleaf.wire.anthropic.rules import _BASE64
 from oakleaf.wire.openai_chat.rules import _IMAGE, _LINK, _PDF
@@ -171,7 +171,7 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
     ("a glob", glob, ["{", "{,", ",", "{a,", "{}"]),
     ("one long glob", lambda text: glob("{" + text), [",", "a,", "a"]),
     ("a URL to show", _without_user, ["//", "//a", "a", "/", "@"]),
-    ("a reference", _split_reference, ["@", "@1", "@1:", "1", "@1:1"]),
+    ("a reference", split, ["@", "@1", "@1:", "1", "@1:1"]),
     ("the name of a model", lambda text: MODEL_URL.split(text, maxsplit=1), ["@", "@http", "@https:/"]),
     ("the name of a tool", lambda text: legal_name(text, 64), ["a", "!", "ü"]),
     ("lines of another tool", lambda text: _LONE_SURROGATE.sub(b"", text.encode()), ["\\", "\\u", "\\ud83d", "\\ud83d\\u"]),

@@ -20,6 +20,7 @@ from oakleaf.verbs.base import Verb
 from oakleaf.verbs.fields import Field, fields
 from oakleaf.verbs.registry import find_all
 from oakleaf_mcp.verb_tools import verbs as agent_verbs
+from oakleaf_server.app import FOR_CLIENTS
 from oakleaf_server.verb_routes import address
 from support.all_stores import ALL_STORES
 from support.cli_store import fill, write_store
@@ -86,6 +87,27 @@ CALLS: dict[str, list[Call]] = {
     ],
     "rm": [Call({"sessions": ["ses_case"]}), NO_SESSIONS],
     "verify": [Call({}), Call({"session": "Order 41"}), Call({"sample": 1}), NO_SESSION],
+    "ls": [
+        Call({}),
+        Call({"query": "agent:support tag:team=blue order", "limit": 1}),
+        Call({"query": "is:trashed"}, before=lambda store: store.delete("ses_other")),
+        Call({"query": "colour:red"}, "invalid_search"),
+        Call({"query": "parent:ses_none"}, "not_found"),
+        Call({"page": "x"}, "invalid_argument"),
+    ],
+    "search": [
+        Call({"query": "order role:user", "limit": 1}),
+        Call({"query": "lost session:latest is:trashed"}, "invalid_reference"),
+        Call({"query": "colour:red"}, "invalid_search"),
+        Call({"query": "order", "page": "x"}, "invalid_argument"),
+    ],
+    "usage": [
+        Call({}),
+        Call({"session": "ses_case@8", "view": "path", "by": "model"}),
+        Call({"session": "ses_case", "by": "storage"}),
+        Call({"by": "storage"}, "invalid_argument"),
+        NO_SESSION,
+    ],
     "lab cohort": [Call({"cohort": "blue", "query": ["tag:team=blue"]})],
     "lab show": [Call({})],
 }
@@ -283,11 +305,8 @@ def test_without_the_token_of_a_service_no_verb_runs(guarded: LocalServer) -> No
     for verb in VERBS.values():
         if "service" not in verb.callers:
             continue
-        for token, codes in (
-            (None, ("no_token",)),
-            ("wrong", ("no_token",)),
-            ("hers", ("service_only", "not_found")),
-        ):
+        hers = (None,) if verb.name in FOR_CLIENTS else ("service_only", "not_found")
+        for token, codes in ((None, ("no_token",)), ("wrong", ("no_token",)), ("hers", hers)):
             assert request(guarded, verb, required(verb), token).code in codes, (verb.name, token)
 
 

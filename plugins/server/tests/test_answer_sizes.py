@@ -60,7 +60,8 @@ class TestLarge:
         paths = server.client.get("/openapi.json").json()["paths"]
         widest: dict[str, Any] = {
             "limit": 500,
-            "q": "zanzibar",
+            "query": "zanzibar",
+            "session": name,
             "a": name,
             "b": f"{name}@101",
             "view": "tree",

@@ -73,7 +73,7 @@ class TestSessions:
         assert [row["id"] for row in server.get("/api/sessions")["sessions"]] == [name]
         assert server.change("DELETE", f"/api/sessions/{name}?yes=true")["trashed"] == [name]
         assert server.get("/api/sessions")["sessions"] == []
-        assert [row["id"] for row in server.get("/api/sessions", trashed="true")["sessions"]] == [name]
+        assert [row["id"] for row in server.get("/api/sessions", query="is:trashed")["sessions"]] == [name]
         assert (
             server.change("PATCH", f"/api/sessions/{name}", {"title": "x"}, 409)["code"] == "session_trashed"
         )
@@ -87,9 +87,9 @@ class TestSessions:
         server.change("DELETE", f"/api/sessions/{name}?yes=true")
         planned = server.post("/api/purge", {"sessions": [name]})
         assert (planned["done"], planned["purged"]) == (False, [name])
-        assert server.get("/api/sessions", trashed="true")["sessions"]
+        assert server.get("/api/sessions", query="is:trashed")["sessions"]
         assert server.post("/api/purge", {"sessions": [name], "yes": True})["purged"] == [name]
-        assert server.get("/api/sessions", trashed="true")["sessions"] == []
+        assert server.get("/api/sessions", query="is:trashed")["sessions"] == []
 
     def test_a_row_with_many_tags_or_tool_names_is_listed_with_every_field(self, server: LocalServer) -> None:
         server.sessions.start("plain")
@@ -110,15 +110,15 @@ class TestSessions:
         ids = [row["id"] for page in (first, second, third) for row in page["sessions"]]
         assert ids == [session.session_id for session in reversed(sessions)]
         assert third["next"] is None
-        assert len(server.get("/api/sessions", agent="even")["sessions"]) == 4
-        assert [r["id"] for r in server.get("/api/sessions", tag="n=3")["sessions"]] == [
+        assert len(server.get("/api/sessions", query="agent:even")["sessions"]) == 4
+        assert [r["id"] for r in server.get("/api/sessions", query="tag:n=3")["sessions"]] == [
             sessions[3].session_id
         ]
-        assert server.get("/api/sessions", tag="n", status=400)["code"] == "invalid_argument"
-        assert server.get("/api/sessions?status=odd", 400)["code"] == "invalid_argument"
-        assert server.get("/api/sessions", 400, relation="odd")["code"] == "invalid_argument"
+        assert server.get("/api/sessions", 400, query="tag:n")["code"] == "invalid_search"
+        assert server.get("/api/facets", 400, query="status:odd")["code"] == "invalid_search"
+        assert server.get("/api/sessions", 400, query="relation:odd")["code"] == "invalid_search"
+        assert server.get("/api/sessions", 400, staus="idle")["code"] == "unknown_field"
         for path in (
-            "/api/sessions",
             "/api/facets",
             session_url(sessions[0]),
             f"{session_url(sessions[0])}/path",
@@ -136,7 +136,7 @@ class TestSessions:
         for n in range(3):
             server.sessions.start("a", model="m" if n else None)
         server.sessions.start("b").fork(at=0)
-        facets = server.get("/api/facets", agent="a")
+        facets = server.get("/api/facets", query="agent:a")
         assert facets["total"] == 3
         assert facets["facets"]["agent"] == {"a": 3, "b": 2}
         assert facets["facets"]["model"] == {"m": 2, "": 1}
@@ -150,7 +150,7 @@ class TestSessions:
         for session in failed:
             session.log.record(TurnLeft(1, "failed"), row={"status": "failed"})
         overview = server.get("/api/overview")
-        listed = server.get("/api/sessions?status=failed")["sessions"]
+        listed = server.get("/api/sessions?query=status:failed")["sessions"]
         assert overview["counts"]["failed"] == len(listed) == 2
         assert [row["id"] for row in overview["failed"]] == [row["id"] for row in listed]
 
@@ -378,7 +378,7 @@ class TestActivity:
         with LocalServer(store) as server:
             [before] = server.get("/api/sessions")["sessions"]
             session.tag(customer="ann")
-            [after] = server.get("/api/sessions", text="hi")["sessions"]
+            [after] = server.get("/api/sessions", query="hi")["sessions"]
         assert after["active_at"] == before["active_at"] == session.path()[-1].at
         assert after["updated_at"] > before["updated_at"]
 

@@ -76,8 +76,8 @@ class TestMoving:
             refused = server.post("/api/sessions", body, 400)
             assert refused["code"] == "secret_in_name"
             assert key not in str(refused)
-        assert server.get(f"/api/sessions?owner={key}")["sessions"] == []
-        assert server.get(f"/api/sessions?conversation={key}")["sessions"] == []
+        assert server.get(f"/api/sessions?query=owner:{key}")["sessions"] == []
+        assert server.get(f"/api/sessions?query=conversation:{key}")["sessions"] == []
 
     def test_a_session_started_over_http_records_the_workspace_of_its_caller(
         self, server: LocalServer
@@ -510,7 +510,7 @@ class TestRunning:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = send_to_both(server, store)
             read = server.get(session_url(session))
-            listed = server.get("/api/sessions?status=waiting")["sessions"]
+            listed = server.get("/api/sessions?query=status:waiting")["sessions"]
             assert [row["id"] for row in listed] == [session.session_id]
             assert [call["state"] for call in read["open_tool_calls"]] == ["waits_for_task", "waits_for_task"]
             children = {child.session_id for child in tasks_of(session)}
@@ -668,12 +668,15 @@ class TestUsageAndSearch:
         session = store.start("support")
         session.send_sync("hi", model=ScriptedModel(["there"], model="m1"))
         with LocalServer(store) as server:
-            own = server.get(f"{session_url(session)}/usage")
-            assert (own["total"]["calls"], own["models"][0]["name"]) == (1, "m1")
-            assert server.get(f"{session_url(session)}/usage", view="path", since="2")["total"]["calls"] == 0
-            assert server.get(f"{session_url(session)}/usage", 400, view="all")["code"] == "invalid_value"
-            store.delete(session.session_id)
-            space = server.get("/api/usage")
+            name = session.session_id
+            own = server.get("/api/usage", session=name, by="model")
+            assert (own["total"]["calls"], own["usage"][0]["name"]) == (1, "m1")
+            assert server.get("/api/usage", session=name, view="path", since="2")["total"]["calls"] == 0
+            assert server.get("/api/usage", session=f"{name}@1", view="path")["total"]["calls"] == 0
+            assert server.get("/api/usage", 400, session=name, view="all")["code"] == "invalid_argument"
+            store.delete(name)
+            assert server.get("/api/usage")["total"] == own["total"]
+            space = server.get("/api/usage/days")
             assert space["total"] == own["total"]
             assert [row["name"] for row in space["agents"]] == ["support"]
             assert space["days"][0]["name"].startswith("20")
@@ -687,11 +690,11 @@ class TestUsageAndSearch:
 
     def test_a_hit_names_the_place_that_opens_it(self, server: LocalServer) -> None:
         session = start_sample_session(server.sessions)
-        (hit,) = server.get("/api/search", q="welcome role:assistant")["hits"]
+        (hit,) = server.get("/api/search", query="welcome role:assistant")["hits"]
         assert hit["reference"] == f"{session.session_id}@7"
         begin, end = hit["marks"][0]
         assert hit["snippet"][begin:end].lower() == "welcome"
-        assert server.get("/api/search", q="nowhere-at-all")["hits"] == []
+        assert server.get("/api/search", query="nowhere-at-all")["hits"] == []
 
 
 class TestExchange:
@@ -769,9 +772,9 @@ class TestOpenApi:
         ]
         answer = call("sessions.read_session", session_id)
         assert (answer.session.title, answer.session.status) == ("By a generated client", "idle")
-        assert answer.session.totals.calls == call("usage.session_usage", session_id).total.calls == 1
-        assert session_id in [row.id for row in call("sessions.list_sessions").sessions]
-        [hit] = [hit for hit in call("search.search", q="hello").hits if hit.session_id == session_id]
+        assert answer.session.totals.calls == call("look.usage", session=session_id).total.calls == 1
+        assert session_id in [row.id for row in call("look.ls").sessions]
+        [hit] = [hit for hit in call("look.search", query="hello").hits if hit.session_id == session_id]
         assert hit.snippet == "hello"
         assert call("usage.calls", session_id, first=1, last=9).calls[0].answer_seq == entries[-1].seq
         assert call("maintain.rm", session_id, yes=True).trashed == [session_id]

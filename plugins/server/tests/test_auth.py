@@ -358,16 +358,16 @@ class TestErrors:
 
     def test_a_wrong_value_is_named(self, server: LocalServer) -> None:
         problem = server.get("/api/sessions", 400, limit="many")
-        assert problem["code"] == "invalid_value"
+        assert problem["code"] == "invalid_argument"
         assert "limit" in problem["detail"]
         assert server.get("/api/sessions", 400, page="x")["code"] == "invalid_argument"
-        assert server.get("/api/sessions", 400, after="soon")["code"] == "invalid_argument"
-        assert server.get("/api/search", 400, q="role:king")["code"] == "invalid_search"
+        assert server.get("/api/sessions", 400, query="after:soon")["code"] == "invalid_search"
+        assert server.get("/api/search", 400, query="role:king")["code"] == "invalid_search"
 
     def test_a_number_or_a_depth_beyond_all_measure_is_the_callers_fault(self, server: LocalServer) -> None:
         huge = "9" * 26
         assert server.get("/api/sessions", 400, page=huge)["code"] == "invalid_argument"
-        assert server.get("/api/search", 400, q="x", page=huge)["code"] == "invalid_argument"
+        assert server.get("/api/search", 400, query="x", page=huge)["code"] == "invalid_argument"
         assert server.get("/api/storage", 400, page=huge)["code"] == "invalid_argument"
         deep = b'{"agent": ' + b"[" * 200_000 + b"]" * 200_000 + b"}"
         for body in (deep, b'{"agent": "\xff\xfe"}', b'{"\xff": 1}', b'{"agent": "\xed\xa0\x80"}'):

@@ -57,10 +57,10 @@ class TestClients:
             assert set(entries[0]) == {"seq", "role", "at", "text"}
             assert server.get(f"/api/sessions/{theirs}", 404, token=ANN)["code"] == "not_found"
             assert len(server.get("/api/sessions", token=SERVICE)["sessions"]) == 2
-            of_bob = server.get("/api/sessions", token=SERVICE, owner="bob")["sessions"]
+            of_bob = server.get("/api/sessions", token=SERVICE, query="owner:bob")["sessions"]
             assert [row["id"] for row in of_bob] == [theirs]
             for hidden in ("model", "tag", "parent", "conversation", "owner"):  # a filter would be a question
-                assert len(server.get("/api/sessions", token=ANN, **{hidden: "x=y"})["sessions"]) == 1
+                assert len(server.get("/api/sessions", token=ANN, query=f"{hidden}:x=y")["sessions"]) == 1
 
     def test_no_address_shows_a_client_what_is_not_its_own(self, store: Store) -> None:
         mine, theirs = start_with_secrets(store, "ann", "ann"), start_with_secrets(store, "bob", "bob")
@@ -76,7 +76,7 @@ class TestClients:
                 for name in (mine, theirs):
                     fits = {"session_id": name, "place": "1:3", "digest": media.hash, "job_id": "job_x"}
                     query = {
-                        "q": SECRET,
+                        "query": SECRET,
                         "a": mine,
                         "b": theirs,
                         "leaf": "1:3",
@@ -130,7 +130,7 @@ class TestClients:
         with LocalServer(store, **TOKENS) as server:
             server.get(f"/api/sessions/{mine}", 404, token=ANN)
             server.get(f"/api/sessions/{mine}/path", 404, token=ANN)
-            assert server.get("/api/sessions", token=ANN, trashed="true")["sessions"] == []
+            assert server.get("/api/sessions", token=ANN, query="is:trashed")["sessions"] == []
 
     @pytest.mark.attack
     def test_a_client_neither_reads_nor_sends_into_tasks_and_replays(self, store: Store) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apsw
@@ -11,13 +11,12 @@ import pytest
 
 import oakleaf
 from oakleaf import user
+from oakleaf.log import session_list
 from oakleaf.store import Store
 from oakleaf.stores.search import IndexProgress
 from oakleaf.stores.sqlite.store import SqliteStore
-from oakleaf_server.routes import search as search_routes
-from oakleaf_server.routes import sessions as session_routes
-from oakleaf_server.routes.search import SearchIndexer
-from oakleaf_server.schemas import IndexingStatus
+from oakleaf_server import verb_routes
+from oakleaf_server.search_indexer import SearchIndexer
 from support.processes import wait_until
 from support.server import LocalServer
 
@@ -25,7 +24,7 @@ from support.server import LocalServer
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answer when indexing has ended, however busy the machine is."""
-    monkeypatch.setattr(search_routes, "INDEX_WAIT", 60)
+    monkeypatch.setattr(verb_routes, "INDEX_WAIT", 60)
 
 
 class TestSearch:
@@ -34,21 +33,20 @@ class TestSearch:
         with LocalServer(store) as server:
             for word in ("whale", "heron"):
                 store.start("sea").append([user(f"a {word} passed")])
-                page = server.get("/api/search", q=word)
-                assert (len(page["hits"]), page["unindexed_sessions"], page["indexing"]) == (1, 0, None)
+                page = server.get("/api/search", query=word)
+                assert (len(page["hits"]), page["unindexed_sessions"]) == (1, 0)
 
-    def test_answers_before_a_long_index_is_whole_and_tells_how_far_it_is(self, tmp_path: Path) -> None:
+    def test_answers_before_a_long_index_is_whole_and_counts_what_is_missing(self, tmp_path: Path) -> None:
         with oakleaf.open(tmp_path / "s.db", synchronous="normal") as sessions:
             for n in range(5):
                 sessions.start("sea", title=f"Trip {n}").append([user("a whale passed")])
             other = apsw.Connection(str(tmp_path / "s.db"))
             other.execute("begin immediate")  # nobody else can write to the index meanwhile
             with LocalServer(sessions) as server:
-                page = server.get("/api/search", q="whale")
+                page = server.get("/api/search", query="whale")
                 assert (page["hits"], page["unindexed_sessions"]) == ([], 5)
-                assert page["indexing"] == {"done": 0, "total": 5}
                 other.execute("rollback")
-                wait_until(lambda: len(server.get("/api/search", q="whale")["hits"]) == 5)
+                wait_until(lambda: len(server.get("/api/search", query="whale")["hits"]) == 5)
             other.close()
 
     @pytest.mark.usefixtures("patient")
@@ -62,8 +60,8 @@ class TestSearch:
             writer = sessions.backend._connections._writer
             writer.execute(f"pragma max_page_count = {writer.execute('pragma page_count').get}")
             with LocalServer(sessions) as server:
-                page = server.get("/api/search", q="whale")
-        assert (len(page["hits"]), page["unindexed_sessions"], page["indexing"]) == (1, 1, None)
+                page = server.get("/api/search", query="whale")
+        assert (len(page["hits"]), page["unindexed_sessions"]) == (1, 1)
         assert "no space left to write" in page["index_error"]
 
 
@@ -79,20 +77,14 @@ class TestIndexing:
                 progress(n, 1_000 - n)
             return 1_000
 
-        async def run() -> IndexingStatus | None:
-            indexing = SearchIndexer(index)
-            await asyncio.gather(*(indexing.catch_up(1_000, 0.01) for _ in range(5)))
+        indexer = SearchIndexer(index)
+        with ThreadPoolExecutor(5) as searches:
+            assert list(searches.map(indexer.catch_up, [0.01] * 5)) == [None] * 5
+        ending = threading.Thread(target=indexer.close)
+        ending.start()
+        while ending.is_alive():
             step.release()
-            while indexing.progress == IndexingStatus(0, 1_000):
-                await asyncio.sleep(0.001)
-            now, ending = indexing.progress, asyncio.create_task(indexing.close())
-            await asyncio.sleep(0)
-            step.release()
-            await ending
-            assert indexing.progress is None
-            return now
-
-        assert asyncio.run(run()) == IndexingStatus(1, 1_000)
+            ending.join(0.001)
         assert len(begun) == 1
 
 
@@ -102,27 +94,27 @@ class TestWords:
             store.start("support", title=title)
         store.start("support").append([user("Where is my lost order?")])
         with LocalServer(store) as server:
-            sessions = server.get("/api/sessions", text="LOST order")["sessions"]
+            sessions = server.get("/api/sessions", query="LOST order")["sessions"]
             assert [one["heading"] for one in sessions] == [
                 "Where is my lost order?",
                 "Lost parcel of ORDER 43",
                 "Order 41, lost",
             ]
-            assert len(server.get("/api/sessions", text=" ")["sessions"]) == 5
-            assert server.get("/api/sessions", text="lost", agent="other")["sessions"] == []
+            assert len(server.get("/api/sessions", query=" ")["sessions"]) == 5
+            assert server.get("/api/sessions", query="lost agent:other")["sessions"] == []
 
     def test_are_looked_for_in_pieces_and_no_session_is_told_twice_or_missed(
         self, store: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(session_routes, "STEP", 3)
-        monkeypatch.setattr(session_routes, "MAX_WORK", 7)
+        monkeypatch.setattr(session_list, "STEP", 3)
+        monkeypatch.setattr(session_list, "MAX_WORK", 7)
         for n in range(40):
             store.start("support", title=f"{'whale' if n % 5 == 0 else 'heron'} {n}")
         with LocalServer(store) as server:
             for limit in (1, 3, 50):
                 names, page, requests = list[str](), None, 0
                 while requests == 0 or page is not None:
-                    about = {"text": "whale", "limit": limit} | ({} if page is None else {"page": page})
+                    about = {"query": "whale", "limit": limit} | ({} if page is None else {"page": page})
                     answer = server.get("/api/sessions", **about)
                     names += [one["title"] for one in answer["sessions"]]
                     page, requests = answer["next"], requests + 1
@@ -147,4 +139,4 @@ class TestStorage:
             first = server.get("/api/storage", limit=2)
             second = server.get("/api/storage", limit=10, page=first["next"])
             assert first["bytes"] + second["bytes"] == whole["bytes"]
-            assert server.get("/api/storage", trashed=True)["sessions"] == 1
+            assert server.get("/api/storage", query="is:trashed")["sessions"] == 1

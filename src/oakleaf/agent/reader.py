@@ -26,6 +26,7 @@ from oakleaf.core.fit import Budget
 from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.redact import Redactor
 from oakleaf.core.redact_entries import redact_entries
+from oakleaf.core.search import Search
 from oakleaf.core.tree import Leaf, Range
 from oakleaf.core.tree_text import TreeLine, tree_lines
 from oakleaf.core.turns import Cursor, OpenCall
@@ -44,6 +45,7 @@ from oakleaf.log.session_list import (
     MAX_COUNT,
     count_sessions,
     current_row,
+    find_sessions,
     headings,
     hit_headings,
     session_page,
@@ -62,7 +64,8 @@ from oakleaf.stores.base import (
     UnreferencedBlobs,
 )
 from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageColumn, sum_usage
-from oakleaf.stores.search import SearchHit
+from oakleaf.stores.filters import SessionSearch
+from oakleaf.stores.search import SearchHit, SearchPage
 from oakleaf.wire import find_provider
 from oakleaf.wire.explain import Difference, first_difference
 
@@ -426,6 +429,14 @@ class StoreReader:
     def sessions(self, query: SessionQuery) -> SessionPage:
         """Return a page of rows, filtered by current status. The last page may be empty."""
         return session_page(self._store, query, self._runtime)
+
+    def find_sessions(self, search: SessionSearch) -> SessionPage:
+        """Return a page of the sessions that a query names, as far as one page may look for words."""
+        return find_sessions(self._store, search, self._runtime)
+
+    def search(self, search: Search) -> SearchPage:
+        """Search what is indexed."""
+        return self._store.search(search)
 
     def all_sessions(self, query: SessionQuery) -> Iterator[SessionRow]:
         """Yield all matching rows as stored, each once. Rows are read page by page."""

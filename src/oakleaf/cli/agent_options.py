@@ -495,8 +495,8 @@ agent_option = click.option(
     "--agent",
     metavar="FILE.toml|FILE.py|NAME",
     shell_complete=complete_file,
-    help="An agent file: model, prompt, tools, limits and more. Another word is the agent's name; oakleaf ls --agent "
-    "filters by it.",
+    help="An agent file: model, prompt, tools, limits and more. Another word is the agent's name; oakleaf ls "
+    "agent:NAME lists its sessions.",
 )
 _AGENT = (
     agent_option,

@@ -5,6 +5,7 @@ Knows no verb.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import cleandoc
@@ -36,6 +37,7 @@ from oakleaf.verbs.reference import Position
 
 _ARGUMENTS = ("reference", "references", "word", "words", "place", "places")
 _LISTS = ("references", "words", "places")
+_EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")
 
 
 class Typist(Caller):
@@ -61,11 +63,13 @@ class Typist(Caller):
 
 
 class VerbCommand(click.Command):
-    """Names an unknown option in the words of every surface."""
+    """Names an unknown option in the words of every surface. In a query `-refund` excludes a word and is no option."""
+
+    has_query = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, _excluded_last(args) if self.has_query else args)
         except click.NoSuchOption as error:
             if any(error.option_name in option.opts for option in ctx.find_root().command.params):
                 raise
@@ -89,6 +93,14 @@ class VerbGroup(click.Group):
         return command(verb) if verb else own
 
 
+def _excluded_last(args: list[str]) -> list[str]:
+    """Return arguments with the excluded words of a query behind `--`."""
+    end = args.index("--") if "--" in args else len(args)
+    excluded = [word for word in args[:end] if _EXCLUDED.match(word)]
+    others = [word for word in args[:end] if not _EXCLUDED.match(word)]
+    return [*others, "--", *excluded, *args[end + 1 :]]
+
+
 def command(verb: type[Verb]) -> click.Command:
     """Return the command of a verb."""
 
@@ -103,7 +115,9 @@ def command(verb: type[Verb]) -> click.Command:
     )
     params.append(click.Option(["--json", "is_json"], is_flag=True, help="Print JSON."))
     own_name = verb.name.rpartition(" ")[2]
-    return VerbCommand(own_name, callback=run, params=params, help=_help(verb), short_help=summary(verb))
+    made = VerbCommand(own_name, callback=run, params=params, help=_help(verb), short_help=summary(verb))
+    made.has_query = "query" in fields(verb)
+    return made
 
 
 def execute(verb: Verb, caller: Caller, *, is_json: bool, yes: bool) -> int:

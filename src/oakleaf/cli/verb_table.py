@@ -30,13 +30,10 @@ HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
         "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
     },
     "Look": {
-        "ls": ("commands.ls", "List sessions, last active first."),
         "show": ("commands.show", "Show a session's transcript, or one of its entries."),
         "log": ("commands.show", "List the entries on a session's path."),
         "tree": ("commands.show", "Draw a session's tree of branches."),
         "tail": ("commands.tail", "Print a session's journal as JSON lines; -f follows it."),
-        "search": ("commands.search", "Search messages, tool inputs and tool outputs."),
-        "usage": ("commands.usage", "Sum tokens and cost by session, day, model or agent."),
         "context": ("commands.show", "Print what the model would receive at this point."),
     },
     "Move": {

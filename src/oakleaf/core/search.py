@@ -30,7 +30,8 @@ from oakleaf.errors import InvalidArgument, InvalidSearch
 
 Column = Literal["text", "tool", "model", "marker"]
 COLUMNS: tuple[Column, ...] = get_args(Column)
-FILTERS = ("role", "kind", "tool", "model", "error", "agent", "tag", "session", "before", "after")
+_OF_ENTRIES = ("role", "kind", "tool", "model", "error")
+FILTERS = (*_OF_ENTRIES, "agent", "tag", "session", "before", "after", "is")
 TITLE = "title"
 """The kind of a hit in a session's title, which has seq 0, before the first entry."""
 MAX_QUERY_LENGTH = 2_000
@@ -70,19 +71,79 @@ class Search(Struct, frozen=True, kw_only=True):
             raise InvalidArgument("limit", self.limit, "a number from 1 to 1,000")
 
 
-def parse_query(query: str, now: int) -> Search:
-    """Parse a query. `now` is what `after:7d` counts from."""
+class Part(Struct, frozen=True):
+    """A part of a query: a word or a phrase, or a filter with its value."""
+
+    name: str
+    """The filter's name; empty for a word."""
+    value: str
+    is_excluded: bool = False
+
+    @property
+    def typed(self) -> str:
+        return f"{'-' * self.is_excluded}{self.name}:{self.value}" if self.name else self.value
+
+    @property
+    def bare(self) -> str:
+        """The value without quotes."""
+        return self.value.strip('"')
+
+    def refused(self, reason: str) -> InvalidSearch:
+        return InvalidSearch(self.typed, reason)
+
+    def one_of(self, allowed: Sequence[str]) -> str:
+        """Return the value; raise InvalidSearch if it is not one of these."""
+        if self.bare not in allowed:
+            raise self.refused(f"{self.name}: accepts {', '.join(allowed)}")
+        return self.bare
+
+    def time(self, now: int) -> int:
+        """Return the value as a time in microseconds since 1970."""
+        try:
+            return parse_time("", self.bare, now)
+        except InvalidArgument:
+            raise self.refused(f"expected {TIME_FORMATS}") from None
+
+
+def split_query(query: str, filters: Sequence[str], excludable: Sequence[str] = ()) -> list[Part]:
+    """Return the parts of a query that has these filters, of which some can be excluded.
+
+    Every query is read here: that of a search, and that of a list of sessions.
+    """
     if not isinstance(query, str) or len(query) > MAX_QUERY_LENGTH:
         raise InvalidSearch(query, f"expected text of at most {MAX_QUERY_LENGTH:,} characters")
     if any("\ud800" <= letter <= "\udfff" for letter in query):
         raise InvalidSearch(query, "it contains a lone surrogate; type it again")
+    parts = [Part(name, value, bool(minus)) for minus, name, value in _TERM.findall(query)]
+    for part in parts:
+        if part.name:
+            _check_filter(part, filters, excludable)
+    return parts
+
+
+def _check_filter(part: Part, filters: Sequence[str], excludable: Sequence[str]) -> None:
+    name = part.name
+    if name not in filters:
+        names = " ".join(f"{names}:" for names in filters)
+        raise part.refused(
+            f'there is no filter {name}:; filters are {names}. Write "{name}:…" in quotes to find the words'
+        )
+    if part.is_excluded and name not in excludable:
+        names = ", ".join(["words", *(f"{one}:" for one in excludable)])
+        raise part.refused(f"{name}: cannot be excluded; only {names} can")
+    if not part.bare:
+        raise part.refused(f"{name}: needs a value")
+
+
+def parse_query(query: str, now: int) -> Search:
+    """Parse a query. `now` is what `after:7d` counts from."""
     filters: dict[str, object] = {}
     terms: list[Term] = []
-    for minus, name, value in _TERM.findall(query):
-        if name in ("", "role", "kind", "tool", "model", "error"):
-            terms += _terms(name, value, is_excluded=bool(minus))
+    for part in split_query(query, FILTERS, _OF_ENTRIES):
+        if part.name in ("", *_OF_ENTRIES):
+            terms += _terms(part)
         else:
-            filters |= _filter(f"{minus}{name}:{value}", name, value, now)
+            filters |= _filter(part, now)
     if not terms and not filters:
         raise InvalidSearch(
             query, "it contains no letter or digit; type a word, or a filter such as role:tool"
@@ -90,19 +151,17 @@ def parse_query(query: str, now: int) -> Search:
     return Search(terms=tuple(dict.fromkeys(terms)), **filters)  # type: ignore[arg-type]  # _filter names fields
 
 
-def _terms(name: str, value: str, *, is_excluded: bool) -> list[Term]:
-    is_prefix, bare = value.endswith("*"), value.strip('*"')
+def _terms(part: Part) -> list[Term]:
+    name, is_excluded = part.name, part.is_excluded
     if name in _ALLOWED:
-        if bare not in _ALLOWED[name]:
-            raise InvalidSearch(f"{name}:{value}", f"{name}: accepts {', '.join(_ALLOWED[name])}")
-        return [Term("marker", (marker_word(name, bare),), is_excluded=is_excluded)]
-    words = tuple(word for word, *_ in tokenize(bare))
+        return [Term("marker", (marker_word(name, part.one_of(_ALLOWED[name])),), is_excluded=is_excluded)]
+    words = tuple(word for word, *_ in tokenize(part.value.strip('*"')))
     if not words:
         if name:
-            raise InvalidSearch(f"{name}:{value}", f"{name}: needs a name")
+            raise part.refused(f"{name}: needs a name")
         return []  # a lone dash or bracket contains no word
     column: Column = "tool" if name == "tool" else "model" if name == "model" else "text"
-    return [Term(column, words, is_prefix, is_excluded)]
+    return [Term(column, words, part.value.endswith("*"), is_excluded)]
 
 
 _ALLOWED: dict[str, tuple[str, ...]] = {
@@ -112,36 +171,18 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 }
 
 
-def _filter(typed: str, name: str, value: str, now: int) -> dict[str, object]:
-    if name not in FILTERS:
-        names = " ".join(f"{names}:" for names in FILTERS)
-        raise InvalidSearch(
-            typed,
-            f'there is no filter {name}:; filters are {names}. Write "{name}:…" in quotes to find the words',
-        )
-    if typed.startswith("-"):
-        raise InvalidSearch(
-            typed, f"{name}: cannot be excluded; only words, role:, kind:, tool:, model: and error: can"
-        )
-    bare = value.strip('"')
-    if not bare:
-        raise InvalidSearch(typed, f"{name}: needs a value")
-    match name:
+def _filter(part: Part, now: int) -> dict[str, object]:
+    match part.name:
         case "before":
-            return {"until": _parse_time(typed, bare, now)}
+            return {"until": part.time(now)}
         case "after":
-            return {"since": _parse_time(typed, bare, now)}
+            return {"since": part.time(now)}
+        case "is":
+            return {part.one_of(["trashed"]): True}
         case "tag":
-            key, equals, tag_value = bare.partition("=")
-            return {"tag": (key, tag_value if equals else None)}
-    return {"session_id" if name == "session" else name: bare}
-
-
-def _parse_time(typed: str, value: str, now: int) -> int:
-    try:
-        return parse_time("", value, now)
-    except InvalidArgument:
-        raise InvalidSearch(typed, f"expected {TIME_FORMATS}") from None
+            key, equals, value = part.bare.partition("=")
+            return {"tag": (key, value if equals else None)}
+    return {"session_id" if part.name == "session" else part.name: part.bare}
 
 
 def marker_word(name: str, value: str) -> str:

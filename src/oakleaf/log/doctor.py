@@ -66,7 +66,7 @@ def _running_sessions(
             )
     if stuck > MOST_NAMED:
         more = f"{stuck - MOST_NAMED:,} more sessions are marked running, but their runners are gone"
-        yield Finding("problem", more, "the same, for each of oakleaf ls --status running")
+        yield Finding("problem", more, "the same, for each of oakleaf ls status:running")
 
 
 def _resume_hint(row: SessionRow) -> str:
@@ -89,7 +89,7 @@ def _interrupted_sessions(store: StoreBackend, count: int) -> Iterator[Finding]:
         yield Finding("warning", f"{row.session_id} was interrupted", f"oakleaf resume {row.session_id}")
     if count > len(rows):
         more = f"{count - len(rows):,} more sessions were interrupted"
-        yield Finding("warning", more, "oakleaf ls --status interrupted")
+        yield Finding("warning", more, "oakleaf ls status:interrupted")
 
 
 def _queued_inputs(store: StoreBackend) -> Iterator[Finding]:
@@ -122,7 +122,7 @@ def _failed_sessions(store: StoreBackend, runtime: Runtime, count: int) -> Itera
     if count > len(lately):
         others = plural(count - len(lately), "more session" if lately else "session")
         yield Finding(
-            "warning", f"{others} failed", "oakleaf ls --status failed; oakleaf resume ID tries again"
+            "warning", f"{others} failed", "oakleaf ls status:failed; oakleaf resume ID tries again"
         )
 
 

@@ -15,6 +15,7 @@ from oakleaf.core.tree_text import describe_message, one_line
 from oakleaf.log.lease import Hold
 from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow, StoreBackend
 from oakleaf.stores.counts import CountColumn, count_by
+from oakleaf.stores.filters import SessionSearch
 from oakleaf.stores.search import SearchHit
 
 if TYPE_CHECKING:
@@ -45,6 +46,36 @@ def session_page(store: StoreBackend, query: SessionQuery, runtime: Runtime) -> 
         if page.next is None:
             return SessionPage(matches, active_at=times)
         step = replace(step, before=page.next)
+
+
+STEP, MAX_WORK = 500, 2_000
+UNTITLED = 4  # the heading of a row without a title is read from its entries, which takes that much longer
+
+
+def find_sessions(store: StoreBackend, search: SessionSearch, runtime: Runtime) -> SessionPage:
+    """Return a page of the sessions that match all of a query.
+
+    Headings are not indexed, so they are read in order, a bounded number for a page: a page with few rows and a `next`
+    has not read all headings.
+    """
+    if not search.has_words:
+        return session_page(store, search.query, runtime)
+    matches, times, before, work = list[SessionRow](), dict[str, int](), search.query.before, 0
+    while True:
+        step = replace(search.query, before=before, limit=STEP)
+        page = session_page(store, step, runtime)
+        names = headings(store, page.sessions)
+        times |= page.active_at
+        for n, row in enumerate(page.sessions, 1):
+            work += 1 if row.title else UNTITLED
+            if search.matches(names[row.session_id]):
+                matches.append(row)
+            if len(matches) == search.query.limit or work >= MAX_WORK:
+                following = session_page(store, replace(step, limit=n), runtime).next
+                return SessionPage(matches, following, times)
+        if page.next is None:
+            return SessionPage(matches, active_at=times)
+        before = page.next
 
 
 MAX_COUNT = 1_000

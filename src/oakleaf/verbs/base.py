@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from oakleaf.errors import IndexBehind
 from oakleaf.ext import read_store
 from oakleaf.session import Session
 from oakleaf.store import Store
@@ -75,6 +76,15 @@ class Caller:
     def typed(self, command: str) -> str:
         """Return a suggested command as the caller must type it."""
         return command
+
+    def index(self) -> str | None:
+        """Index new entries for a search; return why some cannot be indexed now. What is indexed can still be searched."""
+        try:
+            with self.progress("index", "entries") as step:
+                self.store.index(lambda done, remaining: step(done, None))
+        except IndexBehind as behind:
+            return behind.reason
+        return None
 
     @contextmanager
     def progress(self, label: str, unit: str = "") -> Iterator[Step]:

@@ -153,7 +153,7 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
         return rows[0].session_id
     match = _match(store, name, trashed=trashed)
     if match is None and trashed:
-        hint = "oakleaf ls --trashed lists those that are there"
+        hint = "oakleaf ls is:trashed lists those that are there"
         if (active := _match(store, name, trashed=False)) is not None:
             hint = f"oakleaf rm {active} moves it there"
         raise InvalidReference(f"there is no session {name!r} in the trash", hint)

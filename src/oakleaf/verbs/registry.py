@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "fork": "moves:Fork",
+    "ls": "sessions:Ls",
+    "search": "search:Search",
+    "usage": "usage:Usage",
     "rm": "trash:Rm",
     "restore": "trash:Restore",
     "purge": "trash:Purge",
@@ -35,13 +38,10 @@ _HAND_WRITTEN = frozenset(
         "resume",
         "cancel",
         "approve",
-        "ls",
         "show",
         "log",
         "tree",
         "tail",
-        "search",
-        "usage",
         "context",
         "rewind",
         "undo",

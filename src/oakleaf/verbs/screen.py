@@ -83,7 +83,8 @@ class Screen(Struct, frozen=True):
         right = {table.head.index(name) for name in table.right}
         for number, row in enumerate(cells):
             padded = [_pad(row[n], widths[n], right=n in right) for n in shown[:-1]]
-            end = row[-1] if last is None else clip(row[-1], last)
+            end = _pad(row[-1], widths[-1], right=True) if len(row) - 1 in right else row[-1]
+            end = end if last is None else clip(end, last)
             line = "  ".join([*padded, end]).rstrip()
             yield style(line, "dim") if number == 0 else line
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from oakleaf.core.usage import Totals
-from oakleaf.errors import plural
+from oakleaf.errors import InvalidArgument, plural
 from oakleaf.ext import earlier_data, read_store, store_of
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionRow, Status
+from oakleaf.verbs.base import Verb
 from oakleaf.verbs.call_text import earlier_text
-from oakleaf.verbs.screen import Screen
+from oakleaf.verbs.fields import fields
+from oakleaf.verbs.screen import Screen, safe, style
 
 COUNTED, SHOWN = 50, 5
 """How many calls that a path left behind are counted, and how many are shown."""
@@ -39,6 +43,8 @@ class SessionView(Struct, frozen=True, kw_only=True):
     started_at: int
     updated_at: int
     facts: int
+    active_at: int | UnsetType = UNSET
+    """When the session's path last grew: a title or tag given later does not count. A list says it."""
     space: str | UnsetType = UNSET
     owner: str | UnsetType | None = UNSET
     conversation_id: str | UnsetType = UNSET
@@ -55,14 +61,44 @@ class SessionView(Struct, frozen=True, kw_only=True):
     error: str | UnsetType | None = UNSET
 
 
-def row_view(row: SessionRow, heading: str) -> SessionView:
+def row_view(row: SessionRow, heading: str, **more: int) -> SessionView:
     data: dict[str, Any] = msgspec.to_builtins(row)
-    return msgspec.convert({"id": data.pop("session_id"), "heading": heading, **data}, SessionView)
+    return msgspec.convert({"id": data.pop("session_id"), "heading": heading, **data, **more}, SessionView)
 
 
 def session_view(session: Session) -> SessionView:
     row = session.row
     return row_view(row, read_store(store_of(session)).heading(row))
+
+
+_MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ replay of {}", "import": "⇣ imported"}
+_COLOURS = {
+    "running": "green",
+    "waiting": "cyan",
+    "failed": "red",
+    "interrupted": "yellow",
+    "cancelled": "yellow",
+}
+
+
+def status_text(status: Status) -> str:
+    return style(status, *([_COLOURS[status]] if status in _COLOURS else []))
+
+
+def heading_text(view: SessionView) -> str:
+    """Return what a session is called, and how it was made if it is not one of its own."""
+    relation = _MARKS[view.relation].format((view.parent_session or "")[:12]) if view.relation else ""
+    if view.relation == "import" and view.tags and (tool := view.tags.get("imported_from")):
+        relation = f"⇣ {tool}"
+    name = "" if view.heading == view.id else view.heading
+    return " ".join(filter(None, [safe(name), f"({safe(relation)})" if relation else ""]))
+
+
+class NamedTotals(Struct, frozen=True):
+    """Sums of model calls under a name, such as a day or a model."""
+
+    name: str
+    totals: Totals
 
 
 class EarlierView(Struct, frozen=True, kw_only=True):
@@ -96,3 +132,36 @@ def left_behind_lines(calls: Sequence[EarlierView], screen: Screen) -> Iterator[
     yield f"left behind, and not undone: {count} of unsafe tools. The same call waits for approval here."
     yield from (f"  {screen.fit(call.text, 2)}" for call in calls[:SHOWN])
     yield from ["  …"] * (len(calls) > SHOWN)
+
+
+# -- pages ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def page_errors(page: str | None) -> Iterator[None]:
+    """Call a wrong place to go on from by the name of the field, `page`."""
+    try:
+        yield
+    except InvalidArgument as error:
+        if error.name != "before":
+            raise
+        raise InvalidArgument("page", page, "the `next` of the page before") from None
+
+
+def next_page(verb: Verb, following: str | None) -> Iterator[str]:
+    """Yield the command for the next page, if there is one."""
+    if following is not None:
+        words = ["oakleaf", verb.name, "--page", following, *_typed(verb)]
+        yield f"more: {shlex.join(words)}"
+
+
+def _typed(verb: Verb) -> Iterator[str]:
+    """Yield a verb's fields as they are typed, arguments last."""
+    values = {field: getattr(verb, field.attribute) for field in fields(type(verb)).values()}
+    given = {field: value for field, value in values.items() if value not in (field.default, None)}
+    for field, value in given.items():
+        if field.kind == "value" and field.name != "page":
+            yield from (f"--{field.name}", str(value))
+    for field, value in given.items():
+        if field.kind in ("reference", "words"):
+            yield value

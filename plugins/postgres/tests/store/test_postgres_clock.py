@@ -86,7 +86,10 @@ class TestACallerWhoseClockIsWrong:
                 time.sleep(LEASE_SECONDS)  # it was renewed
                 assert (store.session("ses_a").row.lease_until or 0) > until
                 assert other.communicate("\n", timeout=60)[0] == "done\n"
-            assert [entry.message.text for entry in store.session("ses_a").path() if entry.message] == ["mine", "done"]
+            assert [entry.message.text for entry in store.session("ses_a").path() if entry.message] == [
+                "mine",
+                "done",
+            ]
 
     def test_one_that_has_expired_is_taken(self, database: Database, wrong: int) -> None:
         with oakleaf.open(database.url) as store:

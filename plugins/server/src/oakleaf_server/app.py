@@ -10,7 +10,7 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable, Iterable
-from inspect import signature
+from inspect import Parameter, signature
 from types import FrameType
 from typing import Any
 
@@ -25,6 +25,7 @@ from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.openapi.spec import Components, SecurityScheme, Tag
+from litestar.params import QueryParameter
 from litestar.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -49,7 +50,6 @@ from oakleaf_server.routes import (
     replay,
     requests,
     runs,
-    search,
     sessions,
     tree,
     usage,
@@ -68,7 +68,6 @@ ROUTES = (
     moves,
     replay,
     usage,
-    search,
     blobs,
     bundles,
     operations,
@@ -132,10 +131,14 @@ def own_names() -> frozenset[str]:
     return frozenset({"api", *(path.partition("/")[0] for path in paths)})
 
 
+FOR_CLIENTS: dict[str, verb_routes.ClientAnswer] = {"ls": sessions.list_for_client}
+"""The verbs that clients call, too, and what answers them."""
+
+
 def route_handlers(pages: Iterable[AddedPage]) -> list[HTTPRouteHandler]:
     """Return every route handler, documented by its function's name and docstring."""
     added = (handler for page in pages for handler in page.handlers)
-    handlers = [*OWN_HANDLERS, *verb_routes.handlers(), *added]
+    handlers = [*OWN_HANDLERS, *verb_routes.handlers(FOR_CLIENTS), *added]
     for handler in handlers:
         function = handler.fn
         handler.operation_id = function.__name__.strip("_")
@@ -150,7 +153,18 @@ def _parameters(handler: HTTPRouteHandler) -> frozenset[str]:
     """Return the parameter names of a handler and of its dependencies."""
     dependencies = (handler.dependencies or {}).values()
     functions = [handler.fn, *(d.dependency if isinstance(d, Provide) else d for d in dependencies)]
-    return frozenset(name for function in functions for name in signature(function).parameters)
+    parameters = (
+        one for function in functions for one in signature(function, eval_str=True).parameters.values()
+    )
+    return frozenset(_query_name(one) for one in parameters)
+
+
+def _query_name(parameter: Parameter) -> str:
+    """Return what a request calls a parameter: `query` is a name of Litestar's own."""
+    notes = getattr(parameter.annotation, "__metadata__", ())
+    return next(
+        (note.name for note in notes if isinstance(note, QueryParameter) and note.name), parameter.name
+    )
 
 
 def refuse_unknown_parameters(
@@ -190,7 +204,6 @@ def _state(context: ServerContext, viewer: viewer_files.ViewerFiles) -> State:
             "context": context,
             "runs": ActiveRuns(context),
             "jobs": Jobs(),
-            "indexing": search.SearchIndexer(context.store.index),
             "viewer": viewer,
             "openapi": None,
             "wide_reads": asyncio.Semaphore(MAX_WIDE_READS),
@@ -324,7 +337,7 @@ class Server(SignalledServer):
             one_or_more = "1 turn finishes its" if len(runs) == 1 else f"{len(runs)} turns finish their"
             self.report(f"stopping: {one_or_more} step first; press Ctrl-C again to exit at once")
         self.unfinished_runs = await runs.close(self._grace)
-        await asyncio.gather(self._app.state.jobs.close(), self._app.state.indexing.close())
+        await asyncio.gather(self._app.state.jobs.close(), asyncio.to_thread(self._context.indexer.close))
         self._context.live.close()
         await super().shutdown(sockets)
 

@@ -28,6 +28,7 @@ from oakleaf.store import Store
 from oakleaf_server.auth import AccessSettings, Caller
 from oakleaf_server.live import LiveHub, StorePoller
 from oakleaf_server.metrics import Metrics
+from oakleaf_server.search_indexer import SearchIndexer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -157,7 +158,7 @@ class ServerContext:
         metrics: Metrics | None = None,
     ) -> None:
         self.store, self.access, self.agent, self.metrics = store, access, agent, metrics
-        self.live = LiveHub()
+        self.live, self.indexer = LiveHub(), SearchIndexer(store.index)
         self.poller = StorePoller(read_store(store), self.live)
         self._open_for_owner = open_for_owner
         self._owner_stores: dict[str, Store] = {}

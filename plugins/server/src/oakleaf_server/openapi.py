@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from oakleaf.core.usage import Totals, Usage
-from oakleaf.verbs.views import SessionView
+from oakleaf.verbs.views import NamedTotals, SessionView
 from oakleaf_server import verb_routes
 
 REF = "#/components/schemas/{name}"
@@ -38,25 +38,6 @@ class EntryView(Struct, kw_only=True):
     payload: dict[str, Any] | UnsetType = UNSET
     """A message has `role` and `parts`: text, reasoning, tool_call, tool_result, media."""
     omitted_chars: int | UnsetType = UNSET
-
-
-class HitView(Struct, kw_only=True):
-    """A match of a search; `reference` opens it. Not `SearchHit` itself: generators of clients cannot read its tuples."""
-
-    reference: str
-    heading: str
-    session_id: str
-    branch: int
-    seq: int
-    turn: int
-    role: str | None
-    kind: str
-    tool: str | None
-    at: int
-    title: str | None
-    snippet: str
-    marks: list[list[int]]
-    on_path: bool
 
 
 class JobView(Struct, kw_only=True):
@@ -103,11 +84,6 @@ class ToolCallView(Struct, kw_only=True):
     omitted_chars: int | UnsetType = UNSET
 
 
-class NamedTotals(Struct):
-    name: str
-    totals: Totals
-
-
 class FactView(Struct, kw_only=True):
     """A numbered fact of a session's journal."""
 
@@ -152,7 +128,6 @@ EVENTS = (FactEvent, DraftEvent, ResyncEvent, TrashedEvent)
 VIEWS = (
     SessionView,
     EntryView,
-    HitView,
     JobView,
     ModelCallView,
     ToolCallView,
@@ -162,7 +137,6 @@ VIEWS = (
 )
 FIELDS: dict[type[Struct], tuple[str, ...]] = {
     SessionView: (
-        "SessionList.sessions",
         "SessionResult.session",
         "SessionResponse.session",
         "SessionResponse.related",
@@ -172,7 +146,6 @@ FIELDS: dict[type[Struct], tuple[str, ...]] = {
         "Overview.running",
     ),
     EntryView: ("PathWindow.entries", "EntryDetail.entry"),
-    HitView: ("SearchResults.hits",),
     JobView: ("JobResult.job",),
     ModelCallView: ("CallList.calls",),
     ToolCallView: (
@@ -181,16 +154,13 @@ FIELDS: dict[type[Struct], tuple[str, ...]] = {
         "WaitingSession.approvals",
     ),
     NamedTotals: (
-        "SessionUsage.models",
-        "SessionUsage.purposes",
-        "SessionUsage.buckets",
         "SpaceUsage.days",
         "SpaceUsage.models",
         "SpaceUsage.agents",
         "SpaceUsage.buckets",
         "Overview.days",
     ),
-    Totals: ("SessionUsage.total", "SpaceUsage.total", "Overview.cost_today", "Overview.cost_week"),
+    Totals: ("SpaceUsage.total", "Overview.cost_today", "Overview.cost_week"),
     FactView: ("JournalPage.facts",),
 }
 """The fields of the responses that hold each of them, one or a list."""

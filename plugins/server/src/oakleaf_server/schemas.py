@@ -58,13 +58,6 @@ class LoginInfo(ApiResponse, kw_only=True):
     owner: str | None = None
 
 
-class SessionList(ApiResponse, kw_only=True):
-    sessions: list[SessionJson]
-    next: Annotated[
-        str | None, Meta(description="Pass it as `page` to get the next page; null on the last page")
-    ] = None
-
-
 class Facets(ApiResponse, kw_only=True):
     total: Annotated[int, Meta(description="1,000 at most")]
     is_partial: Annotated[
@@ -351,14 +344,6 @@ class DiffPage(ApiResponse, kw_only=True):
     next: Annotated[str | None, Meta(description="The `page` of the next page; null after the last one")]
 
 
-class SessionUsage(ApiResponse, kw_only=True):
-    view: str
-    total: TotalsJson
-    models: list[Json]
-    purposes: list[Json]
-    buckets: list[Json]
-
-
 class SpaceUsage(ApiResponse, kw_only=True):
     total: TotalsJson
     days: list[Json]
@@ -380,23 +365,6 @@ class SpaceStorage(Storage, kw_only=True):
     sessions: Annotated[int, Meta(description="Number of sessions included")]
     largest: list[Json]
     next: str | None
-
-
-class IndexingStatus(Struct, frozen=True):
-    """Progress in sessions, of those that were not fully indexed at the start."""
-
-    done: int
-    total: int
-
-
-class SearchResults(ApiResponse, kw_only=True):
-    hits: list[Json]
-    next: str | None
-    unindexed_sessions: Annotated[int, Meta(description="Sessions with text that is not indexed yet")]
-    indexing: Annotated[
-        IndexingStatus | None, Meta(description="Progress of indexing; null if none is running")
-    ]
-    index_error: Annotated[str | None, Meta(description="Why indexing failed")]
 
 
 class ImportResponse(ApiResponse, kw_only=True):

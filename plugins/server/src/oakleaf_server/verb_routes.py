@@ -6,7 +6,7 @@ A reading verb is a GET whose query has the fields, a changing one a POST whose 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -16,14 +16,16 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from msgspec import Struct
 
-from oakleaf.errors import InvalidArgument
+from oakleaf.errors import AnswerTooLarge, InvalidArgument
 from oakleaf.verbs import registry
 from oakleaf.verbs.base import Caller, Verb, result_type, to_json
 from oakleaf.verbs.bounds import OMITTED, bounded
 from oakleaf.verbs.fields import Field, bind_request, fields
 from oakleaf.verbs.schema import components
+from oakleaf_server.auth import Caller as HttpCaller
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, few_at_once, in_thread
 from oakleaf_server.problems import Refusal
+from oakleaf_server.search_indexer import INDEX_WAIT
 from oakleaf_server.truncate import MAX_RESPONSE
 
 Json = dict[str, Any]
@@ -42,6 +44,14 @@ class Service(Caller):
 
     def check_model(self, name: str | None) -> None:
         self._context.agent.check_model(name)
+
+    def index(self) -> str | None:
+        """Index in the background, and wait a moment: a search answers before a long index is whole."""
+        return self._context.indexer.catch_up(INDEX_WAIT)
+
+
+ClientAnswer = Callable[[ServerContext, HttpCaller, Any], Struct]
+"""Answers a verb for a client: with fewer fields, of the sessions of its owner."""
 
 
 class Address(Struct, frozen=True):
@@ -89,17 +99,18 @@ def address(verb: type[Verb]) -> Address:
     return Address(_METHODS[verb.effect], f"{below}/{verb.name}", known)
 
 
-def handlers() -> list[HTTPRouteHandler]:
-    return [_handler(verb) for verb in verbs()]
+def handlers(for_clients: Mapping[str, ClientAnswer]) -> list[HTTPRouteHandler]:
+    return [_handler(verb, for_clients.get(verb.name)) for verb in verbs()]
 
 
-def _handler(verb: type[Verb]) -> HTTPRouteHandler:
+def _handler(verb: type[Verb], for_client: ClientAnswer | None) -> HTTPRouteHandler:
     place = address(verb)
     run = few_at_once(_answer) if verb.effect == "read" else in_thread(_answer)
 
     async def handle(request: ApiRequest, **named: Any) -> Response[bytes]:
         values = await _values(request, place, named)
-        return await run(request=request, verb=verb, values=values, is_text=not place.has_body)
+        called = Called(verb, values, not place.has_body, for_client)
+        return await run(request=request, called=called)
 
     hints: dict[str, Any] = dict.fromkeys(place.in_path, FromPath[str])
     _annotate(handle, {"request": ApiRequest, **hints}, Response[bytes])
@@ -110,7 +121,7 @@ def _handler(verb: type[Verb]) -> HTTPRouteHandler:
         http_method=place.method,  # type: ignore[arg-type]
         status_code=verb.status,
         tags=[verb.section.lower()],
-        opt={"verb": verb},
+        opt={"verb": verb, "client": for_client is not None},
     )(handle)
 
 
@@ -153,14 +164,39 @@ def _query(request: ApiRequest) -> Json:
     return found
 
 
-def _answer(request: ApiRequest, verb: type[Verb], values: Json, is_text: bool) -> Response[bytes]:
-    context, _ = context_and_caller(request)
+class Called(Struct, frozen=True):
+    """A request for a verb."""
+
+    verb: type[Verb]
+    values: Json
+    is_text: bool
+    for_client: ClientAnswer | None
+
+
+def _answer(request: ApiRequest, called: Called) -> Response[bytes]:
+    context, caller = context_and_caller(request)
+    verb, values = called.verb, called.values
     is_confirmed = _has_plan(verb) and values.pop("yes", False) in (True, "true")
-    called = bind_request(verb, values, is_text=is_text)
-    caller = Service(context, request.headers.get("idempotency-key"))
-    result = called.plan(caller) if called.needs_yes and not is_confirmed else called.run(caller)
-    answer = bounded(called, to_json(result), MAX_RESPONSE)
+    bound = bind_request(verb, values, is_text=called.is_text)
+    if caller.is_client and called.for_client is not None:
+        answer = to_json(called.for_client(context, caller, bound))
+    else:
+        service = Service(context, request.headers.get("idempotency-key"))
+        answer = _run(bound, service, is_plan=bound.needs_yes and not is_confirmed)
     return Response(msgspec.json.encode(answer), status_code=verb.status, media_type="application/json")
+
+
+def _run(verb: Verb, caller: Service, *, is_plan: bool) -> Json:
+    """Return the answer of a verb. A page that is too large is read again with half as many items."""
+    while True:
+        result = verb.plan(caller) if is_plan else verb.run(caller)
+        try:
+            return bounded(verb, to_json(result), MAX_RESPONSE)
+        except AnswerTooLarge:
+            limit = getattr(verb, "limit", 1)
+            if "page" not in fields(type(verb)) or limit == 1:
+                raise
+            verb = msgspec.structs.replace(verb, limit=limit // 2)
 
 
 def _has_plan(verb: type[Verb]) -> bool:

@@ -188,7 +188,7 @@ class TestList:
         served_store.read(fill)
         page = viewer.open("/?agent=many")
         expect(page.locator(".session-row").first).to_contain_text("Session 129")
-        assert len([path for path in viewer.requests if path.startswith("/api/sessions?agent")]) == 1
+        assert len([path for path in viewer.requests if path.startswith("/api/sessions?query=agent")]) == 1
         names: list[str] = []
         for _ in range(200):
             if "Session 000" in names:

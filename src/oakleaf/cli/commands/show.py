@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from typing import Any
 
 import click
 
 from oakleaf import draw_tree
 from oakleaf.cli.agent_options import flags_for_open_calls
-from oakleaf.cli.commands.ls import as_data, status
 from oakleaf.cli.reference import reference, resolve
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import (
@@ -43,12 +43,19 @@ from oakleaf.core.usage import format_cost, format_tokens, total
 from oakleaf.errors import short_holder
 from oakleaf.ext import read
 from oakleaf.session import Session
-from oakleaf.stores.base import SessionQuery
+from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf.verbs.reference import Position
+from oakleaf.verbs.views import status_text
 from oakleaf.wire import PROVIDERS, find_provider
 
 _ROLES = {"user": "cyan", "assistant": "green", "tool": "magenta", "system": "blue"}
 MAX_RESULT_LINES = 12
+
+
+def as_data(row: SessionRow) -> dict[str, Any]:
+    """Return a session's row as JSON data, its id as `id`."""
+    data: dict[str, Any] = to_json_value(row)
+    return {"id": data.pop("session_id"), **data}
 
 
 @click.command()
@@ -287,7 +294,7 @@ def _header_lines(session: Session, *, is_whole: bool) -> Iterator[str]:
     is_named = name != row.session_id
     yield f"{bold(clip(name, 100))}  {dim(row.session_id)}" if is_named else bold(row.session_id)
     facts = [
-        status(row),
+        status_text(row.status),
         row.model,
         plural(row.turns, "turn"),
         format_cost(row.totals),

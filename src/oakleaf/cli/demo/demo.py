@@ -180,7 +180,7 @@ class Presenter:
         store = shlex.quote(str(folder / "demo.db"))
         self.show(f"   to explore it:\n     cd {shlex.quote(str(folder))}\n     export OAKLEAF_STORE={store}")
         for line in (
-            "oakleaf ls --all",
+            "oakleaf ls is:all",
             "oakleaf show latest",
             "oakleaf search refund",
             "oakleaf diff latest@7 latest",

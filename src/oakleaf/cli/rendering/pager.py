@@ -1,4 +1,4 @@
-"""Pages long output like git does, and prints the command for the next page of a list.
+"""Pages long output like git does.
 
 Uses `$OAKLEAF_PAGER`, else `$PAGER`, else `less`. The pager starts with the first line that does not fit the terminal;
 shorter output is printed directly.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,10 +16,8 @@ from contextlib import contextmanager, suppress
 from typing import IO, Any, TextIO, cast
 
 import click
-from click.core import ParameterSource
 
 from oakleaf.cli.rendering.output import notify
-from oakleaf.errors import InvalidArgument
 
 LESS = "FRX"
 """Exit if everything fits, show colours, leave the text on the screen."""
@@ -151,49 +148,3 @@ def paged(*, enabled: bool) -> Iterator[None]:
     finally:
         sys.stdout, sys.stderr = out, err
         output.finish()
-
-
-# -- the next page of a list ---------------------------------------------------------------------------
-
-
-@contextmanager
-def page_errors(page: str | None) -> Iterator[None]:
-    """Report an invalid cursor as `--page`."""
-    try:
-        yield
-    except InvalidArgument as error:
-        if error.name != "before":
-            raise
-        raise InvalidArgument(
-            "--page", page, "the value printed after `more:` on the previous page"
-        ) from None
-
-
-def print_next_page(following: str) -> None:
-    """Print the shell command for the next page."""
-    ctx = click.get_current_context()
-    words = [
-        "oakleaf",
-        *_typed_arguments(ctx.find_root()),
-        str(ctx.info_name),
-        "--page",
-        following,
-        *_typed_arguments(ctx),
-    ]
-    notify(f"more: {shlex.join(words)}")
-
-
-def _typed_arguments(ctx: click.Context) -> list[str]:
-    """Return what was typed for this command, without --page and a store's password, arguments last and joined."""
-    options: list[str] = []
-    words: list[str] = []
-    for param in ctx.command.params:
-        name = str(param.name)
-        if name == "page" or ctx.get_parameter_source(name) is not ParameterSource.COMMANDLINE:
-            continue
-        value = ctx.obj.display_url if name == "store" else ctx.params[name]
-        if isinstance(param, click.Option):
-            options += [param.opts[0]] if param.is_flag else [param.opts[0], str(value)]
-        else:
-            words.append(" ".join(value))
-    return [*options, *words]

@@ -5,83 +5,42 @@ from __future__ import annotations
 from typing import Annotated
 
 from litestar import Response, get, patch, post
-from litestar.di import NamedDependency, Provide
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody, QueryParameter
 from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import replace
 
 from oakleaf import Workspace, __version__
 from oakleaf.core.context import active_compactions, fold_settings
 from oakleaf.core.messages import system
-from oakleaf.core.time_text import parse_time
 from oakleaf.core.turns import CallModel, Rest, RunTools
-from oakleaf.errors import InvalidArgument
 from oakleaf.ext import StoreReader, read, read_store, split_tools, store_of
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionPage, SessionQuery, SessionRow
 from oakleaf.stores.counts import CountColumn
+from oakleaf.stores.filters import parse_sessions
+from oakleaf.verbs.sessions import Ls, SessionList
+from oakleaf.verbs.views import SessionView
 from oakleaf.wire import PROVIDERS
 from oakleaf_server.active_runs import responder
-from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
-from oakleaf_server.json_views import public_row, row_view, to_json
+from oakleaf_server.auth import Caller
+from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
+from oakleaf_server.json_views import PUBLIC_ROW, public_row, row_view, to_json
 from oakleaf_server.pending_calls import open_call_views, pending_approvals
 from oakleaf_server.schemas import (
     Facets,
     Json,
     ServerInfo,
-    SessionList,
     SessionResponse,
     SessionResult,
 )
-from oakleaf_server.truncate import SizedPage, truncate_value
+from oakleaf_server.truncate import truncate_value
 
-RELATED = 100
-STEP, MAX_WORK = 500, 2_000
-UNTITLED = 4  # the heading of a row without a title is read from its entries, which takes that much longer
+RELATED, CLIENT_LIMIT = 100, 200
+VISIBLE = ("status", "agent", "title", "started_from", "started_before")
+"""The fields by which a client's list is filtered."""
 COLUMNS: tuple[CountColumn, ...] = ("status", "agent", "model", "relation")
 SETTINGS = ("model", "prompt", "prompt_patch", "tools", "limits", "options", "effects", "max_messages")
 _MAX_VALUES = 100
-
-
-def session_query(
-    request: ApiRequest,
-    status: Annotated[str | None, QueryParameter(description="idle, running, waiting, …")] = None,
-    owner: FromQuery[str | None] = None,
-    agent: FromQuery[str | None] = None,
-    model: FromQuery[str | None] = None,
-    conversation: FromQuery[str | None] = None,
-    tag: Annotated[str | None, QueryParameter(description="name=value")] = None,
-    relation: Annotated[str | None, QueryParameter(description="fork, task, replay or import")] = None,
-    parent: Annotated[
-        str | None, QueryParameter(description="Forks, tasks and replays of this session")
-    ] = None,
-    title: FromQuery[str | None] = None,
-    after: Annotated[str | None, QueryParameter(description="Started at or after: 2026-11-01, or 7d")] = None,
-    before: Annotated[str | None, QueryParameter(description="Started before")] = None,
-    trashed: FromQuery[bool] = False,
-    all: Annotated[bool, QueryParameter(description="Include tasks and replays")] = False,
-) -> SessionQuery:
-    """Build a session query from the filters of the request, as in `oakleaf ls`."""
-    now = read_store(context_and_caller(request)[0].store).now()
-    name, equals, value = (tag or "").partition("=")
-    if tag is not None and not (name and equals):
-        raise InvalidArgument("tag", tag, "name=value")
-    return SessionQuery(
-        status=status,
-        owner=owner,
-        agent=agent,
-        model=model,
-        conversation_id=conversation,
-        tag=(name, value) if tag else None,
-        relation=relation,
-        parent_session=parent,
-        title=title,
-        started_from=None if after is None else parse_time("after", after, now),
-        started_before=None if before is None else parse_time("before", before, now),
-        trashed=trashed,
-        include_children=all or bool(relation) or bool(parent),
-        order="active",
-    )
 
 
 class ListRow(Struct, frozen=True):
@@ -90,41 +49,10 @@ class ListRow(Struct, frozen=True):
     active_at: int
 
 
-def find_sessions(store: StoreReader, query: SessionQuery, text: str) -> tuple[list[ListRow], str | None]:
-    """Return a page of sessions and its `next`; with a text, only those whose heading contains all of its words.
-
-    Headings are not indexed, so they are scanned in order, a bounded number per request: a page with few rows and
-    a `next` has not scanned all sessions.
-    """
-    words = text.casefold().split()
-    if words:
-        return _scan_headings(store, query, words)
-    page = store.sessions(query)
-    return list_rows(store, page), page.next
-
-
 def list_rows(store: StoreReader, page: SessionPage) -> list[ListRow]:
     """Return the sessions of a page with their headings and the times of their last activity."""
     names = store.headings(page.sessions)
     return [ListRow(row, names[row.session_id], page.active_at[row.session_id]) for row in page.sessions]
-
-
-def _scan_headings(
-    store: StoreReader, query: SessionQuery, words: list[str]
-) -> tuple[list[ListRow], str | None]:
-    matches, before, work = list[ListRow](), query.before, 0
-    while True:
-        step = replace(query, before=before, limit=STEP)
-        page = store.sessions(step)
-        for n, row in enumerate(list_rows(store, page), 1):
-            work += 1 if row.row.title else UNTITLED
-            if all(word in row.heading.casefold() for word in words):
-                matches.append(row)
-            if len(matches) == query.limit or work >= MAX_WORK:
-                return matches, store.sessions(replace(step, limit=n)).next
-        if page.next is None:
-            return matches, None
-        before = page.next
 
 
 @get("/api", opt={"client": True}, tags=["server"])
@@ -150,41 +78,18 @@ def server_info(request: ApiRequest) -> ServerInfo:
     )
 
 
-@get(
-    "/api/sessions",
-    dependencies={"session_filter": Provide(session_query, sync_to_thread=False)},
-    opt={"client": True},
-    tags=["sessions"],
-)
-@in_thread
-def list_sessions(
-    request: ApiRequest,
-    session_filter: NamedDependency[SessionQuery],
-    text: Annotated[
-        str, QueryParameter(max_length=200, description="Words that must all occur in the heading")
-    ] = "",
-    limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
-    page: Annotated[str | None, QueryParameter(description="The `next` of the previous page")] = None,
-) -> SessionList:
-    """List sessions, last active first. A client sees its own with fewer fields."""
-    context, caller = context_and_caller(request)
-    store = read_store(context.store_of(caller))
-    if caller.is_client:
-        # Only by visible fields: filtering by a hidden field would reveal it.
-        allowed = ("status", "agent", "title", "started_from", "started_before")
-        session_filter = SessionQuery(
-            include_children=False,
-            order="active",
-            **{name: getattr(session_filter, name) for name in allowed},
-        )
-    session_filter = replace(session_filter, limit=limit, before=page)
-    (rows, next_page), page_items = find_sessions(store, session_filter, text), SizedPage()
-    for row in rows:
-        view = public_row(row_view(row.row, row.heading)) if caller.is_client else list_row(row)
-        if not page_items.add(view):
-            _, next_page = find_sessions(store, replace(session_filter, limit=len(page_items.items)), text)
-            break
-    return SessionList(sessions=page_items.items, next=next_page)
+def list_for_client(context: ServerContext, caller: Caller, verb: Ls) -> SessionList:
+    """List a client's own sessions, last active first, with fewer fields.
+
+    Only visible fields filter: filtering by a hidden field would reveal it.
+    """
+    store = context.store_of(caller)
+    search = parse_sessions(verb.query, read_store(store).now())
+    visible = {name: getattr(search.query, name) for name in VISIBLE}
+    query = SessionQuery(include_children=False, order="active", **visible)
+    found = replace(verb, limit=min(verb.limit, CLIENT_LIMIT)).find(store, replace(search, query=query))
+    views = [SessionView(**{name: getattr(view, name) for name in PUBLIC_ROW}) for view in found.sessions]
+    return SessionList(sessions=views, next=found.next)
 
 
 def list_row(row: ListRow) -> Json:
@@ -197,24 +102,27 @@ def _truncated_row(view: Json) -> Json:
     return {name: truncate_value(value, 4_000, 2_000)[0] for name, value in view.items()}
 
 
-@get(
-    "/api/facets",
-    dependencies={"session_filter": Provide(session_query, sync_to_thread=False)},
-    tags=["sessions"],
-)
+@get("/api/facets", tags=["sessions"])
 @in_thread
-def facets(request: ApiRequest, session_filter: NamedDependency[SessionQuery]) -> Facets:
+def facets(
+    request: ApiRequest,
+    filters: Annotated[
+        str,
+        QueryParameter(name="query", description="As of a list of sessions, whose words are not counted"),
+    ] = "",
+) -> Facets:
     """Count the matching sessions by status, agent, model and relation: the 1,000 last active ones at most."""
     context, _ = context_and_caller(request)
     store = read_store(context.store)
-    totals = {column: store.count(replace(session_filter, **{column: None}), column) for column in COLUMNS}
+    wanted = parse_sessions(filters, store.now()).query
+    totals = {column: store.count(replace(wanted, **{column: None}), column) for column in COLUMNS}
     counts: dict[str, dict[str, int]] = {
         column: dict(sorted(values.items(), key=lambda pair: (-pair[1], pair[0]))[:_MAX_VALUES])
         for column, values in totals.items()
     }
     # The counts of an unfiltered column sum to the total.
-    free = next((column for column in COLUMNS if getattr(session_filter, column) is None), None)
-    all_counts = store.count(session_filter, "status") if free is None else totals[free]
+    free = next((column for column in COLUMNS if getattr(wanted, column) is None), None)
+    all_counts = store.count(wanted, "status") if free is None else totals[free]
     total = sum(all_counts.values())
     return Facets(total=min(total, store.MAX_COUNT), is_partial=total >= store.MAX_COUNT, facets=counts)
 
@@ -340,7 +248,6 @@ def update_session(
 
 HANDLERS = [
     server_info,
-    list_sessions,
     facets,
     start_session,
     read_session,

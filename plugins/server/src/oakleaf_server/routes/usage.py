@@ -9,57 +9,29 @@ from typing import Annotated
 
 from litestar import get
 from litestar.params import FromPath, QueryParameter
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from oakleaf.core.time_text import parse_time
-from oakleaf.core.usage import Totals, add, total, totals_by
+from oakleaf.core.usage import Totals, add
 from oakleaf.errors import NotFound
 from oakleaf.ext import read, read_store
-from oakleaf.session import UsageView
-from oakleaf.stores.base import SessionQuery, SessionRow
+from oakleaf.stores.base import SessionRow
 from oakleaf.stores.counts import DailyUsage, StorageSize
+from oakleaf.stores.filters import parse_sessions
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
 from oakleaf_server.json_views import to_json
-from oakleaf_server.schemas import Json, SessionUsage, SpaceStorage, SpaceUsage, Storage
+from oakleaf_server.schemas import Json, SpaceStorage, SpaceUsage, Storage
 
 MOST_NAMES, MOST_ROWS, LARGEST = 200, 2_000, 25
 
 
-@get("/api/sessions/{session_id:str}/usage", tags=["usage"])
+@get("/api/usage/days", tags=["usage"])
 @in_thread
-def session_usage(
-    request: ApiRequest,
-    session_id: FromPath[str],
-    view: Annotated[UsageView, QueryParameter(description="own, path or tree")] = "own",
-    since: Annotated[str | None, QueryParameter(description="After this position of the path")] = None,
-    leaf: Annotated[str | None, QueryParameter(description="Of the path to this position")] = None,
-    groups: Annotated[
-        bool, QueryParameter(description="Also by model, purpose and bucket, which reads every call")
-    ] = True,
-) -> SessionUsage:
-    """Sum the model calls of a session: its own, those of its path, or including tasks."""
-    session = find_session(request, session_id, leaf)
-    behind = None if since is None else context_and_caller(request)[0].position(session, since)
-    if not groups:
-        total_only = to_json(session.usage(view, behind))
-        return SessionUsage(view=view, total=total_only, models=[], purposes=[], buckets=[])
-    calls = session.model_calls(view, behind)
-    return SessionUsage(
-        view=view,
-        total=to_json(total(calls)),
-        models=_by_cost(totals_by(calls, lambda call: call.model or "")),
-        purposes=_by_cost(totals_by(calls, lambda call: call.purpose)),
-        buckets=_by_cost(totals_by(calls, lambda call: call.bucket)),
-    )
-
-
-@get("/api/usage", tags=["usage"])
-@in_thread
-def space_usage(
+def usage_days(
     request: ApiRequest,
     since: Annotated[str | None, QueryParameter(description="2026-11-01, or 7d")] = None,
 ) -> SpaceUsage:
-    """Sum the model calls of all sessions, including trashed ones, by day (UTC), model, agent and bucket."""
+    """Sum the model calls of all sessions, including trashed ones, by day (UTC), model, agent and bucket, at once."""
     context, _ = context_and_caller(request)
     floor = 0 if since is None else parse_time("since", since, read_store(context.store).now())
     spent = read_store(context.store).daily_usage(max(floor, 0))
@@ -116,7 +88,9 @@ def storage(request: ApiRequest, session_id: FromPath[str]) -> Storage:
 @in_thread
 def space_storage(
     request: ApiRequest,
-    trashed: Annotated[bool, QueryParameter(description="Trashed sessions instead")] = False,
+    filters: Annotated[
+        str, QueryParameter(name="query", description="As of a list of sessions, such as is:trashed")
+    ] = "",
     limit: Annotated[int, QueryParameter(ge=1, le=1_000, description="Sessions per page")] = 500,
     page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
 ) -> SpaceStorage:
@@ -126,7 +100,9 @@ def space_storage(
     """
     context, _ = context_and_caller(request)
     store, sums = read_store(context.store), StorageSize()
-    rows = store.sessions(SessionQuery(trashed=trashed, limit=limit, before=page))
+    search = parse_sessions(filters, store.now())
+    wanted = replace(search.query, include_children=True, limit=limit, before=page)
+    rows = store.find_sessions(replace(search, query=wanted))
     sizes: list[tuple[SessionRow, StorageSize]] = []
     for row in rows.sessions:
         try:
@@ -148,4 +124,4 @@ def space_storage(
     )
 
 
-HANDLERS = [session_usage, space_usage, storage, space_storage]
+HANDLERS = [usage_days, storage, space_storage]

@@ -3,6 +3,7 @@
 
 import { apiUrl, fetchJson, sendJson, sessionPath } from "./api.js";
 import { attempt, fill, h, icon, notice, openDialog } from "./dom.js";
+import { wordsQuery } from "./query.js";
 import { sessionLink, buildUrl } from "./route.js";
 import { relationBadge } from "./session_list.js";
 import { ago, cost, printable } from "./format.js";
@@ -169,7 +170,7 @@ export function compareDialog(session, at, related, parent) {
     if (/^ses_|@/.test(text)) return fill(list, line({ id: text, heading: text }));
     const words = text.toLowerCase().split(/\s+/u), matches = relatives.filter((other) => words.every((word) => (other.heading ?? "").toLowerCase().includes(word)));
     fill(list, matches.map(line));
-    const reply = await fetchJson("/sessions", { text, limit: 20 }).catch(() => ({ sessions: [] }));
+    const reply = await fetchJson("/sessions", { query: wordsQuery(text), limit: 20 }).catch(() => ({ sessions: [] }));
     const known = new Set([session.id, ...matches.map((other) => other.id)]), others = reply.sessions.filter((other) => !known.has(other.id));
     if (number === request) fill(list, matches.map(line), others.length > 0 && matches.length > 0 && h("div.label", "Other sessions"), others.map(line),
       !matches.length && !others.length && h("p.muted", "No sessions match."));

@@ -47,7 +47,7 @@ export class FindBar {
     const request = ++this.#request, words = this.input.value.trim();
     if (!words) { this.#hits = []; this.status.textContent = ""; CSS.highlights?.delete("find"); return; }
     try {
-      const reply = await fetchJson("/search", { q: `session:${this.host.id} ${words}`, limit: MOST });
+      const reply = await fetchJson("/search", { query: `session:${this.host.id} ${words}`, limit: MOST });
       if (request !== this.#request) return;
       this.#hits = reply.hits.filter((hit) => hit.seq).sort((a, b) => a.seq - b.seq || a.branch - b.branch);
       this.#at = this.#hits.length - 1; // the first step goes to the first hit

@@ -111,11 +111,11 @@ async function promptTab(entry, host) {
 // -- usage and JSON ---------------------------------------------------------------------------
 
 async function usageTab(entry, host) {
-  const at = formatPosition(entry), turn = entry.turn, path = sessionPath(host.id, "/usage");
+  const at = formatPosition(entry), turn = entry.turn, session = `${host.id}@${at}`;
   const [detail, turnUsage, pathUsage, tree, storage] = await Promise.all([
     fetchJson(sessionPath(host.id, `/entries/${at}`)),
-    turn ? fetchJson(path, { view: "path", leaf: at, since: turn - 1, groups: false }) : null,
-    fetchJson(path, { view: "path", leaf: at, groups: false }), fetchJson(path, { view: "tree" }), fetchJson(sessionPath(host.id, "/storage")),
+    turn ? fetchJson("/usage", { session, view: "path", since: turn - 1 }) : null,
+    fetchJson("/usage", { session, view: "path" }), fetchJson("/usage", { session: host.id, view: "tree", by: "model" }), fetchJson(sessionPath(host.id, "/storage")),
   ]);
   const used = detail.call?.usage ?? {}, isUnknown = used.input_tokens === undefined && used.output_tokens === undefined;
   const message = detail.call && { calls: 1, unknown_calls: isUnknown ? 1 : 0, ...used, cost_microcents: detail.call.cost_microcents,
@@ -129,13 +129,18 @@ async function usageTab(entry, host) {
       h("tr", h("th", { scope: "row" }, "cost"),
         columns.map(([, totals]) => h("td", totals ? cost({ unpriced_calls: 0, ...totals }) : "–")))))),
     h("p.muted", "Turn and path: up to this entry. Tree: all branches and tasks."),
-    tree.models.length > 0 && h("section", h("h3", "By model"),
-      facts(tree.models.map(({ name, totals }) => [printable(name || "unknown"),
+    tree.usage.length > 0 && h("section", h("h3", "By model"),
+      facts(byCost(tree.usage).map(({ name, totals }) => [printable(name),
       `${cost(totals)}, ${plural(totals.calls, "call")}`]))),
     h("section", h("h3", "Storage"),
       facts([["entries", count(storage.entries)], ["bytes", bytes(storage.bytes)], ["branches", count(storage.branches)],
       ["media", storage.blobs ? `${storage.blobs}, ${bytes(storage.blob_bytes)}` : null]])),
   ];
+}
+
+/** The most expensive first. */
+function byCost(groups) {
+  return groups.toSorted((a, b) => b.totals.cost_microcents - a.totals.cost_microcents || b.totals.calls - a.totals.calls);
 }
 
 async function rawTab(entry, host) {

@@ -20,13 +20,13 @@ export async function fetchJson(path, params = {}) {
   const query = Object.fromEntries(Object.entries(params).filter(([, value]) => value !== null && value !== undefined && value !== ""));
   const [, name, verb = "", place] = /^\/sessions\/([^/]+)(?:\/(\w+)(?:\/(.+))?)?$/.exec(path) ?? [];
   if (name) return ofSession(findSession(decodeURIComponent(name)), verb, place, query);
-  const answer = { "": about, "/sessions": listSessions, "/facets": facetCounts, "/search": searchSessions }[path];
+  const answer = { "": about, "/sessions": listSessions, "/facets": facetCounts, "/search": searchSessions, "/usage": usage }[path];
   if (!answer) throw new Problem(404, { code: "copy", detail: "Not available in this read-only copy." });
   return answer(query);
 }
 
 function ofSession(session, verb, place, query) {
-  const answer = { "": detail, path: pathWindow, entries: entryDetail, turns, calls: modelCalls, branches, outline, usage, storage, journal, labels, request }[verb];
+  const answer = { "": detail, path: pathWindow, entries: entryDetail, turns, calls: modelCalls, branches, outline, storage, journal, labels, request }[verb];
   if (!answer) throw new Problem(404, { code: "copy", detail: `${verb} is not available in this read-only copy.` });
   return answer(session, query, place);
 }
@@ -77,15 +77,16 @@ function heading(session) {
 
 function childrenOf(session) { return [...sessions.values()].filter((other) => other.row.parent_session === session.id); }
 
-function listSessions({ text: words = "" }) {
+function listSessions({ query = "" }) {
   const all = [...sessions.values()].map(view);
-  return { sessions: all.filter((row) => words.toLowerCase().split(/\s+/u).every((word) => row.heading.toLowerCase().includes(word))), next: null };
+  const words = query.toLowerCase().replaceAll('"', "").split(/\s+/u);
+  return { sessions: all.filter((row) => words.every((word) => row.heading.toLowerCase().includes(word))), next: null };
 }
 
 function facetCounts() { return { total: sessions.size, is_partial: false, facets: {} }; }
 
-function searchSessions({ q, limit = 20, page = 0 }) {
-  const query = parseQuery(q);
+function searchSessions({ query: typed, limit = 20, page = 0 }) {
+  const query = parseQuery(typed);
   if (typeof query === "string") throw new Problem(400, { code: "invalid_search", detail: query });
   const all = [...sessions.values()].flatMap((session) => hits(session, query, heading(session)));
   const end = Number(page) + Number(limit);
@@ -296,9 +297,10 @@ function isIncluded(entry, kinds) {
 
 // -- usage ------------------------------------------------------------------------------------
 
-function usage(session, { view: name = "own", leaf: value, since }) {
+function usage({ session: reference, view: name = "own", since, by }) {
+  const [, id, value] = /^(.*?)(?:@([\d:]+))?$/.exec(reference), session = findSession(id);
   const calls = name === "path" || since !== undefined ? callsOnPath(session, resolvePosition(session, value), Number(since ?? 0)) : name === "tree" ? callsBelow(session) : session.calls;
-  return { view: name, total: total(calls), models: grouped(calls, "model"), purposes: grouped(calls, "purpose"), buckets: grouped(calls, "bucket") };
+  return { total: total(calls), usage: by ? grouped(calls, by) : [] };
 }
 
 /** The calls whose answer is on the path; a call without an answer counts where it was made. */
@@ -323,8 +325,8 @@ function total(calls) {
 }
 
 function grouped(calls, key) {
-  const names = [...new Set(calls.map((call) => call[key] ?? ""))];
-  return names.map((name) => ({ name, totals: total(calls.filter((call) => (call[key] ?? "") === name)) })).sort((a, b) => b.totals.cost_microcents - a.totals.cost_microcents || b.totals.calls - a.totals.calls);
+  const names = [...new Set(calls.map((call) => call[key] ?? "(unknown)"))];
+  return names.map((name) => ({ name, totals: total(calls.filter((call) => (call[key] ?? "(unknown)") === name)) }));
 }
 
 function storage(session) {

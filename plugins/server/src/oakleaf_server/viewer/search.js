@@ -2,6 +2,7 @@
 
 import { fetchJson } from "./api.js";
 import { fill, h, icon, loadPreference, savePreference } from "./dom.js";
+import { wordsQuery } from "./query.js";
 import { navigate, route, sessionLink } from "./route.js";
 import { activeAt, relationBadge, statusDot } from "./session_list.js";
 import { ago, plural, printable } from "./format.js";
@@ -79,7 +80,7 @@ class Search {
     if (!page) this.#showSessions(q, request);
     if (!q) { fill(this.texts, this.#remembered()); this.status.textContent = HELP; return; }
     try {
-      const reply = await fetchJson("/search", { q, limit: 20, page });
+      const reply = await fetchJson("/search", { query: q, limit: 20, page });
       if (request !== this.#request) return;
       this.#next = reply.next;
       if (!page) { fill(this.texts); if (q !== this.#lastQuery) this.#selected = 0; }
@@ -91,7 +92,7 @@ class Search {
         "More"));
       this.status.textContent = this.#statusText(reply);
       this.#markSelected();
-      if (reply.indexing && !page) this.#schedule(REPEAT_MS); // repeat the query: more will be indexed by then
+      if (reply.unindexed_sessions && !reply.index_error && !page) this.#schedule(REPEAT_MS); // repeat the query: more will be indexed by then
     } catch (problem) {
       if (request === this.#request) this.status.textContent = problem.text;
     }
@@ -100,7 +101,7 @@ class Search {
   /** Sessions whose title has the words; without words, the last active ones. */
   async #showSessions(q, request) {
     const text = q.replace(FILTER, " ").replace(/["*]/g, " ").trim(), isFiltered = q && !text;
-    const reply = isFiltered ? { sessions: [] } : await fetchJson("/sessions", { text, limit: SESSIONS }).catch(() => ({ sessions: [] }));
+    const reply = isFiltered ? { sessions: [] } : await fetchJson("/sessions", { query: wordsQuery(text), limit: SESSIONS }).catch(() => ({ sessions: [] }));
     if (request !== this.#request) return;
     fill(this.sessions, reply.sessions.map((row) => h("a.hit.session-hit", { role: "option", data: { id: row.id }, href: sessionLink(row.id), onclick: () => this.box.close(), tabindex: -1 },
       h("span.hit-head", statusDot(row), h("span.ellipsis", { dir: "auto" }, printable(row.heading)), relationBadge(row), h("span.grow"), h("time.muted", ago(activeAt(row)))))));
@@ -120,9 +121,8 @@ class Search {
       onclick: () => { this.input.value = query; this.input.focus(); this.#changed(); } }, printable(query))));
   }
 
-  #statusText({ unindexed_sessions: unindexed, indexing, index_error: error }) {
-    if (indexing) return `Indexing ${indexing.done.toLocaleString("en")} of ${plural(indexing.total, "session")}; showing results so far.`;
-    if (unindexed) return error ?? `${plural(unindexed, "session")} not fully indexed yet.`;
+  #statusText({ unindexed_sessions: unindexed, index_error: error }) {
+    if (unindexed) return error ?? `Indexing ${plural(unindexed, "session")}; showing results so far.`;
     return this.texts.childElementCount ? "" : "No text matches.";
   }
 

@@ -3,6 +3,7 @@
 
 import { fetchJson, sendJson, sessionPath } from "./api.js";
 import { attempt, button, fill, h, icon, iconButton, notice } from "./dom.js";
+import { listQuery } from "./query.js";
 import { filters, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
 import { ago, cost, dayName, plural, printable, sessionCount, timestamp } from "./format.js";
 import { closeDrawer, splitter } from "./layout.js";
@@ -66,7 +67,7 @@ export class SessionList {
     const filterKey = this.#filterKey;
     let reply;
     try {
-      reply = await fetchJson("/sessions", { ...filters(), limit: PAGE });
+      reply = await fetchJson("/sessions", { query: listQuery(filters()), limit: PAGE });
     } catch (problem) {
       this.total.textContent = `${problem.message}. Retrying…`;
       return;
@@ -118,7 +119,7 @@ export class SessionList {
     this.#isLoading = true;
     const filterKey = this.#filterKey;
     try {
-      const reply = await fetchJson("/sessions", { ...filters(), limit: PAGE, page });
+      const reply = await fetchJson("/sessions", { query: listQuery(filters()), limit: PAGE, page });
       if (filterKey !== this.#filterKey) return;
       this.#rows = page ? [...this.#rows, ...reply.sessions] : reply.sessions;
       this.#next = reply.next ?? null;
@@ -275,8 +276,7 @@ export class SessionList {
     if (this.isClient) return;
     const filterKey = this.#filterKey;
     try {
-      const { text, ...rest } = filters();
-      const reply = await fetchJson("/facets", rest);
+      const reply = await fetchJson("/facets", { query: listQuery(filters()) });
       if (filterKey !== this.#filterKey) return;
       this.total.dataset.of = filterKey;
       this.total.dataset.all = reply.is_partial ? "1,000+ sessions" : plural(reply.total, "session");

@@ -21,7 +21,7 @@ export class UsagePage {
 
   async open() {
     const since = route.now.query.since ?? "30d";
-    const reply = await fetchJson("/usage", { since: since === "all" ? null : since });
+    const reply = await fetchJson("/usage/days", { since: since === "all" ? null : since });
     const isPriced = reply.total.cost_microcents > 0;
     const measure = isPriced ? (totals) => totals.cost_microcents : (totals) => totals.input_tokens + totals.output_tokens;
     const format = isPriced ? money : count;
@@ -45,7 +45,7 @@ export class UsagePage {
     for (const [sums, isTrash] of [[active, false], [trashed, true]]) {
       let page = null;
       do {
-        const reply = await fetchJson("/storage", { page, trashed: isTrash || null });
+        const reply = await fetchJson("/storage", { page, query: isTrash ? "is:trashed" : null });
         if (this.#isClosed) return;
         addSizes(sums, reply);
         page = reply.next;
