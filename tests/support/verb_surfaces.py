@@ -133,7 +133,7 @@ SURFACES: dict[str, Callable[[Store, type[Verb], Json], Answer]] = {
 def surfaces_of(verb: type[Verb], values: Json, store: Store) -> list[str]:
     """Return the surfaces on which a call can be made."""
     has = {
-        "command line": store.backend.url != "memory:",
+        "command line": "operator" in verb.callers and store.backend.url != "memory:",
         "HTTP": is_requested(verb, values),
         "MCP": verb in agent_verbs().values() and not _has_local(verb, values),
     }

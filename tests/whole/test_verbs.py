@@ -26,6 +26,7 @@ from support.all_stores import ALL_STORES
 from support.cli_store import fill, write_store
 from support.generated_client import GeneratedClient
 from support.server import LocalServer
+from support.soak import SOAK
 from support.terminal import oakleaf as oakleaf_command
 from support.verb_surfaces import (
     ARGUMENTS,
@@ -127,16 +128,16 @@ def test_every_verb_has_a_row() -> None:
     assert sorted(CALLS) == sorted(VERBS)
 
 
-Fill = Callable[[Call], Store]
+Fill = Callable[[str, Call], Store]
 
 
-@pytest.fixture(params=ALL_STORES)
+@pytest.fixture
 def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fill]:
-    """A function that opens the sample store anew, each time without what was done to it before."""
+    """A function that opens the sample store of a kind anew, each time without what was done to it before."""
     opened: list[Store] = []
 
-    def open_filled(call: Call) -> Store:
-        store = _open_filled(request, tmp_path / f"{len(opened)}.db")
+    def open_filled(kind: str, call: Call) -> Store:
+        store = _open_filled(kind, request, tmp_path / f"{len(opened)}.db")
         opened.append(store)
         call.prepare(store)
         return store
@@ -146,10 +147,10 @@ def filled(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Fill]:
         store.close()
 
 
-def _open_filled(request: pytest.FixtureRequest, path: Path) -> Store:
-    if request.param == "sqlite":
+def _open_filled(kind: str, request: pytest.FixtureRequest, path: Path) -> Store:
+    if kind == "sqlite":
         return oakleaf.open(write_store(path))
-    if request.param == "memory":
+    if kind == "memory":
         store = Store(MemoryStore())
     else:
         connection = request.getfixturevalue("owner_connection")
@@ -169,13 +170,26 @@ def empty_database(connection: Any) -> None:
 # -- the same everywhere -----------------------------------------------------------------------------------
 
 
-@rows()
-def test_a_call_has_the_same_answer_on_every_surface(verb: type[Verb], call: Call, filled: Fill) -> None:
-    store = filled(call)
+def on_stores() -> pytest.MarkDecorator:
+    """Run a test for each row: the first of a verb on every store, the others on SQLite, and in the long form all on all."""
+    stored = [
+        (kind, verb, call)
+        for verb, call in ROWS
+        for kind in (ALL_STORES if SOAK or call is CALLS[verb.name][0] else ["sqlite"])
+    ]
+    ids = [f"{kind}-{verb.name}-{call.values}" for kind, verb, call in stored]
+    return pytest.mark.parametrize(("kind", "verb", "call"), stored, ids=ids)
+
+
+@on_stores()
+def test_a_call_has_the_same_answer_on_every_surface(
+    kind: str, verb: type[Verb], call: Call, filled: Fill
+) -> None:
+    store = filled(kind, call)
     expected = by_python(store, verb, call.values)
     assert expected.code == call.error, expected
     for name in surfaces_of(verb, call.values, store):
-        answer = SURFACES[name](filled(call), verb, call.values)
+        answer = SURFACES[name](filled(kind, call), verb, call.values)
         assert expected.says_as(answer), f"{name}: {answer}\nPython: {expected}"
 
 
