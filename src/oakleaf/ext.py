@@ -68,7 +68,6 @@ _HOMES = {
         "mark_interrupted",
         "notebook",
         "observe_commits",
-        "open_for_owner",
         "open_turn",
         "read",
         "read_store",
@@ -166,7 +165,6 @@ if TYPE_CHECKING:
     from oakleaf.store import mark_interrupted as mark_interrupted
     from oakleaf.store import notebook as notebook
     from oakleaf.store import observe_commits as observe_commits
-    from oakleaf.store import open_for_owner as open_for_owner
     from oakleaf.store import open_turn as open_turn
     from oakleaf.store import read as read
     from oakleaf.store import read_store as read_store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
@@ -96,6 +97,9 @@ class SessionFilters(TypedDict, total=False):
 class Store:
     """A store opened for a space and, if given, an owner. Safe to use from several threads."""
 
+    _is_part = False
+    """Whether another store has the connections."""
+
     def __init__(self, backend: StoreBackend, runtime: Runtime | None = None) -> None:
         self.backend = backend
         self.runtime = runtime or real_runtime(store=backend)
@@ -108,7 +112,24 @@ class Store:
 
     def close(self) -> None:
         """Close the store's connections. Nothing durable depends on closing."""
-        self.backend.close()
+        if not self._is_part:
+            self.backend.close()
+
+    def in_space(self, space: str, *, owner: str | None = None) -> Store:
+        """Return this store for another space, and perhaps an owner, on the same connections.
+
+        A process that serves many tenants opens one store and asks it for each of them: that costs nothing. The returned
+        store is closed with this one. A store that was opened for an owner stays with the owner: WrongSpace, WrongOwner.
+        """
+        own = self.backend
+        check_space(space)
+        if own.owner is not None and space != own.space:
+            raise WrongSpace(space, own.space)
+        self._check_owner(owner)
+        other = copy(self)
+        other.backend = own.for_tenant(space, own.owner if owner is None else owner)
+        other._is_part = True
+        return other
 
     def __repr__(self) -> str:
         return f"Store({self.backend.url!r}, space={self.backend.space!r})"
@@ -531,8 +552,7 @@ def open(
     killed process, but a power cut may lose the last commits. `key` encrypts a file; it needs `apsw-sqlite3mc`
     installed in place of `apsw`, and is needed at every opening.
     """
-    if not check_text(space, "space"):
-        raise InvalidArgument("space", space, "a name that is not empty")
+    check_space(space)
     if synchronous not in ("full", "normal"):
         raise StoreError(f"synchronous={synchronous!r} is unknown; use 'full' or 'normal'")
     address = os.fspath(url)
@@ -543,6 +563,11 @@ def open(
     redactor = Redactor({**environment_secrets(), **named}, unnamed)
     backend = _open_backend(address, space, owner, StoreOptions(synchronous, key))
     return Store(backend, real_runtime(redactor, backend))
+
+
+def check_space(space: str) -> None:
+    if not check_text(space, "space"):
+        raise InvalidArgument("space", space, "a name that is not empty")
 
 
 def _open_backend(url: str, space: str, owner: str | None, options: StoreOptions) -> StoreBackend:
@@ -713,16 +738,6 @@ def without_redaction(value: Store | Session) -> Store | Session:
         return Store(value.backend, replace(value.runtime, redactor=NullRedactor()))
     log = value.log
     return Session(Log(log.store, value.row, replace(log.runtime, redactor=NullRedactor())))
-
-
-def open_for_owner(store: Store, url: str, owner: str) -> Store:
-    """Open the space of a store again for an owner; `url` is the store's address, with the password."""
-    from oakleaf.stores.memory.store import MemoryStore
-
-    backend = store.backend
-    if isinstance(backend, MemoryStore):
-        return Store(backend.for_tenant(backend.space, owner), store.runtime)
-    return open(url, space=backend.space, owner=owner)
 
 
 def observe_commits(store: Store, observe: Callable[[float], None]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -292,18 +291,6 @@ class TestHandles:
         leaf = ext.read(stored).leaf_at(1)
         there = ext.session_at(stored, leaf)
         assert (there.leaf, stored.row.leaf) == (leaf, stored.leaf)
-
-    @pytest.mark.parametrize("url", ["memory:", "agent.db"])
-    def test_an_owner_sees_the_same_store(
-        self, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        with oakleaf.open(url, space="shop") as store:
-            owned, other = store.start(owner="ann"), store.start(owner="bob")
-            with ext.open_for_owner(store, url, "ann") as narrowed:
-                assert narrowed.session(owned.session_id).row.owner == "ann"
-                with pytest.raises(NotFound):
-                    narrowed.session(other.session_id)
 
     def test_commits_are_observed(self, store: Store) -> None:
         seconds: list[float] = []

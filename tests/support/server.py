@@ -20,7 +20,6 @@ from oakleaf import assistant
 from oakleaf.core.usage import Usage
 from oakleaf.models.base import Delta, Request
 from oakleaf.store import Store
-from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.wire import Answer
 from oakleaf_server import app
 from oakleaf_server.auth import AccessSettings
@@ -57,20 +56,13 @@ class LocalServer:
         **access: Any,
     ) -> None:
         self.sessions = sessions
-        self.context = ServerContext(sessions, AccessSettings(**access), agent, self._store_of, metrics)
+        self.context = ServerContext(sessions, AccessSettings(**access), agent, metrics)
         self._listener = open_listener("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._server = _create_server(self.context)
         self._thread = threading.Thread(target=self._server.run, args=([self._listener],))
         self.client = httpx.Client(base_url=self.url, timeout=30, verify=NO_CERTIFICATES)
-
-    def _store_of(self, owner: str) -> Store:
-        store = self.sessions.backend
-        if isinstance(store, MemoryStore):
-            return Store(store.for_tenant(store.space, owner), self.sessions.runtime)
-        backend_type: Any = type(store)
-        return Store(backend_type(store.url, space=store.space, owner=owner), self.sessions.runtime)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -82,7 +74,6 @@ class LocalServer:
         self._server.should_exit = True
         self._thread.join(20)
         assert not self._thread.is_alive(), "the server did not stop within 20 s"
-        self.context.close()
         self._listener.close()
         _stopped_servers[self.context.access.max_body_bytes].append(self._server)
 

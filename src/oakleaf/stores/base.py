@@ -226,6 +226,10 @@ class StoreBackend(ABC):
 
     # -- capabilities, with the answer of a store that lacks them ------------------------------------
 
+    def for_tenant(self, space: str, owner: str | None = None) -> StoreBackend:
+        """Return this store for another tenant, on the same connections. Closing either closes both."""
+        raise StoreLacks(self.url, "be opened for another space on the same connections")
+
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
         """Queue an input for a running session; return the input's number."""
         raise StoreLacks(self.url, "queue an input for a session that is running")

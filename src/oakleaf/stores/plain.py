@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from threading import local
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -124,6 +125,11 @@ class PlainStore(StoreBackend):
     def __init__(self, url: str, tables: Tables, *, space: str, owner: str | None) -> None:
         self.url, self.tables, self.space, self.owner = url, tables, space, owner
         self._thread = local()
+
+    def for_tenant(self, space: str, owner: str | None = None) -> Self:
+        other = copy(self)
+        other.space, other.owner, other._thread = space, owner, local()
+        return other
 
     @abstractmethod
     def transaction(self, *, writes: bool) -> AbstractContextManager[None]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import webbrowser
 from errno import EADDRNOTAVAIL
-from functools import partial
 from socket import gaierror
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from oakleaf.cli.terminal import (
     start_log,
 )
 from oakleaf.core.time_text import parse_duration
-from oakleaf.ext import available_models, observe_commits, open_for_owner, read_store
+from oakleaf.ext import available_models, observe_commits, read_store
 
 if TYPE_CHECKING:
     from oakleaf.models.base import Model
@@ -166,9 +165,7 @@ def serve(
     counters = Metrics() if metrics else None
     if counters is not None:
         observe_commits(store, counters.commits.observe)
-    context = ServerContext(
-        store, access, _agent(options, offered), partial(open_for_owner, store, location.url), counters
-    )
+    context = ServerContext(store, access, _agent(options, offered), counters)
     try:
         listener = open_listener(host, port)
     except OSError as error:
@@ -186,10 +183,7 @@ def serve(
         if wants_page:
             webbrowser.open(address)
 
-    try:
-        app.serve(app.create_server(context, ready, report, grace_seconds), listener)
-    finally:
-        context.close()
+    app.serve(app.create_server(context, ready, report, grace_seconds), listener)
     report("stopped")
 
 

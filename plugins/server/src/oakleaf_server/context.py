@@ -154,33 +154,20 @@ class ServerContext:
         store: Store,
         access: AccessSettings,
         agent: ServerAgent = ServerAgent(),
-        open_for_owner: Callable[[str], Store] | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self.store, self.access, self.agent, self.metrics = store, access, agent, metrics
         self.live, self.indexer = LiveHub(), SearchIndexer(store.index)
         self.poller = StorePoller(read_store(store), self.live)
-        self._open_for_owner = open_for_owner
-        self._owner_stores: dict[str, Store] = {}
-        self._lock = Lock()
         self._trees: LruCache[BranchTree] = LruCache()
-
-    def close(self) -> None:
-        for sessions in self._owner_stores.values():
-            sessions.close()
 
     # -- sessions ----------------------------------------------------------------------------------
 
     def store_of(self, caller: Caller) -> Store:
-        """Return the store as the caller may see it; a client gets one opened for its owner."""
+        """Return the store as the caller may see it: a client sees what belongs to its owner."""
         if not caller.is_client or caller.owner is None:
             return self.store
-        with self._lock:
-            if caller.owner not in self._owner_stores:
-                if self._open_for_owner is None:
-                    raise NotFound(caller.owner)
-                self._owner_stores[caller.owner] = self._open_for_owner(caller.owner)
-            return self._owner_stores[caller.owner]
+        return self.store.in_space(read_store(self.store).space, owner=caller.owner)
 
     def session(self, caller: Caller, session_id: str) -> Session:
         """Return a session at its leaf. For a client exist its owner's sessions, except trashed ones, tasks and replays.

@@ -43,12 +43,6 @@ class MemoryStore(PlainStore):
         tables = Tables.make(lambda name, key, value: MemoryTable(self._undo))
         super().__init__("memory:", tables, space=space, owner=owner)
 
-    def for_tenant(self, space: str, owner: str | None = None) -> MemoryStore:
-        """Return a store of the same sessions, opened for another space or owner."""
-        other = MemoryStore(space=space, owner=owner)
-        other.tables, other._lock, other._undo = self.tables, self._lock, self._undo
-        return other
-
     @contextmanager
     def transaction(self, *, writes: bool) -> Iterator[None]:
         with self._lock:

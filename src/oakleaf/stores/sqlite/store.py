@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, TypeVar
 
@@ -162,6 +163,12 @@ from blob where space = :space and at < :before and number not in (select blob_n
         self._connections = SqliteConnections(self.url, synchronous)
         self._life = life_lock(self.url)
         self._index = SqliteSearchIndex(self._connections, space, owner, self.url)
+
+    def for_tenant(self, space: str, owner: str | None = None) -> SqliteStore:
+        other = copy(self)
+        other.space, other.owner = space, owner
+        other._index = SqliteSearchIndex(self._connections, space, owner, self.url)
+        return other
 
     def close(self) -> None:
         self._connections.close()

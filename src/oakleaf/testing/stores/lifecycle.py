@@ -48,6 +48,21 @@ class QueryConformance(StoreFactory):
             assert stranger.sessions(SessionQuery()).sessions == []
         assert self.open_store().session("ses_a").owner == "ann"
 
+    def test_the_store_of_another_tenant_is_the_same_store(self) -> None:
+        store = self.open_store()
+        acme = store.for_tenant("acme")
+        SessionWriter(store, "ses_a", owner="ann")
+        SessionWriter(acme, "ses_b", owner="ann")
+        SessionWriter(acme, "ses_c")
+        assert [row.session_id for row in acme.sessions(SessionQuery()).sessions] == ["ses_c", "ses_b"]
+        for stranger in (store, acme.for_tenant("acme", "bob"), acme.for_tenant("default", "ann")):
+            assert_raises(NotFound, lambda stranger=stranger: stranger.session("ses_b"))  # type: ignore[misc]
+        assert acme.for_tenant("acme", "ann").session("ses_b").space == "acme"
+        assert [row.session_id for row in self.open_store("acme").sessions(SessionQuery()).sessions] == [
+            "ses_c",
+            "ses_b",
+        ]
+
     def test_sessions_page_by_key_newest_first(self) -> None:
         store = self.open_store()
         for n in range(7):

@@ -221,7 +221,7 @@ class Worker:
 
     def store(self, space: str) -> PostgresStore:
         """Return the tenant's store; all of them share one pool."""
-        return self._store.for_space(space)
+        return self._store.for_tenant(space)
 
     def claimed_store(self, space: str, claim: Claim) -> PostgresStore:
         """Return the tenant's store for one task: each write requires its claim."""

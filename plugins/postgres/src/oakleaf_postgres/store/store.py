@@ -446,10 +446,10 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         """For an engine that runs statements of its own in this store's space."""
         return self._connections
 
-    def for_space(self, space: str) -> PostgresStore:
-        """Return the store of another tenant, on the same connections."""
+    def for_tenant(self, space: str, owner: str | None = None) -> PostgresStore:
         other = copy(self)
-        other.space, other._connections = space, self._connections.for_space(space)
+        other.space, other.owner = space, owner
+        other._connections = self._connections.for_space(space)
         return other
 
     def guarded(self, guard: SqlGuard) -> PostgresStore:
