@@ -43,18 +43,18 @@ def _options() -> dict[str, object] | None:
 
 class TestFile:
     def test_a_value_and_the_aliases_are_also_printed_as_json(self, cli: Cli) -> None:
-        code, out, _ = cli("config", "get", "model", "--json")
+        code, out, _ = cli("config", "model", "--json")
         assert (code, json.loads(out)) == (1, {"schema_version": 1, "key": "model", "value": None})
-        cli("config", "alias", "fast", "scripted:one.json")
-        cli("config", "set", "model", "fast")
-        assert json.loads(cli("config", "get", "model", "--json")[1])["value"] == "fast"
-        assert json.loads(cli("config", "alias", "--json")[1])["aliases"] == {"fast": "scripted:one.json"}
+        cli("config", "aliases.fast", "scripted:one.json")
+        cli("config", "model", "fast")
+        assert json.loads(cli("config", "model", "--json")[1])["value"] == "fast"
+        assert json.loads(cli("config", "aliases", "--json")[1])["value"] == {"fast": "scripted:one.json"}
 
     def test_only_its_owner_may_read_it_and_a_link_to_it_stays(self, cli: Cli, tmp_path: Path) -> None:
         """It may have a password in the URL of the store."""
         real = tmp_path / "dotfiles.toml"
         (tmp_path / "config.toml").symlink_to(real)
-        assert cli("config", "set", "store", "s.db")[0] == 0
+        assert cli("config", "store", "s.db")[0] == 0
         assert (real.stat().st_mode & 0o777, (tmp_path / "config.toml").is_symlink()) == (0o600, True)
 
     def test_a_place_where_it_cannot_be_written_is_named(
@@ -62,19 +62,18 @@ class TestFile:
     ) -> None:
         (tmp_path / "file").touch()
         monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "file" / "config.toml"))
-        code, _, err = cli("config", "set", "store", "s.db")
+        code, _, err = cli("config", "store", "s.db")
         assert (code, "name another" in err) == (2, True)
 
     def test_values_are_set_shown_read_and_removed_and_comments_stay(self, cli: Cli, tmp_path: Path) -> None:
-        assert cli("config", "path")[1] == f"{tmp_path}/config.toml\n"
-        assert cli("config")[1] == ""
+        assert cli("config")[1:] == ("", f"{tmp_path}/config.toml (not there yet)\n")
         (tmp_path / "config.toml").write_text("# mine\n\n[aliases]\n# slow ones\nbig = 'scripted:one.json'\n")
-        assert cli("config", "alias", "fast", "scripted:one.json")[0] == 0
-        assert cli("config", "set", "model", "fast", "big")[0] == 0
-        assert cli("config", "set", "options.fast.stop", '["a", "b"]')[0] == 0
-        assert cli("config", "set", "options.scripted:one.json.temperature", "0")[0] == 0
-        assert cli("config", "set", "options.scripted:one.json.temperature", "1")[0] == 0
-        assert cli("config", "set", "store", "s.db")[0] == 0
+        assert cli("config", "aliases.fast", "scripted:one.json")[0] == 0
+        assert cli("config", "model", "fast", "big")[0] == 0
+        assert cli("config", "options.fast.stop", '["a", "b"]')[0] == 0
+        assert cli("config", "options.scripted:one.json.temperature", "0")[0] == 0
+        assert cli("config", "options.scripted:one.json.temperature", "1")[0] == 0
+        assert cli("config", "store", "s.db")[0] == 0
         assert cli("config")[1].splitlines() == [
             'model = ["fast", "big"]',
             "store = s.db",
@@ -83,17 +82,17 @@ class TestFile:
             'options.fast.stop = ["a", "b"]',
             "options.scripted:one.json.temperature = 1",
         ]
-        report = json.loads(cli("config", "show", "--json")[1])
+        report = json.loads(cli("config", "--json")[1])
         assert (report["models"], report["aliases"]["big"]) == (["fast", "big"], "scripted:one.json")
-        assert cli("config", "get", "options.fast.stop")[:2] == (0, '["a", "b"]\n')
+        assert cli("config", "options.fast.stop")[:2] == (0, '["a", "b"]\n')
         for key in ("model", "store", "aliases.fast", "options.fast.stop"):
-            assert cli("config", "unset", key)[0] == 0
-            assert cli("config", "get", key)[0] == 1
-            assert cli("config", "unset", key)[0] == 1
+            assert cli("config", key, "--unset")[0] == 0
+            assert cli("config", key)[0] == 1
+            assert cli("config", key, "--unset")[0] == 1
         text = (tmp_path / "config.toml").read_text()
         assert text.startswith("# mine\n")
         assert "# slow ones\nbig = 'scripted:one.json'\n" in text
-        assert cli("config", "alias")[1] == "big = scripted:one.json\n"
+        assert cli("config", "aliases")[1] == "aliases.big = scripted:one.json\n"
 
     @pytest.mark.parametrize(
         ("line", "key", "shown"),
@@ -117,13 +116,13 @@ class TestFile:
         (tmp_path / "config.toml").write_text(f"{line}\n")
         for command in (
             ("config",),
-            ("config", "show", "--json"),
-            ("config", "get", key),
-            ("config", "set", "x", "y"),
+            ("config", "--json"),
+            ("config", key),
+            ("config", "x", "y"),
         ):
             _, out, err = cli(*command)
             assert "hunter2" not in out + err, command
-        assert cli("config", "get", key)[1].startswith(shown)
+        assert cli("config", key)[1].startswith(shown)
 
     @pytest.mark.parametrize(
         ("option", "problem"),
@@ -161,7 +160,7 @@ class TestFile:
         self, cli: Cli, tmp_path: Path, text: str, message: str
     ) -> None:
         (tmp_path / "config.toml").write_text(text)
-        for command in (("config",), ("run", "hi"), ("config", "set", "store", "x.db")):
+        for command in (("config",), ("run", "hi"), ("config", "store", "x.db")):
             code, _, err = cli(*command)
             assert code == 2
             assert message in err
@@ -172,15 +171,15 @@ class TestFile:
     @pytest.mark.parametrize(
         ("arguments", "message"),
         [
-            (("set", "modle", "x"), "there is no key 'modle'; expected model, store"),
-            (("set", "model", "fast"), "there is no model with this name"),
-            (("alias", "a", "nonsense"), "there is no model with this name"),
-            (("alias", "a:b", "scripted:x"), "aliases.a:b is invalid"),
-            (("alias", "nobody"), "there is no alias 'nobody'"),
-            (("set", "options.fast.seed", "1"), "'fast' is neither a model nor an alias"),
-            (("set", "options.anthropic:m.seed", "1"), "anthropic has no option 'seed'"),
-            (("set", "options.gemini:m.temperature", "9"), "temperature=9 is invalid for gemini"),
-            (("set", "options.gemini:m.temperature", "null"), "oakleaf config unset"),
+            (("modle", "x"), "there is no key 'modle'; expected model, store"),
+            (("model", "fast"), "there is no model with this name"),
+            (("aliases.a", "nonsense"), "there is no model with this name"),
+            (("aliases.a:b", "scripted:x"), "aliases.a:b is invalid"),
+            (("aliases.nobody",), "aliases.nobody is not set"),
+            (("options.fast.seed", "1"), "'fast' is neither a model nor an alias"),
+            (("options.anthropic:m.seed", "1"), "anthropic has no option 'seed'"),
+            (("options.gemini:m.temperature", "9"), "temperature=9 is invalid for gemini"),
+            (("options.gemini:m.temperature", "null"), "oakleaf config options.gemini:m.temperature --unset"),
         ],
     )
     def test_a_value_that_no_command_could_use_is_refused(
@@ -194,7 +193,7 @@ class TestFile:
     def test_a_value_that_is_not_on_one_line_is_left_to_its_author(self, cli: Cli, tmp_path: Path) -> None:
         text = "aliases = { a = 'scripted:x' }\n"
         (tmp_path / "config.toml").write_text(text)
-        code, _, err = cli("config", "alias", "b", "scripted:y")
+        code, _, err = cli("config", "aliases.b", "scripted:y")
         assert code == 2
         assert "config.toml" in err
         assert (tmp_path / "config.toml").read_text() == text
@@ -204,15 +203,15 @@ class TestPrecedence:
     def test_a_flag_comes_before_the_environment_and_that_before_the_file(
         self, cli: Cli, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        cli("config", "alias", "fast", "scripted:one.json")
-        cli("config", "alias", "slow", "scripted:other.json")
-        cli("config", "set", "model", "fast")
+        cli("config", "aliases.fast", "scripted:one.json")
+        cli("config", "aliases.slow", "scripted:other.json")
+        cli("config", "model", "fast")
         assert cli("run", "hi")[1] == "One.\n"
         monkeypatch.setenv("OAKLEAF_MODEL", "slow")
         assert cli("run", "hi")[1] == "Other.\n"
         assert cli("run", "hi", "--model", "fast")[1] == "One.\n"
         assert cli("run", "on", "--resume", "latest")[1] == "Two.\n", "the session's own model"
-        cli("config", "set", "store", "t.db")
+        cli("config", "store", "t.db")
         assert json.loads(cli("ls", "--json")[1])["sessions"], "the environment names another store"
         monkeypatch.delenv("OAKLEAF_STORE")
         assert cli("run", "hi", "--model", "slow")[1] == "Other.\n"
@@ -220,18 +219,18 @@ class TestPrecedence:
         assert Path("t.db").exists()
 
     def test_default_options_fill_what_neither_session_nor_flag_says(self, cli: Cli) -> None:
-        cli("config", "alias", "fast", "scripted:one.json")
-        cli("config", "set", "model", "fast")
-        cli("config", "set", "options.fast.temperature", "0")
-        cli("config", "set", "options.scripted:one.json.max_tokens", "50")
+        cli("config", "aliases.fast", "scripted:one.json")
+        cli("config", "model", "fast")
+        cli("config", "options.fast.temperature", "0")
+        cli("config", "options.scripted:one.json.max_tokens", "50")
         assert cli("run", "hi", "-o", "temperature=1", "-o", "stop=END")[0] == 0
         assert _options() == {"temperature": 1, "max_tokens": 50, "stop": "END"}
         assert cli("--resume", "latest", "on", "-o", "stop=null")[0] == 0
         assert _options() == {"temperature": 1, "max_tokens": 50}
 
     def test_aliases_are_completed(self, cli: Cli) -> None:
-        cli("config", "alias", "fast", "scripted:one.json")
-        cli("config", "alias", "slow", "scripted:other.json")
+        cli("config", "aliases.fast", "scripted:one.json")
+        cli("config", "aliases.slow", "scripted:other.json")
         assert [item.value for item in complete_model(None, None, "f")] == ["fast"]  # type: ignore[arg-type]
 
 
@@ -299,7 +298,7 @@ class TestOptions:
 
 class TestBareCommand:
     def test_the_flags_of_run_need_no_command(self, cli: Cli) -> None:
-        cli("config", "alias", "one", "scripted:one.json")
+        cli("config", "aliases.one", "scripted:one.json")
         cli("run", "hi", "--model", "one")
         assert cli("--resume", "latest", "on")[1] == "Two.\n"
         assert cli("--store", "s.db", "--overwrite=latest", "--from-point", "2", "else")[1] == "Two.\n"
@@ -326,11 +325,11 @@ class TestChat:
         code, out, err = cli("run", "more", "--resume", "latest")
         assert (code, out) == (1, "")
         assert (
-            "had its 1 turn; raise it with --set limits.turns=N, for good with oakleaf config set chat.max_turns N"
+            "had its 1 turn; raise it with --set limits.turns=N, for good with oakleaf config chat.max_turns N"
             in err
         )
         assert cli("run", "more", "--resume", "latest", "--set", "limits.turns=2")[:2] == (0, "Two.\n")
-        assert cli("config", "set", "chat.max_turns", "3")[0] == 0
+        assert cli("config", "chat.max_turns", "3")[0] == 0
         assert cli("run", "more", "--resume", "latest")[:2] == (0, "Three.\n")
 
     def test_the_last_turns_before_the_cap_are_announced_with_the_setting(
@@ -419,10 +418,10 @@ class TestChat:
         assert not (tmp_path / "s.db").exists()
 
     def test_it_is_set_shown_and_removed_by_the_command(self, cli: Cli, tmp_path: Path) -> None:
-        assert cli("config", "set", "chat.max_cost", "0.5")[0] == 0
-        assert cli("config", "set", "chat.allowed_commands", "git", "ls")[0] == 0
-        assert cli("config", "set", "chat.fs_scope", "project")[0] == 0
-        assert cli("config", "set", "chat.default_model", "scripted:one.json")[0] == 0
+        assert cli("config", "chat.max_cost", "0.5")[0] == 0
+        assert cli("config", "chat.allowed_commands", "git", "ls")[0] == 0
+        assert cli("config", "chat.fs_scope", "project")[0] == 0
+        assert cli("config", "chat.default_model", "scripted:one.json")[0] == 0
         assert cli("config")[1].splitlines() == [
             "chat.max_cost = 0.5",
             'chat.allowed_commands = ["git", "ls"]',
@@ -431,10 +430,10 @@ class TestChat:
         ]
         before = (tmp_path / "config.toml").read_text()
         for wrong in (("chat.max_turns", "many"), ("chat.turns", "5"), ("chat.max_turns", "5", "6")):
-            assert cli("config", "set", *wrong)[0] == 2
+            assert cli("config", *wrong)[0] == 2
         assert (tmp_path / "config.toml").read_text() == before
-        assert cli("config", "unset", "chat.max_cost")[0] == 0
-        assert cli("config", "get", "chat.max_cost")[0] == 1
+        assert cli("config", "chat.max_cost", "--unset")[0] == 0
+        assert cli("config", "chat.max_cost")[0] == 1
 
 
 class TestContext:

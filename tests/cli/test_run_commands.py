@@ -221,7 +221,7 @@ class TestRun:
         done = oakleaf("run", "--resume", "latest", "more", "--set", "limits.turns=1", home=home)
         assert (done.returncode, done.stdout) == (1, "")
         assert (
-            "the session has had its 1 turn; raise it with --set limits.turns=N, for good with oakleaf config set chat.max_turns N, "
+            "the session has had its 1 turn; raise it with --set limits.turns=N, for good with oakleaf config chat.max_turns N, "
             "or continue in a fork: oakleaf fork ses_" in done.stderr
         )
         assert texts(only_session(home)) == ["hi", "One."]

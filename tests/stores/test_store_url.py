@@ -86,10 +86,10 @@ class TestAMistypedAddress:
     ) -> None:
         monkeypatch.setenv("OAKLEAF_CONFIG", str(tmp_path / "config.toml"))
         for line in (
-            ["config", "set", "store", url],
+            ["config", "store", url],
             ["config"],
-            ["config", "show", "--json"],
-            ["config", "get", "store"],
+            ["config", "--json"],
+            ["config", "store"],
         ):
             done = command(*line, store="memory:")
             assert PASSWORD not in done.out + done.err

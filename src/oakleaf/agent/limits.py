@@ -185,7 +185,7 @@ def check_turns(limits: Limits, session_id: str, turns: int) -> LimitHit | None:
         "turns",
         problem,
         "fork it or raise Limits(turns=)",
-        "raise it with --set limits.turns=N, for good with oakleaf config set chat.max_turns N, or continue in a fork: "
+        "raise it with --set limits.turns=N, for good with oakleaf config chat.max_turns N, or continue in a fork: "
         f"oakleaf fork {session_id}",
         is_warning=turns < max_turns,
     )

@@ -65,7 +65,7 @@ from oakleaf.store import Store
 from oakleaf.wire.options import check_options
 
 NO_MODEL = """\
-no model was given. Pass --model NAME, set OAKLEAF_MODEL, or choose one for good: oakleaf config set model NAME
+no model was given. Pass --model NAME, set OAKLEAF_MODEL, or choose one for good: oakleaf config model NAME
 
   anthropic:MODEL  openai:MODEL  gemini:MODEL    the key comes from the environment
   openai-chat:MODEL@http://127.0.0.1:8080/v1     any compatible server
@@ -504,7 +504,7 @@ _AGENT = (
         "--model",
         "models",
         multiple=True,
-        help="The model, or an alias of it (oakleaf config alias); repeat it for a fallback chain.",
+        help="The model, or an alias of it (oakleaf config aliases); repeat it for a fallback chain.",
     ),
     model_options,
     click.option(

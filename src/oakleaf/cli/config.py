@@ -373,7 +373,7 @@ def _resolve_known_models(ctx: click.Context, param: click.Parameter, value: Any
     for name in filter(None, [resolved] if isinstance(resolved, str) else resolved or ()):
         if not is_model_name(name):
             raise CommandError(
-                f"{param.opts[0]} {name}: there is no model with this name; oakleaf config alias lists yours"
+                f"{param.opts[0]} {name}: there is no model with this name; oakleaf config aliases lists yours"
             )
     return resolved
 

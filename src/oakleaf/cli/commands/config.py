@@ -1,11 +1,13 @@
-"""`oakleaf config`."""
+"""`oakleaf config`: print the configuration, print a value, set it, or remove it."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from oakleaf.cli.config import (
     KEYS,
@@ -24,40 +26,64 @@ from oakleaf.cli.rendering.output import echo, json_option, notify, print_json
 from oakleaf.ext import is_model_name, model_by_name
 from oakleaf.wire.options import check_options
 
+TABLES = ("aliases", "options", "chat")
+_OF_SEVERAL = ("model", "chat.default_model", "chat.allowed_commands")
+"""Keys that take several values: a fallback chain, a list of commands."""
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def config(ctx: click.Context) -> None:
-    """Show or change the configuration: default model and store, aliases, options, limits.
+
+def _complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        keys = [*TABLES, *(key for key, _ in _lines(load_config()))]
+    except CommandError:  # a message would garble the line being typed
+        return []
+    return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("key", required=False, shell_complete=_complete_key)
+@click.argument("values", nargs=-1, metavar="[VALUE]…", shell_complete=complete_model)
+@click.option("--unset", is_flag=True, help="Remove the value of KEY.")
+@json_option
+def config(key: str | None, values: tuple[str, ...], unset: bool, is_json: bool) -> int:
+    """Print the configuration, or a value of it; with VALUE set it.
 
     KEY is model, store, aliases.NAME, options.MODEL.OPTION or chat.NAME, a default of the agents that chat, run, resume
-    and serve run. Flags win over the environment (OAKLEAF_MODEL,
-    OAKLEAF_STORE), which wins over this file: $OAKLEAF_CONFIG, else config.toml in the user's configuration folder. Default
-    options apply to sessions that have none of the same name.
+    and serve run; aliases, options or chat alone prints all of these. Several models are a fallback chain, several commands
+    a list. Exit code 1: the value is not set. Passwords and keys are not printed.
+
+    Flags win over the environment (OAKLEAF_MODEL, OAKLEAF_STORE), which wins over this file: $OAKLEAF_CONFIG, else
+    config.toml in the user's configuration folder. Default options apply to sessions that have none of the same name.
 
     \b
-    oakleaf config alias fast openai:MODEL
-    oakleaf config set model fast
-    oakleaf config set options.fast.temperature 0
-    oakleaf config set chat.max_turns 200
-    oakleaf config unset model
+    oakleaf config aliases.fast openai:MODEL
+    oakleaf config model fast
+    oakleaf config options.fast.temperature 0
+    oakleaf config chat.max_turns 200
+    oakleaf config model --unset
     """
-    if ctx.invoked_subcommand is None:
-        ctx.invoke(show)
+    if unset and (key is None or values or is_json):
+        raise CommandError("--unset needs one KEY, and nothing else: oakleaf config KEY --unset")
+    if values and is_json:
+        raise CommandError("--json prints a value; omit it, or omit VALUE")
+    if key is None:
+        return _print_all(is_json=is_json)
+    if unset:
+        return _unset(key)
+    if values:
+        return _set(key, values)
+    return _print_table(key, is_json=is_json) if key in TABLES else _print(key, is_json=is_json)
 
 
-@config.command()
-@json_option
-def show(is_json: bool = False) -> None:
-    """Print everything that is set, without passwords and keys."""
+def _print_all(*, is_json: bool) -> int:
     settings = load_config()
     if is_json:
         shown = {key: without_secrets(key, value) for key, value in _values(settings).items()}
         print_json(path=str(settings.path), exists=settings.path.exists(), **shown)
-        return
+        return 0
     notify(f"{settings.path}{'' if settings.path.exists() else ' (not there yet)'}")
     for key, value in _lines(settings):
         echo(f"{key} = {_text(without_secrets(key, value))}")
+    return 0
 
 
 def _values(config: Config) -> dict[str, Any]:
@@ -84,22 +110,21 @@ def _lines(config: Config) -> list[tuple[str, Any]]:
 
 
 def _text(value: Any) -> str:
-    import json
-
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-@config.command()
-def path() -> None:
-    """Print where the file is."""
-    echo(str(config_path()))
+def _print_table(name: str, *, is_json: bool) -> int:
+    settings = load_config()
+    if is_json:
+        print_json(key=name, value=without_secrets(name, _values(settings)[name]))
+        return 0
+    for key, value in _lines(settings):
+        if key.startswith(f"{name}."):
+            echo(f"{key} = {_text(without_secrets(key, value))}")
+    return 0
 
 
-@config.command()
-@click.argument("key")
-@json_option
-def get(key: str, is_json: bool) -> int:
-    """Print one value, without passwords and keys; exit code 1 if it is not set."""
+def _print(key: str, *, is_json: bool) -> int:
     value = get_value(key)
     shown = None if value is None else without_secrets(key, value)
     if is_json:
@@ -107,32 +132,30 @@ def get(key: str, is_json: bool) -> int:
     elif value is not None:
         echo(_text(shown))
     if value is None:
-        notify(f"{key} is not set in {config_path()}; oakleaf config set {shlex.quote(key)} VALUE sets it")
+        notify(f"{key} is not set in {config_path()}; oakleaf config {shlex.quote(key)} VALUE sets it")
         return FAILURE
     if shown != value:
         notify(f"a secret is not shown; {config_path()} has it")
     return 0
 
 
-@config.command("set")
-@click.argument("key")
-@click.argument("values", nargs=-1, required=True, metavar="VALUE…", shell_complete=complete_model)
-def set_(key: str, values: tuple[str, ...]) -> None:
-    """Set a value. Several models are a fallback chain, several commands a list."""
+def _set(key: str, values: tuple[str, ...]) -> int:
     place = parse_key(key)
-    has_several = key in ("model", "chat.default_model", "chat.allowed_commands")
-    if not has_several and len(values) > 1:
+    if key not in _OF_SEVERAL and len(values) > 1:
         raise CommandError(f"{key} takes one value; quote it if it contains blanks")
     _check_value(place, values)
     if key == "chat.allowed_commands":
         value: Any = list(values)
-    elif place[0] == "options" or (place[0] == "chat" and not has_several):
+    elif place[0] == "options" or (place[0] == "chat" and key not in _OF_SEVERAL):
         value = parse_value(values[0])
         if value is None:
-            raise CommandError(f"null is not a value; remove it with: oakleaf config unset {key}")
+            raise CommandError(
+                f"null is not a value; remove it with: oakleaf config {shlex.quote(key)} --unset"
+            )
     else:
         value = values[0] if len(values) == 1 else list(values)
     notify(f"written to {set_value(key, value)}")
+    return 0
 
 
 def _check_value(place: tuple[str, ...], values: tuple[str, ...]) -> None:
@@ -146,43 +169,14 @@ def _check_value(place: tuple[str, ...], values: tuple[str, ...]) -> None:
         model = config.resolve([place[1]])[0]
         if not is_model_name(model):
             raise CommandError(
-                f"{place[1]!r} is neither a model nor an alias; oakleaf config alias lists them"
+                f"{place[1]!r} is neither a model nor an alias; oakleaf config aliases lists them"
             )
         check_options(model.partition(":")[0], {place[2]: parse_value(values[0])})
 
 
-@config.command()
-@click.argument("key")
-def unset(key: str) -> int:
-    """Remove a value."""
+def _unset(key: str) -> int:
     if get_value(key) is None:
         notify(f"{key} is not set in {config_path()}; the keys are {KEYS}")
         return FAILURE
     notify(f"removed from {set_value(key, None)}")
-    return 0
-
-
-@config.command()
-@click.argument("name", required=False, shell_complete=complete_model)
-@click.argument("model", required=False)
-@json_option
-@click.pass_context
-def alias(ctx: click.Context, name: str | None, model: str | None, is_json: bool) -> int:
-    """Name a model, or list the names: oakleaf config alias fast openai:MODEL"""
-    if name is not None and model is not None:
-        ctx.invoke(set_, key=f"aliases.{name}", values=(model,))
-        return 0
-    aliases = load_config().aliases
-    if name is not None and name not in aliases:
-        raise CommandError(
-            f"there is no alias {name!r}; make it with: oakleaf config alias {shlex.quote(name)} MODEL"
-        )
-    listed = {one: aliases[one] for one in (sorted(aliases) if name is None else [name])}
-    if is_json:
-        print_json(aliases=listed)
-        return 0
-    for one, value in listed.items():
-        echo(f"{one} = {value}")
-    if not aliases:
-        notify("there is no alias yet; oakleaf config alias NAME MODEL makes one")
     return 0
