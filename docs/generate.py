@@ -35,6 +35,9 @@ HEAD = """\
 a task or a replay), its title, its conversation id (a framework's thread), or a bundle file. Append `@7` to name its
 entry 7, `@3:7` for entry 7 of branch 3, as `oakleaf log --all` lists them. Reading an entry never moves the leaf; commands that take whole sessions refuse `@`.
 
+**Texts.** Where the help says `TEXT|@FILE`, `@new.txt` is the content of the file, byte for byte, and `-` is standard input. The name of a
+file without the @ is refused.
+
 **Streams.** Data goes to stdout, notices to stderr. Colour is used at a terminal only, and `NO_COLOR` switches it off;
 text of models and tools never reaches the terminal as an escape sequence. `--json` prints one object with `schema_version`
 (1); `log`, `tail` and `run` print one object per line. Without a terminal no command asks questions. Ctrl-C leaves the
@@ -43,7 +46,7 @@ store valid.
 **Exit codes.** 0 success · 1 differences, problems, no results, or a turn that failed · 2 usage · 3 stale, locked or
 busy · 4 `replay`, `diff` and `lab` cannot tell: a model gave no answer, the budget or the data are too small · 130 interrupted.
 
-**Destructive commands** (`rm`, `purge`, `gc`, `migrate`) print their plan and ask, unless `--yes` is given. A command that writes a file overwrites none unless `--force` is given.
+**Destructive commands** (`rm`, `purge`, `migrate`) print their plan and ask, unless `--yes` is given. A command that writes a file overwrites none unless `--force` is given.
 
 **Paging.** At a terminal, output that does not fit goes through `$OAKLEAF_PAGER`, else `$PAGER`, else `less`; an empty
 `OAKLEAF_PAGER`, `cat`, or `oakleaf --no-pager COMMAND …` prints it directly.

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import oakleaf as library
 from support.cli_store import write_store
 from support.terminal import OAKLEAF, environment, oakleaf
 
@@ -38,6 +39,43 @@ class TestText:
                 done = oakleaf(*line.format(name).split(), home=home)
                 assert (done.code, name in done.err, why in done.err) == (2, True, True), done.err
         assert oakleaf("ls", "--json", "is:all", home=home).out == before
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "run hi --model scripted:a.json --set prompt={}",
+            "run hi --model scripted:a.json --agent support.toml",
+            "fork ses_case --prompt {}",
+            "replay ses_case --model scripted:a.json --prompt {}",
+            "replay ses_case --model scripted:a.json --prompt-patch {}",
+            "lab run latest --model scripted:a.json --prompt {}",
+        ],
+    )
+    def test_the_name_of_a_file_is_never_sent_as_text(self, home: Path, line: str) -> None:
+        (home / "new.txt").write_text("Be strict.")
+        (home / "support.toml").write_text("prompt = 'new.txt'")
+        before = oakleaf("ls", "--json", "is:all", home=home).out
+        done = oakleaf(*line.format("new.txt").split(), home=home)
+        assert done.code == 2
+        assert "new.txt is a file; write @new.txt for its content, or - and pipe" in done.err
+        assert oakleaf("ls", "--json", "is:all", home=home).out == before
+
+    @pytest.mark.parametrize(
+        "line",
+        [
+            "run hi --model scripted:a.json --set prompt=@new.txt",
+            "run hi --model scripted:a.json --agent support.toml",
+            "fork ses_case --prompt @new.txt",
+            "replay ses_case --model scripted:a.json --prompt @new.txt",
+        ],
+    )
+    def test_every_byte_of_a_file_is_sent(self, home: Path, line: str) -> None:
+        (home / "new.txt").write_bytes(b" Be strict.\r\nAlways.\n\n")
+        (home / "support.toml").write_text("prompt = '@new.txt'")
+        oakleaf(*line.split(), home=home)
+        with library.open(home / "agent.db") as store:
+            newest = store.session(store.sessions(include_children=True).sessions[0].session_id)
+            assert newest.context().system == (" Be strict.\r\nAlways.\n\n",)
 
     @pytest.mark.parametrize("verb", ["show", "fork", "title", "export"])
     def test_bytes_beyond_utf_8_are_refused_without_a_traceback(self, verb: str, store_path: Path) -> None:

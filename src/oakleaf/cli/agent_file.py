@@ -28,7 +28,7 @@ from msgspec.structs import FieldInfo, fields
 
 from oakleaf.cli.config import line_number, parse_value
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.cli.text_argument import read_text
+from oakleaf.cli.text_argument import read_text, refuse_file_name
 from oakleaf.cli.tool_files import all_tools, is_file_name, is_ready, load_module
 from oakleaf.core.entries import Effects
 from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR
@@ -314,8 +314,11 @@ def _beside(path: Path, data: dict[str, Any]) -> dict[str, Any]:
         return str(path.parent / Path(name).expanduser())
 
     changed = {"name": path.stem, **data}
-    if str(data.get("prompt", "")).startswith("@"):
-        changed["prompt"] = f"@{join(data['prompt'][1:])}"
+    prompt = data.get("prompt") or ""
+    if prompt.startswith("@"):
+        changed["prompt"] = f"@{join(prompt[1:])}"
+    elif prompt:
+        refuse_file_name(prompt, f"{path}: prompt", path.parent)
     if data.get("model") is not None:
         changed["model"] = [_model_beside(join, one) for one in AgentFile(model=data["model"]).models]
     changed["tools"] = [_tool_beside(join, one) for one in data.get("tools") or ()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -21,10 +22,21 @@ def _text_or_file(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def read_text(value: str, what: str) -> str:
-    """Return a text, the contents of @FILE, or those of stdin for `-`."""
+    """Return a text, the contents of @FILE, or those of stdin for `-`. The name of a file without @ is refused."""
     if value == "-":
         return read_stdin()
-    return check_utf8(value, what) if not value.startswith("@") else _of_file(value[1:])
+    if value.startswith("@"):
+        return _of_file(value[1:])
+    refuse_file_name(value, what)
+    return check_utf8(value, what)
+
+
+def refuse_file_name(value: str, what: str, folder: Path = Path()) -> None:
+    """Refuse a text that is the name of a file: a model would be sent the name, and nobody would see why it fails."""
+    if os.path.isfile(folder / value):  # not Path.is_file: a long text is no error
+        raise CommandError(
+            f"{what}: {value} is a file; write @{value} for its content, or - and pipe the words {value!r}"
+        )
 
 
 def read_stdin() -> str:
@@ -50,7 +62,7 @@ def _not_utf8(what: str) -> CommandError:
 
 def _of_file(name: str) -> str:
     try:
-        return Path(name).read_text(encoding="utf-8")
+        return Path(name).read_bytes().decode()
     except OSError as error:
         raise CommandError(f"{name}: {error.strerror}; @FILE reads the text from an existing file") from None
     except UnicodeDecodeError:
