@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from oakleaf import (
     Attachment,
     Note,
@@ -16,9 +18,9 @@ from oakleaf import (
     tool_result,
     user,
 )
-from oakleaf.core.entries import Endpoint, Entry
+from oakleaf.core.entries import Endpoint, Entry, ToolDefinitions
 from oakleaf.core.tree import Branch, Leaf
-from oakleaf.core.tree_text import one_line, tree_lines
+from oakleaf.core.tree_text import describe_entry, one_line, tree_lines
 from oakleaf.store import Store
 
 
@@ -35,38 +37,63 @@ def test_a_tree_with_abandoned_branches(store: Store) -> None:
         [
             "│   1 system     s",
             "├╮ branch 1",
-            "││   2 user       q",
+            "││   2 turn 1     q",
             "││   3 assistant  → look(n=1)",
             "││   4 tool       ← r",
             "│├╮ branch 2",
             "│││   5 assistant  two",
             "││   5 assistant  one",
-            "●   2 user       other line·   ◀ leaf",
+            "●   2 turn 1     other line·   ◀ leaf",
         ]
     )
 
 
-def test_every_setting_has_a_line_that_shows_it(store: Store) -> None:
-    values: dict[str, Any] = {
-        "model": "m",
-        "prompt": "Be kind.",
-        "prompt_patch": "Be brief.",
-        "tools": ("look",),
-        "limits": {"turns": 3},
-        "options": {"temperature": 0},
-        "windows": {"m": 4096},
-        "effects": "repeat",
-        "max_messages": 7,
-        "endpoints": {"openai-chat": Endpoint("127.0.0.1:8000", "m", "max_tokens")},
-    }
-    assert {*values, "tool_definitions"} == set(Settings.__struct_fields__)
+WORDS: dict[str, tuple[Any, str]] = {
+    "model": ("m", "model m"),
+    "prompt": ("Be kind.", "prompt: Be kind."),
+    "prompt_patch": ("Be brief.", "prompt, added: Be brief."),
+    "tools": (("look",), "only the tools look"),
+    "limits": ({"turns": 3}, "limits: turns 3"),
+    "options": (
+        {"temperature": 0.2, "thinking": {"type": "enabled", "budget": 1024}, "seed": None},
+        "temperature 0.2 · thinking type enabled, budget 1024 · no seed",
+    ),
+    "tool_definitions": (ToolDefinitions("0" * 64, ("look", "refund")), "tools: look, refund"),
+    "windows": ({"m": 4096}, "m has a window of 4,096 tokens"),
+    "effects": ("repeat", "effects repeat"),
+    "max_messages": (7, "at most 7 messages"),
+    "endpoints": (
+        {"openai-chat": Endpoint("127.0.0.1:8000", "m", "max_tokens")},
+        "openai-chat is served by 127.0.0.1:8000",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
+def test_every_setting_is_told_in_words(name: str) -> None:
+    value, words = WORDS[name]
+    entry = Entry(1, 1, b"", 0, 0, Settings(**{name: value}), True, 0)
+    assert describe_entry(entry) == words
+
+
+def test_settings_of_one_entry_share_a_line(store: Store) -> None:
     session = store.start("a")
-    session.append([Settings(**{name: value}) for name, value in values.items()])
-    *lines, server = draw_tree(session).splitlines()
-    assert [name for name, line in zip(values, lines, strict=False) if f'"{name}":' not in line] == []
-    assert "openai-chat is served by 127.0.0.1:8000" in server
-    session.append([Settings(model="m", endpoints=values["endpoints"])])
-    assert '"host":"127.0.0.1:8000"' in draw_tree(session)
+    session.append([Settings(model="m", options={"temperature": 0}, tools=(), max_messages=0)])
+    assert "model m · temperature 0 · none of the tools · all messages" in draw_tree(session)
+
+
+def test_turns_are_numbered_along_each_branch(store: Store) -> None:
+    session = store.start("a", [system("s")])
+    session.append([user("one"), assistant("1"), user("two"), assistant("2"), user("three")])
+    session.rewind(to=3)
+    session.append([user("other two")])
+    lines = draw_tree(session).splitlines()
+    assert [line.split("turn ")[1] for line in lines if "turn" in line] == [
+        "1     one",
+        "2     two",
+        "3     three",
+        "2     other two   ◀ leaf",
+    ]
 
 
 def test_an_empty_session_and_a_rewind_to_nothing_show_the_leaf(store: Store) -> None:
@@ -74,7 +101,7 @@ def test_an_empty_session_and_a_rewind_to_nothing_show_the_leaf(store: Store) ->
     assert draw_tree(session) == "● (empty)"
     session.append([user("q")])
     session.rewind(to=0)
-    assert draw_tree(session).splitlines() == ["● (empty)", "│   1 user       q"]
+    assert draw_tree(session).splitlines() == ["● (empty)", "│   1 turn 1     q"]
 
 
 def test_hidden_notes_have_no_line_and_leave_the_mark_before(store: Store) -> None:
@@ -86,7 +113,7 @@ def test_hidden_notes_have_no_line_and_leave_the_mark_before(store: Store) -> No
     session.rewind(to=4)
     session.append([checkpoint])
     assert draw_tree(session).splitlines() == [
-        "●   2 user       q   ◀ leaf",
+        "●   2 turn 1     q   ◀ leaf",
         "├╮ branch 1",
         "││   5 assistant  one",
         "├╮ branch 2",
@@ -150,7 +177,7 @@ def test_thousands_of_nested_branches_are_drawn() -> None:
     branches = [Branch(n, "s", n - 1 or None, max(0, n - 1), n + 1) for n in deep]
     entries = [Entry(n, seq, b"", 1, 0, user(f"of {n}"), False, 0) for n in deep for seq in (n, n + 1)]
     lines = [line.text for line in tree_lines(entries, branches, Leaf(1, 1), width=60)]
-    assert len([line for line in lines if "user" in line]) == len(entries)
+    assert len([line for line in lines if " of " in line]) == len(entries)
     assert sum("├╮ branch" in line for line in lines) == len(branches) - 1
     assert any("⋯2999⋯" in line for line in lines)
     assert max(map(len, lines)) <= 60

@@ -346,7 +346,7 @@ class TestShowing:
     def test_lines(self, store: Store) -> None:
         lines = compare(store, tooled(), tooled(call("refund"))).lines()
         assert lines[2] == "shared: 2 entries"
-        assert "   2    2  tool changed" in "\n".join(lines)
+        assert "   1    1  tool changed" in "\n".join(lines)
         assert '  actual   refund({"order":41})' in lines
         assert lines[-1] == "different"
         assert compare(store, tooled(), tooled()).lines()[-1] == "same"

@@ -1110,11 +1110,11 @@ class TestReport:
         model = ScriptedModel([ask(("look", 41)), "It is lost.", ask(("escalate", 41))], model="strict")
         report = session.replay_sync(model=model, prompt_patch="Never refund.", tools=desk.tools())
         text = "\n".join(report.lines())
-        assert "first divergence: turn 7, message 8, tool changed (calls)" in text
+        assert "first divergence: turn 2, entry 8, tool changed (calls)" in text
         assert "effects sent: 0" in text
         assert "source unchanged" in text
         assert "model old -> strict" in text
-        assert "| 7 | 8 | Refund it. | tool changed |" in report.markdown()
+        assert "| 2 | 2 | Refund it. | tool changed |" in report.markdown()
 
     def test_content_in_markdown_is_inert(self, store: Store) -> None:
         session = store.start()

@@ -80,7 +80,7 @@ def test_a_failing_case_prints_the_diff(project: Path) -> None:
     code, output = run(project, f"--oakleaf-model=scripted:{project}/m.json", "--oakleaf-prompt", "Be brief.")
     assert code == 1
     assert 'expected the calls lookup({"note":null,"order":41}); it called lookup({"order":7})' in output
-    assert "first divergence: turn 3" in output
+    assert "first divergence: turn 1" in output
     assert "Traceback" not in output
     assert "is not a regression case" in output
 

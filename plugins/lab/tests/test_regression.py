@@ -155,7 +155,7 @@ class TestRunCase:
         assert [failure.text for failure in result.failures] == [
             'turn 7: expected the calls refund({"amount":12.5,"order":41}); it called lookup({"order":1})'
         ]
-        assert "first divergence: turn 7, message 8, tool changed (calls)" in "\n".join(result.lines())
+        assert "first divergence: turn 2, entry 8, tool changed (calls)" in "\n".join(result.lines())
 
     def test_another_prompt_reaches_the_model(self, cases: Path) -> None:
         def answer(request: Request) -> str:

@@ -107,29 +107,32 @@ class _Drawing:
             yield TreeLine("● (empty)", None, is_leaf=True)
         # Each branch grows downwards; what branches off is drawn first, one column to the right. A stack instead of
         # recursion: branches may be nested a thousand deep.
-        stack = self._following((0, 0), 0)
+        stack = self._following((0, 0), 0, 0)
         while stack:
-            point, depth, is_side = stack.pop()
+            point, depth, turn, is_side = stack.pop()
+            entry = self.entries[point]
+            turn += entry.is_input
             if is_side and point[0] in self.drawn_branches:
                 yield TreeLine(f"{_margin(depth - 1)}├╮ branch {point[0]}", None)
             if self._is_drawn(point):
-                text = self._line(point, _margin(depth))
+                name = f"turn {turn}" if entry.is_input else entry.role or entry.kind
+                text = self._line(point, _margin(depth), name)
                 yield TreeLine(text, Leaf(*point), is_leaf=point == self.marked)
-            stack += self._following(point, depth)
+            stack += self._following(point, depth, turn)
 
-    def _following(self, point: Point, depth: int) -> list[tuple[Point, int, bool]]:
-        """Return the children of a point, the last to be drawn first."""
+    def _following(self, point: Point, depth: int, turn: int) -> list[tuple[Point, int, int, bool]]:
+        """Return the children of a point after so many turns, the last to be drawn first."""
         children = self.children.get(point, [])
         if len(children) < 2:
-            return [(child, depth, False) for child in children]
+            return [(child, depth, turn, False) for child in children]
         main = next((child for child in children if child in self.path), children[0])
-        sides = [(child, depth + 1, True) for child in children if child != main]
-        return [(main, depth, False), *reversed(sides)]
+        sides = [(child, depth + 1, turn, True) for child in children if child != main]
+        return [(main, depth, turn, False), *reversed(sides)]
 
-    def _line(self, point: Point, margin: str) -> str:
+    def _line(self, point: Point, margin: str, name: str) -> str:
         entry = self.entries[point]
         mark = "●" if point == self.marked else "│"
-        text = f"{margin}{mark} {entry.seq:>3} {entry.role or entry.kind:<10} {describe_entry(entry)}"
+        text = f"{margin}{mark} {entry.seq:>3} {name:<10} {describe_entry(entry)}"
         label = self.labels.get(Leaf(*point)) if self.labels else None
         room = self.width if label is None else max(self.width - len(label) - 4, self.width // 2)
         text = shorten(text, room)
@@ -155,21 +158,48 @@ def describe_entry(entry: Entry) -> str:
             text = f"cancels the compaction at {seq}"
         case BranchSummary(summary=summary, leaf_seq=seq):
             text = f"left a branch at {seq}: {summary}"
-        case Settings(tool_definitions=tools) as settings:
-            fields = _fields(settings) | ({} if tools is None else {"tool_definitions": list(tools.names)})
-            text = to_json(fields, "entry").decode()
-            if tools is not None and len(fields) == 1:
-                text = f"tools: {', '.join(tools.names) or 'none'}"
-            elif settings.endpoints and len(fields) == 1:
-                servers = {
-                    name: endpoint.host or "the vendor" for name, endpoint in settings.endpoints.items()
-                }
-                text = ", ".join(f"{name} is served by {host}" for name, host in servers.items())
+        case Settings() as settings:
+            text = " · ".join(_settings_words(settings))
         case Note() as note:
             text = to_json(_fields(note), "entry").decode()
         case unknown:
             text = f"of a newer kind, {len(unknown.body)} bytes"
     return _printable(" ".join(text.split()))
+
+
+def _settings_words(settings: Settings) -> Iterator[str]:
+    """Yield a phrase for each setting that is set."""
+    if settings.model is not None:
+        yield f"model {settings.model}"
+    for name, value in (settings.options or {}).items():
+        yield f"no {name}" if value is None else f"{name} {_words(value)}"
+    if settings.tools is not None:
+        yield f"only the tools {', '.join(settings.tools)}" if settings.tools else "none of the tools"
+    if settings.tool_definitions is not None:
+        yield f"tools: {', '.join(settings.tool_definitions.names) or 'none'}"
+    if settings.limits is not None:
+        yield f"limits: {_words(settings.limits) or 'none'}"
+    if settings.max_messages is not None:
+        yield f"at most {settings.max_messages} messages" if settings.max_messages else "all messages"
+    if settings.effects is not None:
+        yield f"effects {settings.effects}"
+    for name, window in (settings.windows or {}).items():
+        yield f"{name} has a window of {window:,} tokens"
+    for name, endpoint in (settings.endpoints or {}).items():
+        yield f"{name} is served by {endpoint.host or 'the vendor'}"
+    if settings.prompt is not None:
+        yield f"prompt: {settings.prompt}"
+    if settings.prompt_patch is not None:
+        yield f"prompt, added: {settings.prompt_patch}"
+
+
+def _words(value: Any) -> str:
+    """Return a JSON value as words: the names and values in it, without quotes and brackets."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_words(item)}" for name, item in value.items() if item is not None)
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_words, value))
+    return value if isinstance(value, str) else to_json(value, "entry").decode()
 
 
 def describe_message(message: Message) -> str:
@@ -192,9 +222,9 @@ def _printable(line: str) -> str:
     return "".join(c if c.isprintable() or c in JOINERS else "·" for c in line)
 
 
-def _fields(payload: Settings | Note) -> dict[str, Any]:
-    """Return a payload's set fields, as JSON values."""
-    fields: dict[str, Any] = to_builtins(payload)
+def _fields(note: Note) -> dict[str, Any]:
+    """Return a note's set fields, as JSON values."""
+    fields: dict[str, Any] = to_builtins(note)
     return {name: value for name, value in fields.items() if value}
 
 

@@ -65,7 +65,11 @@ class DiffRow(Struct, frozen=True):
     kind: Kind
     input: str
     turn_a: int | None = None
+    """The seq of the turn's input in a; None: a has no such turn."""
     turn_b: int | None = None
+    number_a: int | None = None
+    """The number of the turn in a: people count from 1."""
+    number_b: int | None = None
     differences: tuple[Divergence, ...] = ()
     """In order. After a change of calls, the rest of the turn is a consequence and is not listed."""
     a: Totals = Totals()

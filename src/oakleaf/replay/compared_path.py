@@ -7,7 +7,7 @@ know how turns differ.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -46,6 +46,12 @@ class ComparedPath(Struct, frozen=True):
     """The definitions of the tools at the end of the path; None if not recorded."""
     models: tuple[str, ...] = ()
     """The models of the answers in the part; without answers, the model of the last answer before."""
+    inputs: Sequence[int] = ()
+    """The seqs of the inputs of the whole path."""
+
+    def turn_number(self, turn: int) -> int:
+        """Return the number of the turn that begins at a seq, counted from 1."""
+        return bisect_right(self.inputs, turn)
 
 
 class PathSide(Struct, frozen=True):
@@ -86,6 +92,7 @@ class PathSide(Struct, frozen=True):
             _incomplete_reason(log, row) if self.leaf == row.leaf else None,
             read_callable_tools(frame.settings.tool_definitions, log.read_blob),
             self._models(entries),
+            log.store.inputs(log.session_id, leaf=self.leaf),
         )
 
     def _models(self, entries: Sequence[Entry]) -> tuple[str, ...]:

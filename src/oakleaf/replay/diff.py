@@ -151,6 +151,8 @@ def compared_row(
         message_text(turn.input),
         None if turn_a is None else turn_a.turn,
         None if turn_b is None else turn_b.turn,
+        None if turn_a is None else a.turn_number(turn_a.turn),
+        None if turn_b is None else b.turn_number(turn_b.turn),
         tuple(divergences),
         Totals() if turn_a is None else a.costs.get(turn_a.turn, Totals()),
         Totals() if turn_b is None else b.costs.get(turn_b.turn, Totals()),

@@ -109,7 +109,7 @@ def _markdown_table(rows: Sequence[DiffRow]) -> str:
         return ""
     head = ["| a | b | input | | tokens | cost |", "|---|---|---|---|---|---|"]
     body = [
-        f"| {_number(row.turn_a)} | {_number(row.turn_b)} | {_cell(_short(row.input))} | {row.kind} "
+        f"| {_number(row.number_a)} | {_number(row.number_b)} | {_cell(_short(row.input))} | {row.kind} "
         f"| {_tokens(row.a, row.b)} | {_cost(row.a, row.b)} |"
         for row in rows
     ]
@@ -120,7 +120,7 @@ def _markdown_divergence(diff: Diff) -> str:
     first = diff.first_divergence
     if first is None:
         return ""
-    lines = [f"First divergence: {_position(first)}, {first.kind} ({_cell(first.subject)})", ""]
+    lines = [f"First divergence: {_position(diff.rows, first)}, {first.kind} ({_cell(first.subject)})", ""]
     formats = {"both": "{}", "a": "~~{}~~", "b": "**{}**"}
     spans = first.word_diff() if max(len(first.expected), len(first.actual)) <= LONG else []
     if spans:
@@ -142,21 +142,24 @@ def _divergence_lines(diff: Diff) -> list[str]:
     lines = []
     for name, divergence in named:
         if divergence is not None:
-            lines.append(f"{name}: {_position(divergence)}, {divergence.kind} ({divergence.subject})")
+            lines.append(
+                f"{name}: {_position(diff.rows, divergence)}, {divergence.kind} ({divergence.subject})"
+            )
             lines.append(f"  expected {_short(divergence.expected, LONG) or '(nothing)'}")
             lines.append(f"  actual   {_short(divergence.actual, LONG) or '(nothing)'}")
     return lines
 
 
 def _row_line(row: DiffRow) -> str:
-    turns = f"{_number(row.turn_a):>4} {_number(row.turn_b):>4}"
+    turns = f"{_number(row.number_a):>4} {_number(row.number_b):>4}"
     return f"{turns}  {row.kind:<17}  {_short(row.input):<{SHORT}}  {_tokens(row.a, row.b)}".rstrip()
 
 
-def _position(divergence: Divergence) -> str:
-    turn = divergence.turn_a if divergence.turn_a is not None else divergence.turn_b
+def _position(rows: Sequence[DiffRow], divergence: Divergence) -> str:
+    """Return where a divergence is: the number of the turn, and the entry."""
+    row = next(row for row in rows if divergence in row.differences)
     seq = divergence.seq_a if divergence.seq_a is not None else divergence.seq_b
-    return f"turn {turn}, message {seq}"
+    return f"turn {row.number_a or row.number_b}, entry {seq}"
 
 
 def _number(turn: int | None) -> str:
