@@ -378,8 +378,9 @@ class Store:
     ) -> SearchPage:
         """Search entries and titles: words, "phrases", prefix*, -word and filters; newest branch first.
 
-        Filters: role: kind: tool: model: error: agent: tag: session: before: after: is:trashed. New entries are indexed first;
-        with `catch_up=False` they are not, and `page.unindexed_sessions` counts the sessions not fully indexed.
+        Filters: role: kind: tool: model: error: agent: tag: session: before: after: is:trashed
+        is:replay. What replays have written is found with `is:replay`, or in the session named by `session:`; `is:all`
+        finds both. New entries are indexed first; with `catch_up=False` they are not, and `page.unindexed_sessions` counts the sessions not fully indexed.
         Iterate over the page for its hits.
         """
         query = parse_query(text, self.runtime.now())

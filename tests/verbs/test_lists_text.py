@@ -96,3 +96,22 @@ def test_usage_is_summed(shop: Store, by: str | None) -> None:
 
 def test_the_storage_of_a_session_is_told_in_bytes(shop: Store) -> None:
     check("usage_storage", UsageVerb("ses_case", by="storage"), shop)
+
+
+@pytest.fixture
+def replayed(shop: Store) -> Store:
+    """The shop after its case was replayed twice by another model."""
+    for _ in range(2):
+        shop.session("ses_case").replay_sync(model=answers(), tools=[look_up, refund], mode="dry")
+    return shop
+
+
+def test_replays_are_left_out_of_a_search_and_marked(replayed: Store) -> None:
+    check("search_without_replays", Search(query="order 41"), replayed)
+    check("search_with_replays", Search(query="order 41 is:all", limit=6), replayed)
+
+
+def test_the_spending_of_replays_is_left_out_and_told(replayed: Store) -> None:
+    check("usage_without_replays", UsageVerb(by="model"), replayed)
+    check("usage_replays", UsageVerb(by="model", replays=True), replayed)
+    check("usage_bucket", UsageVerb(by="bucket"), replayed)

@@ -63,7 +63,7 @@ from oakleaf.stores.base import (
     StoreBackend,
     UnreferencedBlobs,
 )
-from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageColumn, sum_usage
+from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageColumn, UsageSums, sum_usage
 from oakleaf.stores.filters import SessionSearch
 from oakleaf.stores.search import SearchHit, SearchPage
 from oakleaf.wire import find_provider
@@ -525,8 +525,8 @@ class StoreReader:
         """Return the usage of all sessions by day, agent, model and bucket."""
         return self._store.daily_usage(since)
 
-    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
-        """Sum the calls of all sessions since a time."""
+    def usage_by(self, by: UsageColumn, since: int = 0) -> UsageSums:
+        """Sum the calls of all sessions since a time, those of replays apart."""
         return self._store.usage_by(by, since)
 
     def queued_input_count(self) -> int:

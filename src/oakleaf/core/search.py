@@ -60,6 +60,8 @@ class Search(Struct, frozen=True, kw_only=True):
     until: int | None = None
     """Microseconds; `until` is exclusive."""
     trashed: bool = False
+    replays: bool | None = False
+    """Only what replays have written, or only the rest; None: both."""
     before: str | None = None
     limit: int = 50
 
@@ -148,6 +150,8 @@ def parse_query(query: str, now: int) -> Search:
         raise InvalidSearch(
             query, "it contains no letter or digit; type a word, or a filter such as role:tool"
         )
+    if "session_id" in filters:
+        filters.setdefault("replays", None)  # a session that was named is meant
     return Search(terms=tuple(dict.fromkeys(terms)), **filters)  # type: ignore[arg-type]  # _filter names fields
 
 
@@ -171,6 +175,13 @@ _ALLOWED: dict[str, tuple[str, ...]] = {
 }
 
 
+_KINDS: dict[str, dict[str, object]] = {
+    "trashed": {"trashed": True},
+    "replay": {"replays": True},
+    "all": {"replays": None},
+}
+
+
 def _filter(part: Part, now: int) -> dict[str, object]:
     match part.name:
         case "before":
@@ -178,7 +189,7 @@ def _filter(part: Part, now: int) -> dict[str, object]:
         case "after":
             return {"since": part.time(now)}
         case "is":
-            return {part.one_of(["trashed"]): True}
+            return _KINDS[part.one_of(list(_KINDS))]
         case "tag":
             key, equals, value = part.bare.partition("=")
             return {"tag": (key, value if equals else None)}

@@ -53,13 +53,14 @@ from oakleaf.core.facts import Fact, Status, StoredFact, kind_of
 from oakleaf.core.messages import Message
 from oakleaf.core.search import Search
 from oakleaf.core.tree import Branch, Leaf, Range, contains_leaf, lineage, window
-from oakleaf.core.usage import Call, Totals
+from oakleaf.core.usage import Call
 from oakleaf.errors import InvalidPosition, NotFound, PostgresRequired, StoreDamaged, StoreLacks
 from oakleaf.stores.counts import (
     CountColumn,
     DailyUsage,
     StorageSize,
     UsageColumn,
+    UsageSums,
     count_by,
     storage_size_of,
     sum_daily,
@@ -500,9 +501,12 @@ class StoreBackend(ABC):
         """Return the usage of all sessions, also in the trash, by day, agent, model and bucket, sorted."""
         return sum_daily(self._calls_since(since))
 
-    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
+    def usage_by(self, by: UsageColumn, since: int = 0) -> UsageSums:
         """Sum the calls of all sessions since a time, also in the trash; quarters of hours are numbered since 1970."""
-        return sum_usage(self._calls_since(since), by)
+        calls: dict[bool, list[tuple[SessionRow, Call]]] = {False: [], True: []}
+        for row, call in self._calls_since(since):
+            calls[call.bucket == "replay"].append((row, call))
+        return UsageSums(sum_usage(calls[False], by), sum_usage(calls[True], by))
 
     def _calls_since(self, since: int) -> Iterator[tuple[SessionRow, Call]]:
         rows = self._all_rows()

@@ -38,6 +38,7 @@ select usage.at / {DAY}, nullif(session.agent, ''), nullif(usage.model, ''), coa
 UsageColumn = Literal["quarter", "model", "agent", "session", "purpose", "bucket"]
 QUARTER = 900 * 1_000_000
 """Microseconds of a quarter of an hour: the days of every time zone begin with a quarter."""
+IS_REPLAY = "coalesce(usage.bucket, 'live') = 'replay'"
 USAGE_COLUMNS: dict[UsageColumn, str] = {
     "quarter": f"cast(usage.at / {QUARTER} as text)",
     "model": "coalesce(usage.model, '')",
@@ -57,6 +58,14 @@ class DailyUsage(Struct, frozen=True):
     model: str | None
     bucket: str
     totals: Totals
+
+
+class UsageSums(Struct, frozen=True):
+    """The totals of calls by the values of a column: those of replays apart."""
+
+    live: dict[str, Totals] = {}
+    replays: dict[str, Totals] = {}
+    """The calls in the bucket `replay`."""
 
 
 class StorageSize(Struct, frozen=True):
@@ -90,6 +99,14 @@ def sum_daily(calls: Iterable[tuple[SessionRow, Call]]) -> list[DailyUsage]:
         DailyUsage(day, agent or None, model or None, bucket, total(groups[day, agent, model, bucket]))
         for day, agent, model, bucket in sorted(groups)
     ]
+
+
+def usage_sums(rows: Iterable[tuple[str, bool, Totals]]) -> UsageSums:
+    """Return sums with the name of each and whether it is of replays."""
+    sums = UsageSums({}, {})
+    for name, is_replay, totals in rows:
+        (sums.replays if is_replay else sums.live)[name] = totals
+    return sums
 
 
 def sum_usage(calls: Iterable[tuple[SessionRow, Call]], by: UsageColumn) -> dict[str, Totals]:

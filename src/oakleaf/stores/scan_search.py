@@ -27,7 +27,7 @@ def scan_search(store: StoreBackend, rows: Iterable[SessionRow], search: Search)
     )
     hits: list[SearchHit] = []
     for tree, leaf in sorted(places, key=lambda place: place[1], reverse=True):
-        if (before is None or _packed(leaf) < before) and _selects(search, tree.row):
+        if (before is None or _packed(leaf) < before) and _selects(search, tree, leaf):
             hits += tree.hits(leaf, search)
         if len(hits) > search.limit:
             return SearchPage(hits[:-1], str(_packed(Leaf(hits[-2].branch, hits[-2].seq))))
@@ -48,10 +48,17 @@ def _all_places(trees: Sequence[SessionTree]) -> Iterator[tuple[SessionTree, Lea
                 yield tree, leaf
 
 
-def _selects(search: Search, row: SessionRow) -> bool:
+def _selects(search: Search, tree: SessionTree, leaf: Leaf) -> bool:
+    row = tree.row
     name, value = search.tag or (None, None)
     has_tag = name is None or (name in row.tags and value in (None, row.tags[name]))
-    return has_tag and search.agent in (None, row.agent) and search.trashed == (row.trashed_at is not None)
+    is_replay = row.relation == "replay" and tree.branches[leaf.branch].session_id == row.session_id
+    return (
+        has_tag
+        and search.agent in (None, row.agent)
+        and search.trashed == (row.trashed_at is not None)
+        and search.replays in (None, is_replay)
+    )
 
 
 class SessionTree:
@@ -88,7 +95,9 @@ class SessionTree:
             return
         is_on_path = ranges_contain(lineage(self.branches, row.leaf), leaf)
         turn = 0 if entry is None else entry.turn
-        location = HitLocation(row.session_id, row.title, leaf.branch, leaf.seq, turn, at, is_on_path)
+        location = HitLocation(
+            row.session_id, row.title, row.relation, leaf.branch, leaf.seq, turn, at, is_on_path
+        )
         if entry is None:
             if matches(search.terms, index_columns(row.title or "", kind=TITLE)):
                 yield title_hit(location, search.terms)

@@ -33,6 +33,8 @@ class SearchHit(Struct, frozen=True, kw_only=True):
     """The tools called by the entry, or behind the result."""
     at: int
     title: str | None
+    relation: str | None
+    """The session's relation to its parent: `replay`, `fork`, `task`, `import`, or None."""
     snippet: str
     marks: tuple[tuple[int, int], ...]
     """Start and end of each match in the snippet."""
@@ -77,6 +79,7 @@ class HitLocation(Struct, frozen=True):
 
     session_id: str
     title: str | None
+    relation: str | None
     branch: int
     seq: int
     turn: int

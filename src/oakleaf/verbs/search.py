@@ -33,6 +33,8 @@ class HitView(Struct, frozen=True, kw_only=True):
     tool: str | None
     at: int
     title: str | None
+    relation: str | None
+    """The session's relation to its parent: replay, fork, task, import or null."""
     snippet: str
     marks: list[list[int]]
     """First and last position of each match in the snippet, in characters."""
@@ -54,8 +56,8 @@ class Search(Verb, frozen=True):
 
     Matches all words; use "a phrase", prefix* and -excluded. Filters: role:tool tool:refund model:gpt error:true
     agent:support tag:team=blue session:ses_3f kind:note before:2026-11-01 after:yesterday (today, monday … sunday, 7d,
-    24h; local time). is:trashed searches the trash instead. Hits are grouped by session; each starts with its
-    reference, as in oakleaf show ses_3f@7. Exit code 1 if nothing is found.
+    24h; local time). is:replay searches replays instead, is:all both, is:trashed the trash. Hits are grouped by session;
+    each starts with its reference, as in oakleaf show ses_3f@7. Exit code 1 if nothing is found.
     """
 
     section = "Look"
@@ -102,8 +104,8 @@ class Search(Verb, frozen=True):
             groups.setdefault(hit.session_id, []).append(hit)
         for number, group in enumerate(groups.values()):
             yield from [""] * bool(number)
-            count = plural(len(group), "hit")
-            yield f"{style(screen.fit(safe(group[0].heading), 12), 'bold')}  {style(count, 'dim')}"
+            facts = " · ".join(filter(None, [group[0].relation, plural(len(group), "hit")]))
+            yield f"{style(screen.fit(safe(group[0].heading), len(facts) + 6), 'bold')}  {style(facts, 'dim')}"
             for hit in group:
                 yield from _lines(hit)
 
@@ -112,7 +114,7 @@ class Search(Verb, frozen=True):
             reason = f" now ({result.index_error})" if result.index_error else " yet"
             yield f"results may be incomplete: {plural(result.unindexed_sessions, 'session')} not indexed{reason}"
         if not result.hits:
-            yield "no results; try fewer words, a prefix* or another filter"
+            yield "no results; try fewer words, a prefix*, another filter, or is:all to search replays too"
         yield from next_page(self, result.next)
 
 

@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Annotated, Literal, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from oakleaf.core.time_text import parse_time
 from oakleaf.core.tree import parse_seq
@@ -31,6 +32,8 @@ class Used(Struct, frozen=True, kw_only=True):
     usage: list[NamedTotals]
     """The sums of each day, model, agent …, by name."""
     total: Totals
+    replays: Totals | None = None
+    """The calls of replays, which the sums leave out; null if the sums are those of one session, of replays or of buckets."""
     storage: SessionStorage | None = None
     turns: int | None = None
     """The turns of the session whose storage this is."""
@@ -39,7 +42,8 @@ class Used(Struct, frozen=True, kw_only=True):
 class Usage(Verb, frozen=True):
     """Sum tokens and cost by session, day, model or agent.
 
-    Without a session all sessions of the store are summed, trashed ones too. A day begins where this program runs.
+    Without a session all sessions of the store are summed, trashed ones too, and replays are left out: --replays sums
+    those alone, --by bucket shows both. A day begins where this program runs.
     """
 
     section = "Look"
@@ -57,9 +61,14 @@ class Usage(Verb, frozen=True):
         Help("Only calls after this entry of the path, or since this time.", metavar="SEQ|TIME"),
     ] = None
     by: Annotated[Group | None, Help("One line per day, model, …; storage: the session's size.")] = None
+    replays: Annotated[bool, Help("Sum the calls of replays alone.")] = False
 
     def run(self, caller: Caller) -> Used:
         if self.session is not None:
+            if self.replays:
+                raise InvalidArgument(
+                    "replays", True, "no session: the sums of one session are all its own calls"
+                )
             return self._of_one(caller.position(self.session).session_at())
         if self.view is not None:
             raise InvalidArgument("view", self.view, "a session: oakleaf usage latest --view tree")
@@ -68,7 +77,12 @@ class Usage(Verb, frozen=True):
         store = read_store(caller.store)
         floor = 0 if self.since is None else parse_time("since", self.since, store.now())
         # Summed in the database: a store may have millions of calls.
-        return self._used(store.usage_by(self._column, max(floor, 0)))
+        sums = store.usage_by(self._column, max(floor, 0))
+        if self.replays:
+            return self._used(sums.replays)
+        if self.by == "bucket":
+            return self._used(sums.live | sums.replays)
+        return replace(self._used(sums.live), replays=reduce(add, sums.replays.values(), Totals()))
 
     def _of_one(self, session: Session) -> Used:
         reader, view = read(session), self.view or "own"
@@ -128,6 +142,9 @@ class Usage(Verb, frozen=True):
             yield f"not in the tokens: {plural(unknown, 'call')} that reported none"
         if unpriced:
             yield f"not in the cost: {plural(unpriced, 'call')} without a price"
+        if result.replays is not None and result.replays.calls:
+            left = f"{plural(result.replays.calls, 'call')} of replays, {format_cost(result.replays)}"
+            yield f"left out: {left}; oakleaf usage --replays sums those"
 
 
 def _row(name: str, sums: Totals, screen: Screen) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from oakleaf.core.usage import Totals, add, format_cost
 from oakleaf.errors import IndexBehind, InvalidArgument, NotFound, plural, shorten
 from oakleaf.ext import read, read_store
 from oakleaf.stores.base import SessionRow, Status
-from oakleaf.stores.counts import UsageColumn
+from oakleaf.stores.counts import UsageColumn, UsageSums
 
 MAX_BYTES = 24_000
 """The maximum bytes of one answer: about six thousand tokens."""
@@ -54,7 +54,7 @@ class Archive:
         """Search what was said and done in past sessions.
 
         Matches all words; "a phrase", prefix* and -excluded work. Filters: role:tool tool:NAME model:NAME error:true
-        agent:NAME tag:NAME=VALUE session:ID before:2026-11-01 after:7d. Each hit starts with a reference for `show`.
+        agent:NAME tag:NAME=VALUE session:ID before:2026-11-01 after:7d is:replay (else replays are left out). Each hit starts with a reference for `show`.
         """
         _check("limit", limit, 1, MAX_ROWS)
         with suppress(IndexBehind):  # what is indexed can still be searched
@@ -160,20 +160,24 @@ class Archive:
     def usage(self, session: str | None = None, by: Group = "model", since: str | None = None) -> str:
         """Sum tokens and cost of one session with its tasks and forks, or of all with the trash, by day, model, agent or session.
 
-        `since` is a date, yesterday, or an age such as 7d.
+        `since` is a date, yesterday, or an age such as 7d. Of all sessions, replays are summed apart.
         """
         if by not in GROUPS:
             raise InvalidArgument("by", by, ", ".join(GROUPS))
         floor = 0 if since is None else parse_time("since", since, self._reader.now())
         sums: dict[str, Totals] = {}
-        for value, part in self._sums(session, "quarter" if by == "day" else by, floor).items():
+        spent = self._sums(session, "quarter" if by == "day" else by, floor)
+        for value, part in spent.live.items():
             name = _time(int(value) * QUARTER)[:10] if by == "day" else value or _NO_NAME[by]
             sums[name] = add(sums.get(name, Totals()), part)
+        replays = []
+        if spent.replays:
+            replays = [_totals_text("replays, not in the total", reduce(add, spent.replays.values()))]
         if not sums:
-            return "No model was called."
+            return "\n".join(["No model was called.", *replays])
         order = sorted(sums) if by == "day" else sorted(sums, key=lambda name: -sums[name].cost_microcents)
         lines = [_totals_text(name, sums[name]) for name in order[:MAX_ROWS]]
-        lines.append(_totals_text("total", reduce(add, sums.values())))
+        lines += [_totals_text("total", reduce(add, sums.values())), *replays]
         return self._bounded(
             lines, None if len(order) <= MAX_ROWS else f"{len(order) - MAX_ROWS} more; narrow with since="
         )
@@ -201,7 +205,7 @@ class Archive:
         side = (
             "" if hit.on_path or not hit.seq else f" (branch {hit.branch}, entry {hit.seq}, not on the path)"
         )
-        what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
+        what = " ".join(filter(None, [hit.relation, hit.role or hit.kind, hit.tool]))
         title = "" if heading == hit.session_id else f" · {shorten(heading, 80)}"
         snippet = hit.highlight("**", "**")
         plain = hit.highlight("", "")
@@ -236,12 +240,12 @@ class Archive:
             raise NotFound(name)
         return self._store.session(rows[0].session_id), seq
 
-    def _sums(self, session: str | None, by: UsageColumn, since: int) -> dict[str, Totals]:
+    def _sums(self, session: str | None, by: UsageColumn, since: int) -> UsageSums:
         """Sum those of all sessions in the database: a store may have millions of calls."""
         if session is None:
             return self._reader.usage_by(by, since)
         position, _ = self._resolve(session)
-        return read(position).usage_by(by, "tree", since=since)
+        return UsageSums(read(position).usage_by(by, "tree", since=since))
 
 
 # -- text ----------------------------------------------------------------------------------------------

@@ -66,19 +66,24 @@ class Metrics:
         sessions = sorted(store.count_all(SessionQuery(), "status").items())
         spent = store.daily_usage(now - now % DAY)
         cost, calls = Counter[str](), Counter[str]()
+        replay_cost = 0
         for one in spent:
+            if one.bucket == "replay":
+                replay_cost += one.totals.cost_microcents
+                continue
             cost[one.model or ""] += one.totals.cost_microcents
             calls[one.model or ""] += one.totals.calls
         lines = [
             *self.commits.lines("oakleaf_commit_seconds", "Commits of this process, until they are durable."),
             *self.requests.lines("oakleaf_http_request_seconds", "Requests until their response begins."),
             *_family("oakleaf_http_responses_total", "counter", "Responses by class.", "code", statuses),
-            *_family("oakleaf_sessions", "gauge", "Sessions by status.", "status", sessions),
-            *_family("oakleaf_model_calls_today", "gauge", "Model calls since midnight UTC.", "model", calls.items()),
+            *_family("oakleaf_sessions", "gauge", "Sessions by status, with tasks and replays.", "status", sessions),
+            *_family("oakleaf_model_calls_today", "gauge", "Model calls since midnight UTC, without replays.", "model", calls.items()),
             *_family(
-                "oakleaf_cost_today_dollars", "gauge", "Money since midnight UTC.", "model",
+                "oakleaf_cost_today_dollars", "gauge", "Money since midnight UTC, without replays.", "model",
                 ((model, microcents / 1e8) for model, microcents in cost.items()),
             ),
+            *_single("oakleaf_replay_cost_today_dollars", "Money for replays since midnight UTC.", replay_cost / 1e8),
             *_single("oakleaf_active_runs", "Runs of this process.", active_runs),
             *_single("oakleaf_event_streams", "Event streams that are open.", streams),
             *_single("oakleaf_queued_inputs", "Inputs that wait for a run.", store.queued_input_count()),

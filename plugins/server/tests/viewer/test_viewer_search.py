@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 import oakleaf
-from oakleaf import assistant, user
+from oakleaf import ScriptedModel, assistant, user
 from oakleaf.store import Store
 from support import sample_store
 from support.browser import ViewerPage, browser, run_in_thread, viewer
@@ -130,9 +130,24 @@ class TestSearch:
         page = viewer.open("/")
         page.keyboard.press("/")
         page.get_by_role("combobox").fill("changelog")
-        expect(page.locator("dialog.search p")).to_contain_text("Indexing 0 of 7 sessions")
+        expect(page.locator("dialog.search p")).to_contain_text("Indexing 7 sessions")
         expect(page.locator(".hit")).to_have_count(0)
         other.execute("rollback")
         expect(page.locator(".hit").first).to_contain_text(re.compile("changelog", re.IGNORECASE))
         expect(page.locator("dialog.search p")).to_have_text("")
         other.close()
+
+    def test_replays_are_found_only_when_asked_and_marked(self, viewer: ViewerPage, store: Store) -> None:
+        def replayed() -> None:
+            session = store.start("support")
+            session.send_sync("A walrus?", model=ScriptedModel(["Yes."]))
+            session.replay_sync(model=ScriptedModel(["No."]), mode="dry")
+
+        run_in_thread(replayed)
+        page = viewer.open("/")
+        page.keyboard.press("/")
+        page.get_by_role("combobox").fill("walrus role:user")
+        expect(page.locator(".hit:not(.session-hit)")).to_have_count(1)
+        expect(page.locator(".hit .badge.relation")).to_have_count(0)
+        page.get_by_role("button", name="replays").click()
+        expect(page.locator(".hit .badge.relation")).to_have_text("replay")

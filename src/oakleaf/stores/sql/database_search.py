@@ -28,6 +28,7 @@ class Candidate(Struct, frozen=True):
     session_number: int
     session_id: str
     title: str | None
+    relation: str | None
     branch: int
     seq: int
     turn: int | None
@@ -48,6 +49,8 @@ class DatabaseSearch(ABC):
     """The column with the time of an indexed entry or title."""
     has_tag: str
     """The condition that a session has the tag `tag`, with the value `tag_value` unless that is null."""
+    is_own: str
+    """The condition that the session wrote the entry: what a purged session left is listed under an heir."""
 
     def __init__(self, exporter: SessionExporter, reader: Any, search: Search, index: SearchIndex) -> None:
         self.exporter, self.reader, self.search, self.index = exporter, reader, search, index
@@ -103,6 +106,9 @@ class DatabaseSearch(ABC):
         ]
         conditions, bindings = conditions_of(comparisons, self.parameter)
         conditions.append(f"session.trashed_at is {'not' if search.trashed else ''} null")
+        if search.replays is not None:
+            is_replay = f"coalesce(session.relation, '') = 'replay' and {self.is_own}"
+            conditions.append(f"({is_replay})" if search.replays else f"not ({is_replay})")
         if search.tag is not None:
             conditions.append(self.has_tag)
             bindings["tag"], bindings["tag_value"] = search.tag
@@ -117,7 +123,7 @@ class DatabaseSearch(ABC):
                     paths[number] = self.lineage(Leaf(candidate.branch, candidate.seq))
                 leaf = Leaf(candidate.key >> 32, candidate.key & 0xFFFFFFFF)
                 location = HitLocation(
-                    *(candidate.session_id, candidate.title, leaf.branch, leaf.seq),
+                    *(candidate.session_id, candidate.title, candidate.relation, leaf.branch, leaf.seq),
                     *(candidate.turn or 0, candidate.at, ranges_contain(paths[number], leaf)),
                 )
                 hit = self._title_hit(location) if leaf.seq == 0 else self._entry_hit(location, candidate)

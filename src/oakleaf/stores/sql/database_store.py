@@ -14,14 +14,17 @@ from oakleaf.core.usage import Totals
 from oakleaf.errors import StoreDamaged
 from oakleaf.stores.base import SessionPage, SessionQuery, StoreBackend, UnreferencedBlobs, check_limit
 from oakleaf.stores.counts import (
+    IS_REPLAY,
     SELECT_DAILY_USAGE,
     USAGE_COLUMNS,
     USAGE_SUMS,
     CountColumn,
     DailyUsage,
     UsageColumn,
+    UsageSums,
     check_count_column,
     daily_usage_from,
+    usage_sums,
 )
 from oakleaf.stores.sql.session_query import page_from, sort_clause
 
@@ -96,9 +99,10 @@ class DatabaseStore(StoreBackend):
         query = f"{SELECT_DAILY_USAGE} {self.usage_source} group by 1, 2, 3, 4"
         return daily_usage_from(self._query(query, since=since))
 
-    def usage_by(self, by: UsageColumn, since: int = 0) -> dict[str, Totals]:
-        query = f"select {USAGE_COLUMNS[by]}, {USAGE_SUMS} {self.usage_source} group by 1"
-        return {name: Totals(*sums) for name, *sums in self._query(query, since=since)}
+    def usage_by(self, by: UsageColumn, since: int = 0) -> UsageSums:
+        query = f"select {USAGE_COLUMNS[by]}, {IS_REPLAY}, {USAGE_SUMS} {self.usage_source} group by 1, 2"
+        rows = self._query(query, since=since)
+        return usage_sums((name, bool(is_replay), Totals(*sums)) for name, is_replay, *sums in rows)
 
     def queued_input_count(self) -> int:
         ((count,),) = self._query(f"select count(*) {self.queued_source}")

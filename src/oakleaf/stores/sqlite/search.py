@@ -19,7 +19,7 @@ SELECT_KEYS = """
 select rowid from search where search match :match and rowid >= :first and rowid < :end order by rowid desc limit :limit
 """
 SELECT_CANDIDATES = """
-select search_entry.id, search_entry.at, session.number, session.id, session.title, session.branch, session.seq, entry.turn,
+select search_entry.id, search_entry.at, session.number, session.id, session.title, session.relation, session.branch, session.seq, entry.turn,
        entry.kind, entry.role, entry.model, entry.finish, entry.body
 from {source}
 cross join session on session.number = {session_number}
@@ -38,6 +38,9 @@ class SqliteSearch(DatabaseSearch):
     index_is_exact = True
     parameter = ":{}"
     indexed_at = "search_entry.at"
+    is_own = (
+        "exists (select 1 from branch where id = search_entry.id >> 32 and session_number = session.number)"
+    )
     has_tag = "exists (select 1 from json_each(session.tags) where key = :tag and value = coalesce(:tag_value, value))"
 
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:

@@ -14,7 +14,7 @@ from oakleaf.core.turns import Cursor
 from oakleaf.core.usage import Totals
 from oakleaf.errors import InvalidArgument, NotFound
 from oakleaf.stores.base import SessionQuery
-from oakleaf.stores.counts import DAY, QUARTER, StorageSize
+from oakleaf.stores.counts import DAY, QUARTER, StorageSize, UsageColumn, UsageSums
 from oakleaf.testing.stores.writer import (
     SessionWriter,
     StoreFactory,
@@ -96,17 +96,23 @@ class CountConformance(StoreFactory):
             (4, "a", "m", "live", Totals(1, unpriced_calls=1, unknown_calls=1)),
         ]
         assert [s.day for s in store.daily_usage(4 * DAY)] == [4, 4]
-        two = Totals(2, unpriced_calls=2, unknown_calls=2)
-        assert store.usage_by("session") == {
-            "ses_1": Totals(4, 20, 2, 4, 6, 10, 2, 2),
-            "ses_2": Totals(1, 10, 1, 2, 3, 5),
+        unknown = Totals(1, unpriced_calls=1, unknown_calls=1)
+        assert store.usage_by("session") == UsageSums(
+            {"ses_1": Totals(3, 20, 2, 4, 6, 10, 1, 1), "ses_2": Totals(1, 10, 1, 2, 3, 5)},
+            {"ses_1": unknown},
+        )
+        quarter = str(4 * DAY // QUARTER)
+        assert store.usage_by("quarter", 4 * DAY) == UsageSums({quarter: unknown}, {quarter: unknown})
+        assert store.usage_by("agent", 4 * DAY) == UsageSums({"a": unknown}, {"a": unknown})
+        expected: dict[UsageColumn, dict[str, int]] = {
+            "agent": {"a": 3, "": 1},
+            "model": {"m": 4},
+            "bucket": {"live": 4},
         }
-        assert store.usage_by("quarter", 4 * DAY) == {str(4 * DAY // QUARTER): two}
-        assert store.usage_by("agent", 4 * DAY) == {"a": two}
-        expected = {"agent": {"a": 4, "": 1}, "model": {"m": 4, "": 1}, "bucket": {"live": 4, "replay": 1}}
         for by, calls in expected.items():
-            assert {name: sums.calls for name, sums in store.usage_by(by).items()} == calls  # type: ignore[arg-type]
-        assert store.usage_by("purpose").keys() == {"answer"}
+            assert {name: sums.calls for name, sums in store.usage_by(by).live.items()} == calls
+        assert store.usage_by("model").replays == {"": unknown}
+        assert store.usage_by("purpose").live.keys() == {"answer"}
 
     def test_a_session_holds_its_own_branches_and_their_blobs_once(self) -> None:
         store = self.open_store()

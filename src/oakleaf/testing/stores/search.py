@@ -239,6 +239,33 @@ class SearchConformance(StoreFactory):
             assert hits(stranger, "herring") == hits(stranger, "-x") == []
             assert_raises(NotFound, lambda store=stranger: hits(store, "session:ses_a"))  # type: ignore[misc]
 
+    def test_replays_are_searched_only_when_asked(self) -> None:
+        writer = SessionWriter(self.open_store(), title="herring")
+        writer.append(user("herring"))
+        replay = writer.fork("ses_r", relation="replay", title="herring again")
+        replay.append(assistant("herring of the replay"))
+        writer.fork("ses_f").append(assistant("herring of the fork"))
+        store = writer.store
+        assert places(store, "herring") == ["f:2", "a:1", "a:0"]
+        assert places(store, "herring is:replay") == ["r:2", "r:0"]
+        assert places(store, "herring is:all") == ["f:2", "r:2", "r:0", "a:1", "a:0"]
+        assert places(store, "herring", limit=2) == ["f:2", "a:1"]
+        assert places(store, "herring session:ses_r") == ["r:2", "r:0", "r:1"]
+        assert places(store, "herring session:ses_r is:replay") == ["r:2", "r:0"]
+        assert places(store, "-mackerel is:replay") == ["r:2", "r:0"]
+        relations = [hit.relation for hit in hits(store, "herring is:all")]
+        assert relations == ["fork", "replay", "replay", None, None]
+
+    def test_what_a_purged_session_left_is_found_below_a_replay(self) -> None:
+        writer = SessionWriter(self.open_store())
+        writer.append(user("herring"))
+        replay = writer.fork("ses_r", relation="replay")
+        replay.append(assistant("herring of the replay"))
+        writer.fork("ses_f").append(assistant("herring of the fork"))
+        delete(writer.store, "ses_a")
+        assert places(replay.store, "herring") == ["f:2", "r:1"]
+        assert places(replay.store, "herring is:replay") == ["r:2"]
+
     def test_the_trash_is_searched_only_when_asked(self) -> None:
         writer = self._talk()
         assert places(writer.store, "upset") == ["a:5"]

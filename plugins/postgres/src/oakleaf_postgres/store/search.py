@@ -23,7 +23,7 @@ BATCH_CANDIDATES = 500
 FIRST_WALK, LONGEST_WALK = 500, 20_000
 """Rows that are walked at first, and at most: about 2 µs each, where the index reads 5 µs for each match."""
 SELECT_CANDIDATES = """
-select found.id, found.at, session.number, session.id, session.title, session.branch, session.seq, entry.turn,
+select found.id, found.at, session.number, session.id, session.title, session.relation, session.branch, session.seq, entry.turn,
        entry.kind, entry.role, entry.model, entry.finish, entry.body, coalesce({conditions}, false), {walk}
 from {matches} as found
 -- Fenced, so that each is a probe for each candidate; joined, PostgreSQL may read all entries of all tenants instead.
@@ -53,6 +53,9 @@ class PostgresSearch(DatabaseSearch):
     index_is_exact = False
     parameter = "%({})s"
     indexed_at = "found.at"
+    is_own = """exists (
+        select 1 from oakleaf.branch where branch.id = found.id >> 32 and branch.session_number = session.number
+    )"""
     has_tag = "session.tags ->> %(tag)s::text = coalesce(%(tag_value)s, session.tags ->> %(tag)s::text)"
 
     def candidates(self, first: int, end: int, session_number: int | None) -> Iterator[Candidate]:

@@ -18,7 +18,7 @@ from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller
 from oakleaf_server.json_views import to_json
 from oakleaf_server.pending_calls import pending_approvals
 from oakleaf_server.routes.sessions import list_row, list_rows
-from oakleaf_server.routes.usage import day
+from oakleaf_server.routes.usage import day, without_replays
 from oakleaf_server.schemas import Overview, QueueView, WaitingSession
 
 STATUSES = ("waiting", "failed", "interrupted", "running")
@@ -31,11 +31,11 @@ _DAY = 86_400_000_000
 @in_thread
 def overview(request: ApiRequest) -> Overview:
     """Return what needs attention: sessions that wait for approval with their calls, failed, interrupted and running ones,
-    without tasks and replays, and the cost of today and of seven days (UTC)."""
+    without tasks and replays, and the cost of today and of seven days (UTC), without that of replays."""
     context, _ = context_and_caller(request)
     store = read_store(context.store)
     today = store.now() // _DAY
-    spent = store.daily_usage((today - WEEK + 1) * _DAY)
+    spent = without_replays(store.daily_usage((today - WEEK + 1) * _DAY))
     sums = {number: Totals() for number in range(today - WEEK + 1, today + 1)}
     for one in spent:
         sums[one.day] = add(sums.get(one.day, Totals()), one.totals)

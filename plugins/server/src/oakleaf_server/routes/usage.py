@@ -31,10 +31,14 @@ def usage_days(
     request: ApiRequest,
     since: Annotated[str | None, QueryParameter(description="2026-11-01, or 7d")] = None,
 ) -> SpaceUsage:
-    """Sum the model calls of all sessions, including trashed ones, by day (UTC), model, agent and bucket, at once."""
+    """Sum the model calls of all sessions, including trashed ones, by day (UTC), model, agent and bucket, at once.
+
+    `total`, `days`, `models` and `agents` leave replays out; `buckets` and `rows` have them.
+    """
     context, _ = context_and_caller(request)
     floor = 0 if since is None else parse_time("since", since, read_store(context.store).now())
     spent = read_store(context.store).daily_usage(max(floor, 0))
+    live = without_replays(spent)
     rows = [
         {
             "day": day(one.day),
@@ -46,13 +50,18 @@ def usage_days(
         for one in spent[-MOST_ROWS:]
     ]
     return SpaceUsage(
-        total=to_json(reduce(add, (one.totals for one in spent), Totals())),
-        days=_sums(spent, lambda one: day(one.day), by_name=True),
-        models=_sums(spent, lambda one: one.model or ""),
-        agents=_sums(spent, lambda one: one.agent or ""),
+        total=to_json(reduce(add, (one.totals for one in live), Totals())),
+        days=_sums(live, lambda one: day(one.day), by_name=True),
+        models=_sums(live, lambda one: one.model or ""),
+        agents=_sums(live, lambda one: one.agent or ""),
         buckets=_sums(spent, lambda one: one.bucket),
         rows=rows,
     )
+
+
+def without_replays(spent: Iterable[DailyUsage]) -> list[DailyUsage]:
+    """Return the usage of the work itself: a replay repeats it."""
+    return [one for one in spent if one.bucket != "replay"]
 
 
 def day(number: int) -> str:

@@ -8,8 +8,8 @@ import { activeAt, relationBadge, statusDot } from "./session_list.js";
 import { ago, plural, printable } from "./format.js";
 
 const DEBOUNCE_MS = 150, REPEAT_MS = 1000, SESSIONS = 6, REMEMBERED = 5;
-const HELP = "Matches all words; prefix*, -without. Filters: role: tool: model: error: agent: tag: session: kind: before: after:";
-const CHIPS = [["error:true", "errors"], ["role:tool", "tool results"], ["role:user", "inputs"], ["after:yesterday", "since yesterday"]];
+const HELP = "Matches all words; prefix*, -without. Filters: role: tool: model: error: agent: tag: session: kind: before: after: is:replay";
+const CHIPS = [["error:true", "errors"], ["role:tool", "tool results"], ["role:user", "inputs"], ["after:yesterday", "since yesterday"], ["is:replay", "replays"]];
 const FILTER = /(?:^|\s)-?\w+:\S*/g;
 
 export function openSearch(query = "") {
@@ -130,7 +130,7 @@ class Search {
     const position = hit.seq ? { branch: hit.branch, seq: hit.seq } : null;
     return h("a.hit", { role: "option", data: hit.seq ? {} : { title: hit.session_id }, href: sessionLink(hit.session_id, position), onclick: () => { remember(this.input.value.trim()); this.box.close(); },
       tabindex: -1 },
-      h("span.hit-head", icon(hit.role ?? "note"), h("span.ellipsis", printable(hit.heading || hit.title || hit.session_id)),
+      h("span.hit-head", icon(hit.role ?? "note"), h("span.ellipsis", printable(hit.heading || hit.title || hit.session_id)), hit.relation === "replay" && relationBadge(hit),
         h("span.muted", [hit.tool, hit.seq && `${hit.branch}:${hit.seq}`,
         !hit.on_path && hit.seq && "other branch"].filter(Boolean).join(" · ")), h("span.grow"),
         h("time.muted", ago(hit.at))),

@@ -26,7 +26,8 @@ export class UsagePage {
     const measure = isPriced ? (totals) => totals.cost_microcents : (totals) => totals.input_tokens + totals.output_tokens;
     const format = isPriced ? money : count;
     const storageTable = h("section", h("h2", "Storage"), h("p.muted", { role: "status" }, "Counting…"));
-    fill(this.element, head(since, reply.total), perDay(reply.days, since, isPriced, measure, format),
+    const replays = reply.buckets.find(({ name }) => name === "replay")?.totals;
+    fill(this.element, head(since, reply.total, replays), perDay(reply.days, since, isPriced, measure, format),
       reply.days.length > 0 && h("div.two", groupChart("By model", reply.models, measure, format), groupChart("By agent", reply.agents, measure, format),
         reply.buckets.length > 1 && groupChart("Live and replay", reply.buckets, measure, format)),
       reply.rows.length > 0 && h("section", h("h2", "By day, model and agent"), table(reply.rows)), storageTable);
@@ -56,12 +57,13 @@ export class UsagePage {
   }
 }
 
-function head(since, total) {
+function head(since, total, replays) {
   return h("header", h("div.head-line", h("h1", "Usage"), h("span.grow"),
     choice("Time", SINCE, since, (value) => navigate(buildUrl("/usage", { since: value })))), figures([["cost", cost(total)], ["calls", count(total.calls)], ["input", tokens(total, "input_tokens")],
     ["output", tokens(total, "output_tokens")], ["cache read", tokens(total, "cache_read_tokens")],
     ["unpriced", total.unpriced_calls ? plural(total.unpriced_calls, "call") : null],
-    ["unknown", total.unknown_calls ? plural(total.unknown_calls, "call") : null]]));
+    ["unknown", total.unknown_calls ? plural(total.unknown_calls, "call") : null],
+    ["replays, apart", replays ? cost(replays) : null]]));
 }
 
 function figures(pairs) {
