@@ -182,7 +182,7 @@ class TestRunner:
                 kill_unreaped(one)
                 detail = server.get(where)
                 assert (detail["session"]["status"], detail["is_held"]) == ("interrupted", False)
-                (listed,) = server.get("/api/sessions?status=interrupted")["sessions"]
+                (listed,) = server.get("/api/sessions?query=status:interrupted")["sessions"]
                 assert (listed["id"], listed["status"]) == (session.session_id, "interrupted")
                 assert server.get("/api/facets")["facets"]["status"] == {"interrupted": 1}
                 assert [call["state"] for call in detail["open_tool_calls"]] == ["unknown"]

@@ -144,8 +144,11 @@ def test_a_store_of_a_stranger_plans_a_migration(site: Site) -> None:
     assert site.run(*flags, "--yes").out == "painted\n"
     assert site.run(*flags, "--yes", "--json").json == {
         "backend": "painted://hidden",
-        "format": 2,
+        "done": True,
+        "report": {"format": 2},
         "schema_version": 1,
+        "steps": ["painted"],
+        "warnings": [],
     }
 
 

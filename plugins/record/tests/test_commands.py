@@ -191,7 +191,7 @@ while not pathlib.Path("away").exists():
                 terminal.wait_for("1 call recorded in")
                 assert terminal.wait() == 0
     copy = terminal.screen.partition("When it is back: oakleaf ")[2].splitlines()[0]
-    assert oakleaf(*shlex.split(copy), "--yes", home=tmp_path).code == 0
+    assert oakleaf(*shlex.split(copy), home=tmp_path).code == 0
     with library.open(database.url) as opened:
         answers = [
             opened.session(row.session_id).path()[-1].message.text for row in opened.sessions().sessions

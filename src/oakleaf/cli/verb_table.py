@@ -63,7 +63,7 @@ HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
     "Maintain": {
         "config": (
             "commands.config",
-            "Show or change the configuration: default model and store, aliases, options.",
+            "Print the configuration, or a value of it; with VALUE set it.",
         ),
         "help": ("commands.help", "List every command, or explain one."),
         "completion": ("commands.completion", "Print the completion script for your shell."),

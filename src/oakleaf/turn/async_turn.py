@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
@@ -21,11 +20,11 @@ from oakleaf.core.usage import Usage
 from oakleaf.errors import TurnCancelled
 from oakleaf.log.prompt import GrowingPrompt, read_context
 from oakleaf.log.threads import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
+from oakleaf.turn.turn import Turn, weak_call
 
 if TYPE_CHECKING:
     from oakleaf.agent.events import Event
     from oakleaf.agent.tools.tool import Tool
-    from oakleaf.turn.turn import Turn
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +42,7 @@ class AsyncTurn:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
+        self._loop = asyncio.get_running_loop()
         self._prompt: GrowingPrompt | None = None
         self._lock = asyncio.Lock()
         self._task: asyncio.Task[Any] | None = None
@@ -74,7 +74,7 @@ class AsyncTurn:
         self._task = asyncio.current_task()
         assert self._task is not None
         self._cancelling = self._task.cancelling()
-        self._turn.interrupt = partial(self._cancel_task, asyncio.get_running_loop())
+        self._turn.interrupt = weak_call(self._cancel_task)
         try:
             await self._run_blocking(self._turn.__enter__)
         except asyncio.CancelledError as error:
@@ -100,7 +100,7 @@ class AsyncTurn:
             if kind is None or issubclass(kind, asyncio.CancelledError):
                 raise TurnCancelled(self._turn.log.session_id) from error
 
-    def _cancel_task(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _cancel_task(self) -> None:
         """Cancel the task of the block. Called on the thread of the lease."""
 
         def cancel() -> None:
@@ -108,7 +108,7 @@ class AsyncTurn:
                 self._task.cancel()
 
         with suppress(RuntimeError):  # the event loop is closed
-            loop.call_soon_threadsafe(cancel)
+            self._loop.call_soon_threadsafe(cancel)
 
     @property
     def done(self) -> bool:

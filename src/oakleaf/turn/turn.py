@@ -122,7 +122,7 @@ class Turn:
         draft = None if self._content is None else _input(self._content)
         while not self.is_entered:
             row = self._runner.look()
-            self._runner.on_tick = cancel_check(self._log, row.facts, _weakly(self._note_cancel))
+            self._runner.on_tick = cancel_check(self._log, row.facts, weak_call(self._note_cancel))
             self._told = row.facts if row.turns else 0  # the first turn begins with the start of the session
             recorded = find_turn(self._log, self._key, None if draft is None else _message(draft))
             try:
@@ -811,7 +811,7 @@ def _final_text(entries: Sequence[Entry]) -> str:
     return next((entry.text for entry in answers), "")
 
 
-def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+def weak_call(method: Callable[[], None]) -> Callable[[], None]:
     """Return a call of a method that keeps its object not alive: a dropped turn has left its lease."""
     reference = WeakMethod(method)
 

@@ -25,6 +25,7 @@ from typing import (
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct
 
+from oakleaf.core.typed_json import prepare
 from oakleaf.errors import InvalidArgument, UnknownField
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ _EXPECTED = {
 
 @cache
 def fields(verb: type[Verb]) -> dict[str, Field]:
-    """Return the fields of a verb by name, in their order."""
+    """Return the fields of a verb by name, in their order. Threads convert values to the verb afterwards."""
+    prepare(verb)
     hints = get_type_hints(verb, include_extras=True)
     return {
         one.encode_name: _field(one.name, one.encode_name, hints[one.name], _default(one))

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Totals
 from oakleaf.errors import InvalidArgument, plural
 from oakleaf.ext import earlier_data, read_store, store_of
@@ -61,9 +62,12 @@ class SessionView(Struct, frozen=True, kw_only=True):
     error: str | UnsetType | None = UNSET
 
 
+_to_view = converter(SessionView)
+
+
 def row_view(row: SessionRow, heading: str, **more: int) -> SessionView:
     data: dict[str, Any] = msgspec.to_builtins(row)
-    return msgspec.convert({"id": data.pop("session_id"), "heading": heading, **data, **more}, SessionView)
+    return _to_view({"id": data.pop("session_id"), "heading": heading, **data, **more})
 
 
 def session_view(session: Session) -> SessionView:

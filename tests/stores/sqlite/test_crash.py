@@ -397,7 +397,7 @@ class TestFullDisk:
         result, missed = command("search", "early", store=place), command("search", "late", store=place)
         assert (result.code, "ses_one@1" in result.out, missed.code) == (0, True, 1)
         for message in (result.err, missed.err):
-            assert "1 session cannot be indexed now" in message
+            assert "1 session not indexed now" in message
 
     def test_purge_on_a_full_disk_purges_or_says_why_not(self, small_disk: Path) -> None:
         with oakleaf.open(small_disk / "a.db") as store:

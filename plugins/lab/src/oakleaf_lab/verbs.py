@@ -164,6 +164,8 @@ class LabCohort(Verb, frozen=True):
             raise InvalidArgument("rm", True, "the NAME of a cohort, and no QUERY")
         if self.sample is not None and not self.query:
             raise InvalidArgument("sample", self.sample, "a QUERY whose sessions are sampled")
+        if self.query and self.cohort is None:
+            raise InvalidArgument("query", self.query, "the NAME of the cohort to save, too")
 
     def _save(self, caller: Caller) -> LabCohorts:
         assert self.cohort is not None

@@ -10,7 +10,6 @@ from functools import partial
 from inspect import cleandoc
 from typing import Any
 
-import msgspec
 from anyio.to_thread import run_sync
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
@@ -25,6 +24,7 @@ from mcp_types import (
 )
 
 from oakleaf import Store, __version__
+from oakleaf.core.typed_json import converter
 from oakleaf.errors import AnswerTooLarge, OakleafError, plural
 from oakleaf.ext import read_store
 from oakleaf.verbs import registry
@@ -108,7 +108,7 @@ def _content(text: str, **notes: Any) -> CallToolResult:
 
 def _text(verb: Verb, answer: dict[str, Any], screen: Screen) -> str:
     """Return what people read of an answer."""
-    result = msgspec.convert(answer, result_type(type(verb)))
+    result = converter(result_type(type(verb)))(answer)
     lines = [*screen.print(verb.lines(result, screen)), *verb.notes(result, screen)]
     if omitted := answer.get(OMITTED):
         lines.append(f"{plural(omitted, 'character')} of long texts are cut")

@@ -3,6 +3,6 @@
 COMMANDS = {
     "record": (
         "Start here",
-        "Run a program and record its model calls, or record every program that uses the proxy.",
+        "Run a program and record its model calls; without a command, record every program that uses the proxy.",
     ),
 }

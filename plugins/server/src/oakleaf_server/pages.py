@@ -23,12 +23,14 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from oakleaf import plugins
 from oakleaf.core.pages import Page
 from oakleaf.errors import OakleafError
+from oakleaf.verbs.schema import components
 from oakleaf_server import openapi, schemas
 from oakleaf_server.context import ApiRequest, context_and_caller
 from oakleaf_server.es_modules import join_page
 from oakleaf_server.json_views import SCHEMA_VERSION
 from oakleaf_server.offline_page import ENTRY, read_folder
 from oakleaf_server.truncate import bounded
+from oakleaf_server.verb_routes import verbs
 
 log = logging.getLogger("oakleaf.server")
 OPEN = "openPage"
@@ -139,4 +141,4 @@ def _own_names() -> set[str]:
         for name, value in vars(module).items()
         if isinstance(value, type)
     )
-    return {*named, "ProblemDetails"}
+    return {*named, *components(verbs(), "{name}"), "ProblemDetails"}
