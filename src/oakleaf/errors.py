@@ -33,6 +33,7 @@
     │   ├── InvalidPosition         not an entry on this path
     │   ├── NothingToRedo           nothing was rewound
     │   ├── ApprovalPending         a new input while a call waits for a person
+    │   ├── NotWaiting              a decision about a call that waits for nobody
     │   ├── ToolsNotAllowed         the session may no longer use these tools
     │   ├── ToolsMissing            a call waits for a tool that only another process has
     │   ├── ImportNotAccepted       calls and inputs that an import left open; nothing was run
@@ -679,6 +680,21 @@ class ApprovalPending(InvalidOperation):
             "your input with session.enqueue(text)",
             f"allow it with oakleaf approve {session_id} and oakleaf resume {session_id} --tools FILE.py, deny it with oakleaf approve "
             f"{session_id} --deny and send again, or queue your input with oakleaf run --resume {session_id} --queue TEXT",
+        )
+
+
+class NotWaiting(InvalidOperation):
+    """The call of a decision does not wait for approval: somebody else decided, or the turn ended."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 409
+
+    def __init__(self, session_id: str, call: str) -> None:
+        self.session_id, self.call = session_id, call
+        super().__init__(
+            f"call {call} of session {session_id} does not wait for approval",
+            "session.pending_approvals() lists the calls that wait",
+            f"oakleaf approve {session_id} lists the calls that wait",
         )
 
 

@@ -361,7 +361,7 @@ class TestWhereItGoesOnFrom:
         assert len((home / "book").read_text().splitlines()) == 1
         assert "waits for approval; made before: ses_" in oakleaf("show", "latest", home=home).stdout
         listed = oakleaf("approve", "latest", home=home)
-        assert "It was made before, on a path that was left" in listed.stdout
+        assert "It was made before, on a path that was left" in listed.stderr
         assert oakleaf("approve", "latest", "--yes", home=home).returncode == 0
         assert oakleaf("resume", "latest", *tools, home=home).stdout == "Paid.\n"
         assert len((home / "book").read_text().splitlines()) == 2
@@ -729,10 +729,10 @@ class TestApprove:
         script(home, calls("refund"), "Refunded.")
         oakleaf("run", "refund it", *AGENT, home=home)
         listed = oakleaf("approve", "latest", home=home)
-        assert listed.returncode == 1
-        assert listed.stdout == "1. refund\n  order: 41\n"
-        as_json = json.loads(oakleaf("approve", "latest", "--json", home=home).stdout)
-        assert as_json["waiting"][0]["call"]["name"] == "refund"
+        assert (listed.code, listed.out) == (1, "")
+        assert listed.err.startswith("1. refund\n  order: 41\n")
+        as_json = oakleaf("approve", "latest", "--json", home=home).json
+        assert (as_json["done"], as_json["calls"][0]["call"]["name"]) == (False, "refund")
         assert oakleaf("resume", "latest", *AGENT, home=home).returncode == 1
         assert not (home / "book").exists()
 
@@ -778,10 +778,10 @@ class TestApprove:
         assert f"waits for approval in its task {names['task']}" in result.stdout
         assert f"oakleaf approve {names['parent']}, then oakleaf resume" in result.stderr
         assert (
-            f"(called by its task {names['task']})" in oakleaf("approve", names["parent"], home=home).stdout
+            f"(called by its task {names['task']})" in oakleaf("approve", names["parent"], home=home).stderr
         )
-        listed = json.loads(oakleaf("approve", names["parent"], "--json", home=home).stdout)["waiting"]
-        assert [call["session_id"] for call in listed] == [names["task"]]
+        listed = json.loads(oakleaf("approve", names["parent"], "--json", home=home).stdout)["calls"]
+        assert [call["session"] for call in listed] == [names["task"]]
         allowed = oakleaf("approve", names["parent" if by == "parent" else "task"], "--yes", home=home)
         assert f"oakleaf resume {names['parent']}" in allowed.stderr
         assert "its task was decided" in oakleaf("show", names["parent"], home=home).stdout
@@ -876,7 +876,7 @@ class TestImports:
         assert "approved elsewhere, which does not count here" in done.err
         assert "waits for approval; approved elsewhere" in oakleaf("show", name, home=home).out
         listed = oakleaf("approve", name, "--yes", home=home)
-        assert "approved elsewhere, which does not count here" in listed.out
+        assert "approved elsewhere, which does not count here" in listed.err
         assert oakleaf("resume", name, *AGENT, home=home).out == "Paid.\n"
 
     def test_without_a_terminal_the_error_has_the_plan_and_the_option_that_accepts_it(

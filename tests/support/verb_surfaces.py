@@ -70,7 +70,7 @@ def by_python(store: Store, verb: type[Verb], values: Json) -> Answer:
 
 def by_command(store: Store, verb: type[Verb], values: Json) -> Answer:
     """Call it in a process of its own, which opens the store by its address."""
-    return command(store, verb, *["--yes"] * (verb.effect == "destroy"), *words(verb, values))
+    return command(store, verb, *["--yes"] * needs_yes(verb, values), *words(verb, values))
 
 
 def command(store: Store, verb: type[Verb], *arguments: str) -> Answer:
@@ -86,7 +86,15 @@ def by_http(store: Store, verb: type[Verb], values: Json) -> Answer:
 
 
 def confirmed(verb: type[Verb], values: Json) -> Json:
-    return {**values, "yes": True} if verb.effect == "destroy" else values
+    return {**values, "yes": True} if needs_yes(verb, values) else values
+
+
+def needs_yes(verb: type[Verb], values: Json) -> bool:
+    """Return whether a call has a plan to confirm. One that is refused has none."""
+    try:
+        return bind(verb, values).needs_yes
+    except OakleafError:
+        return False
 
 
 def request(server: LocalServer, verb: type[Verb], values: Json, token: str | None = None) -> Answer:
@@ -133,7 +141,9 @@ SURFACES: dict[str, Callable[[Store, type[Verb], Json], Answer]] = {
 def surfaces_of(verb: type[Verb], values: Json, store: Store) -> list[str]:
     """Return the surfaces on which a call can be made."""
     has = {
-        "command line": "operator" in verb.callers and store.backend.url != "memory:",
+        "command line": "operator" in verb.callers
+        and store.backend.url != "memory:"
+        and not any(field.is_remote for field in _fields_of(verb, values)),
         "HTTP": is_requested(verb, values),
         "MCP": verb in agent_verbs().values() and not _has_local(verb, values),
     }
@@ -146,7 +156,11 @@ def is_requested(verb: type[Verb], values: Json) -> bool:
 
 
 def _has_local(verb: type[Verb], values: Json) -> bool:
-    return any(fields(verb)[name].is_local for name in values.keys() & fields(verb).keys())
+    return any(field.is_local for field in _fields_of(verb, values))
+
+
+def _fields_of(verb: type[Verb], values: Json) -> list[Field]:
+    return [fields(verb)[name] for name in values.keys() & fields(verb).keys()]
 
 
 # -- what is typed -----------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import oakleaf
-from oakleaf import Store
+from oakleaf import ScriptedModel, Store, ToolCall, assistant
+from oakleaf.ext import with_approval
 from oakleaf.stores.memory.store import MemoryStore
 from oakleaf.verbs.base import Verb
 from oakleaf.verbs.fields import Field, fields
@@ -23,7 +24,7 @@ from oakleaf_mcp.verb_tools import verbs as agent_verbs
 from oakleaf_server.app import FOR_CLIENTS
 from oakleaf_server.verb_routes import address
 from support.all_stores import ALL_STORES
-from support.cli_store import fill, write_store
+from support.cli_store import fill, refund, write_store
 from support.generated_client import GeneratedClient
 from support.server import LocalServer
 from support.soak import SOAK
@@ -38,6 +39,7 @@ from support.verb_surfaces import (
     confirmed,
     flag,
     is_requested,
+    needs_yes,
     numbered,
     request,
     split_values,
@@ -61,6 +63,13 @@ def trash(store: Store) -> None:
     store.delete("ses_case")
 
 
+def wait(store: Store) -> None:
+    """Let two calls of a turn wait for a person."""
+    refunds = [ToolCall(f"r{order}", "refund", {"order": order}) for order in (1, 2)]
+    model = ScriptedModel([assistant("I refund both.", *refunds)])
+    store.session("ses_other").send_sync("Refund both", model=model, tools=with_approval([refund], True))
+
+
 NO_SESSION = Call({"session": "ses_none"}, "not_found")
 NO_SESSIONS = Call({"sessions": ["ses_none"]}, "not_found")
 CALLS: dict[str, list[Call]] = {
@@ -69,6 +78,14 @@ CALLS: dict[str, list[Call]] = {
         Call({"session": "Order 41", "options": {"temperature": 0}, "tools": ["look_up"], "title": "Again"}),
         Call({"session": "ses_case@99"}, "invalid_reference"),
         Call({"session": "ses_case", "options": {"temperature": [1]}}, "invalid_option"),
+        NO_SESSION,
+    ],
+    "approve": [
+        Call({"session": "ses_other"}, before=wait),
+        Call({"session": "ses_other", "call": ["2", "ses_other@3.0"], "deny": True}, before=wait),
+        Call({"session": "ses_other", "call": ["1"], "resume": False}, before=wait),
+        Call({"session": "ses_other", "call": ["1", "3"]}, "not_waiting", before=wait),
+        Call({"session": "ses_case", "deny": True}),
         NO_SESSION,
     ],
     "backup": [Call({"to": "/no/such/folder/copy.db"}, "invalid_value")],
@@ -290,7 +307,9 @@ def completed(store: Path, *typed: str) -> list[str]:
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_bash_completes_fields_choices_and_references(verb: type[Verb], store_path: Path) -> None:
     name = verb.name.split()
-    options = [field for field in fields(verb).values() if field.kind not in ARGUMENTS]
+    options = [
+        field for field in fields(verb).values() if not field.is_remote and field.kind not in ARGUMENTS
+    ]
     offered = completed(store_path, *name, "--")
     assert {flag(field) for field in options} <= set(offered)
     for field in options:
@@ -351,7 +370,9 @@ def test_an_agent_only_reads() -> None:
 # -- what destroys -----------------------------------------------------------------------------------------
 
 
-@rows(lambda verb, call: verb.effect == "destroy" and call.error is None and is_requested(verb, call.values))
+@rows(
+    lambda verb, call: needs_yes(verb, call.values) and call.error is None and is_requested(verb, call.values)
+)
 def test_without_yes_a_request_gets_the_plan_and_nothing_is_done(
     verb: type[Verb], call: Call, store_path: Path
 ) -> None:

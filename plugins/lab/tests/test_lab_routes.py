@@ -41,6 +41,7 @@ class TestLab:
         assert saved["cohorts"] == [{"name": "few", "sessions": [session.session_id]}]
         assert server.post("/api/lab/cohorts", {"cohort": "few", "rm": True})["cohorts"] == saved["cohorts"]
         assert server.post("/api/lab/cohorts")["cohorts"] == saved["cohorts"]
+        assert server.post("/api/lab/cohorts", {"query": ["x"]}, 400)["code"] == "invalid_argument"
         server.post("/api/lab/cohorts", {"cohort": "few", "rm": True, "yes": True})
         assert server.post("/api/lab/cohorts")["cohorts"] == []
 

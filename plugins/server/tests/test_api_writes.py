@@ -44,6 +44,14 @@ def send_to_both(server: LocalServer, store: Store) -> Session:
     return session
 
 
+def approve(
+    server: LocalServer, session: Session, *calls: str, status: int = 200, **more: Any
+) -> dict[str, Any]:
+    body = {"call": list(calls), "yes": True, **more}
+    answer: dict[str, Any] = server.post(f"{session_url(session)}/approve", body, status)
+    return answer
+
+
 def upload(server: LocalServer, bundle: io.BytesIO) -> None:
     headers = {**CHANGE_HEADERS, "content-type": "application/octet-stream"}
     reply = server.client.post("/api/import", content=bundle.getvalue(), headers=headers)
@@ -253,7 +261,7 @@ class TestEffectsOfOtherPaths:
         wait_until(lambda: session.row.status == "waiting" and session.row.holder is None)
         (pending,) = paying.get(url)["pending_approvals"]
         assert (pending["earlier"], paid) == (left, [41])
-        paying.post(f"{url}/approve", {"seq": pending["seq"], "index": 0})
+        approve(paying, session, f"{session.session_id}@{pending['seq']}.0")
         wait_until(lambda: session.row.status == "idle" and session.row.holder is None)
         assert paid == [41, 41]
 
@@ -423,13 +431,10 @@ class TestRunning:
             more = {"text": "something else"}
             refused = server.post(f"{session_url(session)}/send", more, 409)
             assert (refused["code"], session.row.leaf.seq) == ("approval_pending", 3)
-            assert server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0})["pending"] == 1
-            assert (
-                server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0}, 409)["code"]
-                == "not_waiting"
-            )
-            last = server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 1, "allow": False})
-            assert last["resumed"]
+            first, second = (f"{session.session_id}@3.{index}" for index in range(2))
+            assert approve(server, session, first)["pending"] == 1
+            assert approve(server, session, first, status=409)["code"] == "not_waiting"
+            assert approve(server, session, second, deny=True)["resumed"]
             wait_until(lambda: store.session(session.session_id).leaf.seq == 6)
             results = [
                 r for e in store.session(session.session_id).path() if e.message for r in e.message.results
@@ -444,7 +449,7 @@ class TestRunning:
         session = store.start()
         session.send_sync("refund it", model=model, tools=[refund])
         with LocalServer(store, ServerAgent((model,))) as server:
-            answer = server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0})
+            answer = approve(server, session, f"{session.session_id}@3.0")
             assert (answer["pending"], answer["resumed"]) == (0, False)
             problem = server.post(f"{session_url(session)}/resume", {}, 409)
             assert (problem["code"], "refund" in problem["detail"]) == ("tools_missing", True)
@@ -501,7 +506,7 @@ class TestRunning:
             upload(server, bundle)
             (pending,) = server.get(session_url(theirs))["pending_approvals"]
             assert pending["decided_elsewhere"] == "approved"
-            assert server.post(f"{session_url(theirs)}/approve", {"seq": 2, "index": 0})["resumed"]
+            assert approve(server, theirs, f"{theirs.session_id}@2.0")["resumed"]
 
     @pytest.mark.parametrize("asked_at", ["parent", "child"])
     def test_a_call_that_waits_in_a_task_is_told_and_approved_wherever_one_stands_and_the_parent_goes_on(
@@ -522,10 +527,9 @@ class TestRunning:
             assert calls == [("refund", {"order": n + 1}, 3, 0, {"seq": 3, "index": n}) for n in range(2)]
 
             for remaining, approval in zip((1, 0), read["pending_approvals"], strict=True):
-                at, named = (session_url(session), {"session_id": approval["session_id"]})
-                if asked_at == "child":
-                    at, named = f"/api/sessions/{approval['session_id']}", {}
-                answer = server.post(f"{at}/approve", {**named, "seq": 3, "index": 0})
+                child = store.session(approval["session_id"])
+                asked = child if asked_at == "child" else session
+                answer = approve(server, asked, f"{child.session_id}@3.0")
                 assert (answer["pending"], answer["resumed"]) == (remaining, not remaining)
             wait_until(lambda: store.session(session.session_id).leaf.seq == 6)
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
@@ -539,11 +543,13 @@ class TestRunning:
     def test_a_word_to_the_call_above_is_refused_and_says_what_to_name(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = send_to_both(server, store)
-            refused = server.post(f"{session_url(session)}/approve", {"seq": 3, "index": 0}, 409)
-            assert (refused["code"], "`pending_approvals`" in refused["hint"]) == ("not_waiting", True)
             stranger = start_sample_session(store)
-            named = {"session_id": stranger.session_id, "seq": 3, "index": 0}
-            assert server.post(f"{session_url(session)}/approve", named, 409)["code"] == "not_waiting"
+            for other in (session, stranger):
+                refused = approve(server, session, f"{other.session_id}@3.0", status=409)
+                assert (refused["code"], "lists the calls that wait" in refused["hint"]) == (
+                    "not_waiting",
+                    True,
+                )
 
     def test_a_task_in_the_trash_is_told_and_resume_says_what_helps(self, store: Store) -> None:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
@@ -561,10 +567,8 @@ class TestRunning:
         with LocalServer(store, ServerAgent((say_next(DELEGATES, "Done."),), (delegate,))) as server:
             session = send_to_both(server, store)
             for approval in server.get(session_url(session))["pending_approvals"]:
-                word = {"session_id": approval["session_id"], "seq": 3, "index": 0, "allow": False}
-                assert not server.post(f"{session_url(session)}/approve", {**word, "resume": False})[
-                    "resumed"
-                ]
+                call = f"{approval['session_id']}@3.0"
+                assert not approve(server, session, call, deny=True, resume=False)["resumed"]
             read = server.get(session_url(session))
             assert [call["state"] for call in read["open_tool_calls"]] == ["task_decided", "task_decided"]
             server.post(f"{session_url(session)}/resume", {}, 202)
@@ -584,12 +588,8 @@ class TestRunning:
             server.post(f"{session_url(session)}/send", {"text": "both"}, 202)
             wait_until(lambda: len(server.get(session_url(session))["pending_approvals"]) == 1)
             (approval,) = server.get(session_url(session))["pending_approvals"]
-            word = {"session_id": approval["session_id"], "seq": 3, "index": 0}
-            assert server.post(f"{session_url(session)}/approve", word) == {
-                "schema_version": 1,
-                "pending": 0,
-                "resumed": False,
-            }
+            answer = approve(server, session, f"{approval['session_id']}@3.0")
+            assert (answer["pending"], answer["resumed"]) == (0, False)
             ended.set()
             wait_until(lambda: store.session(session.session_id).leaf.seq == 6)
 
@@ -603,8 +603,7 @@ class TestRunning:
                 server.post(f"{session_url(session)}/send", {"text": "refund it"}, 202)
                 wait_until(lambda at=session: at.pending_approvals())
                 (approval,) = session.pending_approvals()
-                word = {"session_id": approval.session_id, "seq": approval.seq, "index": 0}
-                server.post(f"{session_url(session)}/approve", word)
+                approve(server, session, f"{approval.session_id}@{approval.seq}.0")
                 wait_until(lambda at=session: store.session(at.session_id).leaf.seq == 5)
 
     def test_a_limit_is_told_and_its_input_is_not_stored(self, store: Store) -> None:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -62,6 +61,7 @@ from oakleaf.ext import (
 from oakleaf.models.base import Model, model_name
 from oakleaf.session import Session
 from oakleaf.store import Store
+from oakleaf.verbs.resume_command import original_flags, start_spec
 from oakleaf.wire.options import check_options
 
 NO_MODEL = """\
@@ -392,7 +392,7 @@ def _own_models(session: Session) -> tuple[str, ...]:
     model = read(session).settings().model
     if model is not None:
         return (model,)
-    row, spec = session.row, _spec(session)
+    row, spec = session.row, start_spec(session)
     chain = spec.get("models")
     if isinstance(chain, list) and chain[:1] == [row.model] and all(isinstance(name, str) for name in chain):
         return tuple(chain)
@@ -424,12 +424,6 @@ def default_models() -> tuple[str, ...]:
     return config.resolve([name] if name else config.chat_models)
 
 
-def _spec(session: Session) -> dict[str, Any]:
-    spec = read(session).detail().spec
-    fields = msgspec.json.decode(spec) if spec else {}
-    return fields if isinstance(fields, dict) else {}
-
-
 def require_tools(session: Session, tools: list[Tool]) -> None:
     """Refuse to resume if an open call needs a tool that is not loaded; otherwise the model would get an error that it does not exist."""
     missing = sorted({call.call.name for call in session.open_tool_calls} - {tool.name for tool in tools})
@@ -455,30 +449,6 @@ def warn_missing_tools(session: Session, tools: list[Tool]) -> None:
 def _hint(session: Session) -> str:
     flags = original_flags(session)
     return f" (it was started with{flags})" if flags else ""
-
-
-def original_flags(session: Session) -> str:
-    """Return the agent file the session was started with, else its --tools, --mcp and --workspace, with a leading space.
-
-    None of an imported session: its commands and files are a stranger's, and nobody should be told to run them.
-    """
-    if read(session).has_foreign_detail():
-        return ""
-    spec = _spec(session)
-    if spec.get("agent_file"):
-        return f" --agent {shlex.quote(spec['agent_file'])}"
-    was = [
-        (flag, source)
-        for flag, name in (("--tools", "tools"), ("--mcp", "mcp"))
-        for source in spec.get(name, ())
-    ]
-    was += [("--workspace", spec["workspace"])] if spec.get("workspace") else []
-    return "".join(f" {flag} {shlex.quote(value)}" for flag, value in was)
-
-
-def flags_for_open_calls(session: Session) -> str:
-    """Return the flags that load the tools of its open calls: those it was started with, if a command started it."""
-    return original_flags(session) or " --tools FILE.py"
 
 
 # -- options -------------------------------------------------------------------------------------------

@@ -109,7 +109,7 @@ def command(verb: type[Verb]) -> click.Command:
         values = {name: value for name, value in typed.items() if value is not None}
         return execute(_bound(verb, values), Typist(location), is_json=is_json, yes=yes)
 
-    params = [_parameter(field) for field in fields(verb).values()]
+    params = [_parameter(field) for field in fields(verb).values() if not field.is_remote]
     params += [click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation.")] * _has_plan(
         verb
     )
@@ -128,6 +128,7 @@ def execute(verb: Verb, caller: Caller, *, is_json: bool, yes: bool) -> int:
         if question is None or not _is_confirmed(verb, planned, question, yes=yes):
             print_result(verb, planned, is_json=is_json, is_shown=question is not None)
             return verb.exit_code(planned) if question is None else 1
+        verb = verb.confirmed(planned)
     elif yes:
         raise InvalidArgument("yes", True, "a plan to confirm, and these arguments have none")
     result = verb.run(caller)

@@ -27,7 +27,6 @@ HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
         "run": ("commands.run", "Send one input to an agent and print its answer."),
         "resume": ("commands.run", "Continue a turn that was interrupted."),
         "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
-        "approve": ("commands.run", "Approve or deny tool calls that wait for approval."),
     },
     "Look": {
         "show": ("commands.show", "Show a session's transcript, or one of its entries."),

@@ -86,6 +86,10 @@ class Caller:
             return behind.reason
         return None
 
+    def resume(self, session: Session) -> bool:
+        """Continue the turn of a session once no call waits for approval; return whether that was done here."""
+        return False
+
     @contextmanager
     def progress(self, label: str, unit: str = "") -> Iterator[Step]:
         """Show how long work goes on, where somebody looks."""
@@ -139,6 +143,10 @@ class Verb(Struct, frozen=True, forbid_unknown_fields=True, rename=_outer):
     def question(self, planned: Any) -> str | None:
         """Return what is asked before the verb runs; None if there is nothing to do."""
         return "Continue?"
+
+    def confirmed(self, planned: Any) -> Verb:
+        """Return the verb that runs after the plan is confirmed. It does no more than the plan says."""
+        return self
 
     def lines(self, result: Any, screen: Screen) -> Iterator[Line]:
         """Yield the result for people."""

@@ -53,12 +53,20 @@ Kind = Literal[
 names a file or folder."""
 
 
-def Help(text: str, *, short: str | None = None, metavar: str | None = None, local: bool = False) -> Meta:  # noqa: N802
-    """Describe a field: its help, its short flag, and whether it exists at the command line and in Python alone.
+def Help(  # noqa: N802
+    text: str,
+    *,
+    short: str | None = None,
+    metavar: str | None = None,
+    local: bool = False,
+    remote: bool = False,
+) -> Meta:
+    """Describe a field: its help, its short flag, and where it exists.
 
-    A field is `local` if it names a file or a folder: a request from elsewhere never does.
+    A field is `local` if it names a file or a folder: a request from elsewhere never does. It is `remote` if only programs
+    need it: the command line does not have it.
     """
-    notes = {"short": short, "metavar": metavar, "local": local}
+    notes = {"short": short, "metavar": metavar, "local": local, "remote": remote}
     return Meta(description=text, extra={name: note for name, note in notes.items() if note})
 
 
@@ -101,6 +109,7 @@ class Field(Struct, frozen=True, kw_only=True):
     short: str | None
     metavar: str | None
     is_local: bool
+    is_remote: bool
     is_trashed: bool
     """Whether a reference names a session in the trash."""
     least: int | None
@@ -172,6 +181,7 @@ def _field(attribute: str, name: str, hint: Any, default: Any) -> Field:
         short=notes.get("short"),
         metavar=notes.get("metavar"),
         is_local=bool(notes.get("local")),
+        is_remote=bool(notes.get("remote")),
         is_trashed=bool(notes.get("trashed")),
         least=next((int(meta.ge) for meta in metas if meta.ge is not None), None),
         most=next((int(meta.le) for meta in metas if meta.le is not None), None),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from oakleaf.verbs.base import Verb
 
 _HOMES = {
+    "approve": "turns:Approve",
     "fork": "moves:Fork",
     "ls": "sessions:Ls",
     "search": "search:Search",
@@ -37,7 +38,6 @@ _HAND_WRITTEN = frozenset(
         "run",
         "resume",
         "cancel",
-        "approve",
         "show",
         "log",
         "tree",

@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct, UnsetType
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Totals
 from oakleaf.errors import InvalidArgument, plural
-from oakleaf.ext import earlier_data, read_store, store_of
+from oakleaf.ext import EarlierCall, earlier_data, read_store, store_of
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionRow, Status
 from oakleaf.verbs.base import Verb
@@ -124,8 +124,11 @@ class EarlierView(Struct, frozen=True, kw_only=True):
 
 def left_behind(session: Session) -> list[EarlierView]:
     """Return the calls that the session's path left behind, the newest first, at most one more than COUNTED."""
-    calls = session.left_behind(COUNTED + 1)
-    return [EarlierView(text=earlier_text(call), **earlier_data(call)) for call in calls]
+    return [earlier_view(call) for call in session.left_behind(COUNTED + 1)]
+
+
+def earlier_view(call: EarlierCall) -> EarlierView:
+    return EarlierView(text=earlier_text(call), **earlier_data(call))
 
 
 def left_behind_lines(calls: Sequence[EarlierView], screen: Screen) -> Iterator[str]:

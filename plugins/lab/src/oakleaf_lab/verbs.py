@@ -162,6 +162,8 @@ class LabCohort(Verb, frozen=True):
     def _check(self) -> None:
         if self.rm and (self.cohort is None or self.query):
             raise InvalidArgument("rm", True, "the NAME of a cohort, and no QUERY")
+        if self.query and self.cohort is None:
+            raise InvalidArgument("cohort", None, "the NAME under which the sessions are saved")
         if self.sample is not None and not self.query:
             raise InvalidArgument("sample", self.sample, "a QUERY whose sessions are sampled")
         if self.query and self.cohort is None:

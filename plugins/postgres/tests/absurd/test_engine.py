@@ -820,10 +820,8 @@ class TestApproval:
         agent = Agent("a", by_step(assistant("Paying.", ToolCall("p", "pay", {"n": 1})), "Paid."), [pay])
         with queue.working(agent):
             wait_until(lambda: queue.task()[0] == "sleeping")
-        (approval,) = session.pending_approvals()
         with LocalServer(queue.store, Driving((by_step("The server spoke."),))) as server:
-            named = {"seq": approval.seq, "index": approval.index}
-            answer = server.post(f"/api/sessions/{session.session_id}/approve", named)
+            answer = server.post(f"/api/sessions/{session.session_id}/approve", {"yes": True})
         assert (answer["pending"], answer["resumed"]) == (0, False)
         assert queue.task()[0] == "pending"
         with queue.working(agent):

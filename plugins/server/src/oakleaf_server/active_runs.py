@@ -92,9 +92,9 @@ class ActiveRuns:
             return False
         try:
             await self.resume(session, None)
-        except (SessionRunning, ToolsMissing, ImportNotAccepted, Refusal):
-            # The approval is recorded; a process with the tool, that does not stop, runs the call. Or somebody accepts
-            # first what the import left open beside it.
+        except (SessionRunning, ToolsMissing, ModelUnavailable, ImportNotAccepted, Refusal):
+            # The approval is recorded; a process with tool and model, that does not stop, runs the call. Or somebody
+            # accepts first what the import left open beside it.
             return False
         return True
 

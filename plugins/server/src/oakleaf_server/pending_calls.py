@@ -1,14 +1,11 @@
-"""Tool calls without results: their state, and pending approvals of a session and its tasks.
-
-Knows which session to resume after an approval. Does not run anything.
-"""
+"""Tool calls without results: their state, and pending approvals of a session and its tasks. Does not run anything."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from oakleaf.core.turns import OpenCall
-from oakleaf.ext import CallStatus, EarlierCall, earlier_data, read, store_of
+from oakleaf.ext import CallStatus, EarlierCall, earlier_data, read
 from oakleaf.session import Session
 from oakleaf_server.json_views import to_json
 from oakleaf_server.schemas import Json
@@ -92,13 +89,3 @@ def _earlier_view(call: EarlierCall | None) -> Json | None:
         return None
     view, omitted = truncate_value(to_json(earlier_data(call)), 4_000)
     return {**view, "omitted_chars": omitted} if omitted else view
-
-
-def session_to_resume(session: Session) -> Session:
-    """Return the session to resume after an approval: a task is resumed by its topmost waiting ancestor."""
-    top = session
-    for parent in read(session).ancestors():
-        if top.session_id not in parent.call_status().tasks:
-            break  # the parent abandoned this task and would not read its answer
-        top = store_of(session).session(parent.session_id)
-    return top

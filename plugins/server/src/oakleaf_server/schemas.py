@@ -145,8 +145,8 @@ class SessionResponse(ApiResponse, kw_only=True):
         Annotated[
             list[Json],
             Meta(
-                description="Calls that wait for approval, in this session and its tasks: pass session_id, seq and index to "
-                "`approve`. `parent_call` is the call of this session that started the task; null for its own calls"
+                description="Calls that wait for approval, in this session and its tasks: `call` of an approval is "
+                "SESSION_ID@SEQ.INDEX. `parent_call` is the call of this session that started the task; null for its own calls"
             ),
         ]
         | UnsetType
@@ -293,16 +293,6 @@ class SendResponse(ApiResponse, kw_only=True):
 
 class CancelResult(ApiResponse, kw_only=True):
     cancelled: bool
-
-
-class ApprovalResult(ApiResponse, kw_only=True):
-    pending: Annotated[int, Meta(description="Calls that still wait for approval, here and in tasks")]
-    resumed: Annotated[
-        bool,
-        Meta(
-            description="false if approvals are pending, if the running driver continues itself, or if this server lacks the tool"
-        ),
-    ]
 
 
 class MoveResult(ApiResponse, kw_only=True):

@@ -11,17 +11,20 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from anyio import from_thread
 from litestar import Response
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
 from msgspec import Struct
 
 from oakleaf.errors import AnswerTooLarge, InvalidArgument
+from oakleaf.session import Session
 from oakleaf.verbs import registry
 from oakleaf.verbs.base import Caller, Verb, result_type, to_json
 from oakleaf.verbs.bounds import OMITTED, bounded
 from oakleaf.verbs.fields import Field, bind_request, fields
 from oakleaf.verbs.schema import components
+from oakleaf_server.active_runs import ActiveRuns
 from oakleaf_server.auth import Caller as HttpCaller
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, few_at_once, in_thread
 from oakleaf_server.problems import Refusal
@@ -38,9 +41,9 @@ class Service(Caller):
 
     level = "service"
 
-    def __init__(self, context: ServerContext, key: str | None) -> None:
+    def __init__(self, context: ServerContext, runs: ActiveRuns, key: str | None) -> None:
         super().__init__(context.store)
-        self._context, self.key = context, key
+        self._context, self._runs, self.key = context, runs, key
 
     def check_model(self, name: str | None) -> None:
         self._context.agent.check_model(name)
@@ -48,6 +51,9 @@ class Service(Caller):
     def index(self) -> str | None:
         """Index in the background, and wait a moment: a search answers before a long index is whole."""
         return self._context.indexer.catch_up(INDEX_WAIT)
+
+    def resume(self, session: Session) -> bool:
+        return from_thread.run(self._runs.resume_after_approval, session)
 
 
 ClientAnswer = Callable[[ServerContext, HttpCaller, Any], Struct]
@@ -181,7 +187,7 @@ def _answer(request: ApiRequest, called: Called) -> Response[bytes]:
     if caller.is_client and called.for_client is not None:
         answer = to_json(called.for_client(context, caller, bound))
     else:
-        service = Service(context, request.headers.get("idempotency-key"))
+        service = Service(context, request.app.state.runs, request.headers.get("idempotency-key"))
         answer = _run(bound, service, is_plan=bound.needs_yes and not is_confirmed)
     return Response(msgspec.json.encode(answer), status_code=verb.status, media_type="application/json")
 

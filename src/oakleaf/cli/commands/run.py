@@ -1,4 +1,4 @@
-"""`oakleaf run`, `oakleaf resume`, `oakleaf cancel` and `oakleaf approve`."""
+"""`oakleaf run`, `oakleaf resume` and `oakleaf cancel`."""
 
 from __future__ import annotations
 
@@ -13,17 +13,15 @@ from oakleaf.cli.agent_options import (
     CommandAgent,
     agent_for,
     agent_options,
-    flags_for_open_calls,
     require_tools,
     start_options,
     warn_missing_tools,
 )
 from oakleaf.cli.imports import accept_import, accept_option, decided_elsewhere
 from oakleaf.cli.reference import complete, required_reference
-from oakleaf.cli.rendering.error_text import FAILURE, CommandError, print_error
+from oakleaf.cli.rendering.error_text import FAILURE
 from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import (
-    confirm_plan,
     dim,
     echo,
     encode_line,
@@ -32,7 +30,6 @@ from oakleaf.cli.rendering.output import (
     notify,
     print_json,
     safe,
-    yes_option,
 )
 from oakleaf.cli.rendering.turn_events import JsonWatcher, PlainWatcher
 from oakleaf.cli.run_source import Source, pick_session, resolve_runnable, source_options
@@ -40,7 +37,7 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
 from oakleaf.cli.turn_input import read_input, turn_about, turn_options
 from oakleaf.core.usage import Totals, difference, format_cost, format_tokens
-from oakleaf.errors import ApprovalPending, ExitCode, SessionRunning, TaskTrashed
+from oakleaf.errors import ApprovalPending, ExitCode, SessionRunning
 from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf.verbs.call_text import approval_details, call_text, earlier_text
@@ -242,61 +239,6 @@ def cancel(location: StoreLocation, reference: str, seconds: float, is_json: boo
 def _is_open(session: Session, turn: int) -> bool:
     session.refresh()
     return bool(turn) and read(session).cursor.turn == turn
-
-
-@click.command()
-@required_reference
-@click.option("--deny", is_flag=True, help="Deny the calls; the model is told.")
-@click.option("--call", "number", type=click.IntRange(min=1), metavar="N", help="Only the Nth waiting call.")
-@yes_option
-@json_option
-@pass_location
-def approve(
-    location: StoreLocation, reference: str, deny: bool, number: int | None, yes: bool, is_json: bool
-) -> int:
-    """Approve or deny tool calls that wait for approval.
-
-    Lists the waiting calls and asks before it allows them; without a terminal pass --yes. An approval is saved, applies
-    to one call only, and the call runs once. A call that waits because a path which was left has made it already is
-    listed with the result it had there. oakleaf resume continues the turn.
-    """
-    session = resolve_runnable(location, reference)
-    waiting = session.pending_approvals()
-    if number is not None and number > len(waiting):
-        raise CommandError(f"there is no call {number}; {len(waiting)} wait for approval")
-    calls = waiting if number is None else [waiting[number - 1]]
-    if is_json:
-        print_json(session_id=session.session_id, waiting=waiting)
-    else:
-        for n, call in enumerate(waiting, 1):
-            where = (
-                "" if call.session_id == session.session_id else f"  (called by its task {call.session_id})"
-            )
-            echo(f"{n}. {approval_details(call)}{where}{decided_elsewhere(call)}")
-    in_trash = read(session).call_status().trashed_tasks
-    for task in dict.fromkeys(in_trash.values()):
-        print_error(TaskTrashed(session.session_id, task).command_text)
-    if not calls:
-        notify(f"no call of {session.session_id} waits for approval")
-        return FAILURE if in_trash else 0
-    if is_json and not (yes or deny):
-        return 0
-    question = "Allow this call?" if len(calls) == 1 else f"Allow these {len(calls)} calls?"
-    if not deny and not confirm_plan(question, yes=yes):
-        return FAILURE
-    for call in calls:
-        session.approve(call, allow=not deny)
-    notify(f"{'denied' if deny else 'allowed'}; {_continue_hint(location, session)}")
-    return 0
-
-
-def _continue_hint(location: StoreLocation, session: Session) -> str:
-    """Say how to continue: a task continues with the session that started it."""
-    top = [read(session), *read(session).ancestors()][-1]
-    if top.is_awaited_by_worker():  # the approval wakes it
-        return "its worker continues"
-    flags = flags_for_open_calls(location.open().session(top.session_id))
-    return f"continue with: oakleaf resume {top.session_id}{flags}"
 
 
 def _has_work(session: Session) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 import click
 
 from oakleaf import draw_tree
-from oakleaf.cli.agent_options import flags_for_open_calls
 from oakleaf.cli.reference import reference, resolve
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import (
@@ -45,6 +44,7 @@ from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf.verbs.reference import Position
+from oakleaf.verbs.resume_command import resume_command
 from oakleaf.verbs.views import status_text
 from oakleaf.wire import PROVIDERS, find_provider
 
@@ -448,7 +448,7 @@ def _open_call_lines(position: Position) -> Iterator[str]:
     if top.is_awaited_by_worker() and not _import_first(position):
         notify(f"{first}its worker continues")
         return
-    notify(f"{first}oakleaf resume {session.session_id}{flags_for_open_calls(session)} continues")
+    notify(f"{first}{resume_command(session)} continues")
 
 
 def _queued_inputs(session: Session) -> Iterator[tuple[int, int, str]]:

@@ -1,4 +1,4 @@
-"""Routes for runs: send, resume, cancel, approve. Answers arrive through events."""
+"""Routes for runs: send, resume, cancel. Answers arrive through events."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf_server.active_runs import ActiveRuns
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session
-from oakleaf_server.pending_calls import left_behind_views, session_to_resume
+from oakleaf_server.pending_calls import left_behind_views
 from oakleaf_server.problems import Refusal
-from oakleaf_server.schemas import ApprovalResult, CancelResult, SendResponse
+from oakleaf_server.schemas import CancelResult, SendResponse
 
 MAX_QUEUED = 1_000
 """Inputs that may wait in one session before a client's next one is refused."""
@@ -156,50 +156,7 @@ async def cancel(request: ApiRequest, session_id: FromPath[str]) -> CancelResult
     """Cancel the open turn of this session, wherever it runs; the session stays valid."""
     session = await asyncio.to_thread(find_session, request, session_id)
     is_cancelled = request.app.state.runs.cancel(session_id) or await asyncio.to_thread(session.cancel)
-    return CancelResult(cancelled=is_cancelled)
+    return CancelResult(cancelled=bool(is_cancelled))
 
 
-class ApproveBody(Struct, forbid_unknown_fields=True):
-    """Identifies a call by the seq of its answer and its index there."""
-
-    seq: int
-    index: int
-    session_id: str | None = None
-    """The task that needs the approval, from `pending_approvals`; default: this session."""
-    allow: bool = True
-    resume: bool = True
-
-
-@post("/api/sessions/{session_id:str}/approve", status_code=200, tags=["running"])
-async def approve(
-    request: ApiRequest, session_id: FromPath[str], data: JSONBody[ApproveBody]
-) -> ApprovalResult:
-    """Approve or deny a tool call of this session or a task; when no approval is pending, the turn resumes.
-
-    A task is resumed through the session that started it, which reads its answer.
-    """
-    session = await asyncio.to_thread(find_session, request, session_id)
-    top, pending = await asyncio.to_thread(_approve, session, data)
-    runs: ActiveRuns = request.app.state.runs
-    return ApprovalResult(
-        pending=pending, resumed=data.resume and not pending and await runs.resume_after_approval(top)
-    )
-
-
-def _approve(session: Session, data: ApproveBody) -> tuple[Session, int]:
-    """Decide one call; return the session to resume and the number of approvals pending there."""
-    target = (data.session_id or session.session_id, data.seq, data.index)
-    calls = [
-        call for call in session.pending_approvals() if (call.session_id, call.seq, call.index) == target
-    ]
-    if not calls:
-        detail = f"call {data.index} of answer {data.seq} of {target[0]} does not wait for approval"
-        raise Refusal(
-            409, "not_waiting", detail, "reload the session: `pending_approvals` lists the calls that wait"
-        )
-    session.approve(calls[0], allow=data.allow)
-    top = session_to_resume(session)
-    return top, len(top.pending_approvals())
-
-
-HANDLERS = [send, resume, cancel, approve]
+HANDLERS = [send, resume, cancel]

@@ -215,10 +215,10 @@ export async function postAccepting(path, body, done) {
 }
 
 /** Approve or deny a tool call; what happened is shown as a notice. */
-export function sendApproval(id, { session_id, seq, index, name }, allow, resume) {
+export function sendApproval(id, { session_id, seq, index, name }, allow) {
   return attempt(async () => {
     try {
-      await sendJson("POST", sessionPath(id, "/approve"), { session_id, seq, index, allow, resume });
+      await sendJson("POST", sessionPath(id, "/approve"), { call: [`${session_id}@${seq}.${index}`], deny: !allow, yes: true });
       notice(`${allow ? "Approved" : "Denied"} ${printable(name)}`);
     } catch (problem) {
       if (problem.code !== "not_waiting") throw problem;

@@ -61,7 +61,7 @@ export class HomePage {
 
   async #approve(pressed, session, call, allow) {
     pressed.disabled = true;
-    await sendApproval(session.id, call, allow, this.about.can_send);
+    await sendApproval(session.id, call, allow);
     this.#drawn = "";
     await this.#refresh();
   }

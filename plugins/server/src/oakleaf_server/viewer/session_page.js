@@ -302,7 +302,7 @@ export class SessionPage {
   }
 
   async #approve(call, allow) {
-    await sendApproval(this.id, call, allow, this.about.can_send);
+    await sendApproval(this.id, call, allow);
     await this.#reloadDetail();
   }
 

@@ -1,0 +1,42 @@
+"""The command that continues a session's turn, with the flags that load the tools of its open calls."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from oakleaf.ext import read
+from oakleaf.session import Session
+
+
+def resume_command(session: Session) -> str:
+    """Return the command with the tools that the session was started with, if a command started it."""
+    return f"oakleaf resume {session.session_id}{original_flags(session) or ' --tools FILE.py'}"
+
+
+def original_flags(session: Session) -> str:
+    """Return the agent file the session was started with, else its --tools, --mcp and --workspace, with a leading space.
+
+    None of an imported session: its commands and files are a stranger's, and nobody should be told to run them.
+    """
+    if read(session).has_foreign_detail():
+        return ""
+    spec = start_spec(session)
+    if spec.get("agent_file"):
+        return f" --agent {shlex.quote(spec['agent_file'])}"
+    was = [
+        (flag, source)
+        for flag, name in (("--tools", "tools"), ("--mcp", "mcp"))
+        for source in spec.get(name, ())
+    ]
+    was += [("--workspace", spec["workspace"])] if spec.get("workspace") else []
+    return "".join(f" {flag} {shlex.quote(value)}" for flag, value in was)
+
+
+def start_spec(session: Session) -> dict[str, Any]:
+    """Return what the session's first command recorded of its agent."""
+    spec = read(session).detail().spec
+    fields = msgspec.json.decode(spec) if spec else {}
+    return fields if isinstance(fields, dict) else {}
