@@ -64,6 +64,7 @@ _HOMES = {
     "oakleaf.log.request": ["Committed", "Cut"],
     "oakleaf.log.log": ["HydratedSession"],
     "oakleaf.log.runtime": ["Runtime"],
+    "oakleaf.log.seal": ["Seal", "SealCheck"],
     "oakleaf.log.verify": ["Problem"],
     "oakleaf.log.workspace": ["Workspace"],
     "oakleaf.models.base": ["Delta", "Model", "ModelLike", "Request"],
@@ -148,6 +149,8 @@ if TYPE_CHECKING:
     from oakleaf.log.request import Committed as Committed
     from oakleaf.log.request import Cut as Cut
     from oakleaf.log.runtime import Runtime as Runtime
+    from oakleaf.log.seal import Seal as Seal
+    from oakleaf.log.seal import SealCheck as SealCheck
     from oakleaf.log.verify import Problem as Problem
     from oakleaf.log.workspace import Workspace as Workspace
     from oakleaf.models.base import Delta as Delta

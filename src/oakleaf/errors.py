@@ -54,7 +54,8 @@
     │   ├── SecretTooShort          a secret too short to redact
     │   ├── SecretInName            a secret in an id or a name, where it cannot be redacted
     │   ├── SecretInWorkspace       a secret in a variable or a field of a workspace, which is plain text
-    │   └── InvalidSearch           a search query that cannot be parsed
+    │   ├── InvalidSearch           a search query that cannot be parsed
+    │   └── SealRefused             a seal that was altered, of another key, or of another store
     ├── MissingBlob                 a media handle without its bytes
     ├── InvalidSummary              a summary that is empty or longer than what it replaces
     ├── TurnTooLarge                the newest turn alone exceeds the budget
@@ -851,6 +852,10 @@ class SecretInWorkspace(InvalidValue):
 class InvalidSearch(InvalidValue):
     def __init__(self, query: object, reason: str) -> None:
         super().__init__(f"cannot search for {shorten(repr(query))}: {reason}")
+
+
+class SealRefused(InvalidValue):
+    """A seal that cannot be compared with the store; nothing was verified."""
 
 
 class MissingBlob(OakleafError):

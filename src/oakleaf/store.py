@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -38,6 +38,7 @@ from oakleaf.log.lease import require_free
 from oakleaf.log.log import HydratedSession, Log, hydrate
 from oakleaf.log.new_session import SessionOptions, find_keyed, new_session
 from oakleaf.log.runtime import Runtime, environment_secrets, real_runtime
+from oakleaf.log.seal import Seal, SealCheck, check_seal, seal
 from oakleaf.log.session_list import headings, session_page
 from oakleaf.log.verify import Problem, verify, verify_branches
 from oakleaf.log.workspace import Workspace
@@ -517,6 +518,27 @@ class Store:
             progress(done, len(names))
         if session_ids is None:
             yield from verify_branches(self.backend)
+
+    def seal(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Seal:
+        """Return digests of all sessions of the space, also in the trash, as they are now. Changes nothing.
+
+        Keep the seal where nobody who may write the store can write: `check_seal` finds what was altered or removed since.
+        """
+        return seal(self.backend, self.runtime.now(), progress)
+
+    def check_seal(
+        self,
+        seal: Seal,
+        *,
+        session_id: str | None = None,
+        purged: Collection[str] = (),
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> SealCheck:
+        """Compare the sessions, or one, with a seal. Raises SealRefused for a seal of another store.
+
+        `purged` are the sessions that receipts of purges name. Beside it `verify` checks what came after the seal.
+        """
+        return check_seal(self.backend, seal, only=session_id, purged=purged, progress=progress)
 
     def findings(self, progress: Callable[[], None] = lambda: None) -> Iterator[Finding]:
         """Yield the findings, good and bad: sessions that need attention, then the store itself. Changes nothing.

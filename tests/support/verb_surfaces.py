@@ -212,7 +212,11 @@ def numbered(value: Any) -> Any:
         if isinstance(item, str):
             return _GENERATED.sub(lambda match: number(match[0]), _STORE.sub("STORE", item))
         if isinstance(item, dict):
-            return {of(name): of(one) for name, one in item.items()}
+            # The marks of a seal follow from its times.
+            return {
+                of(name): number(one) if name == "marks" and isinstance(one, str) else of(one)
+                for name, one in item.items()
+            }
         if isinstance(item, list | tuple):
             return [of(one) for one in item]
         return "time" if isinstance(item, int) and item > _LEAST_TIME else item

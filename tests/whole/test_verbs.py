@@ -104,7 +104,14 @@ CALLS: dict[str, list[Call]] = {
         Call({"sessions": ["ses_case"]}, "invalid_reference"),
     ],
     "rm": [Call({"sessions": ["ses_case"]}), NO_SESSIONS],
-    "verify": [Call({}), Call({"session": "Order 41"}), Call({"sample": 1}), NO_SESSION],
+    "seal": [Call({}), Call({"output": "/no/such/folder/x.seal"}, "invalid_argument")],
+    "verify": [
+        Call({}),
+        Call({"session": "Order 41"}),
+        Call({"sample": 1}),
+        NO_SESSION,
+        Call({"key": "seal.key"}, "invalid_argument"),
+    ],
     "ls": [
         Call({}),
         Call({"query": "agent:support tag:team=blue order", "limit": 1}),

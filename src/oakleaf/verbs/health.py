@@ -11,15 +11,16 @@ from typing import Annotated
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf import Problem, plugins
+from oakleaf import Problem, Seal, SealCheck, plugins
 from oakleaf.core.time_text import parse_time
-from oakleaf.errors import InvalidArgument, StoreAbsent, StoreDamaged, plural
+from oakleaf.errors import InvalidArgument, NotFound, StoreAbsent, StoreDamaged, plural
 from oakleaf.ext import file_health, mark_interrupted, read_store, stuck_sessions
 from oakleaf.stores.address import display_url, is_path
 from oakleaf.stores.base import Finding
 from oakleaf.verbs.base import Caller, Verb
-from oakleaf.verbs.fields import Count, Help, Place, Ref
+from oakleaf.verbs.fields import Count, File, Help, Names, Place, Ref
 from oakleaf.verbs.screen import Screen, style
+from oakleaf.verbs.seal import read_receipts, read_seal
 
 # -- verify ------------------------------------------------------------------------------------------------
 
@@ -28,6 +29,8 @@ class Verified(Struct, frozen=True):
     sessions: int
     """How many sessions were checked."""
     problems: list[Problem]
+    seal: SealCheck | None = None
+    """What a seal says of them; its problems are among `problems`."""
 
 
 class Verify(Verb, frozen=True):
@@ -35,6 +38,9 @@ class Verify(Verb, frozen=True):
 
     Checks hash chains, numbering, call/result pairs, totals, and the journal against the entries, which reveals removed
     ones. Without a session it checks every session, including the trash. Exit code 1 if something is wrong.
+
+    Against a seal it also finds what these cannot show: times, models and owners that were altered since, decisions, and
+    sessions that were removed. The trash is no removal, and a purge is none if its receipt is named.
     """
 
     section = "Maintain"
@@ -46,14 +52,46 @@ class Verify(Verb, frozen=True):
         str | None,
         Help("Only sessions active since then: 7d, yesterday, 2026-11-01.", metavar="TIME"),
     ] = None
+    against: Annotated[File | None, Help("Compare with a file that oakleaf seal wrote.")] = None
+    key: Annotated[File | None, Help("The key that the seal is signed with.")] = None
+    receipt: Annotated[
+        Names, Help("Receipts of sessions purged since the seal.", metavar="FILE,…", local=True)
+    ] = []
 
     def run(self, caller: Caller) -> Verified:
+        self._check_fields()
+        if self.against is not None:
+            return self._verify_against(caller, read_seal(self.against, self.key))
         if self.session is None:
             return self._verify_many(caller)
-        for name, value in (("sample", self.sample), ("since", self.since)):
-            if value is not None:
-                raise InvalidArgument(name, value, "no session besides it: it picks from all sessions")
         return Verified(1, caller.session(self.session).verify())
+
+    def _check_fields(self) -> None:
+        for name, value in (("sample", self.sample), ("since", self.since)):
+            if value is not None and (self.session or self.against):
+                what = "session" if self.session else "seal"
+                raise InvalidArgument(name, value, f"no {what} besides it: it picks from all sessions")
+        for name, file in (("key", self.key), ("receipt", self.receipt)):
+            if file and self.against is None:
+                raise InvalidArgument(name, file, "a seal beside it: --against FILE")
+
+    def _verify_against(self, caller: Caller, seal: Seal) -> Verified:
+        purged = read_receipts(self.receipt)
+        name = None if self.session is None else self._sealed_name(caller, self.session)
+        with caller.progress("compare", "sessions") as step:
+            check = caller.store.check_seal(seal, session_id=name, purged=purged, progress=step)
+        if name is None:
+            done = self._verify_many(caller)
+        else:
+            done = Verified(1, list(caller.store.verify([] if check.is_gone(name) else [name])))
+        return replace(done, problems=[*check.problems, *done.problems], seal=check)
+
+    def _sealed_name(self, caller: Caller, reference: str) -> str:
+        """Return the id of a session. One that was removed is named by the whole id."""
+        try:
+            return caller.session(reference).session_id
+        except NotFound:
+            return reference
 
     def _verify_many(self, caller: Caller) -> Verified:
         store = caller.store
@@ -71,11 +109,21 @@ class Verify(Verb, frozen=True):
 
     def notes(self, result: Verified, screen: Screen) -> Iterator[str]:
         yield f"{plural(result.sessions, 'session')}, {plural(len(result.problems), 'problem')}"
-        if result.problems:
+        if result.seal is not None:
+            yield from _seal_notes(result.seal, screen)
+        elif result.problems:
             yield StoreDamaged("", "").command_hint
 
     def exit_code(self, result: Verified) -> int:
         return int(bool(result.problems))
+
+
+def _seal_notes(check: SealCheck, screen: Screen) -> Iterator[str]:
+    yield f"compared {plural(check.sealed, 'session')} with the seal of {screen.time(check.made_at)}"
+    if check.grown:
+        yield f"{plural(check.grown, 'session')} changed since: the seal covers what was there before"
+    if check.purged:
+        yield f"{plural(len(check.purged), 'session')} purged since, by the receipts: {', '.join(check.purged[:20])}"
 
 
 # -- doctor ------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ _HOMES = {
     "restore": "trash:Restore",
     "purge": "trash:Purge",
     "verify": "health:Verify",
+    "seal": "seal:SealStore",
     "doctor": "health:Doctor",
     "backup": "format:Backup",
     "migrate": "format:Migrate",
