@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import oakleaf
-from oakleaf import Event, Session, ToolCall, Usage, assistant, system
+from oakleaf import AsyncTurn, Event, Session, ToolCall, Turn, Usage, assistant, system
 from oakleaf.errors import InvalidOperation, SessionRunning
 from oakleaf.store import Store
 from oakleaf.wire import PROVIDERS
@@ -31,7 +31,21 @@ def payloads(session: Session) -> list[Any]:
     return [(entry.kind, entry.role, entry.turn, entry.step, entry.payload) for entry in session.path()]
 
 
+def kinds(turn: type[Turn] | type[AsyncTurn]) -> dict[str, bool]:
+    """Whether each public name is a property."""
+    return {
+        name: isinstance(member, property) for name, member in vars(turn).items() if not name.startswith("_")
+    }
+
+
 class TestTheSameTurn:
+    def test_has_each_name_with_the_same_kind(self) -> None:
+        blocking, awaited = kinds(Turn), kinds(AsyncTurn)
+        of_asyncio = {"enter", "exit", "request", "messages"}  # a session's own block the event loop
+        assert {name: blocking.get(name) for name in awaited.keys() - of_asyncio} == {
+            name: awaited[name] for name in awaited.keys() - of_asyncio
+        }
+
     def test_leaves_the_same_entries_calls_and_facts(self, store: Store) -> None:
         first, second = store.start("a", [system("You help.")]), store.start("a", [system("You help.")])
 

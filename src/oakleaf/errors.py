@@ -104,7 +104,7 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 if TYPE_CHECKING:
     from oakleaf.agent.events import RunResult
@@ -144,6 +144,11 @@ class OakleafError(Exception):
 
     def __init_subclass__(cls) -> None:
         cls.code = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).lower()
+
+    def with_hint(self, hint: str) -> Self:
+        """Return this error with another next step in Python: the verb of the caller's own loop."""
+        self.hint, self.args = hint, (_join(self.problem, hint),)
+        return self
 
     @property
     def command_text(self) -> str:

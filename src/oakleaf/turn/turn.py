@@ -26,9 +26,11 @@ from oakleaf.errors import (
     ApprovalRequired,
     CallAlreadyStarted,
     Fenced,
+    ImportNotAccepted,
     InvalidOperation,
     OpenBatch,
     OrphanResult,
+    SessionRunning,
     StaleLeaf,
     TurnCancelled,
 )
@@ -119,6 +121,17 @@ class Turn:
         """Ends the block of an async turn at a cancellation. A sync turn raises at the next verb."""
 
     def __enter__(self) -> Self:
+        try:
+            self._enter()
+        except SessionRunning as error:
+            raise error.with_hint(
+                "wait for its turn to end, or queue your input with session.enqueue(text); if its runner is gone, call "
+                "session.turn(…, take_over=True)"
+            ) from None
+        return self
+
+    def _enter(self) -> None:
+        """Open, repeat or continue the turn."""
         draft = None if self._content is None else _input(self._content)
         while not self.is_entered:
             row = self._runner.look()
@@ -136,7 +149,6 @@ class Turn:
                 require_free(self._log.store.session(self._log.session_id), self._log.runtime)
                 if isinstance(error, StaleLeaf) and recorded is None and draft is not None:
                     raise
-        return self
 
     async def __aenter__(self) -> AsyncTurn:
         from oakleaf.turn.async_turn import AsyncTurn
@@ -677,7 +689,13 @@ class Turn:
         if self._call_status().needing_acceptance([call], tools):
             from oakleaf.agent.import_plan import require_accepted
 
-            require_accepted(self._log, tools, inputs=False)
+            try:
+                require_accepted(self._log, tools, inputs=False)
+            except ImportNotAccepted as error:
+                raise error.with_hint(
+                    "accept it with session.turn(accept_imported=True) or session.accept_imported(); session.fork() goes "
+                    "on without it"
+                ) from None
 
     def _call_status(self) -> CallStatus:
         from oakleaf.agent.call_status import read_call_status
@@ -724,6 +742,7 @@ class Turn:
         stored = self._runner.store_result(call.call, message, blobs, settings, key=key).payloads[0]
         assert isinstance(stored, Message)
         self._note_result()
+        self._raise_if_cancelled()
         return stored
 
     def _ledger(self, read: Answer, *, is_answered: bool) -> Call:
