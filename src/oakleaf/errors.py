@@ -494,10 +494,10 @@ class PageTooLarge(OakleafError):
         self.limit = limit
         super().__init__(
             f"the session exceeds the {limit:,} bytes one HTML file should hold; nothing was written",
-            "leave out the blobs or the tasks (blobs=False, children=False), write it with oakleaf export --bundle, "
+            "leave out the blobs or the tasks (blobs=False, children=False), write it with oakleaf export --format bundle, "
             "or show it with oakleaf serve",
             "leave out its tasks (--no-children) or its attachments (no --blobs), write it with oakleaf export "
-            "--bundle, or show it with oakleaf serve",
+            "--format bundle, or show it with oakleaf serve",
         )
 
 

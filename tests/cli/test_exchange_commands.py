@@ -341,27 +341,26 @@ class TestExport:
         assert done.returncode == 0, done.stderr
         assert done.stdout.strip() == "ses_case"
 
-    @pytest.mark.parametrize(
-        "format_", ["--markdown", "--jsonl", "--events", "--finetune", "--workflow", "--inspect"]
-    )
+    @pytest.mark.parametrize("format_", ["markdown", "jsonl", "events", "finetune", "workflow", "inspect"])
     def test_what_people_and_tools_read_goes_to_stdout_or_a_file(
         self, store_path: Path, tmp_path: Path, format_: str
     ) -> None:
-        done = oakleaf("export", "ses_case", format_, store=store_path)
+        done = oakleaf("export", "ses_case", "--format", format_, store=store_path)
         assert done.code == 0
         assert "Where is order 41?" in done.out
-        assert oakleaf("export", "ses_case", format_, "-o", tmp_path / "x", store=store_path).out == ""
+        assert (
+            oakleaf("export", "ses_case", "--format", format_, "-o", tmp_path / "x", store=store_path).out
+            == ""
+        )
         assert (tmp_path / "x").read_text() == done.out
 
     def test_what_a_format_does_not_hold_and_a_second_format_are_refused(self, store_path: Path) -> None:
         for line in (
-            "export ses_case --html --markdown",
-            "export ses_case --bundle --jsonl",
-            "export ses_case --jsonl --blobs",
-            "export ses_case --markdown --no-children",
-            "export ses_case --otel --blobs",
-            "export ses_case --html --content",
-            "export ses_case --markdown --to http://localhost:4318",
+            "export ses_case --format jsonl --blobs",
+            "export ses_case --format markdown --no-children",
+            "export ses_case --format otel --blobs",
+            "export ses_case --format html --content",
+            "export ses_case --format markdown --to http://localhost:4318",
             "diff ses_case ses_other --json --markdown",
             "replay ses_case --json --markdown",
             "usage --view tree",
@@ -369,6 +368,16 @@ class TestExport:
             done = oakleaf(*line.split(), store=store_path)
             assert (done.code, done.out) == (2, ""), line
             assert re.findall("--[a-z-]+", line)[-1] in done.err, line
+
+    def test_the_ending_of_the_file_says_the_format(self, store_path: Path, tmp_path: Path) -> None:
+        for name, start in (("x.html", "<!doctype html>"), ("x.md", "# "), ("x", '{"line":"oakleaf"')):
+            assert oakleaf("export", "ses_case", "-o", tmp_path / name, store=store_path).code == 0
+            assert (tmp_path / name).read_text().lower().startswith(start)
+
+    def test_two_formats_are_refused(self, store_path: Path) -> None:
+        done = oakleaf("export", "ses_case", "--format", "html", "--format", "markdown", store=store_path)
+        assert (done.code, done.out) == (2, "")
+        assert "format=['html', 'markdown'] is invalid; expected one value" in done.err
 
     def test_it_is_named_after_the_session(self, store_path: Path, tmp_path: Path) -> None:
         assert oakleaf("export", "ses_case", store=store_path, home=tmp_path).code == 0
@@ -389,7 +398,7 @@ class TestExport:
         assert b"xyzzy" not in (tmp_path / "x.oakleaf").read_bytes()
         assert key not in done.err
 
-    @pytest.mark.parametrize("line", [[], ["--markdown"], ["--workflow"]])
+    @pytest.mark.parametrize("line", [[], ["--format", "markdown"], ["--format", "workflow"]])
     def test_a_named_pipe_is_written_to_and_not_replaced(
         self, line: list[str], store_path: Path, tmp_path: Path
     ) -> None:
@@ -410,7 +419,9 @@ class TestExport:
         assert link.is_symlink()
         assert real.read_bytes().startswith(b'{"line":"oakleaf"')
 
-    @pytest.mark.parametrize("line", [["-o", "-"], ["--markdown"], ["--jsonl", "-o", "-"]])
+    @pytest.mark.parametrize(
+        "line", [["-o", "-"], ["--format", "markdown"], ["--format", "jsonl", "-o", "-"]]
+    )
     def test_a_bundle_on_stdout_and_json_are_never_mixed(self, line: list[str], store_path: Path) -> None:
         done = oakleaf("export", "latest", *line, "--json", store=store_path)
         assert (done.code, done.out) == (2, "")
@@ -424,7 +435,7 @@ class TestExport:
             "from oakleaf.cli.main import outcome\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64))\n"
-            f"sys.exit(outcome(['export', 'latest', '--markdown', '-o', {str(target)!r}]))"
+            f"sys.exit(outcome(['export', 'latest', '--format', 'markdown', '-o', {str(target)!r}]))"
         )
         run = subprocess.run(
             [OAKLEAF[0], "-c", code], capture_output=True, env=environment(None, store_path), check=False
@@ -479,7 +490,7 @@ class TestSpans:
     def test_a_collector_takes_what_is_sent(self, store_path: Path) -> None:
         with Collector() as collector:
             done = oakleaf(
-                *("export", "ses_case", "--otel", "--to", collector.url, "--json"),
+                *("export", "ses_case", "--format", "otel", "--to", collector.url, "--json"),
                 store=store_path,
                 OTEL_EXPORTER_OTLP_HEADERS="x-key=a%20key",
             )
@@ -493,7 +504,7 @@ class TestSpans:
         ((path, key, request),) = collector.requests
         assert (path, key) == ("/v1/traces", "a key")
         assert "Where is order 41?" not in json.dumps(request)
-        written = oakleaf("export", "ses_case", "--otel", store=store_path).out
+        written = oakleaf("export", "ses_case", "--format", "otel", store=store_path).out
         assert [json.loads(line) for line in written.splitlines()] == [request]
 
     def test_content_is_sent_if_asked_for(self, store_path: Path) -> None:
@@ -501,7 +512,8 @@ class TestSpans:
             done = oakleaf(
                 "export",
                 "ses_case",
-                "--otel",
+                "--format",
+                "otel",
                 "--content",
                 "--to",
                 f"{collector.url}/v1/traces",
@@ -514,7 +526,7 @@ class TestSpans:
     def test_where_nobody_listens_it_says_so_and_what_to_do(self, store_path: Path) -> None:
         with Collector() as collector:
             pass
-        done = oakleaf("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
+        done = oakleaf("export", "ses_case", "--format", "otel", "--to", collector.url, store=store_path)
         assert (done.code, done.out) == (1, "")
         assert f"cannot send spans to {collector.url}/v1/traces: Connection refused" in done.err
         assert "-o FILE" in done.err
@@ -535,7 +547,7 @@ class TestSpans:
         self, store_path: Path, status: int, says: str, words: str
     ) -> None:
         with Collector(status, says) as collector:
-            done = oakleaf("export", "ses_case", "--otel", "--to", collector.url, store=store_path)
+            done = oakleaf("export", "ses_case", "--format", "otel", "--to", collector.url, store=store_path)
         assert (done.code, len(collector.requests)) == (1, 1)
         assert words in done.err
 
@@ -544,7 +556,12 @@ class TestSpans:
     )
     def test_however_it_says_that_it_took_them(self, store_path: Path, says: str) -> None:
         with Collector(says=says) as collector:
-            assert oakleaf("export", "ses_case", "--otel", "--to", collector.url, store=store_path).code == 0
+            assert (
+                oakleaf(
+                    "export", "ses_case", "--format", "otel", "--to", collector.url, store=store_path
+                ).code
+                == 0
+            )
 
     @pytest.mark.parametrize(
         "typed",
@@ -560,19 +577,19 @@ class TestSpans:
     )
     def test_what_is_no_address_is_refused(self, store_path: Path, typed: str) -> None:
         done = oakleaf(
-            "export", "ses_case", "--otel", *typed.split(), store=store_path, home=store_path.parent
+            "export", "ses_case", "--format", "otel", *typed.split(), store=store_path, home=store_path.parent
         )
         assert (done.code, done.out) == (2, "")
 
     def test_a_header_that_is_none_is_refused_without_telling_it(self, store_path: Path) -> None:
-        line = ("export", "ses_case", "--otel", "--to", "http://localhost:1")
+        line = ("export", "ses_case", "--format", "otel", "--to", "http://localhost:1")
         done = oakleaf(*line, store=store_path, OTEL_EXPORTER_OTLP_HEADERS="xyzzy")
         assert done.code == 2
         assert "NAME=VALUE" in done.err
         assert "xyzzy" not in done.err
 
     def test_a_place_has_no_spans_of_its_own(self, store_path: Path) -> None:
-        done = oakleaf("export", "ses_case@3", "--otel", store=store_path)
+        done = oakleaf("export", "ses_case@3", "--format", "otel", store=store_path)
         assert (done.code, done.out) == (2, "")
         assert "omit the @" in done.err
 
@@ -623,8 +640,8 @@ class TestOverwriting:
         "command",
         [
             ("export", "ses_case", "-o", "FILE"),
-            ("export", "ses_case", "--html", "-o", "FILE"),
-            ("export", "ses_case", "--markdown", "-o", "FILE"),
+            ("export", "ses_case", "--format", "html", "-o", "FILE"),
+            ("export", "ses_case", "--format", "markdown", "-o", "FILE"),
             ("replay", "ses_case", "--output", "FILE"),
             ("diff", "ses_case", "ses_case", "-o", "FILE"),
             ("backup", "FILE"),

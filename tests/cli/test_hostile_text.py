@@ -184,10 +184,10 @@ def test_json_holds_the_text_unchanged(store: Path) -> None:
     assert done.json["session"]["title"] == f"owned {HOSTILE} other"
 
 
-@pytest.mark.parametrize("form", ["--jsonl", "--markdown", "--workflow"])
+@pytest.mark.parametrize("form", ["jsonl", "markdown", "workflow"])
 def test_an_export_shows_a_terminal_no_control(store: Path, form: str) -> None:
     """A pipe gets the text as it is."""
-    with Terminal("export", "other", form, store=store) as terminal:
+    with Terminal("export", "other", "--format", form, store=store) as terminal:
         terminal.wait()
         assert_harmless(terminal.raw)
 

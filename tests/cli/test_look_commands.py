@@ -323,7 +323,10 @@ class TestUsage:
         assert "tokens unknown" in oakleaf("show", "ses_u", store=place).out
         line = oakleaf("usage", "ses_u", store=place).out.splitlines()[-1].split()
         assert line[1:7] == ["1", "(1", "unknown)", "unknown", "unknown", "unknown"]
-        assert "- Tokens: unknown\n" in oakleaf("export", "ses_u", "--markdown", "-o", "-", store=place).out
+        assert (
+            "- Tokens: unknown\n"
+            in oakleaf("export", "ses_u", "--format", "markdown", "-o", "-", store=place).out
+        )
         assert oakleaf("usage", "ses_u", "--json", store=place).json["total"]["unknown_calls"] == 1
         with library.open(place) as store, store.session("ses_u").turn("q") as turn:
             turn.answer(library.assistant("a"), usage=library.Usage(10, 2))

@@ -242,8 +242,7 @@ class TestSuggestions:
             ("ls tag:blue", "NAME=VALUE"),
             ("compact ses_case --keep-from 99", "99"),
             ("export ses_case@3", "oakleaf fork ses_case@3"),
-            ("export ses_case -o case.html", "add --html"),
-            ("export ses_case -o notes.md", "add --markdown"),
+            ("export ses_case --format htlm", "use one of bundle, "),
             ("backup /nowhere/at/all.db", "there is no folder /nowhere/at"),
             ("run hi --model openai:x --tools .", "--tools .: . is a folder"),
             ("export ses_case -o /nowhere/at/all", "there is no folder /nowhere/at"),
@@ -292,7 +291,7 @@ class TestSuggestions:
         assert (result.code, result.err.count("moves to the trash")) == (0, 1)
         assert "moved 1 session to the trash" in result.err
 
-    @pytest.mark.parametrize("verb", [["log"], ["context"], ["export", "--finetune"]])
+    @pytest.mark.parametrize("verb", [["log"], ["context"], ["export", "--format", "finetune"]])
     def test_what_is_empty_says_so(self, store_path: Path, verb: list[str]) -> None:
         result = oakleaf(*verb, "ses_other", store=store_path)
         assert (result.code, result.out, bool(result.err)) == (0, "", True)

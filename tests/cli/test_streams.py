@@ -71,7 +71,13 @@ class TestEnds:
 
     @pytest.mark.parametrize(
         "line",
-        ["log latest", "log latest --json", "tail latest", "export latest -o -", "export latest --markdown"],
+        [
+            "log latest",
+            "log latest --json",
+            "tail latest",
+            "export latest -o -",
+            "export latest --format markdown",
+        ],
     )
     def test_a_reader_may_stop_early(self, line: str, tmp_path: Path) -> None:
         with library.open(tmp_path / "long.db") as store:
@@ -82,7 +88,7 @@ class TestEnds:
         assert (done.returncode, done.stderr) == (0, "")
 
     @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a disk that is full, on Linux")
-    @pytest.mark.parametrize("line", ["ls", "ls --json", "export latest --markdown", "--help"])
+    @pytest.mark.parametrize("line", ["ls", "ls --json", "export latest --format markdown", "--help"])
     def test_a_full_disk_is_told_in_words(self, line: str, store_path: Path) -> None:
         done = run_in_shell(f"{' '.join(OAKLEAF)} {line} > /dev/full", store_path)
         assert done.returncode == 1

@@ -115,7 +115,7 @@ class TestUsing:
         with oakleaf.open(tmp_path / "s.db") as store:
             store.start("support_2", session_id="ses_case").append([user("q"), assistant("a")])
         line = [sys.executable, "-m", "oakleaf.cli.main", "--store", str(tmp_path / "s.db")]
-        subprocess.run([*line, "export", "ses_case", "--inspect", "-o", str(tmp_path)], check=True)
+        subprocess.run([*line, "export", "ses_case", "--format", "inspect", "-o", str(tmp_path)], check=True)
         (info,) = list_eval_logs(str(tmp_path))
         assert info.task == "support-2"
         assert only(read_eval_log(info)).id == "ses_case"

@@ -1,4 +1,4 @@
-"""Logs of Inspect: what `oakleaf export --inspect` writes is read back, and so are Inspect's own logs."""
+"""Logs of Inspect: what `oakleaf export --format inspect` writes is read back, and so are Inspect's own logs."""
 
 from __future__ import annotations
 

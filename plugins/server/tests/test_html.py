@@ -151,7 +151,7 @@ class TestFile:
             session = sessions.start()
             picture = sessions.put_blob(os.urandom(html.MAX_BUNDLE_BYTES * 4 // 5), "image/png", "large.png")
             session.append([user(picture)])
-            with pytest.raises(PageTooLarge, match="oakleaf export --bundle"):
+            with pytest.raises(PageTooLarge, match="oakleaf export --format bundle"):
                 session.export(tmp_path / "x.html", "html", redact=False, blobs=True)
             assert not list(tmp_path.glob("*x.html*"))
             session.export(tmp_path / "x.html", "html", redact=False)
@@ -214,14 +214,17 @@ class TestVerb:
     def test_export_html_writes_a_page_that_is_redacted(self, tmp_path: Path) -> None:
         with oakleaf.open(tmp_path / "s.db") as sessions:
             sessions.start(session_id="ses_k").append([user(f"it is {CANARY}")])
-        done = run("export", "ses_k", "--html", store=tmp_path / "s.db", home=tmp_path, MY_API_KEY=CANARY)
+        done = run(
+            "export", "ses_k", "--format", "html", store=tmp_path / "s.db", home=tmp_path, MY_API_KEY=CANARY
+        )
         assert done.code == 0, done.err
         assert "masked 1" in done.err
         assert CANARY.encode() not in embedded_bundle((tmp_path / "ses_k.html").read_bytes())
         whole = run(
             "export",
             "ses_k",
-            "--html",
+            "--format",
+            "html",
             "--no-redact",
             "-o",
             tmp_path / "w.html",
@@ -232,9 +235,9 @@ class TestVerb:
         assert CANARY.encode() in embedded_bundle((tmp_path / "w.html").read_bytes())
 
     def test_it_holds_the_whole_session_and_says_so(self, store: Path, tmp_path: Path) -> None:
-        done = run("export", f"{CASE}@3", "--html", store=store, home=tmp_path)
+        done = run("export", f"{CASE}@3", "--format", "html", store=store, home=tmp_path)
         assert (done.code, "whole session" in done.err) == (2, True)
-        done = run("export", CASE, "--html", "--blobs", store=store, home=tmp_path)
+        done = run("export", CASE, "--format", "html", "--blobs", store=store, home=tmp_path)
         assert (done.code, "--no-redact" in done.err) == (2, True)
         assert list(tmp_path.glob("*.html")) == []
 

@@ -1,6 +1,6 @@
 """Import logs of Inspect (`inspect_ai`): .eval archives and .json files, each sample a session.
 
-Reads what `oakleaf export --inspect` writes, and Inspect's own logs. Messages are those of the sample; its events say when they
+Reads what `oakleaf export --format inspect` writes, and Inspect's own logs. Messages are those of the sample; its events say when they
 were written, which model answered and what that used.
 """
 

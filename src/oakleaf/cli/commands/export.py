@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import click
+from click.shell_completion import CompletionItem
 
 from oakleaf import BundleExportResult, ExportResult, Session, plugins
 from oakleaf.cli.reference import reference, resolve
@@ -21,7 +22,6 @@ from oakleaf.cli.rendering.output import (
     echo,
     for_terminal,
     force_option,
-    format_options,
     is_terminal,
     notify,
     plural,
@@ -30,12 +30,12 @@ from oakleaf.cli.rendering.output import (
     to_json_value,
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
-from oakleaf.errors import OakleafError
+from oakleaf.errors import InvalidArgument, OakleafError
 from oakleaf.ext import Exporter, atomic_file, find_exporter, formats
 from oakleaf.verbs.files import check_target
 
 _OWN = {
-    "bundle": "Everything, for import into another store. The default.",
+    "bundle": "Everything, for import into another store.",
     "html": "One web page that works offline, with the bundle inside; secrets masked.",
     "markdown": "For reading and sharing; secrets masked.",
     "jsonl": "One JSON object per entry of the path.",
@@ -49,30 +49,11 @@ _OPTIONS = {"--blobs": "blobs", "--no-children": "children", "--content": "conte
 """What each flag is called among the options of a format."""
 _ONE_FORMAT = {"--to": "otel", "--from": "bundle", "--token-file": "bundle"}
 """The options of this command that belong to one format."""
-_TAKEN = frozenset(
-    [
-        "output",
-        "force",
-        "blobs",
-        "no-children",
-        "content",
-        "to",
-        "redact",
-        "no-redact",
-        "from",
-        "token-file",
-        "json",
-        "help",
-    ]
-)
-"""The flags of this command that are no formats."""
 
 
 def _formats() -> dict[str, str]:
     """Return what each format is, in words: ours, installed or not, and those of strangers."""
-    added = {name: _described(name) for name in formats() if name not in _OWN}
-    usable = (name for name in added if re.fullmatch(r"[a-z][a-z0-9-]*", name) and name not in _TAKEN)
-    return _OWN | {name: added[name] for name in usable}
+    return _OWN | {name: _described(name) for name in formats() if name not in _OWN}
 
 
 def _described(name: str) -> str:
@@ -86,9 +67,35 @@ def _described(name: str) -> str:
         return "EXPORTS of its module plugin is not as {NAME: SUMMARY}"
 
 
-@click.command()
+class ExportCommand(click.Command):
+    """Its help lists the formats; only the help needs the words of all plugins."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Formats"):
+            formatter.write_dl(list(_formats().items()))
+
+
+def complete_format(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in sorted({*_OWN, *formats()}) if name.startswith(incomplete)]
+
+
+def _one_format(ctx: click.Context, param: click.Parameter, typed: tuple[str, ...]) -> str | None:
+    if len(typed) > 1:
+        raise InvalidArgument("format", list(typed), "one value")
+    return typed[0] if typed else None
+
+
+@click.command(cls=ExportCommand)
 @reference
-@format_options("bundle", **_formats())
+@click.option(
+    "--format",
+    "named",
+    multiple=True,
+    callback=_one_format,
+    metavar="NAME",
+    shell_complete=complete_format,
+    help="The format. Default: html for a file .html, markdown for .md, else bundle.",
+)
 @click.option(
     "-o",
     "--output",
@@ -110,7 +117,7 @@ def _described(name: str) -> str:
 def export(
     location: StoreLocation,
     reference: str,
-    format_: str,
+    named: str | None,
     output: str | None,
     force: bool,
     blobs: bool,
@@ -124,15 +131,15 @@ def export(
 ) -> None:
     """Export a session as a bundle, web page, Markdown, or another tool's format.
 
-    A bundle is one file that oakleaf import reads into any store; the same session gives the same bytes. --html puts it
-    into a page that any browser opens from disk. --otel covers every branch of the session. The other formats contain
+    A bundle is one file that oakleaf import reads into any store; the same session gives the same bytes. html puts it
+    into a page that any browser opens from disk. otel covers every branch of the session. The other formats contain
     the path to the entry that REFERENCE names.
 
     \b
     oakleaf export latest -o case.oakleaf
-    oakleaf export ses_3f --html -o case.html
-    oakleaf export ses_3f@7 --markdown
-    oakleaf export ses_3f --otel --to http://localhost:4318
+    oakleaf export ses_3f -o case.html
+    oakleaf export ses_3f@7 --format markdown
+    oakleaf export ses_3f --format otel --to http://localhost:4318
     oakleaf export ses_3f --from https://agents.example.com --token-file token.txt
     """
     typed = {
@@ -145,9 +152,10 @@ def export(
         "--token-file": token_file is not None,
     }
     flags = [name for name in typed if typed[name]]
+    format_ = named or _format_by_ending(output)
     exporter = find_exporter(format_)
     _check_options(format_, exporter, flags)
-    _check_output(format_, exporter, output, sends=to is not None, is_json=is_json)
+    _check_output(exporter, output, sends=to is not None, is_json=is_json)
     values = {"blobs": blobs, "children": not no_children, "content": content, "redact": redact}
     options = {_OPTIONS[flag]: values[_OPTIONS[flag]] for flag in flags if flag in _OPTIONS}
     if options.get("blobs") and _redacts(exporter, options):
@@ -173,15 +181,22 @@ def export(
     _export(session, format_, exporter, target, options, is_json=is_json)
 
 
+def _format_by_ending(output: str | None) -> str:
+    """Return the format that the name of a file says: a page or a text for people, else a bundle."""
+    return {".html": "html", ".md": "markdown"}.get(Path(output or "").suffix, "bundle")
+
+
 def _check_options(format_: str, exporter: Exporter, flags: list[str]) -> None:
     """Refuse options that belong to other formats."""
     for flag in flags:
         if _ONE_FORMAT.get(flag, format_) != format_:
-            raise CommandError(f"{flag} applies to --{_ONE_FORMAT[flag]}, not to --{format_}")
+            raise CommandError(
+                f"{flag} applies to {_ONE_FORMAT[flag]}, not to {format_}; name it with --format"
+            )
         option = _OPTIONS.get(flag)
         if option is not None and option not in exporter.options.__struct_fields__:
-            those = " and ".join(f"--{name}" for name in _formats_with(option))
-            raise CommandError(f"{flag} applies to {those}, not to --{format_}")
+            those = " and ".join(_formats_with(option))
+            raise CommandError(f"{flag} applies to {those}, not to {format_}; name one with --format")
 
 
 def _formats_with(option: str) -> Iterator[str]:
@@ -194,15 +209,8 @@ def _formats_with(option: str) -> Iterator[str]:
             yield name
 
 
-def _check_output(
-    format_: str, exporter: Exporter, output: str | None, *, sends: bool, is_json: bool
-) -> None:
-    """Refuse a bundle under the name of a page, and two outputs on stdout."""
-    named = {".html": "html", ".md": "markdown"}.get(Path(output or "").suffix)
-    if format_ == "bundle" and named is not None:
-        raise CommandError(
-            f"{output} would be a bundle, with secrets as they are; add --{named}, or name a file that ends in .oakleaf"
-        )
+def _check_output(exporter: Exporter, output: str | None, *, sends: bool, is_json: bool) -> None:
+    """Refuse two outputs on stdout, and spans that are both written and sent."""
     if sends:
         if output is not None:
             raise CommandError("-o writes the spans and --to sends them; use one of them")
