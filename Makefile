@@ -51,7 +51,7 @@ demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replaye
 SOURCE = $(or $(SESSION_ID),$(SESSION),latest)
 replay: $(VENV)/.demo ## SESSION_ID=…|FILE [MODEL=…] [PROMPT=…] [OPTIONS="temperature=0 …"] [FROM_MESSAGE=N] [MODE=dry] [TOOLS="shop.py …"]: execute a session again, without effects
 	@$(BIN)/oakleaf replay "$(SOURCE)" --mode "$(or $(MODE),dry)" $(if $(wildcard $(SOURCE)),--new-id) $(if $(MODEL),--model "$(MODEL)") \
-		$(foreach tools,$(TOOLS),--tools "$(tools)") $(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),-o "$(option)") \
+		$(foreach tools,$(TOOLS),--set "tools=$(tools)") $(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),--set "options.$(option)") \
 		$(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
 
 lab: $(VENV)/.demo ## COHORT="agent:support after:7d" [PROMPT=@new.txt] [MODEL=…] [OPTIONS="temperature=0 …"] [GATE="tool_changed > baseline + 5%"] [MAX_COST=5]: what a change would have done

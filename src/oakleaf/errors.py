@@ -612,7 +612,7 @@ class ToolsMissing(InvalidOperation):
         super().__init__(
             f"session {session_id} has a call of {list_some(names)}, and this process has no tool of that name",
             "resume it with that tool: session.resume(tools=[…]); the call is still open",
-            f"oakleaf resume {session_id} --tools MODULE:NAME, or resume it where the tool is configured",
+            f"oakleaf resume {session_id} --agent FILE.py, or resume it where the tool is configured",
         )
 
 
@@ -684,7 +684,7 @@ class ApprovalPending(InvalidOperation):
             hint
             or "allow it with session.approve(call) and call session.resume(), deny it with allow=False and send again, or queue "
             "your input with session.enqueue(text)",
-            f"allow it with oakleaf approve {session_id} and oakleaf resume {session_id} --tools FILE.py, deny it with oakleaf approve "
+            f"allow it with oakleaf approve {session_id} and oakleaf resume {session_id} --agent FILE.py, deny it with oakleaf approve "
             f"{session_id} --deny and send again, or queue your input with oakleaf run --resume {session_id} --queue TEXT",
         )
 
@@ -1017,7 +1017,7 @@ class DuplicateTool(InvalidTool):
             self,
             f"two tools are named {name}: of {first}, and of {second}",
             'give the tools of one a prefix: oakleaf_mcp.server(…, prefix="b_"), or leave it out with only=[…]',
-            "give the tools of one a prefix: --mcp b='COMMAND' names them b_…",
+            "give the tools of one a prefix: --set mcp.servers='b=COMMAND' names them b_…",
         )
 
 

@@ -265,7 +265,7 @@ class TestSet:
 
     def test_a_list_grows_with_each_change(self, home: Path) -> None:
         done = oakleaf(
-            *("run", "hi", "--model", "scripted:../agents/answers.json", "--workspace", "."),
+            *("run", "hi", "--model", "scripted:../agents/answers.json", "--set", "workspace.dir=."),
             *("--set", "workspace.allow=git", "--set", "workspace.allow=ls -l", "--set", "approval=shell"),
             home=home,
         )
@@ -287,8 +287,8 @@ class TestSet:
             ("workspace.scope=all", "workspace.scope is invalid; expected sandboxed, project or full"),
             ("effects=never", "effects is invalid; expected ask, repeat or reuse"),
             ("mcp.trust=maybe", "mcp.trust is invalid; expected true or false"),
-            ("mcp.trust=true", "mcp.trust and mcp.approve need --mcp SERVER"),
-            ("workspace.allow=git", "workspace.allow and workspace.env need --workspace DIR"),
+            ("mcp.trust=true", "mcp.trust and mcp.approve need mcp.servers"),
+            ("workspace.allow=git", "workspace.allow and workspace.env need workspace.dir"),
             ("policy=ask", "policy is invalid; expected a table, or a JSON object"),
             ("limits.turns", "--set needs KEY=VALUE"),
         ],
@@ -304,9 +304,18 @@ class TestPrecedence:
     def test_a_flag_comes_before_the_file(self, home: Path) -> None:
         answers(home, "Mine.", name="mine.json")
         (home / "own.py").write_text(SHOP)
-        words = ("--model", "scripted:mine.json", "--tools", "own.py:look_up", "--set", "approval=null")
+        words = ("--model", "scripted:mine.json", "--set", "tools=own.py:look_up", "--set", "approval=null")
         done = oakleaf(
-            "run", "hi", "--agent", FILE, *words, "-o", "temperature=1", "--system", "Mine.", home=home
+            "run",
+            "hi",
+            "--agent",
+            FILE,
+            *words,
+            "--set",
+            "options.temperature=1",
+            "--set",
+            "prompt=Mine.",
+            home=home,
         )
         assert done.stdout == "Mine.\n", done.stderr
         session = only_session(home)

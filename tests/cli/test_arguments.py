@@ -28,8 +28,8 @@ class TestText:
     def test_an_unreadable_file_is_refused(self, home: Path) -> None:
         before = oakleaf("ls", "--json", "is:all", home=home).out
         for line in (
-            "run hi --model scripted:a.json --system @{}",
-            "chat --model scripted:a.json --system @{}",
+            "run hi --model scripted:a.json --set prompt=@{}",
+            "chat --model scripted:a.json --set prompt=@{}",
             "run hi --model scripted:{}",
             "fork ses_case --prompt @{}",
             "replay ses_case --model scripted:a.json --prompt-patch @{}",

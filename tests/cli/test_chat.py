@@ -55,7 +55,7 @@ class TestTalking:
             assert all(name in screen for name in COMMANDS)
             assert max(map(len, screen.splitlines())) < 80
             assert "There is no session yet" in terminal.prompt("/tree")
-            assert "--tools FILE.py" in terminal.prompt("/tools")
+            assert "--set with tools" in terminal.prompt("/tools")
             terminal.enter("/quit")
             assert terminal.wait() == 0
         assert not (home / "agent.db").exists()
@@ -166,7 +166,7 @@ class TestKeys:
         script(home, "Other.", name="other.json")
         configuration = home / "config.toml"
         configuration.write_text('[aliases]\nother = "scripted:other.json"\n[options.other]\ntop_p = 0.5\n')
-        options = ("-o", "temperature=1", "-o", "seed=7")
+        options = ("--set", "options.temperature=1", "--set", "options.seed=7")
         with Terminal("chat", *MODEL, *options, home=home, OAKLEAF_CONFIG=str(configuration)) as terminal:
             terminal.wait_for(PROMPT)
             assert "temperature=1\n  seed=7" in terminal.prompt("/options")
@@ -194,7 +194,7 @@ class TestKeys:
             terminal.type("/too\t")
             terminal.wait_for("/tools")
             terminal.enter("")
-            terminal.wait_for("--tools FILE.py")
+            terminal.wait_for("--set with tools")
 
     def test_history_comes_back_privately_and_without_secrets(self, home: Path) -> None:
         secret = "sk-ant-api03-" + "a1B2" * 20
@@ -230,7 +230,7 @@ class TestCommands:
         screen = terminal.prompt("/usage")
         assert "0 calls" in screen
         assert "next request  about " in screen
-        assert "--tools" in terminal.prompt("/tools")
+        assert "--set with tools" in terminal.prompt("/tools")
 
     def test_undo_gives_the_message_back_for_editing_and_redo_returns(
         self, terminal: Terminal, home: Path
@@ -433,7 +433,7 @@ class TestWhatStandsInTheWay:
         )
         try:
             wait_until((home / "asleep").exists)
-            with Terminal("chat", "--resume", "latest", "--tools", "tools.py", home=home) as terminal:
+            with Terminal("chat", "--resume", "latest", "--set", "tools=tools.py", home=home) as terminal:
                 terminal.wait_for("is running a turn")
                 terminal.wait_for(PROMPT)
                 terminal.enter("more")

@@ -1,4 +1,4 @@
-"""`oakleaf config`, -o and the flags of the bare command: what the user has set once, and what comes first."""
+"""`oakleaf config`, options and the flags of the bare command: what the user has set once, and what comes first."""
 
 from __future__ import annotations
 
@@ -223,9 +223,9 @@ class TestPrecedence:
         cli("config", "model", "fast")
         cli("config", "options.fast.temperature", "0")
         cli("config", "options.scripted:one.json.max_tokens", "50")
-        assert cli("run", "hi", "-o", "temperature=1", "-o", "stop=END")[0] == 0
+        assert cli("run", "hi", "--set", "options.temperature=1", "--set", "options.stop=END")[0] == 0
         assert _options() == {"temperature": 1, "max_tokens": 50, "stop": "END"}
-        assert cli("--resume", "latest", "on", "-o", "stop=null")[0] == 0
+        assert cli("--resume", "latest", "on", "--set", "options.stop=null")[0] == 0
         assert _options() == {"temperature": 1, "max_tokens": 50}
 
     def test_aliases_are_completed(self, cli: Cli) -> None:
@@ -262,31 +262,31 @@ class TestOptions:
             ("temprature=0", "scripted has no option 'temprature'; did you mean temperature?"),
             ("temperature=hot", "temperature='hot' is invalid for scripted; expected a number"),
             ("temperature=9", "temperature=9 is invalid for scripted; expected a number from 0 to 2"),
-            ("temperature", "option='temperature' is invalid; expected NAME=VALUE"),
-            ("temperature=", "option='temperature=' is invalid; expected NAME=VALUE"),
+            ("temperature", "--set needs KEY=VALUE"),
+            ("temperature=", "temperature='' is invalid for scripted; expected a number"),
         ],
     )
     def test_one_that_is_refused_is_a_usage_error_and_leaves_nothing_behind(
         self, cli: Cli, option: str, message: str
     ) -> None:
-        code, _, err = cli("run", "hi", "--model", "scripted:one.json", "-o", option)
+        code, _, err = cli("run", "hi", "--model", "scripted:one.json", "--set", f"options.{option}")
         assert code == 2
         assert message in err
         assert not Path("s.db").exists()
 
     def test_every_verb_that_runs_or_forks_takes_them(self, cli: Cli) -> None:
         model = ("--model", "scripted:one.json")
-        assert cli("run", "hi", *model, "-o", "seed=1")[0] == 0
+        assert cli("run", "hi", *model, "--set", "options.seed=1")[0] == 0
         assert _options() == {"seed": 1}
         assert cli("fork", "latest", "-o", "seed=2", "-o", "effort=low")[0] == 0
         assert _options() == {"seed": 2, "effort": "low"}
-        assert cli("--copy", "latest", "--to-point", "3", "again", *model, "-o", "seed=3")[0] == 0
+        assert cli("--copy", "latest", "--to-point", "3", "again", *model, "--set", "options.seed=3")[0] == 0
         assert _options() == {"seed": 3}
         with library.open("s.db") as store:
             store.session(store.sessions().sessions[0].session_id).append([library.user("open")])
-        assert cli("resume", "latest", *model, "-o", "temperature=0")[:2] == (0, "Three.\n")
+        assert cli("resume", "latest", *model, "--set", "options.temperature=0")[:2] == (0, "Three.\n")
         assert _options() == {"seed": 3, "temperature": 0}
-        code, out, _ = cli("replay", "latest", *model, "-o", "temperature=1", "--json")
+        code, out, _ = cli("replay", "latest", *model, "--set", "options.temperature=1", "--json")
         assert code == 0
         with library.open("s.db") as store:
             assert fold_settings(store.session(json.loads(out)["replay"]).path()).options == {
@@ -365,7 +365,7 @@ class TestChat:
         (tmp_path / "shop.py").write_text(
             "import oakleaf\n@oakleaf.tool(effect='read')\ndef look() -> str:\n    'Look.'\n    return 'x'\n"
         )
-        model = ("--model", "scripted:loop.json", "--tools", "shop.py")
+        model = ("--model", "scripted:loop.json", "--set", "tools=shop.py")
         code, _, err = cli("run", "hi", *model)
         assert (code, "called the model 2 times" in err, _max_messages()) == (1, True, 4)
         code, _, err = cli("run", "hi", *model, "--set", "limits.rounds=3", "--set", "limits.messages=6")
@@ -444,7 +444,7 @@ class TestContext:
         code, out, _ = cli(
             *("run", "hi", "--model", "scripted:one.json", "--json"),
             *(word for change in about for word in ("--set", f"context.{change}")),
-            *("--system", "For {{ctx.who}}: {{ctx.selection}} of {{ctx.git_ref}}."),
+            *("--set", "prompt=For {{ctx.who}}: {{ctx.selection}} of {{ctx.git_ref}}."),
         )
         expected = {
             "working_dir": str(tmp_path),

@@ -69,7 +69,7 @@ class TestReplay:
 
     def test_another_model_diverges_at_the_arguments_and_nothing_is_done(self, store_path: Path) -> None:
         code, report = run_replay(
-            store_path, "--model", "scripted:changed.json", "--mode", "dry", "--tools", "tools.py"
+            store_path, "--model", "scripted:changed.json", "--mode", "dry", "--set", "tools=tools.py"
         )
         assert code == 1
         first = report["first_divergence"]
@@ -83,8 +83,8 @@ class TestReplay:
         how = [
             "--model",
             "scripted:changed.json",
-            "--tools",
-            "tools.py",
+            "--set",
+            "tools=tools.py",
             "--mode",
             "live",
             "--live",
@@ -124,7 +124,7 @@ class TestReplay:
             ["--mode", "odd"],
             ["--model", "nobody:x"],
             ["--live", "refund"],
-            ["--tools", "none.py"],
+            ["--set", "tools=none.py"],
             ["--from", "99"],
         ],
     )

@@ -64,7 +64,7 @@ class TestTheFirstMinute:
     def test_a_file_of_tools_that_is_not_python_is_said_to_be_none(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("hello")
         (tmp_path / "one.json").write_text('["One."]')
-        words = ("--model", "scripted:one.json", "--tools", "notes.txt")
+        words = ("--model", "scripted:one.json", "--set", "tools=notes.txt")
         result = oakleaf("run", "hi", *words, home=tmp_path)
         assert (result.code, "must end in .py" in result.err) == (2, True)
 
@@ -230,7 +230,7 @@ class TestSuggestions:
             ("uncompact ses_case", "oakleaf compact"),
             ("replay ses_case --prompt brief", "--model"),
             ("replay ses_case --mode live", "--live"),
-            ("replay ses_case --mode live --live refund", "--tools"),
+            ("replay ses_case --mode live --live refund", "--agent FILE.py"),
             ("replay ses_case --mode strict --model openai:x", "--model"),
             ("ls --page zz", "page="),
             ("ls after:never", "after:never"),
@@ -244,7 +244,7 @@ class TestSuggestions:
             ("export ses_case@3", "oakleaf fork ses_case@3"),
             ("export ses_case --format htlm", "use one of bundle, "),
             ("backup /nowhere/at/all.db", "there is no folder /nowhere/at"),
-            ("run hi --model openai:x --tools .", "--tools .: . is a folder"),
+            ("run hi --model openai:x --set tools=.", "--set tools .: . is a folder"),
             ("export ses_case -o /nowhere/at/all", "there is no folder /nowhere/at"),
         ],
     )
@@ -432,7 +432,7 @@ class TestCompletion:
                 store.start(session_id=f"ses_new{number}" if number >= 0 else "ses_old")
         assert self.complete(tmp_path / "a.db", "oakleaf show ses_o").out == "plain,ses_old\n"
 
-    @pytest.mark.parametrize("words", ["--store s", "run --tools s", "show case.b", "copy latest --to s"])
+    @pytest.mark.parametrize("words", ["--store s", "run --agent s", "show case.b", "copy latest --to s"])
     def test_the_shell_completes_files_where_one_can_be_named(self, store_path: Path, words: str) -> None:
         typed = words.split(" ")[-1]
         assert self.complete(store_path, f"oakleaf {words}").out == f"file,{typed}\n"

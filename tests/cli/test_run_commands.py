@@ -104,7 +104,7 @@ def calls(*names: str, text: str = "Let me see.") -> dict[str, object]:
 
 
 MODEL = ("--model", "scripted:script.json")
-AGENT = (*MODEL, "--tools", "tools.py")
+AGENT = (*MODEL, "--set", "tools=tools.py")
 
 
 def open_store(home: Path) -> library.Store:
@@ -174,7 +174,8 @@ class TestRun:
 
     def test_what_is_said_of_the_session_is_in_its_row(self, home: Path) -> None:
         (home / "prompt.txt").write_text("You help.")
-        about = ("--system", "@prompt.txt", "--agent", "support", "--title", "Order 41", "--tag", "team=red")
+        named = ("--agent", "support", "--title", "Order 41", "--tag", "team=red")
+        about = ("--set", "prompt=@prompt.txt", *named)
         oakleaf("run", "hi", *AGENT, *about, home=home)
         session = only_session(home)
         row = session.row
@@ -200,9 +201,9 @@ class TestRun:
         assert oakleaf("run", "hi", *MODEL, "--key", "mail-1", home=home).returncode == 2
 
     def test_a_new_prompt_holds_from_here_on(self, home: Path) -> None:
-        oakleaf("run", "hi", *MODEL, "--system", "Be kind.", home=home)
-        oakleaf("run", "--resume", "latest", "more", "--system", "Be brief.", home=home)
-        oakleaf("run", "--resume", "latest", "again", "--system", "Be brief.", home=home)
+        oakleaf("run", "hi", *MODEL, "--set", "prompt=Be kind.", home=home)
+        oakleaf("run", "--resume", "latest", "more", "--set", "prompt=Be brief.", home=home)
+        oakleaf("run", "--resume", "latest", "again", "--set", "prompt=Be brief.", home=home)
         session = only_session(home)
         assert session.context().system == ("Be brief.",)
         assert [entry.kind for entry in session.path()].count("settings") == 1
@@ -245,7 +246,7 @@ class TestRun:
             "import oakleaf\n@oakleaf.tool(approval=True)\ndef refund(order: int) -> str:\n    return 'ok'\n"
         )
         oakleaf("run", "refund it", *AGENT, home=home)
-        more = ("run", "more", "--resume", "latest", "--tools", "tools.py")
+        more = ("run", "more", "--resume", "latest", "--set", "tools=tools.py")
         done = oakleaf(*more, "--set", "limits.cost=0.000001", home=home)
         assert (done.code, done.out) == (1, "")
         assert "of $0.000001 is spent; raise it with --set limits.cost=DOLLARS" in done.err
@@ -352,7 +353,7 @@ class TestWhereItGoesOnFrom:
     @pytest.mark.attack
     def test_a_copy_repeats_no_payment_without_a_decision(self, home: Path) -> None:
         script(home, calls("unverified"), "Paid.")
-        tools = (*MODEL, "--tools", "tools.py")
+        tools = (*MODEL, "--set", "tools=tools.py")
         assert oakleaf("run", "pay", *tools, home=home).stdout == "Paid.\n"
         done = oakleaf("run", "--copy", "latest", "--to-point", "2", *tools, home=home)
         assert done.returncode == 1
@@ -369,7 +370,7 @@ class TestWhereItGoesOnFrom:
     @pytest.mark.parametrize(("effects", "count"), [("repeat", 2), ("reuse", 1)])
     def test_a_copy_may_say_what_becomes_of_a_payment(self, home: Path, effects: str, count: int) -> None:
         script(home, calls("unverified"), "Paid.")
-        tools = (*MODEL, "--tools", "tools.py")
+        tools = (*MODEL, "--set", "tools=tools.py")
         oakleaf("run", "pay", *tools, home=home)
         done = oakleaf(
             "run", "--copy", "latest", "--to-point", "2", "--set", f"effects={effects}", *tools, home=home
@@ -381,7 +382,7 @@ class TestWhereItGoesOnFrom:
 
     def test_overwriting_and_rolling_back_say_what_they_leave(self, home: Path) -> None:
         script(home, calls("unverified"), "Paid.")
-        tools = (*MODEL, "--tools", "tools.py")
+        tools = (*MODEL, "--set", "tools=tools.py")
         oakleaf("run", "pay", *tools, home=home)
         done = oakleaf("run", "--overwrite", "latest", "--from-point", "0", "pay", *tools, home=home)
         assert (done.returncode, "left behind" in done.stderr) == (1, True)
@@ -398,8 +399,8 @@ class TestWhereItGoesOnFrom:
 
     def test_a_copy_with_another_model_and_prompt_records_them_as_its_first_entry(self, home: Path) -> None:
         script(home, "A.", "B.", name="other.json")
-        oakleaf("run", "hi", *MODEL, "--system", "Be kind.", home=home)
-        how = ("--model", "scripted:other.json", "--system", "Be brief.")
+        oakleaf("run", "hi", *MODEL, "--set", "prompt=Be kind.", home=home)
+        how = ("--model", "scripted:other.json", "--set", "prompt=Be brief.")
         assert oakleaf("run", "--copy", "latest", "more", *how, home=home).stdout == "B.\n"
         with open_store(home) as store:
             (row,) = store.sessions(relation="fork").sessions
@@ -463,7 +464,7 @@ class TestTools:
     def test_tools_are_found_in_files_and_modules_by_name_or_all(self, home: Path, source: str) -> None:
         (home / "listed.py").write_text("from tools import look_up as _one\n\ntools = [_one]\n")
         script(home, calls("look_up"), "Done.")
-        done = oakleaf("run", "hi", *MODEL, "--tools", source, home=home)
+        done = oakleaf("run", "hi", *MODEL, "--set", f"tools={source}", home=home)
         assert "✓ look_up" in done.stderr
         assert only_session(home).row.tool_names == ("look_up",)
 
@@ -480,7 +481,7 @@ class TestTools:
     def test_tools_that_cannot_be_had_are_named(self, home: Path, source: str, message: str) -> None:
         (home / "broken.py").write_text("1 / 0")
         (home / "empty.py").write_text("")
-        done = oakleaf("run", "hi", *MODEL, "--tools", source, home=home)
+        done = oakleaf("run", "hi", *MODEL, "--set", f"tools={source}", home=home)
         assert done.returncode == 2
         assert message in done.stderr
         assert not (home / "agent.db").exists()
@@ -498,7 +499,7 @@ class TestResume:
         (home / "dies").touch()
         assert oakleaf("run", "pay", *AGENT, home=home).returncode == -signal.SIGKILL
         (home / "dies").unlink()
-        done = oakleaf("resume", "latest", "--tools", "tools.py", home=home)
+        done = oakleaf("resume", "latest", "--set", "tools=tools.py", home=home)
         assert done.stdout == "Settled.\n"
         assert f"{mark} {tool}" in done.stderr
         assert len((home / "book").read_text().splitlines()) == 1
@@ -512,7 +513,7 @@ class TestResume:
         done = oakleaf("resume", "latest", home=home)
         assert done.returncode == 2
         assert "has open calls of verified" in done.stderr
-        assert "--tools tools.py" in done.stderr
+        assert "--set tools=tools.py" in done.stderr
         assert only_session(home).path() == before
 
     def test_rollback_leaves_the_turn_behind_and_redo_brings_it_back(self, home: Path) -> None:
@@ -702,13 +703,11 @@ class TestApprove:
         (home / "script.json").write_text(json.dumps(priced))
         output = oakleaf("run", "refund it", *AGENT, "--set", "limits.cost=2", home=home).err
         resume = output.partition("then oakleaf ")[2].splitlines()[0]
-        assert resume.endswith(" --tools tools.py --set limits.cost=2")
+        assert resume.endswith(" --set limits.cost=2 --set tools=tools.py")
         allowed = oakleaf("approve", "latest", "--yes", home=home).err
-        assert allowed.partition("oakleaf ")[2].strip() == resume.removesuffix(" --set limits.cost=2")
-        assert (
-            f"oakleaf {resume.removesuffix(' --set limits.cost=2')} continues"
-            in oakleaf("show", home=home).err
-        )
+        assert allowed.partition("oakleaf ")[2].strip() == resume.replace(" --set limits.cost=2", "")
+        without_limit = resume.replace(" --set limits.cost=2", "")
+        assert f"oakleaf {without_limit} continues" in oakleaf("show", home=home).err
         assert oakleaf(*resume.split(), home=home).out == "Refunded.\n"
 
     def test_a_session_of_a_program_says_that_its_tools_are_needed(self, home: Path) -> None:
@@ -721,7 +720,7 @@ class TestApprove:
         with open_store(home) as store:
             session = store.start("support", session_id="ses_program")
             session.send_sync("Refund it", model=library.ScriptedModel([asks]), tools=[refund])
-        resume = "oakleaf resume ses_program --tools FILE.py"
+        resume = "oakleaf resume ses_program --agent FILE.py"
         assert f"then {resume} continues" in oakleaf("show", "ses_program", home=home).err
         assert f"continue with: {resume}\n" in oakleaf("approve", "ses_program", "--yes", home=home).err
 
@@ -923,7 +922,9 @@ class TestImports:
         fork = oakleaf("fork", name, home=home).out.strip()
         shown = [oakleaf(verb, one, home=home) for verb in ("show", "resume") for one in (name, fork)]
         for each in (resume, done, *shown):
-            assert not any(text in each.out + each.err for text in ("evil.py", "touch ran", "--workspace /"))
+            assert not any(
+                text in each.out + each.err for text in ("evil.py", "touch ran", "workspace.dir=/")
+            )
         assert not (home / "ran").exists()
         results = [
             r

@@ -1,4 +1,4 @@
-"""The options that plugins of tools carry out: --workspace, --files and --mcp, where a plugin is missing or broken."""
+"""The keys and options that plugins of tools carry out: workspace, mcp and --files, where a plugin is missing or broken."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from click.testing import CliRunner, Result
 import oakleaf
 from oakleaf import plugins, user
 from oakleaf.cli.main import oakleaf as command
+
+GO = ("run", "go", "--model", "scripted:model.yaml")
 
 
 @pytest.fixture
@@ -57,9 +59,9 @@ class TestMissing:
         [
             (["rewind", "ses_1@0", "--files"], "--files", "workspace"),
             (["redo", "ses_1", "--files"], "--files", "workspace"),
-            (["run", "go", "--model", "scripted:model.yaml", "--workspace", "."], "--workspace", "workspace"),
-            (["run", "go", "--model", "scripted:model.yaml", "--mcp", "npx x"], "--mcp", "mcp"),
-            (["replay", "ses_1", "--mode", "dry", "--mcp", "npx x"], "--mcp", "mcp"),
+            ([*GO, "--set", "workspace.dir=."], "workspace.dir", "workspace"),
+            ([*GO, "--set", "mcp.servers=npx x"], "mcp.servers", "mcp"),
+            (["replay", "ses_1", "--mode", "dry", "--set", "mcp.servers=npx x"], "mcp.servers", "mcp"),
         ],
         ids=["rewind", "redo", "run workspace", "run mcp", "replay mcp"],
     )

@@ -19,5 +19,5 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(store: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(store, "--tools", sample_store.__file__) as process:
+    with ServerProcess(store, "--set", f"tools={sample_store.__file__}") as process:
         yield process

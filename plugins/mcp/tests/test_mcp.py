@@ -18,7 +18,7 @@ import pytest
 import oakleaf
 import oakleaf_mcp
 from oakleaf import Media, ScriptedModel, Session, Text, ToolCall, ToolContext, ToolResult, assistant
-from oakleaf.cli.mcp_option import connect_once
+from oakleaf.cli.mcp_servers import connect_once
 from oakleaf.core.facts import ToolCallsStarted
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, ToolsMissing

@@ -1,4 +1,4 @@
-"""`--mcp`, through the real entry point."""
+"""The key `mcp.servers`, through the real entry point."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import oakleaf as library
 import oakleaf_mcp
-from oakleaf.cli.mcp_option import load_servers
+from oakleaf.cli.mcp_servers import load_servers
 from oakleaf.cli.rendering.error_text import CommandError
 from support.paths import ROOT
 from support.processes import dies, wait_until
@@ -44,8 +44,8 @@ class TestRun:
             "go",
             "--model",
             "scripted:model.yaml",
-            "--mcp",
-            f"t={SERVER}",
+            "--set",
+            f"mcp.servers=t={SERVER}",
             home=folder,
         )
         assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
@@ -70,14 +70,14 @@ class TestRun:
 
     def test_a_private_address_is_refused_with_the_file_that_allows_it(self, folder: Path) -> None:
         """The hint named an argument of the Python API."""
-        run = ["--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--mcp"]
-        refused = oakleaf(*run, "http://127.0.0.2:9/mcp", home=folder)
+        run = ["--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--set"]
+        refused = oakleaf(*run, "mcp.servers=http://127.0.0.2:9/mcp", home=folder)
         assert refused.code == 2
         assert '"hosts"' in refused.err
         assert "hosts=[" not in refused.err
         server = {"url": "http://127.0.0.2:9/mcp", "hosts": ["127.0.0.2:9"]}
         (folder / "servers.json").write_text(json.dumps({"mcpServers": {"t": server}}))
-        assert "check that it runs there" in oakleaf(*run, "servers.json", home=folder).err
+        assert "check that it runs there" in oakleaf(*run, "mcp.servers=servers.json", home=folder).err
 
     def test_a_script_that_is_named_like_the_package_is_told(self, folder: Path) -> None:
         """It was imported as the package: "mcp.server is not installed", or a script that waits for its client."""
@@ -85,32 +85,37 @@ class TestRun:
         (folder / "shop.py").write_text(
             "import oakleaf\n@oakleaf.tool\ndef look() -> str:\n    'Look.'\n    return 'x'\n"
         )
-        words = ("--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--tools", "shop.py")
-        command = [
-            *OAKLEAF,
-            *words,
-            "--mcp",
-            SERVER,
-        ]  # a process of its own: this one has imported the package
+        words = ("--store", "s.db", "run", "go", "--model", "scripted:model.yaml", "--set", "tools=shop.py")
+        # A process of its own: this one has imported the package.
+        command = [*OAKLEAF, *words, "--set", f"mcp.servers={SERVER}"]
         done = subprocess.run(command, capture_output=True, text=True, env=environment(folder), timeout=60)
         assert done.returncode == 2
         assert f"{folder / 'mcp.py'} hides the package mcp; rename that file" in done.stderr
 
     def test_a_server_that_does_not_start_leaves_no_session(self, folder: Path) -> None:
         words = ("--store", "s.db", "run", "go", "--model", "scripted:model.yaml")
-        done = oakleaf(*words, "--mcp", "no-such-program", home=folder)
+        done = oakleaf(*words, "--set", "mcp.servers=no-such-program", home=folder)
         assert done.returncode == 2
         assert "there is no program 'no-such-program'; install it" in done.stderr
-        done = oakleaf(*words, "--mcp", SERVER, "--mcp", f"{SERVER} --stubborn", home=folder)
+        done = oakleaf(
+            *words, "--set", f"mcp.servers={SERVER}", "--set", f"mcp.servers={SERVER} --stubborn", home=folder
+        )
         assert done.returncode == 2
         assert "two tools are named echo" in done.stderr
-        assert "--mcp b='COMMAND' names them b_…" in done.stderr
+        assert "--set mcp.servers='b=COMMAND' names them b_…" in done.stderr
         assert oakleaf("--store", "s.db", "ls", "--json", home=folder).stdout.count("ses_") == 0
 
     def test_ctrl_c_ends_the_server_with_the_turn(self, folder: Path) -> None:
         (folder / "model.yaml").write_text("- calls: [{name: hang, arguments: {}}]\n- done\n")
         pids = folder / "pids"
-        words = ("run", "go", "--model", "scripted:model.yaml", "--mcp", f"{SERVER} --stubborn --pids {pids}")
+        words = (
+            "run",
+            "go",
+            "--model",
+            "scripted:model.yaml",
+            "--set",
+            f"mcp.servers={SERVER} --stubborn --pids {pids}",
+        )
         with Terminal(*words, home=folder) as terminal:
             wait_until(lambda: has_open_call(folder / "agent.db"))
             terminal.type("\x03")
@@ -167,5 +172,5 @@ class TestFile:
         ):
             with pytest.raises(CommandError, match=reason):
                 self.load(folder, x=entry)
-        with pytest.raises(CommandError, match="need --mcp SERVER"):
+        with pytest.raises(CommandError, match=r"need mcp\.servers"):
             load_servers([], trust=True)

@@ -106,7 +106,7 @@ class ChargingServer:
         (folder / "tools.py").write_text(TOOLS)
         (folder / "script.json").write_text(json.dumps([CALL, "Paid.", "No."]))
         os.mkfifo(folder / "gate")
-        agent = ("--model", "scripted:script.json", "--tools", "tools.py")
+        agent = ("--model", "scripted:script.json", "--set", "tools=tools.py")
         command = [sys.executable, "-m", "oakleaf.cli.main", "--store", "agent.db", "serve", "--port", "0"]
         self.process = subprocess.Popen(
             [*command, "--no-open", *agent, *options],
@@ -144,7 +144,7 @@ class ChargingServer:
 
     def resume(self) -> Session:
         """Resume the turn as another process does."""
-        command = ["resume", self.session_id, "--model", "scripted:script.json", "--tools", "tools.py"]
+        command = ["resume", self.session_id, "--model", "scripted:script.json", "--set", "tools=tools.py"]
         subprocess.run(
             [sys.executable, "-m", "oakleaf.cli.main", "--store", "agent.db", *command],
             cwd=self.folder,

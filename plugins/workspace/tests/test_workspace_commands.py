@@ -37,21 +37,30 @@ class TestRun:
         call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "hello"}}
         script(home, {"calls": [call]}, "Written.")
         done = oakleaf(
-            "run", "hi", *MODEL, "--workspace", "project", "--set", "workspace.scope=project", home=home
+            "run",
+            "hi",
+            *MODEL,
+            "--set",
+            "workspace.dir=project",
+            "--set",
+            "workspace.scope=project",
+            home=home,
         )
         assert done.stdout == "Written.\n", done.stderr
         assert (home / "project" / "a.txt").exists() == ("✓ write_file" in done.stderr)
 
     def test_what_is_no_variable_is_refused_before_anything_is_written(self, home: Path) -> None:
         script(home, "Hi.")
-        done = oakleaf("run", "hi", *MODEL, "--workspace", ".", "--set", "workspace.env=A=b", home=home)
+        done = oakleaf(
+            "run", "hi", *MODEL, "--set", "workspace.dir=.", "--set", "workspace.env=A=b", home=home
+        )
         assert (done.code, "name of an environment variable" in done.err) == (2, True)
         assert not (home / "agent.db").exists()
 
     def test_the_scope_and_the_commands_are_those_of_the_configuration(self, home: Path) -> None:
         (home / "config.toml").write_text('[chat]\nfs_scope = "project"\nallowed_commands = ["echo"]\n')
         script(home, {"calls": [{"name": "shell", "arguments": {"argv": ["echo", "hello"]}}]}, "Done.")
-        words = ("run", "hi", *MODEL, "--workspace", ".")
+        words = ("run", "hi", *MODEL, "--set", "workspace.dir=.")
         for flags, expected in (
             ((), ("project", False)),
             (("--set", "workspace.allow=ls", "--set", "workspace.scope=sandboxed"), ("sandboxed", True)),
@@ -73,7 +82,7 @@ class TestFiles:
             "- calls: [{name: write_file, arguments: {path: a.txt, text: two}}]\n- done\n"
         )
         model = f"scripted:{tmp_path / 'm.yaml'}"
-        words = ("run", "go", "--model", model, "--workspace", folder)
+        words = ("run", "go", "--model", model, "--set", f"workspace.dir={folder}")
         oakleaf(*words, store=tmp_path / "theirs.db", home=tmp_path)
         bundle = tmp_path / "theirs.oakleaf"
         oakleaf("export", "latest", "-o", bundle, "--blobs", store=tmp_path / "theirs.db", home=tmp_path)
@@ -98,7 +107,7 @@ class TestFiles:
         )
         store = tmp_path / "s.db"
         model = f"scripted:{tmp_path / 'm.yaml'}"
-        oakleaf("run", "go", "--model", model, "--workspace", folder, store=store, home=tmp_path)
+        oakleaf("run", "go", "--model", model, "--set", f"workspace.dir={folder}", store=store, home=tmp_path)
         elsewhere = oakleaf("rewind", "latest@0", "--files", "--yes", store=store, home=tmp_path)
         assert elsewhere.code == 2
         assert f"pass --workspace {folder}" in elsewhere.err
@@ -138,7 +147,7 @@ class TestFiles:
         (folder / "a.txt").write_text("one")
         call = {"name": "write_file", "arguments": {"path": "a.txt", "text": "two"}}
         script(home, {"text": "", "calls": [call]}, "Done.")
-        with Terminal("chat", *MODEL, "--workspace", str(folder), home=home) as terminal:
+        with Terminal("chat", *MODEL, "--set", f"workspace.dir={folder}", home=home) as terminal:
             terminal.wait_for(PROMPT)
             terminal.prompt("go")
             assert (folder / "a.txt").read_text() == "two"

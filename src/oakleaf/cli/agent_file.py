@@ -175,7 +175,7 @@ class AgentFile(Struct, frozen=True, kw_only=True):
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The MCP servers, as --mcp takes them."""
+        """The MCP servers, each as NAME=SERVER or a server."""
         servers = self.mcp.servers or ()
         if isinstance(servers, dict):
             return tuple(f"{name}={where}" for name, where in servers.items())

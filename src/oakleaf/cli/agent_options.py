@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -21,6 +22,7 @@ from oakleaf import Limits, Tool, Workspace
 from oakleaf.cli.agent_file import (
     AgentFile,
     ContextTable,
+    all_keys,
     flat,
     is_agent_file,
     merge,
@@ -29,8 +31,8 @@ from oakleaf.cli.agent_file import (
     to_agent,
     to_selection,
 )
-from oakleaf.cli.config import load_config, model_option, model_options
-from oakleaf.cli.mcp_option import connect_once, load_servers, mcp_option
+from oakleaf.cli.config import load_config, model_option
+from oakleaf.cli.mcp_servers import connect_once, load_servers
 from oakleaf.cli.option_group import Decorator, complete_file, option_group
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import notify, safe
@@ -135,7 +137,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def context(self) -> Workspace | None:
-        """The workspace that a new session records: that of --workspace, or the current folder with what was said of it."""
+        """The workspace that a new session records: workspace.dir, or the current folder with what was said of it."""
         workspace, about = self.agent.workspace, self.agent.context
         if workspace.dir is None and about == ContextTable():
             return None
@@ -176,9 +178,9 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
         return store.start(agent.name, seeds, **arguments)
 
     def tools(self) -> list[ToolLike]:
-        """Load the tools of --tools or the agent file, and the servers of --mcp; none has the agent's approvals yet."""
+        """Load the agent's tools and MCP servers; none has the agent's approvals yet."""
         agent, is_typed = self.agent, "tools" in self.typed or self.file is None
-        option = "--tools" if is_typed else f"{self.file}: tools"
+        option = "--set tools" if is_typed else f"{self.file}: tools"
         folder = None if self.file is None or is_typed else Path(self.file).parent
         loaded = load_tools(agent.tool_names, option=option, folder=folder)
         trust, approve = bool(agent.mcp.trust), bool(agent.mcp.approve)
@@ -261,21 +263,21 @@ class CommandAgent(Struct, frozen=True):
         """Return the names of all tools. None of them: the session may be given some later."""
         own = [tool.name for tool in self.tools(None)]
         return (
-            [*own, *workspace_plugin("--workspace").TOOL_NAMES] if own and self.workspace is not None else own
+            [*own, *workspace_plugin("workspace.dir").TOOL_NAMES]
+            if own and self.workspace is not None
+            else own
         )
 
     def flags(self, session: Session) -> str:
         """Return the options that select this agent again, as typed in a shell, with a leading space."""
         options = self.options
         typed = {key: value for key, value in flat(options.typed) if key not in _OF_A_START}
+        models = typed.pop("model", None)
         needs_model = options.file is None and not self._is_known_by(session)
-        if needs_model or (options.file is not None and "model" in typed):
-            typed["model"] = list(self.names)
-        else:
-            typed.pop("model", None)
         words = [] if options.file is None else ["--agent", options.file]
-        keys = sorted(typed, key=lambda key: ([*_FLAGS, key].index(key), key))
-        words += [word for key in keys for word in _as_flag(key, typed[key])]
+        if needs_model or (options.file is not None and models is not None):
+            words += [word for name in self.names for word in ("--model", name)]
+        words += [word for key in sorted(typed) for word in as_changes(key, typed[key])]
         return "".join(f" {shlex.quote(word)}" for word in words)
 
     def _is_known_by(self, session: Session) -> bool:
@@ -301,22 +303,20 @@ _OF_A_START = {
     *(f"context.{name}" for name in ContextTable.__struct_fields__),
 }
 """Keys whose value the session has recorded."""
-_FLAGS = {"model": "--model", "tools": "--tools", "mcp.servers": "--mcp", "workspace.dir": "--workspace"}
 
 
-def _as_flag(key: str, value: Any) -> list[str]:
-    """Return a typed key as words of a command line."""
-    if key in _FLAGS and not isinstance(value, dict):
-        several = value if isinstance(value, list | tuple) else [value]
-        return [word for one in several for word in (_FLAGS[key], one)]
-    return ["--set", f"{key}={value if isinstance(value, str) else to_json(value, key).decode()}"]
+def as_changes(key: str, value: Any) -> list[str]:
+    """Return a typed key as words of a command line. Each text of a list is a --set of its own."""
+    are_texts = isinstance(value, list | tuple) and value and all(isinstance(one, str) for one in value)
+    texts = value if are_texts else [value if isinstance(value, str) else to_json(value, key).decode()]
+    return [word for text in texts for word in ("--set", f"{key}={text}")]
 
 
 def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
     """Build the agent. Refuses every invalid option, before anything is written."""
     workspace = options.agent.workspace
     if workspace.dir is None and (workspace.scope or workspace.allow or workspace.env):
-        raise CommandError("workspace.scope, workspace.allow and workspace.env need --workspace DIR")
+        raise CommandError("workspace.scope, workspace.allow and workspace.env need workspace.dir")
     typed = options.models
     stored = () if session is None or typed else _own_models(session)
     chain = typed or stored or default_models()
@@ -333,7 +333,7 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
         check_options(model.provider, model_options)
     limits, context = options.limits, options.context
     if workspace.dir is not None and context is not None:
-        workspace_plugin("--workspace").check(context, commands=options.commands, env=options.env)
+        workspace_plugin("workspace.dir").check(context, commands=options.commands, env=options.env)
     own, sources = command_tools(options)
     agent = CommandAgent(
         options,
@@ -369,7 +369,7 @@ def command_tools(options: AgentOptions) -> tuple[dict[str, Tool], tuple[ToolSou
 def _check_approval(options: AgentOptions, own: Iterable[str]) -> None:
     """Refuse the approval of a tool that the agent does not have: another tool would run without."""
     approval, has_folder = options.agent.approval or (), options.agent.workspace.dir is not None
-    names = [*own, *(workspace_plugin("--workspace").TOOL_NAMES if has_folder else ())]
+    names = [*own, *(workspace_plugin("workspace.dir").TOOL_NAMES if has_folder else ())]
     unknown = [] if isinstance(approval, bool) else sorted(set(approval) - set(names))
     if unknown:
         raise CommandError(
@@ -430,7 +430,7 @@ def require_tools(session: Session, tools: list[Tool]) -> None:
     if missing:
         raise CommandError(
             f"session {session.session_id} has open calls of {', '.join(missing)}, which is not loaded{_hint(session)}; "
-            f"pass --agent FILE, --tools FILE.py, --mcp SERVER or --workspace DIR, or abandon the turn: "
+            f"pass --agent FILE, or --set with tools, mcp.servers or workspace.dir, or abandon the turn: "
             f"oakleaf resume {session.session_id} --rollback"
         )
 
@@ -452,6 +452,11 @@ def _hint(session: Session) -> str:
 
 
 # -- options -------------------------------------------------------------------------------------------
+
+
+def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the keys of an agent file."""
+    return [CompletionItem(key) for key in all_keys() if key.startswith(incomplete)]
 
 
 def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -476,30 +481,16 @@ _AGENT = (
         multiple=True,
         help="The model, or an alias of it (oakleaf config aliases); repeat it for a fallback chain.",
     ),
-    model_options,
-    click.option(
-        "--tools",
-        multiple=True,
-        shell_complete=complete_file,
-        metavar="FILE.py|MODULE[:NAME]",
-        help="Load every tool there, and the lists named `tools`.",
-    ),
-    mcp_option,
-    click.option(
-        "--workspace",
-        type=click.Path(exists=True, file_okay=False),
-        metavar="DIR",
-        help="Give the agent file, grep, shell and HTTP tools in this folder.",
-    ),
 )
 set_option = click.option(
     "--set",
     "changes",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Any key of an agent file, such as limits.turns=3, workspace.scope=project or context.git_ref=main; repeatable.",
+    shell_complete=complete_key,
+    help="Any key of an agent file, such as prompt=@support.md, tools=shop.py, options.temperature=0, limits.cost=0.50, "
+    "mcp.servers=URL or workspace.dir=.; repeatable.",
 )
-_SYSTEM = click.option("--system", metavar="TEXT|@FILE", help="The system prompt.")
 _START = (
     click.option("--title", help="The session's title."),
     click.option(
@@ -523,11 +514,7 @@ def read_options(
     agent: str | None = None,
     changes: Iterable[str] = (),
     models: Iterable[str] = (),
-    model_options: Mapping[str, Any] | None = None,
-    tools: Iterable[str] = (),
-    mcp: Iterable[str] = (),
-    workspace: str | None = None,
-    system: str | None = None,
+    prompt: str | None = None,
     **start: Any,
 ) -> AgentOptions:
     """Return the options as typed, with those of the agent file."""
@@ -535,22 +522,15 @@ def read_options(
     flags = {
         "name": agent if file is None else None,
         "model": list(models),
-        "prompt": system,
-        "tools": list(tools),
-        "options": model_options,
-        "mcp": {"servers": list(mcp)} if mcp else None,
-        "workspace": None if workspace is None else {"dir": workspace},
+        "prompt": prompt,
     }
-    given = {name: value for name, value in flags.items() if value not in (None, [], {})}
+    given = {name: value for name, value in flags.items() if value not in (None, [])}
     typed = merge(merge_changes(changes), given)
     data = typed if file is None else merge(read_agent_file(file), typed)
     return AgentOptions(agent=to_agent(data), file=file, typed=typed, **start)
 
 
-_TYPED = (
-    *("agent", "changes", "models", "model_options", "tools", "mcp", "workspace", "system"),
-    *("title", "tags", "conversation"),
-)
+_TYPED = ("agent", "changes", "models", "prompt", "title", "tags", "conversation")
 
 
 def agent_group(*options: Decorator) -> Decorator:
@@ -569,7 +549,7 @@ def agent_group(*options: Decorator) -> Decorator:
 
 agent_options = agent_group(*_AGENT, set_option)
 """The options of an agent; the command receives them as `options`."""
-start_options = agent_group(*_AGENT, set_option, _SYSTEM, *_START)
-"""The options of an agent, and those of a new session: prompt, title, tags, conversation."""
-input_options = agent_group(agent_option, model_options, set_option, _SYSTEM, *_START)
+start_options = agent_group(*_AGENT, set_option, *_START)
+"""The options of an agent, and those of a new session: title, tags, conversation."""
+input_options = agent_group(agent_option, set_option, *_START)
 """The options of an input that a worker's agent answers, and those of a new session."""

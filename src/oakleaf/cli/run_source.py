@@ -168,7 +168,7 @@ def reject_naming_options(options: AgentOptions, *flags: str) -> None:
         "--title": options.title is not None,
         "--tag": bool(options.tags),
         "--agent NAME": "name" in options.typed,
-        "--system": "prompt" in options.typed,
+        "--set prompt": "prompt" in options.typed,
     }
     used = [flag for flag, is_given in given.items() if is_given and flag in flags]
     if used:

@@ -22,7 +22,7 @@ _HOMES = {
     ],
     "oakleaf.cli.config": ["model_option", "model_options"],
     "oakleaf.cli.json_log": ["log_format_option", "start_log"],
-    "oakleaf.cli.mcp_option": ["connect_once"],
+    "oakleaf.cli.mcp_servers": ["connect_once"],
     "oakleaf.cli.option_group": ["complete_file", "option_group"],
     "oakleaf.cli.reference": [
         "complete",
@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from oakleaf.cli.config import model_options as model_options
     from oakleaf.cli.json_log import log_format_option as log_format_option
     from oakleaf.cli.json_log import start_log as start_log
-    from oakleaf.cli.mcp_option import connect_once as connect_once
+    from oakleaf.cli.mcp_servers import connect_once as connect_once
     from oakleaf.cli.option_group import complete_file as complete_file
     from oakleaf.cli.option_group import option_group as option_group
     from oakleaf.cli.reference import complete as complete

@@ -403,7 +403,7 @@ def _check_plan(plan: ReplayPlan, mode: Mode) -> None:
         raise InvalidReplay(
             "mode strict uses the recorded model, prompt and options",
             "leave out model=, prompt= and options=, or use another mode",
-            "leave out --model, --prompt and -o, or use another mode",
+            "leave out --model, --prompt and --set, or use another mode",
         )
     if plan.start is not None and plan.start < 0:
         raise InvalidReplay(
@@ -423,7 +423,7 @@ def _check_live(names: Sequence[str], tools: Mapping[str, Tool]) -> None:
     for name in names:
         if name not in tools:
             raise InvalidReplay(
-                f"live tool {name} was not passed", "add it to tools=[…]", "add it with --tools FILE.py"
+                f"live tool {name} was not passed", "add it to tools=[…]", "add it with --agent FILE.py"
             )
 
 

@@ -13,11 +13,11 @@ from oakleaf.session import Session
 
 def resume_command(session: Session) -> str:
     """Return the command with the tools that the session was started with, if a command started it."""
-    return f"oakleaf resume {session.session_id}{original_flags(session) or ' --tools FILE.py'}"
+    return f"oakleaf resume {session.session_id}{original_flags(session) or ' --agent FILE.py'}"
 
 
 def original_flags(session: Session) -> str:
-    """Return the agent file the session was started with, else its --tools, --mcp and --workspace, with a leading space.
+    """Return the agent file the session was started with, else its tools, MCP servers and workspace, with a leading space.
 
     None of an imported session: its commands and files are a stranger's, and nobody should be told to run them.
     """
@@ -27,12 +27,12 @@ def original_flags(session: Session) -> str:
     if spec.get("agent_file"):
         return f" --agent {shlex.quote(spec['agent_file'])}"
     was = [
-        (flag, source)
-        for flag, name in (("--tools", "tools"), ("--mcp", "mcp"))
+        f"{key}={source}"
+        for key, name in (("tools", "tools"), ("mcp.servers", "mcp"))
         for source in spec.get(name, ())
     ]
-    was += [("--workspace", spec["workspace"])] if spec.get("workspace") else []
-    return "".join(f" {flag} {shlex.quote(value)}" for flag, value in was)
+    was += [f"workspace.dir={spec['workspace']}"] if spec.get("workspace") else []
+    return "".join(f" --set {shlex.quote(change)}" for change in was)
 
 
 def start_spec(session: Session) -> dict[str, Any]:

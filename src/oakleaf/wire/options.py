@@ -231,7 +231,7 @@ def _missing_option(provider: str | None, name: str, available: Mapping[str, Opt
         return InvalidOption(
             f"{problem}; it is one of {', '.join(others)}",
             f"leave it out, or take it back with session.set(options={{{name!r}: None}})",
-            f"leave it out, or take it back with -o {name}=null",
+            f"leave it out, or set it to null: {name}=null",
         )
     similar = get_close_matches(name, available, 1)
     return InvalidOption(

@@ -138,7 +138,7 @@ def serve(
 ) -> None:
     """Serve the API and the viewer over HTTP; Ctrl-C stops it.
 
-    On loopback every local user has full access; on other addresses --token is required. With --model and --tools the
+    On loopback every local user has full access; on other addresses --token is required. With --model and tools the
     server answers what is sent to it. No request and no stored session makes it ask another model than those of --model
     and --offer. docs/http.md describes the API.
 
@@ -218,7 +218,7 @@ def _agent_without_models(options: AgentOptions, others: tuple[Model, ...]) -> S
 
     agent = options.agent
     if agent.workspace.dir or options.model_options or agent.limits != AgentFile().limits:
-        raise CommandError("--workspace, --set limits and -o need --model")
+        raise CommandError("--set of workspace, limits and options needs --model")
     tools, servers = command_tools(options)
     connect_once(tools, servers)
     return ServerAgent(

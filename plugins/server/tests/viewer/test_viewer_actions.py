@@ -51,8 +51,8 @@ def server(folder: Path, script: str) -> Iterator[ServerProcess]:
         script,
         "--offer",
         f"scripted:{folder / 'silent.json'}",
-        "--tools",
-        sample_store.__file__,
+        "--set",
+        f"tools={sample_store.__file__}",
     )
     with ServerProcess(folder / "agent.db", *options) as process:
         yield process

@@ -96,7 +96,7 @@ def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions
 
     \b
     oakleaf chat --model anthropic:MODEL
-    oakleaf chat --model openai-chat:MODEL@http://127.0.0.1:8080/v1 --workspace . --set workspace.allow=git
+    oakleaf chat --model openai-chat:MODEL@http://127.0.0.1:8080/v1 --set workspace.dir=. --set workspace.allow=git
     oakleaf chat --agent support.toml
     oakleaf chat --resume latest
     oakleaf chat --resume
@@ -723,7 +723,7 @@ def _tools(chat: Chat, rest: str) -> None:
     is_known = chat.is_new and chat.agent.workspace is None
     tools = chat.agent.tools(None if is_known else chat.session)
     if not tools:
-        chat.note("No tools; start with --agent FILE, --tools FILE.py, --mcp SERVER or --workspace DIR")
+        chat.note("No tools; start with --agent FILE, or --set with tools, mcp.servers or workspace.dir")
     for tool in tools:
         about = tool.spec.description.partition("\n")[0]
         asks = ", needs approval" if tool.approval else ""

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from oakleaf.cli.agent_options import AgentOptions, agent_group, agent_option, models_of, set_option
-from oakleaf.cli.config import model_option, model_options
-from oakleaf.cli.option_group import complete_file
+from oakleaf.cli.config import model_option
 from oakleaf.cli.reference import bundle_file, complete, reference, resolve
 from oakleaf.cli.rendering.error_text import CommandError, print_error
 from oakleaf.cli.rendering.output import (
@@ -39,21 +38,7 @@ _agent_options = agent_group(
         help="The model of the replay; repeat it for a fallback chain. Default: the recorded one, which is "
         "called again if the prompt or an option differs.",
     ),
-    model_options,
-    click.option("--prompt", "system", metavar="TEXT|@FILE", help="The system prompt of the replay."),
-    click.option(
-        "--tools",
-        multiple=True,
-        shell_complete=complete_file,
-        metavar="FILE.py|MODULE",
-        help="The tools, for dry and live.",
-    ),
-    click.option(
-        "--mcp",
-        multiple=True,
-        metavar="[NAME=]COMMAND|URL|FILE.json",
-        help="MCP servers, for dry and live.",
-    ),
+    click.option("--prompt", metavar="TEXT|@FILE", help="The system prompt of the replay."),
     set_option,
 )
 
@@ -110,10 +95,10 @@ def replay(
 
     \b
     oakleaf replay latest
-    oakleaf replay latest --prompt @stricter.txt -o temperature=0
+    oakleaf replay latest --prompt @stricter.txt --set options.temperature=0
     oakleaf replay latest --agent candidate.toml
     oakleaf replay ses_3f --model openai:MODEL --prompt-patch "Never refund by yourself."
-    oakleaf replay ses_3f@7 --model openai:MODEL --mode dry --tools shop.py
+    oakleaf replay ses_3f@7 --model openai:MODEL --mode dry --set tools=shop.py
     """
     options.refuse_typed(NOT_OF_A_REPLAY, "a replay has no use for it; leave it out")
     how |= _candidate(options, runs_tools=bool(how["live"]) or how["mode"] == "live")

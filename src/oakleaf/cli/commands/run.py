@@ -76,9 +76,9 @@ def run(
     3 busy, 130 cancelled.
 
     \b
-    oakleaf run "Where is order 41?" --model anthropic:MODEL --tools shop.py
+    oakleaf run "Where is order 41?" --model anthropic:MODEL --agent shop.py
     oakleaf run "Where is order 41?" --agent support.toml --set limits.cost=0.50
-    git diff | oakleaf run - --system "Review this." --model openai:MODEL
+    git diff | oakleaf run - --set prompt=@review.md --model openai:MODEL
     oakleaf run "And order 42?" --resume latest
     oakleaf run "$(cat mail-17.txt)" --resume ses_3f --key mail-17
     oakleaf run "Try again, politely." --overwrite latest --from-point 7
@@ -142,7 +142,7 @@ def resume(
 
     \b
     oakleaf resume latest --agent support.toml
-    oakleaf resume latest --tools shop.py --take-over
+    oakleaf resume latest --agent shop.py --take-over
     oakleaf resume latest --rollback
     """
     options.refuse_typed(NOT_OF_A_RESUME, "it is of a new session or an input; oakleaf run takes it")

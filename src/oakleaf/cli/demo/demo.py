@@ -32,8 +32,8 @@ from oakleaf.store import Store
 from oakleaf.store import open as open_store
 from oakleaf.wire import PROVIDERS, find_provider, render
 
-SHOP = ("--model", "scripted:support.json", "--tools", "shop.py")
-AGENT = (*SHOP, "--system", "@prompt.txt", "--title", "Order 41")
+SHOP = ("--model", "scripted:support.json", "--set", "tools=shop.py")
+AGENT = (*SHOP, "--set", "prompt=@prompt.txt", "--title", "Order 41")
 QUESTION = "Where is my order 41? I want my money back."
 MAX_LINES = 24
 
@@ -284,7 +284,7 @@ def replay(presenter: Presenter, session: Session) -> None:
     paid = payments(presenter)
     change = ("--model", "scripted:careful.json", "--prompt", "@stricter.txt")
     code, report = presenter.data(
-        "replay", short_id(session.session_id), *change, "--mode", "dry", "--tools", "shop.py"
+        "replay", short_id(session.session_id), *change, "--mode", "dry", "--set", "tools=shop.py"
     )
     first = report["first_divergence"] or {}
     presenter.claim("exit code (1: different)", code, code == 1)

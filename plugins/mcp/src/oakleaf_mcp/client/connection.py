@@ -189,7 +189,7 @@ class McpConnection:
                 str(self.server),
                 error.reason,
                 "pass hosts=[…] if a private address is meant",
-                'if a private address is meant, name it in a file for --mcp: {"mcpServers": {"NAME": {"url": …, "hosts": […]}}}',
+                'if a private address is meant, name it in a file for mcp.servers: {"mcpServers": {"NAME": {"url": …, "hosts": […]}}}',
             ) from None
         except OSError as error:
             raise self._unavailable(f"its host has no address ({error.strerror})") from None

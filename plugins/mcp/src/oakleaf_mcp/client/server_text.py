@@ -47,7 +47,7 @@ _decode_file = json_decoder(ServerFile)
 
 
 def tools(text: str, /, *, trust: bool = False, approve: bool = False) -> list[McpServer]:
-    """Return the servers of a text as `--mcp` takes it; several, if it names a file."""
+    """Return the servers of a text as `mcp.servers` has it; several, if it names a file."""
     if _is_file(text):
         return list(_read_file(Path(text), trust=trust, approve=approve))
     named = _NAMED.fullmatch(text)

@@ -115,7 +115,7 @@ def enqueue(
 
 def _session(location: StoreLocation, resume_from: str | None, options: AgentOptions) -> Session:
     if resume_from is not None:
-        reject_naming_options(options, "--title", "--tag", "--system")
+        reject_naming_options(options, "--title", "--tag", "--set prompt")
         return resolve_runnable(location, resume_from)
     if options.agent.name is None:
         raise CommandError(

@@ -1,4 +1,4 @@
-"""The --mcp option: MCP servers by command, by address, or from a JSON file as other programs keep it.
+"""The MCP servers of an agent: by command, by address, or from a JSON file as other programs keep it.
 
 The plugin of the name `mcp` reads them; without it the error names what to install.
 """
@@ -8,32 +8,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-import click
-
 from oakleaf import Tool
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.errors import OakleafError
 from oakleaf.ext import ToolLike, ToolSource, list_tools, plugin_tools
 
-mcp_option = click.option(
-    "--mcp",
-    multiple=True,
-    metavar="[NAME=]COMMAND|URL|FILE.json",
-    help="Give the agent the tools of an MCP server: a command to start, an address, or the mcpServers of a JSON file. "
-    "With NAME= its tools are called NAME_…",
-)
-
 
 def load_servers(sources: Sequence[str], *, trust: bool = False, approve: bool = False) -> list[ToolLike]:
-    """Return the servers of --mcp; refuse what is no server."""
+    """Return the servers as sources of tools; refuse a text that names none."""
     if (trust or approve) and not sources:
-        raise CommandError("mcp.trust and mcp.approve need --mcp SERVER")
+        raise CommandError("mcp.trust and mcp.approve need mcp.servers")
     servers: list[ToolLike] = []
     for source in sources:
         try:
             servers += plugin_tools("mcp", source, trust=trust, approve=approve)
         except OakleafError as error:
-            raise CommandError(f"--mcp: {error.command_text}") from None
+            raise CommandError(f"mcp.servers: {error.command_text}") from None
     return servers
 
 
