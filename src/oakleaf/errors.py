@@ -34,6 +34,7 @@
     │   ├── NothingToRedo           nothing was rewound
     │   ├── ApprovalPending         a new input while a call waits for a person
     │   ├── NotWaiting              a decision about a call that waits for nobody
+    │   ├── ApproverUnnamed         a decision without a name about a tool that wants one
     │   ├── ToolsNotAllowed         the session may no longer use these tools
     │   ├── ToolsMissing            a call waits for a tool that only another process has
     │   ├── ImportNotAccepted       calls and inputs that an import left open; nothing was run
@@ -701,6 +702,21 @@ class NotWaiting(InvalidOperation):
             f"call {call} of session {session_id} does not wait for approval",
             "session.pending_approvals() lists the calls that wait",
             f"oakleaf approve {session_id} lists the calls that wait",
+        )
+
+
+class ApproverUnnamed(InvalidOperation):
+    """The tool of a call wants a decision by a person with a name."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 422
+
+    def __init__(self, session_id: str, tool: str) -> None:
+        self.session_id, self.tool = session_id, tool
+        super().__init__(
+            f"a decision about {tool} in session {session_id} needs the name of the person who decides",
+            'name the person: session.approve(call, by="ann")',
+            f"name the person: oakleaf approve {session_id} --by NAME",
         )
 
 

@@ -54,6 +54,7 @@ from oakleaf.core.tree import Branch, Leaf
 from oakleaf.core.turns import Action, OpenCall
 from oakleaf.core.usage import Call, Totals
 from oakleaf.errors import (
+    ApproverUnnamed,
     InvalidArgument,
     InvalidOperation,
     InvalidPosition,
@@ -845,14 +846,25 @@ class Session:
 
         return pending_approvals(self.log)
 
-    def approve(self, call: OpenCall, *, allow: bool = True) -> None:
+    def approve(
+        self,
+        call: OpenCall,
+        *,
+        allow: bool = True,
+        by: str | None = None,
+        reason: str | None = None,
+        surface: str = "Python",
+    ) -> None:
         """Answer a tool's request for approval. `resume` then runs the call once, or tells the model it was denied.
 
+        The journal keeps the decision with the name of the person who decided, the reason, and the surface by which the
+        decision came, such as a host's own "chat". Raises ApproverUnnamed if the tool wants a name.
         A call of a task can be approved through any handle above it; `resume` of the session that started the task
         continues both.
         """
         session_id = getattr(call, "session_id", self.log.session_id)
         log = self.log
+        decision = _decision(allow=allow, by=by, reason=reason, surface=surface)
         if session_id != log.session_id:
             log = Log(log.store, log.store.session(session_id), log.runtime)
         call = OpenCall(call.seq, call.index, call.call)
@@ -865,9 +877,9 @@ class Session:
             # As it is stored, or with the arguments in clear, as `turn.open_tool_calls` has them.
             if not any(call.call in (each.call, log.original_call(each)) for each in same):
                 raise InvalidPosition(f"call {call.call.id}", 0, log.leaf.seq)
-            _refuse_unseen(log, call, allow=allow)
+            _refuse_unseen(log, call, allow=allow, by=decision.by)
             try:
-                return _decide(log, call, "approved" if allow else "denied")
+                return _decide(log, replace(decision, seq=call.seq, index=call.index))
             except StaleLeaf:
                 pass  # the result of a sibling was appended just now; try again if this call is still open
 
@@ -995,12 +1007,22 @@ def _repeatable_tools(tools: Iterable[object]) -> set[str]:
     return {tool.name for tool in tools if isinstance(tool, Tool) and tool.effect != "unsafe"}
 
 
-def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
-    """Raise for an approval after a denial, and for a call whose task is in the trash or itself waits for a person."""
+def _decision(*, allow: bool, by: str | None, reason: str | None, surface: str | None) -> Approved | Denied:
+    """Return a decision, of a call that is still to be named. A name or a reason without content is none."""
+    said = {"by": by, "reason": reason, "surface": surface}
+    kept = {name: (check_text(text, name) or "").strip() or None for name, text in said.items()}
+    return Approved(0, 0, **kept) if allow else Denied(0, 0, **kept)
+
+
+def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool, by: str | None) -> None:
+    """Raise for an approval after a denial, for a decision without a name where the tool wants one, and for a call whose
+    task is in the trash or itself waits for a person."""
     from oakleaf.agent.call_status import read_call_status
 
     status = read_call_status(log)
     place = call.seq, call.index
+    if by is None and place in status.named:
+        raise ApproverUnnamed(log.session_id, call.call.name)
     if allow and place in status.denied:
         raise InvalidOperation(f"call {call.call.id} was denied, which is final; resume tells the model")
     if place in status.trashed_tasks:
@@ -1013,11 +1035,11 @@ def _refuse_unseen(log: Log, call: OpenCall, *, allow: bool) -> None:
         )
 
 
-def _decide(log: Log, call: OpenCall, kind: Decision) -> None:
+def _decide(log: Log, decision: Approved | Denied) -> None:
     from oakleaf.agent.task_line import ancestors
 
-    decision = Approved(call.seq, call.index) if kind == "approved" else Denied(call.seq, call.index)
     log.record(decision, only_at_leaf=True)
-    decided = TaskDecided(call.seq, call.index, log.session_id, kind)
+    kind: Decision = "approved" if isinstance(decision, Approved) else "denied"
+    decided = TaskDecided(decision.seq, decision.index, log.session_id, kind)
     for parent in ancestors(log):
         parent.record(decided)

@@ -153,7 +153,7 @@ class TestFile:
                 "line 2: aliases.a:b is invalid; expected an alias without a colon",
             ),
             ("# x\n[options]\nfast = 1\n", "line 3: options.fast is invalid; expected a table of options"),
-            ("\n\n[modles]\n", "line 3: modles is invalid; expected model, store, aliases.NAME, options"),
+            ("\n\n[modles]\n", "line 3: modles is invalid; expected model, store, by, aliases.NAME, options"),
         ],
     )
     def test_what_is_wrong_in_the_file_is_told_with_its_line(

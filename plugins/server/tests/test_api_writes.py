@@ -19,6 +19,7 @@ import oakleaf
 from oakleaf import Broken, Limits, Session, ToolCall, assistant, user
 from oakleaf.core.facts import ApprovalRequested, Approved
 from oakleaf.errors import ToolsMissing
+from oakleaf.ext import with_approval
 from oakleaf.log import lease
 from oakleaf.models.scripted import ScriptedModel, Slow
 from oakleaf.store import Store
@@ -817,3 +818,45 @@ def test_an_agent_may_have_a_source_of_tools() -> None:
         wait_until(lambda: session.refresh().status in ("idle", "failed"))
         results = [result for entry in session.path() if entry.message for result in entry.message.results]
         assert [result.content for result in results] == [(oakleaf.Text("nothing in the cellar"),)]
+
+
+class TestWhoDecides:
+    """The name of a decision is that of the token's holder. A name in the body counts only where the operator says so."""
+
+    def decide(self, store: Store, body: dict[str, Any], sent: str | None, **access: Any) -> tuple[int, Any]:
+        session = store.start()
+        model = ScriptedModel([assistant("I refund.", ToolCall("r1", "refund", {"order": 1}))])
+        session.send_sync("Refund", model=model, tools=with_approval([refund], True))
+        headers = {**CHANGE_HEADERS, **({} if sent is None else {"authorization": f"Bearer {sent}"})}
+        with LocalServer(store, **access) as server:
+            url = f"{session_url(session)}/approve"
+            reply = server.client.post(url, json={"yes": True, **body}, headers=headers)
+        facts = [stored.fact for stored in session.journal()]
+        return reply.status_code, [
+            (one.by, one.reason, one.surface) for one in facts if isinstance(one, Approved)
+        ] or reply.json()
+
+    def test_the_holder_of_a_persons_token_decides(self, store: Store) -> None:
+        access: dict[str, Any] = {"token": "service", "persons": {"ann": "hers"}}
+        done = self.decide(store, {"reason": "agreed"}, "hers", **access)
+        assert done == (200, [("ann", "agreed", "HTTP")])
+        assert self.decide(store, {"by": "ann"}, "hers", **access) == (200, [("ann", None, "HTTP")])
+
+    def test_a_service_without_a_word_of_the_operator_names_nobody(self, store: Store) -> None:
+        assert self.decide(store, {}, "service", token="service") == (200, [(None, None, "HTTP")])
+        status, refused = self.decide(store, {"by": "ann"}, "service", token="service")
+        assert (status, refused["code"]) == (403, "name_refused")
+        assert "the token is of nobody by name" in refused["detail"]
+        status, refused = self.decide(store, {"by": "ann"}, None)
+        assert (status, refused["code"]) == (403, "name_refused")
+
+    @pytest.mark.attack
+    def test_a_person_decides_in_no_other_name(self, store: Store) -> None:
+        access: dict[str, Any] = {"token": "service", "persons": {"ann": "hers"}, "accepts_names": True}
+        status, refused = self.decide(store, {"by": "bob"}, "hers", **access)
+        assert (status, refused["code"]) == (403, "name_refused")
+        assert "the token is of ann" in refused["detail"]
+
+    def test_a_service_that_knows_its_users_names_them(self, store: Store) -> None:
+        access: dict[str, Any] = {"token": "service", "accepts_names": True}
+        assert self.decide(store, {"by": "bob"}, "service", **access) == (200, [("bob", None, "HTTP")])

@@ -29,7 +29,8 @@ class TestFlags:
         [
             ("--offer nonsense", "--offer nonsense: there is no model with this name"),
             ("--offer anthropic:x", "set ANTHROPIC_API_KEY"),
-            ("--client-token ann", "write OWNER=TOKEN"),
+            ("--client-token ann", "write OWNER=SECRET"),
+            ("--person ann=", "write NAME=SECRET"),
             ("--set limits.turns=3", "need --model"),
             ("--grace soon", "grace='soon' is invalid"),
         ],

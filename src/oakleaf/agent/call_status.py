@@ -47,6 +47,8 @@ class CallStatus(Struct, frozen=True):
     approval_requested: frozenset[CallPosition] = frozenset()
     approved: frozenset[CallPosition] = frozenset()
     denied: frozenset[CallPosition] = frozenset()
+    named: frozenset[CallPosition] = frozenset()
+    """Calls that only a person with a name may decide about."""
     earlier: Mapping[CallPosition, EarlierCall] = {}
     """The same call on an abandoned path, for calls in wait because of the path."""
     task_approvals: Mapping[CallPosition, tuple[PendingApproval, ...]] = {}
@@ -78,7 +80,7 @@ class CallStatus(Struct, frozen=True):
             return True
         if position in self.decided:
             return False
-        return position in self.approval_requested or (tool is not None and tool.approval)
+        return position in self.approval_requested or (tool is not None and bool(tool.approval))
 
     def raise_if_trashed(self, log: Log, tools: Mapping[str, Tool]) -> None:
         """Raise `TaskTrashed` if every open call waits and no decision can help, because a task is in the
@@ -119,7 +121,7 @@ class CallStatus(Struct, frozen=True):
         if (tool := tools.get(call.call.name)) is None:
             return False
         is_settled = position in self.started and tool.effect == "unsafe" and tool.verify is None
-        return not is_settled and (tool.effect != "read" or tool.approval)
+        return not is_settled and (tool.effect != "read" or bool(tool.approval))
 
     def needing_tool(self, open_calls: Sequence[OpenCall], tools: Mapping[str, Tool]) -> list[str]:
         """Return the names of missing tools of requested calls. Another process offered these tools and
@@ -151,6 +153,7 @@ def _own_status(log: Log) -> tuple[CallStatus, list[TaskWaits]]:
         return CallStatus(), []
     started: set[CallPosition] = set()
     requested: set[CallPosition] = set()
+    named: set[CallPosition] = set()
     decided: dict[Decision, set[CallPosition]] = {"approved": set(), "denied": set()}
     waits: list[TaskWaits] = []
     tasks: list[str] = []
@@ -173,8 +176,10 @@ def _own_status(log: Log) -> tuple[CallStatus, list[TaskWaits]]:
                 is_accepted |= not is_foreign
             case ToolCallsStarted(seq, indexes):
                 started.update((seq, index) for index in indexes)
-            case ApprovalRequested(seq, index, reference):
+            case ApprovalRequested(seq, index, reference, is_named):
                 requested.add((seq, index))
+                if is_named:
+                    named.add((seq, index))
                 if reference is not None:
                     references[seq, index] = reference
             case TaskWaits() as waiting:
@@ -198,6 +203,7 @@ def _own_status(log: Log) -> tuple[CallStatus, list[TaskWaits]]:
         frozenset(requested.union(elsewhere)),
         frozenset(approved),
         frozenset(denied),
+        frozenset(named),
         earlier,
         tasks=tuple(reversed(tasks)),
         decided_elsewhere=elsewhere,

@@ -233,7 +233,9 @@ class ToolRunner:
         if earlier is not None:
             about["earlier"] = earlier_data(earlier)
         reference = None if earlier is None else earlier.reference
-        await self.writer.write(self.runner.request_approval, call, reference)
+        tool = self.tools.get(call.call.name)
+        is_named = tool is not None and tool.approval == "named"
+        await self.writer.write(self.runner.request_approval, call, reference, named=is_named)
         return Event("session:approval_requested", about, self.runner.journal_number)
 
     async def _store_result(self, call: OpenCall, message: Message) -> Event:

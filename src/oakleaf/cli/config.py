@@ -2,6 +2,7 @@
 
     model = "fast"                      # a name, an alias, or a list of them: a fallback chain
     store = "~/work/oakleaf.db"
+    by = "ann@example.com"              # who decides about calls that wait; default: the user of the machine
 
     [aliases]
     fast = "openai:MODEL"
@@ -36,7 +37,7 @@ from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR
 from oakleaf.errors import InvalidArgument, InvalidOption, StoreError
 
-KEYS = "model, store, aliases.NAME, options.MODEL.OPTION or chat.NAME"
+KEYS = "model, store, by, aliases.NAME, options.MODEL.OPTION or chat.NAME"
 
 
 class Config(Struct, frozen=True):
@@ -46,6 +47,8 @@ class Config(Struct, frozen=True):
     models: tuple[str, ...] = ()
     """The default model, or the fallback chain, as written: aliases are not resolved."""
     store: str | None = None
+    by: str | None = None
+    """The name that decisions are recorded with."""
     aliases: dict[str, str] = {}
     options: dict[str, dict[str, Any]] = {}
     chat: dict[str, Any] = {}
@@ -128,7 +131,7 @@ def _read(path: Path, text: str) -> Config:
     store = content.get("store")
     store = store if store is None or "://" in store or store == "memory:" else str(Path(store).expanduser())
     tables = (content.get(name, {}) for name in ("aliases", "options", "chat"))
-    return Config(path, _names(content.get("model")), store, *tables)
+    return Config(path, _names(content.get("model")), store, content.get("by"), *tables)
 
 
 def _faults(content: Mapping[str, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
@@ -140,6 +143,9 @@ def _faults(content: Mapping[str, Any]) -> Iterable[tuple[tuple[str, ...], str]]
         elif key == "store":
             if not _is_text(value):
                 yield (key,), "a path or a URL"
+        elif key == "by":
+            if not _is_text(value):
+                yield (key,), "the name of a person"
         elif key == "aliases" and isinstance(value, dict):
             for name, model in value.items():
                 if ":" in name:

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from oakleaf import Event, PendingApproval, Run
 from oakleaf.cli.agent_options import CommandAgent
+from oakleaf.cli.person import COMMAND_LINE, user_name
 from oakleaf.cli.rendering.error_text import TakenOver
 from oakleaf.cli.rendering.turn_events import Watcher
 from oakleaf.cli.signals import signal_handlers
@@ -154,7 +155,7 @@ def _decide(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) ->
         allow = ask(call)
         if allow is None:
             return False
-        session.approve(call, allow=allow)
+        session.approve(call, allow=allow, by=user_name(), surface=COMMAND_LINE)
     return True
 
 

@@ -16,6 +16,7 @@ from click.shell_completion import CompletionItem
 
 from oakleaf import plugins
 from oakleaf.cli.config import complete_model, load_config, read_options
+from oakleaf.cli.person import COMMAND_LINE, user_name
 from oakleaf.cli.reference import complete, complete_trashed, resolve, resolve_stored
 from oakleaf.cli.rendering.error_text import suggestions
 from oakleaf.cli.rendering.output import (
@@ -43,6 +44,8 @@ _EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")
 class Typist(Caller):
     """The person at the command line, who may name bundle files, too."""
 
+    surface = COMMAND_LINE
+
     def __init__(self, location: StoreLocation) -> None:
         super().__init__(location.open, location.url)
         self.location = location
@@ -52,6 +55,9 @@ class Typist(Caller):
 
     def stored_position(self, reference: str, *, trashed: bool = False) -> Position:
         return resolve_stored(self.location, reference, trashed=trashed)
+
+    def person(self, named: str | None) -> str | None:
+        return named or user_name()
 
     def typed(self, command: str) -> str:
         return suggestions.complete(command)

@@ -192,6 +192,8 @@ class ApprovalRequested(Fact, frozen=True):
     index: Number
     earlier: CallReference | None = None
     """The same call on a path that was left, if that is why."""
+    named: bool = False
+    """Whether only a person with a name may decide."""
 
 
 class Approved(Fact, frozen=True):
@@ -199,6 +201,11 @@ class Approved(Fact, frozen=True):
 
     seq: Number
     index: Number
+    by: str | None = None
+    """The person who decided."""
+    reason: str | None = None
+    surface: str | None = None
+    """The way by which the decision came: Python, command line, HTTP, or a host's own."""
 
 
 class Denied(Fact, frozen=True):
@@ -206,6 +213,11 @@ class Denied(Fact, frozen=True):
 
     seq: Number
     index: Number
+    by: str | None = None
+    """The person who decided."""
+    reason: str | None = None
+    surface: str | None = None
+    """The way by which the decision came: Python, command line, HTTP, or a host's own."""
 
 
 class CallKey(Struct, frozen=True, gc=False):

@@ -302,12 +302,15 @@ class Runner:
         self._commit(Request(fact=ToolCallsStarted(call.seq, (call.index,))))
         self.starts.add((call.seq, call.index))
 
-    def request_approval(self, call: OpenCall, earlier: CallReference | None = None) -> None:
-        """Record the request for a person's approval of a tool call.
+    def request_approval(
+        self, call: OpenCall, earlier: CallReference | None = None, *, named: bool = False
+    ) -> None:
+        """Record the request for a person's approval of a tool call, with `named` of a person with a name.
 
         `earlier` is the same call on another path, if such a call is the reason.
         """
-        self._commit(Request(fact=ApprovalRequested(call.seq, call.index, earlier), at_leaf=True))
+        fact = ApprovalRequested(call.seq, call.index, earlier, named)
+        self._commit(Request(fact=fact, at_leaf=True))
 
     def record_task_wait(self, waits: TaskWaits) -> None:
         """Record a tool call's wait for a person's decision about a call of the task."""

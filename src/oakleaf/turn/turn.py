@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.events import Event
     from oakleaf.agent.limits import Limits
     from oakleaf.agent.tasks import TaskRunner
-    from oakleaf.agent.tools.tool import PendingApproval, RunTask, Tool, ToolContext
+    from oakleaf.agent.tools.tool import Approval, PendingApproval, RunTask, Tool, ToolContext
     from oakleaf.models.base import Model
     from oakleaf.turn.async_turn import AsyncTurn
 
@@ -550,7 +550,7 @@ class Turn:
         """Raise unless the call may run. The same call on a path left behind needs a decision first."""
         definitions = self._log.settings().tool_definitions if self._has_left_paths() else None
         is_unsafe = definitions is None or call.call.name not in definitions.repeatable
-        decision = self._decide(call, needs_approval=False, is_unsafe=is_unsafe)
+        decision = self._decide(call, approval=False, is_unsafe=is_unsafe)
         if decision is not True:
             why = (
                 "was denied"
@@ -635,7 +635,7 @@ class Turn:
             return self._store_result(call, error_result(call.call, NO_TOOL))
         if (refusal := tool.refusal(call.call)) is not None:
             return self._store_result(call, refusal)
-        decision = self._decide(call, needs_approval=tool.approval, is_unsafe=tool.effect == "unsafe")
+        decision = self._decide(call, approval=tool.approval, is_unsafe=tool.effect == "unsafe")
         if isinstance(decision, Message):
             return self._store_result(call, decision)
         if not decision:
@@ -702,7 +702,7 @@ class Turn:
 
         return read_call_status(self._log)
 
-    def _decide(self, call: OpenCall, *, needs_approval: bool, is_unsafe: bool) -> bool | Message:
+    def _decide(self, call: OpenCall, *, approval: Approval, is_unsafe: bool) -> bool | Message:
         """Whether the call may run, False after a denial; or the recorded result of another path.
 
         Raises `ApprovalRequired` if a person must decide first: the tool needs approval, or a path left
@@ -711,7 +711,7 @@ class Turn:
         from oakleaf.agent.earlier_calls import effects_in_force, find_earlier_call, reused_result
 
         position = call.seq, call.index
-        if position in self._runner.starts or not (needs_approval or (is_unsafe and self._has_left_paths())):
+        if position in self._runner.starts or not (approval or (is_unsafe and self._has_left_paths())):
             return True
         status = self._call_status()
         if position in status.decided:
@@ -723,10 +723,10 @@ class Turn:
         effects = "ask" if earlier is None else effects_in_force(self._log)
         if earlier is not None and effects == "reuse" and (result := reused_result(call.call, earlier)):
             return result
-        if not needs_approval and (earlier is None or effects == "repeat"):
+        if not approval and (earlier is None or effects == "repeat"):
             return True
         reference = earlier.reference if earlier is not None and effects != "repeat" else None
-        self._runner.request_approval(call, reference)
+        self._runner.request_approval(call, reference, named=approval == "named")
         raise ApprovalRequired(self._log.session_id, call.call.id, call.call.name)
 
     def _has_left_paths(self) -> bool:

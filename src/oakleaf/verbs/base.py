@@ -36,6 +36,8 @@ class Caller:
     """Who calls a verb: the store as the caller sees it, and the sessions that the caller may name."""
 
     level: Level = "operator"
+    surface: str = "Python"
+    """The way by which the call came, for the record of a decision."""
     key: str | None = None
     """The key under which a change is made once, however often it is asked for."""
 
@@ -72,6 +74,10 @@ class Caller:
 
     def check_model(self, name: str | None) -> None:
         """Raise ModelRefused for a model that the caller may not name. The operator may name any."""
+
+    def person(self, named: str | None) -> str | None:
+        """Return the name of the person who decides; `named` is the name in the call."""
+        return named
 
     def typed(self, command: str) -> str:
         """Return a suggested command as the caller must type it."""

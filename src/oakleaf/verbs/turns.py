@@ -61,6 +61,9 @@ class Approve(Verb, frozen=True):
     Lists the waiting calls and asks before it allows them; without a terminal pass --yes. An approval is saved, applies
     to one call only, and the call runs once. A call that waits because a path which was left has made it already is
     listed with the result it had there. oakleaf resume continues the turn; a server does that by itself.
+
+    The journal keeps who decided and why. The name is --by, $OAKLEAF_BY, the setting `by`, or the name of the user of this
+    machine. Over HTTP it is the name of the token's holder.
     """
 
     section = "Start here"
@@ -75,6 +78,8 @@ class Approve(Verb, frozen=True):
             "Only these waiting calls: their numbers in the list, or names such as ses_3f@7.0.", metavar="N,…"
         ),
     ] = None
+    by: Annotated[str | None, Help("The person who decides.", metavar="NAME")] = None
+    reason: Annotated[str | None, Help("Why, for those who read the journal later.")] = None
     resume: Annotated[bool, Help("Whether a server continues the turn once no call waits.", remote=True)] = (
         True
     )
@@ -98,8 +103,9 @@ class Approve(Verb, frozen=True):
     def run(self, caller: Caller) -> Approval:
         session = _runnable(caller, self.session)
         calls = self._selected(session)
+        by = caller.person(self.by)
         for call in calls:
-            session.approve(call, allow=not self.deny)
+            session.approve(call, allow=not self.deny, by=by, reason=self.reason, surface=caller.surface)
         top = _session_to_resume(session)
         pending = len(top.pending_approvals())
         decided = _approval(session, calls, done=True, pending=pending)

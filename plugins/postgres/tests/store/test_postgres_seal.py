@@ -31,6 +31,10 @@ ROOT = "(select min(id) from oakleaf.branch)"
             "(select number from oakleaf.session where id = 'ses_sealed')",
             "fact 3",
         ),
+        (
+            "update oakleaf.journal set data = replace(data, 'no money', 'all money') where data like '%no money%'",
+            "fact 12",
+        ),
         ("delete from oakleaf.entry where branch = {root} and seq = 5", "entry 1:5"),
         ("update oakleaf.session set id = 'ses_gone' where id = 'ses_sealed'", "session"),
     ],

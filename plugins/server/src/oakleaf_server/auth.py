@@ -40,6 +40,8 @@ class Caller(Struct, frozen=True):
 
     level: Literal["service", "client"] = "service"
     owner: str | None = None
+    person: str | None = None
+    """Who holds a service token of a person's own."""
 
     @property
     def is_client(self) -> bool:
@@ -53,6 +55,10 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
     token: str | None = None
     client_tokens: dict[str, str] = {}
     """Tokens by owner."""
+    persons: dict[str, str] = {}
+    """Service tokens by the name of the person who holds each."""
+    accepts_names: bool = False
+    """Whether the holder of the nameless service token may name who decides: a service that knows its users."""
     internal_token: str | None = None
     allowed_hosts: tuple[str, ...] = ()
     max_body_bytes: int = 1_000_000
@@ -63,15 +69,20 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         tokens = [
             token
-            for token in (self.token, self.internal_token, *self.client_tokens.values())
+            for token in (
+                self.token,
+                self.internal_token,
+                *self.client_tokens.values(),
+                *self.persons.values(),
+            )
             if token is not None
         ]
         if any(not token.strip() for token in tokens):
             raise TokenRequired(self.host, "a token is empty", "give it a value or leave it out")
         if not is_loopback(self.host) and self.token is None:
             raise TokenRequired(self.host)
-        if self.token is None and self.client_tokens:
-            raise TokenRequired(self.host, "client tokens require a service token")
+        if self.token is None and (self.client_tokens or self.persons):
+            raise TokenRequired(self.host, "tokens of clients and persons require a service token")
 
     def caller(self, token: str | None) -> Caller | None:
         """Return the caller of a token, or None. Compares every token, so that timing reveals nothing."""
@@ -99,6 +110,9 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         """Return the caller of the first matching token; tries all of them, so that timing reveals nothing."""
         assert self.token is not None
         caller = Caller() if matches(self.token) else None
+        for person, own_token in self.persons.items():
+            if matches(own_token):
+                caller = caller or Caller(person=person)
         for owner, client_token in self.client_tokens.items():
             if matches(client_token):
                 caller = caller or Caller("client", owner)

@@ -40,14 +40,14 @@ OF_A_REQUEST = ("prompt", "context", "trigger", "policy")
 """Keys of an agent that are of a session or an input, which requests start."""
 
 
-def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
-    clients = {}
+def _tokens(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
+    tokens = {}
     for pair in pairs:
-        owner, equals, token = pair.partition("=")
-        if not (owner and equals and token):
-            raise click.BadParameter("write OWNER=TOKEN", param=parameter)
-        clients[owner] = token
-    return clients
+        name, equals, token = pair.partition("=")
+        if not (name and equals and token):
+            raise click.BadParameter(f"write {parameter.metavar}", param=parameter)
+        tokens[name] = token
+    return tokens
 
 
 @click.command()
@@ -81,8 +81,21 @@ def _clients(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...
     "clients",
     metavar="OWNER=SECRET",
     multiple=True,
-    callback=_clients,
+    callback=_tokens,
     help="Grants access to this owner's public entries, and to send; repeatable.",
+)
+@click.option(
+    "--person",
+    "persons",
+    metavar="NAME=SECRET",
+    multiple=True,
+    callback=_tokens,
+    help="Grants what --token grants, and records decisions with this name; repeatable.",
+)
+@click.option(
+    "--accept-names",
+    is_flag=True,
+    help="Record decisions with the name that a request with --token says: the service knows its users.",
 )
 @click.option(
     "--internal-token",
@@ -128,6 +141,8 @@ def serve(
     page: str,
     token: str | None,
     clients: dict[str, str],
+    persons: dict[str, str],
+    accept_names: bool,
     internal_token: str | None,
     hosts: tuple[str, ...],
     max_import: int,
@@ -156,6 +171,8 @@ def serve(
         host=host,
         token=token,
         client_tokens=clients,
+        persons=persons,
+        accepts_names=accept_names,
         internal_token=internal_token,
         allowed_hosts=tuple(name.lower() for name in hosts),
         max_import_bytes=max_import * 1_000_000,

@@ -40,10 +40,25 @@ class Service(Caller):
     """The holder of the server's token. A model that a request names is compared with those on offer."""
 
     level = "service"
+    surface = "HTTP"
 
-    def __init__(self, context: ServerContext, runs: ActiveRuns, key: str | None) -> None:
+    def __init__(
+        self, context: ServerContext, runs: ActiveRuns, key: str | None, holder: str | None = None
+    ) -> None:
         super().__init__(context.store)
-        self._context, self._runs, self.key = context, runs, key
+        self._context, self._runs, self.key, self._holder = context, runs, key, holder
+
+    def person(self, named: str | None) -> str | None:
+        """Return the holder of the token. A name in the body counts only where the operator said so."""
+        if named in (None, self._holder) or (self._holder is None and self._context.access.accepts_names):
+            return named or self._holder
+        raise Refusal(
+            403,
+            "name_refused",
+            f"the body names {named!r} as the person who decides, and the token is "
+            + ("of nobody by name" if self._holder is None else f"of {self._holder}"),
+            "oakleaf serve --person NAME=SECRET gives a person a token, --accept-names takes the names of the service",
+        )
 
     def check_model(self, name: str | None) -> None:
         self._context.agent.check_model(name)
@@ -187,7 +202,8 @@ def _answer(request: ApiRequest, called: Called) -> Response[bytes]:
     if caller.is_client and called.for_client is not None:
         answer = to_json(called.for_client(context, caller, bound))
     else:
-        service = Service(context, request.app.state.runs, request.headers.get("idempotency-key"))
+        key = request.headers.get("idempotency-key")
+        service = Service(context, request.app.state.runs, key, caller.person)
         answer = _run(bound, service, is_plan=bound.needs_yes and not is_confirmed)
     return Response(msgspec.json.encode(answer), status_code=verb.status, media_type="application/json")
 

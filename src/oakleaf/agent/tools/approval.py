@@ -26,7 +26,7 @@ def _with_approval(item: ToolLike, names: bool | Collection[str]) -> ToolLike:
 
 def _ask(one: Tool, names: bool | Collection[str]) -> Tool:
     is_named = names if isinstance(names, bool) else one.name in names
-    return replace(one, approval=True) if is_named else one
+    return replace(one, approval=one.approval or True) if is_named else one
 
 
 class _Source:

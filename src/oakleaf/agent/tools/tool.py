@@ -45,6 +45,8 @@ else:
 
 Effect = Literal["read", "idempotent", "unsafe"]
 Decision = Literal["approved", "denied"]
+Approval = bool | Literal["named"]
+"""Whether a person must approve each call of a tool, or only a person with a name may."""
 
 
 class EarlierCall(OpenCall, frozen=True):
@@ -202,7 +204,7 @@ class Tool(Struct, Generic[F], frozen=True, dict=True):
     effect: Effect = "unsafe"
     verify: Callable[..., Any] | None = None
     dry_run: Callable[..., Any] | None = None
-    approval: bool = False
+    approval: Approval = False
     timeout: float | None = None
 
     def __post_init__(self) -> None:
@@ -424,7 +426,7 @@ def tool(
     name: str | None = None,
     verify: Callable[..., Any] | None = None,
     dry_run: Callable[..., Any] | None = None,
-    approval: bool = False,
+    approval: Approval = False,
     timeout: float | None = None,
 ) -> Callable[[AnyFunction], Tool[AnyFunction]]: ...
 def tool(
@@ -435,7 +437,7 @@ def tool(
     name: str | None = None,
     verify: Callable[..., Any] | None = None,
     dry_run: Callable[..., Any] | None = None,
-    approval: bool = False,
+    approval: Approval = False,
     timeout: float | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function, by `@tool` or `@tool(effect=…)`.
@@ -450,7 +452,7 @@ def tool(
     verify: a function of the same arguments that finds out, after a crash, whether the effect took place. It returns
         `Happened(result)`, `NeverHappened()` or None (unknown).
     dry_run: a function of the same arguments that says what the tool would do; used by `session.replay(mode="dry")`.
-    approval: whether a person must approve each call (`session.approve`) before it runs.
+    approval: whether a person must approve each call (`session.approve`) before it runs; `"named"`: a person with a name.
     timeout: seconds after which a call is stopped and its result is an error.
     """
 
@@ -460,6 +462,8 @@ def tool(
             raise InvalidTool(repr(function)[:80], "it is not a function with a name")
         if effect not in ("read", "idempotent", "unsafe"):
             raise InvalidTool(tool_name, f"effect {effect!r} is unknown; use read, idempotent or unsafe")
+        if approval not in (True, False, "named"):
+            raise InvalidTool(tool_name, f"approval {approval!r} is unknown; use True, False or 'named'")
         arguments, context_name = _arguments(function, tool_name)
         description = inspect.getdoc(function) or tool_name.replace("_", " ")
         spec = ToolSpec(tool_name, description, _schema(arguments, tool_name))

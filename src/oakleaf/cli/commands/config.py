@@ -47,7 +47,7 @@ def _complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -
 def config(key: str | None, values: tuple[str, ...], unset: bool, is_json: bool) -> int:
     """Print the configuration, or a value of it; with VALUE set it.
 
-    KEY is model, store, aliases.NAME, options.MODEL.OPTION or chat.NAME, a default of the agents that chat, run, resume
+    KEY is model, store, by, aliases.NAME, options.MODEL.OPTION or chat.NAME, a default of the agents that chat, run, resume
     and serve run; aliases, options or chat alone prints all of these. Several models are a fallback chain, several commands
     a list. Exit code 1: the value is not set. Passwords and keys are not printed.
 
@@ -90,6 +90,7 @@ def _values(config: Config) -> dict[str, Any]:
     return {
         "models": list(config.models),
         "store": config.store,
+        "by": config.by,
         "aliases": config.aliases,
         "options": config.options,
         "chat": config.chat,
@@ -102,6 +103,8 @@ def _lines(config: Config) -> list[tuple[str, Any]]:
         lines.append(("model", config.models[0] if len(config.models) == 1 else list(config.models)))
     if config.store is not None:
         lines.append(("store", config.store))
+    if config.by is not None:
+        lines.append(("by", config.by))
     lines += [(f"aliases.{name}", model) for name, model in config.aliases.items()]
     for model, options in config.options.items():
         lines += [(f"options.{model}.{name}", value) for name, value in options.items()]

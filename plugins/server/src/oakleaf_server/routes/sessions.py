@@ -62,7 +62,7 @@ def server_info(request: ApiRequest) -> ServerInfo:
     context, caller = context_and_caller(request)
     agent = context.agent
     own, _ = split_tools(agent.tools)  # those of a source are known in a run only
-    tools = [{"name": t.name, "effect": t.effect, "approval": t.approval} for t in own.values()]
+    tools = [{"name": t.name, "effect": t.effect, "approval": bool(t.approval)} for t in own.values()]
     return ServerInfo(
         version=__version__,
         level=caller.level,
