@@ -49,12 +49,26 @@ def test_a_gate_fires_beyond_its_bound(gate: str, effect: Effect, outcome: str) 
     assert check_gate(parse_gate(gate, METRICS), effect).outcome == outcome
 
 
-def test_a_difference_that_may_be_noise_does_not_fire() -> None:
+def test_a_difference_that_may_be_noise_is_not_decided() -> None:
     effect = rates(0.10, 0.17)
-    assert effect.candidate is not None
     result = check_gate(parse_gate("tool_changed > baseline + 5%", METRICS), effect)
-    assert (result.outcome, effect.is_difference) == ("passed", False)
-    assert "no clear difference" in result.why
+    assert (result.outcome, effect.is_difference) == ("undecided", False)
+    assert result.why.endswith(f"over 100 turns of 100 sessions; too few to tell: {effect.need} would")
+
+
+def test_a_difference_too_small_to_tell_does_not_fire() -> None:
+    result = check_gate(parse_gate("tool_changed > baseline", METRICS), rates(0.10, 0.11))
+    assert (result.outcome, result.why.rpartition("; ")[2]) == ("passed", "no clear difference")
+
+
+def test_a_gate_fails_on_some_turns_and_passes_on_all() -> None:
+    gate, unscored = parse_gate("tool_changed > baseline + 5%", METRICS), {"not reached": 3}
+    assert check_gate(gate, rates(0.1, 0.4), unscored, 200).outcome == "failed"
+    result = check_gate(gate, rates(0.1, 0.1), unscored, 200)
+    assert (result.outcome, "3 of 200 replayed turns have no value (3 not reached)" in result.why) == (
+        "undecided",
+        True,
+    )
 
 
 @pytest.mark.parametrize(

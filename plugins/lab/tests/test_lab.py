@@ -20,6 +20,7 @@ from oakleaf.core.facts import StoredFact
 from oakleaf.errors import ExitCode, InvalidArgument, ModelUnavailable
 from oakleaf_lab.cell import turn_milliseconds
 from oakleaf_lab.errors import EmptyCohort, InvalidLab
+from oakleaf_lab.experiment import AfterDivergence
 from oakleaf_lab.function_identity import function_identity
 from oakleaf_lab.lab import Lab
 from oakleaf_lab.lab_report import LabReport
@@ -35,9 +36,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield store
 
 
-def run(store: Store, seed: int = 1, planted: float = 0.0, **how: Any) -> LabReport:
+def run(
+    store: Store, seed: int = 1, planted: float = 0.0, after: AfterDivergence = "stop", **how: Any
+) -> LabReport:
     lab = Lab(
-        store, "agent:support", baseline_model=noisy(seed), model=noisy(seed, planted=planted, name="new")
+        store,
+        "agent:support",
+        baseline_model=noisy(seed),
+        model=noisy(seed, planted=planted, name="new"),
+        after_divergence=after,
     )
     return lab.run_sync(**how)
 
@@ -204,13 +211,14 @@ class TestGates:
             return "sorry" in turn.text
 
         with oakleaf.open(path, synchronous="normal") as store:
-            report = run(store, planted=0.5, fail_if=gates, scorers=[polite])
+            # Every turn has a class, so that the gates on classes are decided.
+            report = run(store, planted=0.5, after="continue", fail_if=gates, scorers=[polite])
             assert [gate.outcome for gate in report.gates] == ["failed", "passed", "failed"]
         with oakleaf.open(path) as store:
             assert oakleaf_lab.report(store, report.run_id).gates == report.gates
-            run(store, planted=0.5)  # printing the report again does not forget them
+            run(store, planted=0.5, after="continue")  # printing the report again does not forget them
             assert oakleaf_lab.report(store, report.run_id).gates == report.gates
-            run(store, planted=0.5, fail_if=["missing > 1%"])
+            run(store, planted=0.5, after="continue", fail_if=["missing > 1%"])
             assert [gate.gate for gate in oakleaf_lab.report(store, report.run_id).gates] == ["missing > 1%"]
 
     @pytest.mark.parametrize("gate", ["cost > 1.2x", "cost > 0.5", "cost < baseline"])

@@ -157,13 +157,13 @@ def test_cohorts_are_saved_listed_and_removed(home: Path) -> None:
         (
             ["agent:support", "--fail-if", "tool_changed >"],
             2,
-            "write one like 'tool_changed > baseline + 5%'",
+            "write one like 'calls:refund > baseline + 5%'",
         ),
         (["agent:support", "--mode", "strict", "--prompt", "x"], 2, "leave out --model, --prompt"),
         (["agent:support", "--max-cost", "0.0000001"], 4, "larger --max-cost"),
         (["agent:support", "--judge-prompt", "x"], 2, "--judge-prompt needs --judge"),
         (["agent:support", "--prompt", "@nowhere.txt"], 2, "@FILE reads the text from an existing file"),
-        (["ses_case_01", "--fail-if", "cost > 1.2x"], 4, "too few data: 1 session; widen the cohort"),
+        (["ses_case_01", "--fail-if", "cost > 1.2x"], 4, "too few data: 1 session, 10 are needed"),
     ],
 )
 def test_bad_input_says_what_to_do(home: Path, arguments: list[str], code: int, words: str) -> None:

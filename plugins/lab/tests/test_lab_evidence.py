@@ -1,4 +1,4 @@
-"""What a gate claims: equal setups pass in 95 of 100 runs, and one changed tool call in ten is found in 95 of 100.
+"""What a gate claims: equal setups fire it in at most 5 of 100 runs, and one changed tool call in ten is found in 95 of 100.
 
 The models of `noisy` draw what they do from a seed. 100 gates are checked on the draws for 200 sessions, which one test
 compares with what a real lab finds; the long form runs 100 real labs of 200 sessions.
@@ -33,15 +33,13 @@ def drawn_classes(seed: int, planted: float, number: int) -> list[tuple[str, str
     ]
 
 
-def is_fired(gate: str, seed: int, planted: float) -> bool:
+def outcome(gate: str, seed: int, planted: float) -> str:
     pairs = [
         PairedTurn(f"s{number}", *([float(kind == "tool changed")] for kind in kinds))
         for number in range(200)
         for kinds in drawn_classes(seed, planted, number)
     ]
-    result = check_gate(parse_gate(gate, METRICS), rate_difference(pairs))
-    assert result.outcome != "undecided"
-    return result.outcome == "failed"
+    return check_gate(parse_gate(gate, METRICS), rate_difference(pairs)).outcome
 
 
 def lab_report(path: Path, seed: int, planted: float) -> LabReport:
@@ -70,13 +68,16 @@ def test_what_is_drawn_is_what_a_lab_finds(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("gate", [GATE, "tool_changed > baseline"])
-def test_equal_setups_fire_no_gate_in_95_of_100(gate: str) -> None:
-    assert sum(is_fired(gate, seed, 0.0) for seed in range(100)) <= 5
+@pytest.mark.parametrize(("gate", "passes"), [(GATE, 95), ("tool_changed > baseline", 60)])
+def test_equal_setups_fire_no_gate_in_95_of_100(gate: str, passes: int) -> None:
+    """Without a margin, some of the others ask for more data."""
+    outcomes = [outcome(gate, seed, 0.0) for seed in range(100)]
+    assert outcomes.count("failed") <= 5
+    assert outcomes.count("passed") >= passes
 
 
 def test_one_changed_tool_call_in_ten_is_found_in_95_of_100() -> None:
-    assert sum(is_fired(GATE, seed, 0.1) for seed in range(100)) >= 95
+    assert [outcome(GATE, seed, 0.1) for seed in range(100)].count("failed") >= 95
 
 
 @pytest.mark.parametrize("planted", [0.0, PLANTED])

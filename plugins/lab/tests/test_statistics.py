@@ -260,7 +260,7 @@ class TestTooFewData:
         assert not effect.is_enough
         assert not effect.is_difference
         assert (effect.low is None) == (sessions < 2)
-        assert ("nothing to compare" if sessions == 0 else "too few data") in describe(effect, "x")
+        assert ("nothing to compare" if sessions == 0 else "too few ") in describe(effect, "x")
 
     def test_a_turn_that_one_lane_lacks_is_left_out_and_counted(self) -> None:
         turns = [PairedTurn("a", [1.0], []), PairedTurn("a", [], [1.0]), PairedTurn("b", [1.0], [1.0])]
@@ -291,7 +291,7 @@ class TestDescribe:
 
     def test_a_rate_that_may_be_noise_says_so(self) -> None:
         assert describe(self.effect("rate", 0.08, 0.071, -0.03, 0.012), "tools change") == (
-            "tools change in 7.1 % of turns, 8 % by noise alone: −0.9 points, 95 % interval −3 to 1.2: no clear difference"
+            "tools change in 7.1 % of turns, 8 % by noise alone: −0.9 points, 95 % interval −3 to 1.2; no clear difference"
         )
 
     def test_a_score(self) -> None:
@@ -303,3 +303,52 @@ class TestDescribe:
         assert describe(self.effect("ratio", 0.0102, 0.01224, 1.1, 1.3), "dollars", "at the baseline") == (
             "dollars 0.01224 per turn, 0.0102 at the baseline: 1.2 times, 95 % interval 1.1 to 1.3"
         )
+
+
+class TestNeed:
+    """How much data would tell is computed: with so much of the same, it does."""
+
+    def sessions(self, count: int, times: int = 1) -> list[PairedTurn]:
+        """Return sessions of which the candidate changes one in four, the baseline one in eight."""
+        return [
+            PairedTurn(f"s{number} {copy}", [float(number % 8 == 0)], [float(number % 4 == 1)])
+            for copy in range(times)
+            for number in range(count)
+        ]
+
+    def test_so_many_sessions_of_the_same_show_the_difference(self) -> None:
+        effect = rate_difference(self.sessions(40))
+        assert not effect.is_difference
+        assert effect.needed_sessions is not None
+        assert 40 < effect.needed_sessions <= 200
+        assert effect.need in describe(effect, "x")
+        times = -(-effect.needed_sessions // 40)
+        assert rate_difference(self.sessions(40, times)).is_difference
+        assert not rate_difference(self.sessions(48)).is_difference
+
+    def test_repetitions_help_where_they_vary_and_not_where_sessions_do(self) -> None:
+        draw = random.Random(5)
+
+        def runs(rate: float) -> list[float]:
+            return [float(draw.random() < rate) for _ in range(2)]
+
+        cohorts = [[PairedTurn(f"s{n}", runs(0.4), runs(0.5)) for n in range(40)] for _ in range(40)]
+        effects = [effect for effect in map(rate_difference, cohorts) if effect.need]
+        repeats = [effect.needed_repeat for effect in effects if effect.needed_repeat is not None]
+        assert len(repeats) > len(effects) / 3
+        assert all(2 < repeat <= 40 for repeat in repeats)
+        steady = [
+            PairedTurn(turn.session, list(turn.baseline) * 2, list(turn.candidate) * 2)
+            for turn in self.sessions(40)
+        ]
+        effect = rate_difference(steady)
+        assert (effect.needed_sessions is not None, effect.needed_repeat) == (True, None)
+
+    @pytest.mark.parametrize("compare", [rate_difference, mean_difference, mean_ratio])
+    def test_a_difference_and_none_at_all_need_nothing(
+        self, compare: Callable[[list[PairedTurn]], Effect]
+    ) -> None:
+        clear = compare([PairedTurn(f"s{n}", [0.2], [0.8 + n % 3 / 30]) for n in range(20)])
+        equal = compare([PairedTurn(f"s{n}", [0.5 + n % 2 / 5], [0.5 + n % 2 / 5]) for n in range(20)])
+        assert (clear.is_difference, clear.need) == (True, "")
+        assert (equal.is_difference, equal.need) == (False, "")

@@ -96,6 +96,17 @@ class TestRun:
         expect(page.locator(".lab-turn")).to_have_count(4)
         expect(page.locator(".lab-turn").first).to_contain_text("onerror")  # as text
 
+    def test_prompt_calls_and_direction_are_shown(self, viewer: ViewerPage, store: Path) -> None:
+        large, real = run_ids(store)
+        page = viewer.open(f"/lab/{large}")
+        expect(page.locator(".lab-prompt .added")).to_have_text("+Be brief.\n")
+        expect(
+            page.locator(".lab-effects .real", has_text="turns fail").locator(".badge.is-error")
+        ).to_have_text("worse")
+        page = viewer.open(f"/lab/{real}")
+        row = page.locator(".lab-lanes tr", has_text="calls track")
+        expect(row.locator("td").last).to_contain_text("100 %")
+
     def test_a_click_opens_the_comparison(self, viewer: ViewerPage, store: Path) -> None:
         page = viewer.open(f"/lab/{run_ids(store)[1]}")
         page.locator(".lab-session a").first.click()
@@ -125,7 +136,9 @@ class TestRun:
         page = viewer.open(f"/lab/{run_ids(store)[1]}")
         gates = page.locator(".lab-effects").first.locator("li")
         expect(gates).to_have_count(2)
-        expect(gates.first).to_have_text("failed tool_changed > 10%: 100.0 % against a bound of 10.0 %")
+        expect(gates.first).to_have_text(
+            "failed tool_changed > 10%: 100.0 % against a bound of 10.0 %, over 2 turns of 2 sessions"
+        )
         expect(gates.last).to_contain_text("passed failed > 10%")
 
     def test_a_phone_shows_it_without_scrolling_sideways(

@@ -23,6 +23,7 @@ from oakleaf.core.facts import (
     TurnResumed,
     TurnStarted,
 )
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
 from oakleaf.core.turn_comparison import WEIGHTS, DiffRow, Divergence
 from oakleaf.core.turn_reader import message_text
 from oakleaf.core.usage import Call, Totals, Usage, total, totals_by_turn
@@ -63,7 +64,7 @@ async def run_cell(
         return await asyncio.to_thread(observe, cell, source)
     experiment, change = setup.experiment, setup.experiment.change
     is_candidate = cell.lane == "candidate"
-    tools = setup.tools if is_candidate else setup.baseline_tools
+    tools = setup.tools if is_candidate else await asyncio.to_thread(_baseline_tools, source, setup)
     plan = ReplayPlan(
         model=setup.model_of(cell),
         prompt=change.prompt if is_candidate else None,
@@ -83,11 +84,27 @@ async def run_cell(
     return await asyncio.to_thread(_result, cell, source, report)
 
 
+def _baseline_tools(source: Session, setup: CellSetup) -> Sequence[Tool] | None:
+    """Return the tools of the baseline: those given for it, else the candidate's where they are defined as recorded."""
+    if setup.baseline_tools is not None or setup.tools is None:
+        return setup.baseline_tools
+    given = {tool.name: tool for tool in setup.tools}
+    recorded = recorded_tools(source) or ()
+    same = [given[spec.name] for spec in recorded if spec.name in given and given[spec.name].spec == spec]
+    return same if same and len(same) == len(recorded) else None
+
+
+def recorded_tools(source: Session) -> tuple[ToolSpec, ...] | None:
+    """Return the definitions that the model was given last; None if they were not recorded."""
+    return read_tools(source.context().settings.tool_definitions, store_of(source).blob)
+
+
 def observe(cell: Cell, source: Session) -> CellResult:
     """Return what the recorded turns used and how long they took."""
     path, calls = source.path(), source.model_calls("path")
     costs = totals_by_turn(calls, path)
     durations = turn_milliseconds(path, source.journal())
+    called = called_tools(path)
     turns = [
         TurnResult(
             entry.turn,
@@ -96,6 +113,7 @@ def observe(cell: Cell, source: Session) -> CellResult:
             costs.get(entry.turn, Totals()),
             durations[entry.turn],
             input=shorten(" ".join(message_text(entry.message).split()), 120),
+            calls=called.get(entry.turn, ()),
         )
         for entry in path
         if entry.is_input and entry.message is not None
@@ -109,7 +127,7 @@ def _result(cell: Cell, source: Session, report: ReplayReport) -> CellResult:
     calls = answered_calls(replayed.model_calls())
     usage = totals_by_turn(calls, path)
     durations = turn_milliseconds(path, replayed.journal())
-    cut = _cut_turns(path)
+    cut, called = _cut_turns(path), called_tools(path)
     recorded = [row for row in report.rows if row.turn_a is not None]
     turns: list[TurnResult] = []
     for number, row in enumerate(recorded[: report.turns], 1):
@@ -124,6 +142,7 @@ def _result(cell: Cell, source: Session, report: ReplayReport) -> CellResult:
                 durations.get(row.turn_b or 0, 0),
                 is_cut=row.turn_b in cut or is_failed,
                 divergence=_heaviest(row.differences),
+                calls=called.get(row.turn_b or 0, ()),
             )
         )
     return CellResult(cell, report.replay, tuple(turns), total(calls), report.stop_reason)
@@ -132,6 +151,15 @@ def _result(cell: Cell, source: Session, report: ReplayReport) -> CellResult:
 def answered_calls(calls: Iterable[Call]) -> list[Call]:
     """Leave out calls that a crash cut off: they say nothing about the lane. Their cost is not known."""
     return [call for call in calls if call.failed or call.usage != Usage()]
+
+
+def called_tools(path: Sequence[Entry]) -> dict[int, tuple[str, ...]]:
+    """Return the names of the tools that each turn called, each once."""
+    names: dict[int, dict[str, None]] = {}
+    for entry in path:
+        for call in () if entry.message is None else entry.message.calls:
+            names.setdefault(entry.turn, {})[call.name] = None
+    return {turn: tuple(called) for turn, called in names.items() if turn}
 
 
 def _cut_turns(path: Sequence[Entry]) -> set[int]:

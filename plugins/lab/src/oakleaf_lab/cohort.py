@@ -7,6 +7,7 @@ are sessions that cannot be replayed. Knows stores and search; does not know lan
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 
@@ -14,8 +15,10 @@ import msgspec
 from msgspec import Struct
 
 from oakleaf import Session, Store
+from oakleaf.core.context import build_context
 from oakleaf.core.entries import Entry, Note
 from oakleaf.core.search import parse_query
+from oakleaf.core.tool_definitions import ToolSpec, read_tools
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Totals, total
 from oakleaf.errors import InvalidArgument, NotFound
@@ -63,6 +66,12 @@ class Cohort(Struct, frozen=True):
     skipped: tuple[SkippedSessions, ...] = ()
     total: int = 0
     """How many sessions could be replayed, before sampling."""
+    prompts: dict[str, int] = {}
+    """The recorded system prompts, and how many sessions have each; the most frequent first."""
+    tools: tuple[tuple[ToolSpec, ...], ...] = ()
+    """The recorded sets of tools."""
+    called: tuple[str, ...] = ()
+    """The names of the tools that were called."""
 
     @property
     def turns(self) -> int:
@@ -74,6 +83,9 @@ class CohortFinder:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._prompts: Counter[str] = Counter()
+        self._tools: dict[str, tuple[ToolSpec, ...]] = {}
+        self._called: set[str] = set()
         self._skipped: dict[str, list[str]] = {}
 
     def find(
@@ -94,7 +106,14 @@ class CohortFinder:
         names = self._store.headings(selection)
         sources = [self._source(row, names[row.session_id]) for row in selection]
         skipped = tuple(SkippedSessions(reason, tuple(ids)) for reason, ids in self._skipped.items())
-        return Cohort(tuple(sources), skipped, len(rows))
+        return Cohort(
+            tuple(sources),
+            skipped,
+            len(rows),
+            dict(self._prompts.most_common()),
+            tuple(self._tools.values()),
+            tuple(sorted(self._called)),
+        )
 
     def _matches(self, expressions: Sequence[str]) -> Iterator[tuple[SessionRow, bool]]:
         """Yield each session once, with whether it was named itself."""
@@ -165,6 +184,12 @@ class CohortFinder:
     def _source(self, row: SessionRow, heading: str) -> CohortSession:
         session = self._store.session(row.session_id)
         calls, path = session.model_calls("path"), session.path()
+        context = build_context(path)
+        self._prompts["\n\n".join(context.system)] += 1
+        definitions = context.settings.tool_definitions
+        if definitions is not None and definitions.hash not in self._tools:
+            self._tools[definitions.hash] = read_tools(definitions, self._store.blob) or ()
+        self._called |= {call.name for entry in path if entry.message for call in entry.message.calls}
         return CohortSession(
             session_id=row.session_id,
             leaf=session.leaf,

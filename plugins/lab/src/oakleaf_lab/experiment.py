@@ -60,6 +60,7 @@ class Experiment(Struct, frozen=True, kw_only=True, omit_defaults=True):
     baseline_tools: tuple[str, ...] | None = None
     baseline_tools_hash: str | None = None
     mode: LabMode = "recorded"
+    """Of a `Lab` with tools `dry` by default."""
     repeat: int = 1
     after_divergence: AfterDivergence = "stop"
     number: int = 1
@@ -128,6 +129,8 @@ class TurnResult(Struct, frozen=True, omit_defaults=True):
     """The most important difference from the recording."""
     input: str = ""
     """The beginning of the input, in what was observed."""
+    calls: tuple[str, ...] = ()
+    """The names of the tools that it called, each once."""
 
 
 class CellResult(Struct, frozen=True, omit_defaults=True):

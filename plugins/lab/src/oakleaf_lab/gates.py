@@ -5,13 +5,14 @@
     METRIC > 10%                more than that, whatever the baseline is
 
 A gate against the baseline fires if the candidate passes the bound and the difference is real: its interval excludes no
-effect. So equal setups pass in at least 95 of 100 runs, whatever the bound. With too few data it is not decided.
+effect. So equal setups fire it in at most 5 of 100 runs, whatever the bound. A gate passes only over turns that all have a
+value, and is not decided where more data would tell.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Literal
 
@@ -19,16 +20,18 @@ from msgspec import Struct
 
 from oakleaf.errors import plural
 from oakleaf_lab.errors import InvalidLab
-from oakleaf_lab.statistics import Effect
+from oakleaf_lab.statistics import Effect, why_unclear
 
 Operator = Literal["<", "<=", ">", ">="]
 _GATE = re.compile(
-    r"(?P<metric>[A-Za-z_][\w.-]*)\s*(?P<operator>[<>]=?)\s*"
+    r"(?P<metric>(?:calls:)?[A-Za-z_][\w.-]*)\s*(?P<operator>[<>]=?)\s*"
     r"(?:(?P<base>baseline)\s*(?:(?P<sign>[+−-])\s*(?P<margin>\d+(?:\.\d+)?)\s*(?P<percent>%?))?"
     r"|(?P<factor>\d+(?:\.\d+)?)\s*[x×]"
     r"|\$?(?P<bound>\d+(?:\.\d+)?)\s*(?P<bound_percent>%?))"
 )
-EXAMPLES = "'tool_changed > baseline + 5%', 'cost > 1.2x' or 'failed > 1%'"
+EXAMPLES = "'calls:refund > baseline + 5%', 'cost > 1.2x' or 'failed > 1%'"
+CALLS = "calls:"
+"""What the metric of a tool begins with: the share of turns that call it."""
 
 
 class Gate(Struct, frozen=True):
@@ -62,12 +65,7 @@ def parse_gate(text: str, metrics: Sequence[str] | None) -> Gate:
         raise InvalidLab(f"the gate {text!r} cannot be parsed", f"write one like {EXAMPLES}")
     metric = match["metric"]
     if metrics is not None and metric not in metrics:
-        close = get_close_matches(metric, metrics, 1)
-        suggestion = f"did you mean {close[0]}? " if close else ""
-        raise InvalidLab(
-            f"the gate {text!r} names {metric}, which is not measured",
-            f"{suggestion}metrics are {', '.join(metrics)}",
-        )
+        raise _unknown_metric(text, metric, metrics)
     operator: Operator = match["operator"]  # type: ignore[assignment]
     if match["base"]:
         sign = -1 if match["sign"] in ("-", "−") else 1
@@ -78,24 +76,51 @@ def parse_gate(text: str, metrics: Sequence[str] | None) -> Gate:
     return Gate(text, metric, operator, bound=float(match["bound"]) / (100 if match["bound_percent"] else 1))
 
 
-def check_gate(gate: Gate, effect: Effect) -> GateResult:
-    """Return whether the gate fires on this effect of the candidate."""
+def _unknown_metric(text: str, metric: str, metrics: Sequence[str]) -> InvalidLab:
+    tools = [each.removeprefix(CALLS) for each in metrics if each.startswith(CALLS)]
+    others = [each for each in metrics if not each.startswith(CALLS)]
+    close = get_close_matches(metric, metrics, 1) or [f"{CALLS}{tool}" for tool in tools if tool == metric]
+    suggestion = f"did you mean {close[0]}? " if close else ""
+    if metric.startswith(CALLS):
+        known = f"tools are {', '.join(tools)}" if tools else "no session of the cohort has tools"
+    else:
+        known = f"metrics are {', '.join(others)}" + (f" and {CALLS}TOOL" if tools else "")
+    return InvalidLab(
+        f"the gate {text!r} names {metric}, which is not measured",
+        f"{suggestion}{known}",
+    )
+
+
+def check_gate(gate: Gate, effect: Effect, unscored: Mapping[str, int] = {}, total: int = 0) -> GateResult:
+    """Return whether the gate fires on this effect of the candidate.
+
+    `unscored` says how many of `total` replayed turns have no value, by reason: the gate fails on the others, and cannot pass.
+    """
+    missing = unscored_text(unscored, total)
     if effect.candidate is None or effect.baseline is None:
-        return GateResult(gate.text, "undecided", "no turn has a value in both lanes")
+        return GateResult(gate.text, "undecided", missing or "no turn has a value in both lanes")
     bound = _bound(gate, effect, effect.baseline)
-    figures = f"{_figure(effect.candidate, effect)} against a bound of {_figure(bound, effect)}"
+    basis = f"over {plural(effect.turns, 'turn')} of {plural(effect.sessions, 'session')}"
+    figures = f"{_figure(effect.candidate, effect)} against a bound of {_figure(bound, effect)}, {basis}"
     is_beyond = _compare(effect.candidate, gate.operator, bound)
+    if is_beyond and (gate.bound is not None or effect.is_difference):
+        return GateResult(gate.text, "failed", figures)
+    if missing:
+        return GateResult(gate.text, "undecided", f"{figures}; {missing}")
     if gate.bound is not None:
-        return GateResult(gate.text, "failed" if is_beyond else "passed", figures)
-    if not effect.is_enough and not (effect.candidate == effect.baseline == 0):
-        return GateResult(
-            gate.text,
-            "undecided",
-            f"too few data: {plural(effect.sessions, 'session')}; widen the cohort",
-        )
-    if is_beyond and not effect.is_difference:
-        return GateResult(gate.text, "passed", f"{figures}, but no clear difference from the baseline")
-    return GateResult(gate.text, "failed" if is_beyond else "passed", figures)
+        return GateResult(gate.text, "passed", figures)
+    is_none = effect.candidate == effect.baseline == 0
+    if (is_beyond and effect.need) or (not effect.is_enough and not is_none):
+        return GateResult(gate.text, "undecided", f"{figures}; {why_unclear(effect)}")
+    return GateResult(gate.text, "passed", f"{figures}; {why_unclear(effect)}" if is_beyond else figures)
+
+
+def unscored_text(unscored: Mapping[str, int], total: int) -> str:
+    """Say how many turns have no value, and why; empty if each has one."""
+    count = sum(unscored.values())
+    reasons = ", ".join(f"{number:,} {reason}" for reason, number in unscored.items())
+    verb = "has" if count == 1 else "have"
+    return f"{count:,} of {plural(total, 'replayed turn')} {verb} no value ({reasons})" if count else ""
 
 
 def _bound(gate: Gate, effect: Effect, baseline: float) -> float:

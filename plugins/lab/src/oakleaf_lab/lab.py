@@ -54,7 +54,7 @@ from oakleaf_lab.experiment import (
     digest,
 )
 from oakleaf_lab.function_identity import function_identity
-from oakleaf_lab.gates import Gate, parse_gate
+from oakleaf_lab.gates import CALLS, Gate, parse_gate
 from oakleaf_lab.lab_report import METRICS, LabReport, build_report
 from oakleaf_lab.record import LabRecord, find_run
 from oakleaf_lab.report_text import plan_lines
@@ -133,7 +133,7 @@ class Lab:
             baseline_model=_name(baseline_model),
             baseline_tools=_tool_names(self._baseline_tools),
             baseline_tools_hash=_tools_hash(self._baseline_tools),
-            mode=mode or "recorded",
+            mode=mode or ("recorded" if self._tools is None and self._baseline_tools is None else "dry"),
             repeat=repeat,
             after_divergence=after_divergence,
         )
@@ -259,12 +259,19 @@ class Lab:
         limit = to_microcents(max_cost_dollars, max_cost_microcents)
         functions = as_scorers(scorers, METRICS)
         names = [*METRICS, *(each.name for each in functions), *([] if judge is None else [judge.name])]
+        names += [f"{CALLS}{name}" for name in self._tool_names()]
         gates = [parse_gate(text, names) for text in fail_if]
         if limit is not None:
             budget = CostBudget(limit)
             for model in self._all_models(judge):
                 budget.check_price(model)
         return gates, functions
+
+    def _tool_names(self) -> list[str]:
+        """Return the tools that a turn may call: recorded ones and those of both lanes."""
+        cohort, given = self.plan.cohort, [*(self._tools or ()), *(self._baseline_tools or ())]
+        offered = {spec.name for specs in cohort.tools for spec in specs}
+        return sorted({*cohort.called, *offered, *(tool.name for tool in given)})
 
     def _all_models(self, judge: Judge | None) -> Iterable[Model]:
         for cell in self.plan.cells():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import unified_diff
 from functools import reduce
 from statistics import median
 from typing import Literal
@@ -14,7 +15,7 @@ from typing import Literal
 from msgspec import Struct
 
 from oakleaf.core.usage import MICROCENTS_PER_DOLLAR, Totals, add
-from oakleaf.errors import ExitCode
+from oakleaf.errors import ExitCode, plural
 from oakleaf_lab.experiment import (
     LANES,
     TURN_CLASSES,
@@ -25,8 +26,9 @@ from oakleaf_lab.experiment import (
     Lane,
     TurnClass,
     TurnResult,
+    digest,
 )
-from oakleaf_lab.gates import Gate, GateResult, check_gate
+from oakleaf_lab.gates import CALLS, Gate, GateResult, Operator, check_gate
 from oakleaf_lab.record import Score
 from oakleaf_lab.statistics import (
     Effect,
@@ -50,8 +52,11 @@ _PHRASES: dict[str, str] = {
     "tokens": "tokens",
     "latency": "seconds",
 }
+_LESS_IS_BETTER = ("missing", "failed", "cost", "tokens", "latency")
+_MORE_IS_BETTER = ("judge",)
 CLASS_METRICS = {kind.replace(" ", "_"): kind for kind in TURN_CLASSES}
 _CLASSES = (*CLASS_METRICS, "changed")
+NOT_RECORDED = "ended at a call that was not recorded"
 METRICS = tuple(_PHRASES)
 """What every run measures, beside its scorers."""
 
@@ -89,6 +94,8 @@ class LaneReport(Struct, frozen=True):
     usage: Totals
     latency_ms: int | None
     """The median of its turns."""
+    calls: dict[str, Rate] = {}
+    """Of each tool that was called in any lane, how many turns call it."""
     scores: dict[str, ScoreSummary] = {}
     repetitions: tuple[dict[str, float], ...] = ()
     """The rates of each repetition by itself: how much they vary by chance."""
@@ -100,6 +107,10 @@ class Comparison(Struct, frozen=True):
     metric: str
     effect: Effect
     text: str
+    unscored: dict[str, int] = {}
+    """How many replayed turns of both lanes have no value, by reason."""
+    verdict: Literal["better", "worse"] | None = None
+    """Of a real difference: whether it is an improvement, by the metric or by a gate on it; None: nobody said which way is better."""
 
 
 class ReplayedTurn(Struct, frozen=True):
@@ -150,6 +161,12 @@ class LabReport(Struct, frozen=True, kw_only=True):
     why: str | None = None
     """Why it is incomplete."""
     experiment: Experiment
+    change: str
+    """What the candidate changes, in a few words."""
+    prompt_diff: tuple[str, ...] = ()
+    """The lines of the recorded prompt against those of the candidate's; of several the most frequent."""
+    prompts: dict[str, int] = {}
+    """The recorded prompts, and how many sessions have each."""
     skipped: dict[str, int]
     """How many sessions were left out, by reason."""
     cells: int
@@ -208,26 +225,40 @@ def build_report(
     is_complete = len(done) == len(cells) and why is None
     counted = [score for score in scores if versions.get(score.scorer) == score.version]
     view = _Results(plan, done, counted, scorers)
+    gated = [gate.metric for gate in gates if gate.metric.startswith(CALLS)]
+    called = dict.fromkeys((*(f"{CALLS}{name}" for name in view.called), *gated))
+    worse = {gate.metric: gate.operator for gate in gates}
     comparisons = [
-        Comparison(metric, effect, describe(effect, _PHRASES.get(metric, metric), _against(metric)))
-        for metric in (*METRICS, *scorers)
+        Comparison(
+            metric,
+            effect,
+            describe(effect, _phrase(metric), _against(metric)),
+            view.unscored(metric),
+            _verdict(metric, effect, worse.get(metric)),
+        )
+        for metric in (*METRICS, *called, *scorers)
         for effect in [view.effect(metric)]
     ]
-    effects = {each.metric: each.effect for each in comparisons}
+    by_metric = {each.metric: each for each in comparisons}
+    total = 2 * plan.experiment.repeat * plan.cohort.turns
     if is_complete:
         outcomes = [
-            check_gate(gate, effects[gate.metric])
-            if gate.metric in effects
+            check_gate(gate, by_metric[gate.metric].effect, by_metric[gate.metric].unscored, total)
+            if gate.metric in by_metric
             else GateResult(gate.text, "undecided", f"no score of {gate.metric} is stored")
             for gate in gates
         ]
     else:
-        outcomes = [GateResult(gate.text, "undecided", "the run is incomplete") for gate in gates]
+        done_text = f"the run is incomplete: {len(done):,} of {plural(len(cells), 'replay')} are done"
+        outcomes = [GateResult(gate.text, "undecided", done_text) for gate in gates]
     return LabReport(
         run_id=run_id,
         status="complete" if is_complete else "incomplete",
         why=why if why is not None or is_complete else "it was interrupted",
         experiment=plan.experiment,
+        change=change_text(plan),
+        prompt_diff=tuple(_prompt_diff(plan)),
+        prompts=plan.cohort.prompts,
         skipped={each.reason: len(each.session_ids) for each in plan.cohort.skipped},
         cells=len(done),
         total_cells=len(cells),
@@ -242,6 +273,49 @@ def build_report(
 def _failure(result: CellResult) -> str | None:
     """Return why the last turn of a replay failed, if it did."""
     return result.stop_reason if any(turn.kind == "failed" for turn in result.turns) else None
+
+
+def _phrase(metric: str) -> str:
+    called = f"{metric.removeprefix(CALLS)} is called"
+    return called if metric.startswith(CALLS) else _PHRASES.get(metric, metric)
+
+
+def _verdict(metric: str, effect: Effect, gate: Operator | None) -> Literal["better", "worse"] | None:
+    """Return whether a difference is an improvement. A gate on more of it says that less is better."""
+    is_less_better = metric in _LESS_IS_BETTER if gate is None else gate in (">", ">=")
+    is_more_better = metric in _MORE_IS_BETTER if gate is None else not is_less_better
+    if not effect.is_difference or not (is_less_better or is_more_better):
+        return None
+    assert effect.candidate is not None
+    assert effect.baseline is not None
+    return "better" if (effect.candidate < effect.baseline) == is_less_better else "worse"
+
+
+def change_text(plan: LabPlan) -> str:
+    """Return what the candidate changes, in a few words."""
+    experiment, change = plan.experiment, plan.experiment.change
+    recorded = {digest(each) for each in plan.cohort.tools}
+    has_other_tools = change.tools_hash != experiment.baseline_tools_hash and recorded != {change.tools_hash}
+    pieces = [
+        f"model {change.model}" if change.model else "",
+        "another prompt" if change.prompt is not None else "",
+        "an addition to the prompt" if change.prompt_patch is not None else "",
+        ", ".join(f"{name}={value}" for name, value in (change.options or {}).items()),
+        f"tools {', '.join(change.tools)}" if change.tools is not None and has_other_tools else "",
+    ]
+    return ", ".join(filter(None, pieces)) or "nothing changed"
+
+
+def _prompt_diff(plan: LabPlan) -> Iterable[str]:
+    """Return the lines of the most frequent recorded prompt against the candidate's."""
+    change = plan.experiment.change
+    if change.prompt is None and change.prompt_patch is None:
+        return ()
+    old = next(iter(plan.cohort.prompts), "")
+    new = [old if change.prompt is None else change.prompt, change.prompt_patch or ""]
+    return unified_diff(
+        old.splitlines(), "\n\n".join(filter(None, new)).splitlines(), "recorded", "candidate", lineterm=""
+    )
 
 
 def _against(metric: str) -> str:
@@ -267,6 +341,9 @@ class _Results:
         for cell, result in results.items():
             self._of_lane[cell.lane].append(result)
             self._of_source.setdefault(cell.source, []).append(result)
+        turns = [turn for result in results.values() for turn in result.turns]
+        self.called = sorted({name for turn in turns for name in turn.calls})
+        """The tools that any lane calls."""
 
     # -- lanes -------------------------------------------------------------------------------------
 
@@ -283,6 +360,7 @@ class _Results:
             classes,
             usage,
             round(median(turn.milliseconds for turn in turns)) if turns else None,
+            {name: self._rate(lane, f"{CALLS}{name}") for name in self.called},
             {scorer: self._summary(lane, scorer) for scorer in self._scorers},
             tuple(self._repetition(lane, number) for number in numbers) if lane != "observed" else (),
         )
@@ -298,8 +376,9 @@ class _Results:
 
     def _repetition(self, lane: Lane, number: int) -> dict[str, float]:
         turns = [t for r in self._of_lane[lane] if r.cell.number == number for t in r.turns]
+        metrics = (*_CLASSES, *(f"{CALLS}{name}" for name in self.called))
         return {
-            metric: sum(map(_turn_value(metric), turns)) / len(turns) if turns else 0.0 for metric in _CLASSES
+            metric: sum(map(_turn_value(metric), turns)) / len(turns) if turns else 0.0 for metric in metrics
         }
 
     def _summary(self, lane: Lane, scorer: str) -> ScoreSummary:
@@ -316,7 +395,7 @@ class _Results:
 
     def effect(self, metric: str) -> Effect:
         pairs = list(self._pairs(metric))
-        if metric in _CLASSES:
+        if metric in _CLASSES or metric.startswith(CALLS):
             return rate_difference(pairs)
         if metric in _PHRASES:
             return mean_ratio(pairs)
@@ -327,8 +406,12 @@ class _Results:
         """Yield each turn, or each session for a score of sessions, with its values in both lanes."""
         for source in self._plan.cohort.sources:
             values: dict[int | None, tuple[list[float], list[float]]] = {}
+            is_of_session = self._is_of_session(metric)
             for result in self._of_source.get(source.session_id, ()):
                 if result.cell.lane == "observed":
+                    # A turn that no lane has a value of counts as one that is left out.
+                    turns = [None] if is_of_session else [turn.turn for turn in result.turns]
+                    values |= {turn: ([], []) for turn in turns if turn not in values}
                     continue
                 for turn, value in self._values(metric, result):
                     lanes = values.setdefault(turn, ([], []))
@@ -337,11 +420,51 @@ class _Results:
                 yield PairedTurn(source.session_id, baseline, candidate)
 
     def _values(self, metric: str, result: CellResult) -> Iterable[tuple[int | None, float]]:
-        if metric in _PHRASES:
+        if metric in _PHRASES or metric.startswith(CALLS):
             value = _turn_value(metric)
             return [(turn.turn, value(turn)) for turn in result.turns if _is_measured(metric, turn)]
         scores = self._scores_of(result.cell, metric)
         return [(turn, score.value) for turn, score in scores.items() if score.value is not None]
+
+    def _is_of_session(self, metric: str) -> bool:
+        """Whether it is a scorer of whole sessions."""
+        scores = (scorers.get(metric, {}) for scorers in self._scores.values())
+        return any(None in turns for turns in scores)
+
+    def unscored(self, metric: str) -> dict[str, int]:
+        """Count the replayed turns without a value, by reason; of a session's score all turns of a replay that lacks one."""
+        reasons: Counter[str] = Counter()
+        is_of_session = self._is_of_session(metric)
+        for source in self._plan.cohort.sources:
+            for result in self._of_source.get(source.session_id, ()):
+                if result.cell.lane == "observed":
+                    continue
+                whys = list(self._whys(metric, result, source.turns))
+                if is_of_session and any(whys):
+                    whys = [next(filter(None, whys))] * source.turns
+                reasons.update(filter(None, whys))
+        return dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])))
+
+    def _whys(self, metric: str, result: CellResult, turns: int) -> Iterable[str | None]:
+        """Yield for each turn of a replay why it has no value; None if it has one."""
+        for turn in result.turns:
+            yield self._why(metric, result, turn)
+        missing = f"not replayed: {result.error}" if result.error else "not reached"
+        yield from [missing] * (turns - len(result.turns))
+
+    def _why(self, metric: str, result: CellResult, turn: TurnResult) -> str | None:
+        cut = "failed" if turn.kind == "failed" else NOT_RECORDED
+        if metric.startswith(CALLS):
+            return cut if turn.is_cut and metric.removeprefix(CALLS) not in turn.calls else None
+        if metric in _PHRASES:
+            return None if _is_measured(metric, turn) else cut if turn.is_cut else f"of unknown {metric}"
+        scores = self._scores_of(result.cell, metric)
+        score = scores.get(turn.turn) or scores.get(None)
+        if turn.is_cut:
+            return cut
+        if score is None:
+            return "not scored"
+        return None if score.value is not None else score.error or "not scored"
 
     # -- sessions ----------------------------------------------------------------------------------
 
@@ -415,6 +538,9 @@ def _turn_value(metric: str) -> Callable[[TurnResult], float]:
             return lambda turn: turn.milliseconds / 1_000
         case "changed":
             return lambda turn: float(turn.kind not in ("same", "reworded"))
+    if metric.startswith(CALLS):
+        name = metric.removeprefix(CALLS)
+        return lambda turn: float(name in turn.calls)
     kind = CLASS_METRICS[metric]
     return lambda turn: float(turn.kind == kind)
 

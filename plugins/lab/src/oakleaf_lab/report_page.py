@@ -11,7 +11,6 @@ from msgspec import Struct
 
 from oakleaf_lab.experiment import TURN_CLASSES
 from oakleaf_lab.lab_report import LabReport, ReplayedTurn, SessionReport
-from oakleaf_lab.report_text import change_text
 
 
 class LaneSummary(Struct, frozen=True):
@@ -76,6 +75,5 @@ def report_summary(report: LabReport) -> dict[str, Any]:
     del data["sessions"]
     comparisons = zip(data["comparisons"], report.comparisons, strict=True)
     data["comparisons"] = [{**view, "is_difference": each.effect.is_difference} for view, each in comparisons]
-    data["change"] = change_text(report.experiment)
     data["classes"] = list(TURN_CLASSES)
     return data

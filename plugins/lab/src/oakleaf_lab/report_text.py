@@ -7,18 +7,29 @@ from typing import TYPE_CHECKING
 
 from oakleaf.core.usage import format_cost, format_dollars
 from oakleaf.errors import plural
-from oakleaf_lab.experiment import Experiment, LabPlan
-from oakleaf_lab.lab_report import CLASS_METRICS, LabReport, LaneReport, SessionReport
+from oakleaf_lab.experiment import LabPlan
+from oakleaf_lab.gates import CALLS, parse_gate
+from oakleaf_lab.lab_report import (
+    CLASS_METRICS,
+    NOT_RECORDED,
+    Comparison,
+    LabReport,
+    LaneReport,
+    Rate,
+    SessionReport,
+    change_text,
+)
 
 if TYPE_CHECKING:
     from oakleaf_lab.lab import Estimate
 
 MOST_CHANGED = 5
+MOST_PROMPT_LINES = 40
 
 
 def report_lines(report: LabReport) -> list[str]:
     """Return the report as lines of text."""
-    lines = [_heading(report), "", *_table(report)]
+    lines = [_heading(report), *_prompt(report), "", *_table(report)]
     if effects := _effects(report):
         lines += ["", *effects]
     changed = sorted(report.sessions, key=lambda each: (-each.change, each.session_id))
@@ -28,25 +39,14 @@ def report_lines(report: LabReport) -> list[str]:
     if errors := _errors(report):
         lines += ["", *errors]
     if report.gates:
-        lines += ["", *(f"{gate.outcome:<9}  {gate.gate}: {gate.why}" for gate in report.gates)]
+        lines += [
+            "",
+            *(f"{gate.outcome:<9}  {gate.gate}: {gate.why}" for gate in report.gates),
+            *_hint(report),
+        ]
     if report.status == "incomplete":
         lines += ["", f"incomplete, {report.cells} of {report.total_cells} cells: {report.why}"]
     return lines
-
-
-def change_text(experiment: Experiment) -> str:
-    """Return what the candidate changes, in a few words."""
-    change = experiment.change
-    pieces = [
-        f"model {change.model}" if change.model else "",
-        "another prompt" if change.prompt is not None else "",
-        "an addition to the prompt" if change.prompt_patch is not None else "",
-        ", ".join(f"{name}={value}" for name, value in (change.options or {}).items()),
-        f"tools {', '.join(change.tools)}"
-        if change.tools is not None and change.tools_hash != experiment.baseline_tools_hash
-        else "",
-    ]
-    return ", ".join(filter(None, pieces)) or "nothing changed"
 
 
 def _heading(report: LabReport) -> str:
@@ -56,8 +56,31 @@ def _heading(report: LabReport) -> str:
     return (
         f"{report.run_id}  {' '.join(experiment.cohort)}\n"
         f"{plural(sessions, 'session')}, {plural(turns, 'turn')}, {experiment.mode}, {experiment.repeat} × each lane; "
-        f"candidate: {change_text(experiment)}; spent {format_dollars(report.spent_microcents)}"
+        f"candidate: {report.change}; spent {format_dollars(report.spent_microcents)}"
     )
+
+
+def _prompt(report: LabReport) -> list[str]:
+    """Return the prompt that was tested, as a difference from the recorded one."""
+    if not report.prompt_diff:
+        return []
+    counts = list(report.prompts.values())
+    old = (
+        f"that of {counts[0]:,} of {plural(sum(counts), 'session')}"
+        if len(counts) > 1
+        else "the recorded one"
+    )
+    lines = [f"  {line}" for line in report.prompt_diff[2:]]
+    if (left := len(lines) - MOST_PROMPT_LINES) > 0:
+        lines[MOST_PROMPT_LINES:] = [f"  … {plural(left, 'more line')}; --json and the page have all"]
+    return ["", f"the prompt against {old}:", *lines]
+
+
+def _hint(report: LabReport) -> list[str]:
+    """Say how to decide a gate that calls without an answer left open."""
+    if report.experiment.mode != "recorded" or not any(NOT_RECORDED in gate.why for gate in report.gates):
+        return []
+    return ["calls that were not recorded are answered by the dry runs of your tools: --tools FILE.py"]
 
 
 def _table(report: LabReport) -> list[str]:
@@ -65,6 +88,10 @@ def _table(report: LabReport) -> list[str]:
     rows: list[tuple[str, ...]] = [("", *(lane.lane for lane in lanes))]
     rows.append(("turns", *(f"{lane.turns:,}" for lane in lanes)))
     rows += [(kind, *(_rate(lane, name) for lane in lanes)) for name, kind in CLASS_METRICS.items()]
+    for name in lanes[0].calls:
+        rows.append(
+            (f"calls {name}", *(_share(lane.calls.get(name), lane, f"{CALLS}{name}") for lane in lanes))
+        )
     rows.append(("cost", *(format_cost(lane.usage) for lane in lanes)))
     rows.append(
         ("tokens", *(f"{lane.usage.input_tokens:,} + {lane.usage.output_tokens:,}" for lane in lanes))
@@ -87,7 +114,10 @@ def _table(report: LabReport) -> list[str]:
 
 
 def _rate(lane: LaneReport, metric: str) -> str:
-    rate = lane.classes.get(metric)
+    return _share(lane.classes.get(metric), lane, metric)
+
+
+def _share(rate: Rate | None, lane: LaneReport, metric: str) -> str:
     if rate is None or not rate.turns:
         return ""
     text = f"{rate.value * 100:.1f} %"
@@ -105,15 +135,23 @@ def _score(lane: LaneReport, scorer: str) -> str:
 
 
 def _effects(report: LabReport) -> list[str]:
-    """Return the effects in words: those of tools and behaviour always, the others if there is one."""
-    always = {"tool_changed", "changed", "cost"}
+    """Return the effects in words: those of tools and behaviour always, the others if there may be one."""
+    always = {"tool_changed", "changed", "cost", *report.lanes[0].scores}
+    gated = {parse_gate(gate.gate, None).metric for gate in report.gates}
     return [
-        each.text
+        each.text + (f": {each.verdict}" if each.verdict else "")
         for each in report.comparisons
         if each.effect.candidate is not None
-        and (each.metric in always or each.metric in report.lanes[0].scores or each.effect.is_difference)
+        and (each.metric in always or each.metric in gated or _may_differ(each))
         and not (each.effect.candidate == each.effect.baseline == 0)
     ]
+
+
+def _may_differ(comparison: Comparison) -> bool:
+    effect = comparison.effect
+    return effect.is_difference or (
+        comparison.metric.startswith(CALLS) and effect.candidate != effect.baseline and bool(effect.need)
+    )
 
 
 def _session_line(session: SessionReport) -> str:
@@ -147,7 +185,7 @@ def plan_lines(plan: LabPlan, estimate: Estimate) -> list[str]:
         f"cohort     {' '.join(experiment.cohort)}: {sessions}, {plural(estimate.turns, 'turn')}",
         *(f"           left out: {len(each.session_ids):,} {each.reason}" for each in cohort.skipped),
         f"lanes      observed, baseline × {experiment.repeat}, candidate × {experiment.repeat}; {experiment.mode}",
-        f"candidate  {change_text(experiment)}",
+        f"candidate  {change_text(plan)}",
     ]
     if estimate.cells_done:
         lines.append(f"done       {estimate.cells_done:,} of {estimate.total_cells:,} cells")

@@ -18,11 +18,12 @@ Knows numbers; does not know sessions, lanes or scorers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from math import exp, isfinite, log, pi, sqrt, tan
-from statistics import NormalDist
+from math import ceil, exp, isfinite, log, pi, sqrt, tan
+from statistics import NormalDist, variance
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from oakleaf.errors import InvalidArgument, plural
 
@@ -30,6 +31,10 @@ MIN_SESSIONS = 10
 """Below this the interval rests on too few independent observations to be called enough."""
 CONFIDENCE = 0.95
 """The share of intervals that contain the true value."""
+POWER = 0.8
+"""How often the data that a report asks for show the difference, if it is as large as it looks."""
+MOST_TIMES = 20
+"""More data than so many times those at hand are not asked for: the difference is then too small to matter."""
 
 EffectKind = Literal["rate", "mean", "ratio"]
 
@@ -66,6 +71,16 @@ class Effect(Struct, frozen=True, kw_only=True):
     unpaired: int
     """Turns left out because one lane has no value for them."""
     is_enough: bool
+    needed_sessions: int | None = None
+    """Of an effect that may be noise: how many sessions would tell. None: it is no noise, or too small to tell."""
+    needed_repeat: int | None = None
+    """How often each session would have to be replayed instead. With one repetition, sessions are taken to be alike."""
+
+    @property
+    def need(self) -> str:
+        """What would tell whether it is noise, such as "--repeat 5 or 90 sessions"; empty if nothing would."""
+        repeat = "" if self.needed_repeat is None else f"--repeat {self.needed_repeat} or "
+        return "" if self.needed_sessions is None else f"{repeat}{plural(self.needed_sessions, 'session')}"
 
     @property
     def is_difference(self) -> bool:
@@ -111,21 +126,29 @@ def describe(effect: Effect, what: str, against: str = "by noise alone") -> str:
     if effect.baseline is None or effect.candidate is None:
         return f"{what}: no turn has a value in both lanes, so there is nothing to compare"
     text = f"{_describe_lanes(effect, what, against)}{_describe_interval(effect)}"
-    if not effect.is_enough:
-        if effect.sessions < MIN_SESSIONS:
-            sessions = plural(effect.sessions, "session")
-            return f"{text}; too few data: {sessions}, {MIN_SESSIONS} are needed"
-        return f"{text}; too few data for an interval"
-    return text if effect.is_difference else f"{text}: no clear difference"
+    return text if effect.is_difference else f"{text}; {why_unclear(effect)}"
+
+
+def why_unclear(effect: Effect) -> str:
+    """Say why an effect is no difference, and what would tell."""
+    if effect.need:
+        return f"too few to tell: {effect.need} would"
+    if effect.sessions < MIN_SESSIONS:
+        return f"too few data: {plural(effect.sessions, 'session')}, {MIN_SESSIONS} are needed"
+    return "no clear difference" if effect.is_enough else "too few data for an interval"
 
 
 def _describe_lanes(effect: Effect, what: str, against: str) -> str:
     assert effect.baseline is not None
     assert effect.candidate is not None
+    # The table of the lanes counts every turn of a lane; a comparison only those that both lanes have.
+    paired = f"{plural(effect.turns, 'turn')} with a value in both lanes" if effect.unpaired else ""
     if effect.kind == "rate":
         change = f"{_with_sign(_percent(effect.candidate - effect.baseline))} points"
-        return f"{what} in {_percent(effect.candidate)} % of turns, {_percent(effect.baseline)} % {against}: {change}"
-    lanes = f"{what} {effect.candidate:.4g} per turn, {effect.baseline:.4g} {against}"
+        turns = "turns" if not paired else f"the {paired}"
+        return f"{what} in {_percent(effect.candidate)} % of {turns}, {_percent(effect.baseline)} % {against}: {change}"
+    turn = "per turn" if not paired else f"per turn of the {paired}"
+    lanes = f"{what} {effect.candidate:.4g} {turn}, {effect.baseline:.4g} {against}"
     if effect.kind == "mean":
         return f"{lanes}: {_with_sign(f'{effect.candidate - effect.baseline:.3g}')}"
     return lanes if effect.estimate is None else f"{lanes}: {effect.estimate:.3g} times"
@@ -154,12 +177,14 @@ def _with_sign(number: str) -> str:
 
 def _effect(kind: EffectKind, turns: Iterable[PairedTurn]) -> Effect:
     sums: dict[str, list[float]] = {}
+    noise = _Noise()
     turn_count = unpaired = 0
     for turn in turns:
         if not turn.baseline or not turn.candidate:
             unpaired += 1
             continue
         turn_count += 1
+        noise.add(turn)
         session = sums.setdefault(turn.session, [0.0, 0.0, 0.0])
         session[0] += _mean(turn.baseline, kind)
         session[1] += _mean(turn.candidate, kind)
@@ -176,7 +201,7 @@ def _effect(kind: EffectKind, turns: Iterable[PairedTurn]) -> Effect:
             estimate = candidate / baseline
     if len(lanes) > 1:
         interval = _INTERVALS[kind](lanes)
-    return Effect(
+    effect = Effect(
         kind=kind,
         baseline=baseline,
         candidate=candidate,
@@ -189,6 +214,65 @@ def _effect(kind: EffectKind, turns: Iterable[PairedTurn]) -> Effect:
         unpaired=unpaired,
         is_enough=interval is not None and len(lanes) >= MIN_SESSIONS,
     )
+    return effect if effect.is_difference else _with_need(effect, noise)
+
+
+class _Noise:
+    """How much the runs of a turn vary, summed over turns, for each lane."""
+
+    def __init__(self) -> None:
+        self.repeat = 1
+        self.sums = [0.0, 0.0]
+        """The variance of each lane's means, summed."""
+
+    def add(self, turn: PairedTurn) -> None:
+        for lane, values in enumerate((turn.baseline, turn.candidate)):
+            self.repeat = max(self.repeat, len(values))
+            if len(values) > 1:
+                self.sums[lane] += variance(values) / len(values)
+
+
+def _with_need(effect: Effect, noise: _Noise) -> Effect:
+    """Add how many sessions, or repetitions, would tell whether the effect is noise."""
+    times = _times_needed(effect)
+    if times is None or times > MOST_TIMES:
+        return effect
+    sessions = max(MIN_SESSIONS, ceil(effect.sessions * times))
+    repeat = None if sessions == MIN_SESSIONS else _needed_repeat(effect, noise, times)
+    return replace(effect, needed_sessions=sessions, needed_repeat=repeat)
+
+
+def _times_needed(effect: Effect) -> float | None:
+    """Return by how much the variance must shrink to show the effect; None if nothing is known of it."""
+    distance, half = _distance(effect)
+    if not distance:
+        return None
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    return (half / distance * (z + NormalDist().inv_cdf(POWER)) / z) ** 2
+
+
+def _distance(effect: Effect) -> tuple[float, float]:
+    """Return how far the effect is from none, and how far its interval reaches towards none."""
+    if effect.estimate is None or effect.low is None or effect.high is None:
+        return 0.0, 0.0
+    low, value, high = effect.low, effect.estimate, effect.high
+    if effect.kind == "ratio":
+        low, value, high = log(low), log(value), log(high)
+    return abs(value), value - low if value > 0 else high - value
+
+
+def _needed_repeat(effect: Effect, noise: _Noise, times: float) -> int | None:
+    """Return how often to replay each session; None if the sessions themselves differ too much for it to help."""
+    if noise.repeat == 1:
+        return ceil(times)
+    assert effect.baseline is not None
+    assert effect.candidate is not None
+    scales = (effect.baseline, effect.candidate) if effect.kind == "ratio" else (1.0, 1.0)
+    by_chance = sum(lane / scale**2 for lane, scale in zip(noise.sums, scales, strict=True)) / effect.turns**2
+    whole = (_distance(effect)[1] / _student_quantile(effect.sessions - 1)) ** 2
+    left = whole / times - max(0.0, whole - by_chance)
+    repeat = ceil(noise.repeat * min(by_chance, whole) / left) if left > 0 else None
+    return repeat if repeat is not None and repeat <= MOST_TIMES * noise.repeat else None
 
 
 def _mean(values: Sequence[float], kind: EffectKind) -> float:

@@ -23,7 +23,7 @@ export class LabReport {
     if (!SORTS[this.sort]) this.sort = "change";
     this.filters = h("div.lab-filters");
     this.rows = h("div");
-    this.element = h("div.lab", head(run, sessions.length), effects(run), lanes(run),
+    this.element = h("div.lab", head(run, sessions.length), prompt(run), effects(run), lanes(run),
       h("h2", "Sessions"), this.filters, this.rows);
     this.#draw();
   }
@@ -79,7 +79,7 @@ export class LabReport {
       h("td", h("div.lab-heading", toggle,
         link ? h("a", { href: link, title: "Compare the recording with the candidate" }, heading) : h("span", heading),
         row.errors.length > 0 && h("span.badge.is-error", { title: row.errors.map(printable).join("\n") }, "not replayed"))),
-      h("td.number", { class: row.change > 0 ? "worse" : "" }, points(row.change)),
+      h("td.number", points(row.change)),
       h("td", this.#kinds(row.baseline.classes)), h("td", this.#kinds(row.candidate.classes)),
       h("td.number", `${cost(row.baseline)} → ${cost(row.candidate)}`),
       h("td.number", `${seconds(row.baseline.milliseconds)} → ${seconds(row.candidate.milliseconds)}`)), body];
@@ -116,6 +116,15 @@ function head(run, sessions) {
   skipped.length > 0 && h("p.muted", `Left out: ${skipped.map(([why, number]) => `${count(number)} ${printable(why)}`).join(", ")}`));
 }
 
+/** The prompt that was tested, against the recorded one. */
+function prompt(run) {
+  if (!run.prompt_diff.length) return null;
+  const counts = Object.values(run.prompts), all = counts.reduce((sum, number) => sum + number, 0);
+  const old = counts.length > 1 ? `that of ${counts[0]} of ${plural(all, "session")}` : "the recorded one";
+  return h("section", h("h2", "Prompt"), h("p.muted", `Against ${old}`), h("pre.lab-prompt", { tabindex: 0 },
+    run.prompt_diff.slice(2).map((line) => h("span", { class: { "+": "added", "-": "removed" }[line[0]] ?? "" }, `${printable(line)}\n`))));
+}
+
 /** What differs, in words: gates first, then real differences, then the rest. */
 function effects(run) {
   const shown = run.comparisons.filter(({ effect }) => effect.candidate !== null && (effect.candidate || effect.baseline));
@@ -123,7 +132,8 @@ function effects(run) {
   return h("section", h("h2", "Effects"),
     run.gates.length > 0 && h("ul.lab-effects", run.gates.map((gate) => h("li", h("span.badge",
       { class: { passed: "is-done", failed: "is-error" }[gate.outcome] ?? "is-unknown" }, gate.outcome), ` ${printable(gate.gate)}: ${printable(gate.why)}`))),
-    real.length ? h("ul.lab-effects", real.map((each) => h("li.real", printable(each.text))))
+    real.length ? h("ul.lab-effects", real.map((each) => h("li.real", printable(each.text),
+      each.verdict && h("span.badge", { class: each.verdict === "better" ? "is-done" : "is-error" }, each.verdict))))
       : h("p.muted", "No difference that noise does not explain."),
     rest.length > 0 && h("details.fold", h("summary", `${plural(rest.length, "metric")} without a clear difference`),
       h("ul.lab-effects", rest.map((each) => h("li", printable(each.text))))));
@@ -138,6 +148,7 @@ function lanes(run) {
     h("tbody", row("turns", run.lanes.map((lane) => count(lane.turns))),
       run.classes.map((kind) => row(h("span.badge", { class: `diff-${BADGES[kind]}` }, kind),
         run.lanes.map((lane) => rate(lane.classes[metric(kind)])))),
+      Object.keys(run.lanes[0]?.calls ?? {}).map((name) => row(`calls ${printable(name)}`, run.lanes.map((lane) => rate(lane.calls[name])))),
       row("cost", run.lanes.map((lane) => cost(lane.usage))),
       row("tokens", run.lanes.map((lane) => `${count(lane.usage.input_tokens)} + ${count(lane.usage.output_tokens)}`)),
       row("median time of a turn", run.lanes.map((lane) => (lane.latency_ms === null ? "–" : seconds(lane.latency_ms)))),
