@@ -18,6 +18,7 @@ from oakleaf_lab.lab_report import LabReport
 from oakleaf_lab.page import report_html
 from oakleaf_lab.report_page import report_summary, session_summaries
 from support.lab_record import HOSTILE, write_run
+from support.lab_sessions import record_sessions
 from support.terminal import oakleaf as command
 
 
@@ -97,3 +98,14 @@ class TestCommand:
         assert json.loads((tmp_path / "lab.json").read_text())["exit_code"] == 4
         alone = command("lab", "show", "--output", tmp_path / "runs.html", store=tmp_path / "s.db")
         assert (alone.code, "a RUN to write the report of" in alone.err) == (2, True)
+
+    def test_a_run_writes_its_report_by_the_ending(self, tmp_path: Path) -> None:
+        with oakleaf.open(tmp_path / "s.db") as store:
+            record_sessions(store, 2, turns=1)
+        words = ["lab", "run", "agent:support", "--mode", "strict", "--output"]
+        for name in ("lab.html", "lab.json", "lab.txt"):
+            done = command(*words, tmp_path / name, store=tmp_path / "s.db")
+            assert (done.code, done.out) == (0, ""), done.err
+        assert len(embedded((tmp_path / "lab.html").read_bytes())["sessions"]) == 2
+        assert json.loads((tmp_path / "lab.json").read_text())["exit_code"] == 0
+        assert (tmp_path / "lab.txt").read_text().startswith("lab_")

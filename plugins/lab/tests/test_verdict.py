@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -96,6 +97,14 @@ class TestRefundsForEverybody:
         assert [result.outcome for result in report.gates] == ["failed"]
         assert report.exit_code == ExitCode.PROBLEM
         assert "over 40 turns of 40 sessions" in report.gates[0].why
+
+    @pytest.mark.parametrize("page", ["README.md", "Makefile", "docs/lab.md", "docs/cli.md"])
+    def test_the_gate_that_people_copy_catches_it(self, store: Store, page: str) -> None:
+        text = (Path(__file__).parents[3] / page).read_text()
+        gates = set(re.findall(r"(?:--fail-if '|GATE=\")([^'\"]+ baseline \+ [^'\"]+)['\"]", text))
+        assert gates
+        for gate in gates:
+            assert run(store, gate, tools=TOOLS).exit_code == ExitCode.PROBLEM, gate
 
     def test_a_rate_of_calls_needs_no_dry_run_to_fail(self, store: Store) -> None:
         report = run(store, "calls:refund > baseline + 5%")

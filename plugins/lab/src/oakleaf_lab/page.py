@@ -99,8 +99,13 @@ def report_html(report: LabReport, redactor: Redactor | None) -> Iterator[bytes]
     data: Any = {"run": report_summary(report), "sessions": rows}
     if redactor is not None:
         data = redactor.redact_json(data)
+    return find_viewer().page_file("lab", page, "offline_lab.js", msgspec.json.encode(data), title="Lab run")
+
+
+def find_viewer() -> PageFiles:
+    """Return the viewer, which makes files of pages; raise PluginMissing or PluginBroken."""
     viewer: PageFiles = plugins.find(plugins.EXPORTS, "html")
     if not hasattr(viewer, "page_file"):
         provider = str(plugins.provider_of(plugins.EXPORTS, "html"))
         raise PluginBroken(plugins.EXPORTS, "html", provider, "it makes no files of pages")
-    return viewer.page_file("lab", page, "offline_lab.js", msgspec.json.encode(data), title="Lab run")
+    return viewer

@@ -12,6 +12,14 @@ from oakleaf.verbs.base import to_json
 from oakleaf_lab.lab_report import LabReport
 
 
+def check_ending(name: str) -> None:
+    """Raise PluginMissing for a page without the viewer, before a run costs money."""
+    if Path(name).suffix == ".html":
+        from oakleaf_lab.page import find_viewer
+
+        find_viewer()
+
+
 def write_report(report: LabReport, file: BinaryIO, name: str, redactor: Redactor) -> None:
     """Write a report. Secrets that became known since the run are masked in a page, which others read."""
     match Path(name).suffix:

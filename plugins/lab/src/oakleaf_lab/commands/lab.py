@@ -39,7 +39,7 @@ from oakleaf.cli.terminal import (
 )
 from oakleaf.core.usage import format_dollars
 from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired
-from oakleaf_lab import Judge, LabReport
+from oakleaf_lab import Judge, LabReport, report_file
 from oakleaf_lab.commands.regression import max_cost_option, promote
 from oakleaf_lab.scorers import ScoreFunction, find_scorer, subject_of
 from oakleaf_lab.verbs import resolve_cohort
@@ -56,7 +56,7 @@ def lab() -> None:
     the sources do not change.
 
     \b
-    oakleaf lab run 'agent:support after:7d' --prompt @new.txt --fail-if 'tool_changed > baseline + 5%'
+    oakleaf lab run 'agent:support after:7d' --prompt @new.txt --tools shop.py --fail-if 'calls:refund > baseline + 5%'
     oakleaf lab show
     oakleaf lab show lab_3f
     oakleaf lab promote ses_3f@7 tests/regressions
@@ -96,7 +96,8 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     callback=_tools,
     shell_complete=complete_file,
     metavar="FILE.py|MODULE",
-    help="The candidate's tools.",
+    help="The candidate's tools, and the baseline's where they are defined as recorded. Calls that were not recorded use "
+    "their dry runs.",
 )
 @model_option(
     "--baseline-model",
@@ -109,13 +110,13 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     callback=_tools,
     shell_complete=complete_file,
     metavar="FILE.py|MODULE",
-    help="The baseline's tools, for mode dry.",
+    help="The baseline's tools, if its own are defined otherwise.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["strict", "recorded", "dry"]),
-    help="strict: recorded answers and results. recorded (default): models answer, the recording answers tool calls. dry: "
-    "calls that were not recorded use the tool's dry run.",
+    help="strict: recorded answers and results. recorded: models answer, the recording answers tool calls. dry: "
+    "calls that were not recorded use the tool's dry run. Default: dry with --tools, else recorded.",
 )
 @click.option(
     "--repeat",
@@ -156,7 +157,7 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
     "--fail-if",
     multiple=True,
     metavar="GATE",
-    help="Exit with 1 if this holds, such as 'tool_changed > baseline + 5%' or 'cost > 1.2x'; repeatable.",
+    help="Exit with 1 if this holds, such as 'calls:refund > baseline + 5%' or 'cost > 1.2x'; repeatable.",
 )
 @max_cost_option
 @click.option(
@@ -174,7 +175,11 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
 )
 @click.option("--again", is_flag=True, help="Run it anew, though the same run is complete.")
 @yes_option
-@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False),
+    help="Write the report to this file: .html is one page that works offline, .json data, else text.",
+)
 @force_option
 @json_option
 @pass_location
@@ -200,11 +205,11 @@ def run(
 
     COHORT is a query as for oakleaf search, a session (its id or whole title), or a name saved with oakleaf lab cohort. Prints the plan and asks
     before money is spent. Stopped or killed, the same command continues and pays for nothing twice; complete, it
-    prints the same report again. Exit code 0 passed, 1 a gate failed, 2 usage, 4 incomplete or too few data.
+    prints the same report again. Exit code 0 passed, 1 a gate failed, 2 usage, 4 incomplete or not decided.
 
     \b
     oakleaf lab run 'agent:support after:7d' --prompt @new.txt --max-cost 5 --yes
-    oakleaf lab run tag:golden=yes --model openai:MODEL --repeat 3 --fail-if 'tool_changed > baseline + 5%'
+    oakleaf lab run tag:golden=yes --model openai:MODEL --tools shop.py --repeat 3 --fail-if 'calls:refund > baseline + 5%'
     """
     if judge_prompt is not None and judge_model is None:
         raise CommandError("--judge-prompt needs --judge MODEL")
@@ -215,6 +220,8 @@ def run(
             )
         if location.scheme is None:
             raise PostgresRequired(location.display_url)
+    if output is not None:
+        report_file.check_ending(output)
     store = location.open()
     try:
         judge = _judge(judge_model, judge_prompt, is_local=queue is None)
@@ -230,7 +237,11 @@ def run(
             report = _run_confirmed(planned, evaluation, workers=workers, yes=yes)
             if report is None:
                 return ExitCode.UNANSWERABLE
-            write_report(_report_text(report, is_json=is_json), file)
+            if file is None or is_json:
+                write_report(_report_text(report, is_json=is_json), file)
+            else:
+                redactor = ext.read_store(store).redactor
+                report_file.write_report(report, file, str(output), redactor)
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
         return ExitCode.UNANSWERABLE
