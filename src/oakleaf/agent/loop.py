@@ -167,12 +167,11 @@ class Loop:
     async def _run(self, content: Message | None, row: SessionRow, key: str | None) -> None:
         try:
             self._is_first_turn = not row.turns
-            if content is not None and self._goes_on.takes_inbox and self.writer.queued:
+            if content is not None and self._goes_on.inputs != 0 and self.writer.queued:
                 await self._run_after_queued(content, key)
             else:
                 await self._turn(content, row, key=key)
-            if self._goes_on.takes_inbox:
-                await self._run_inbox()
+            await self._run_inbox()
         except asyncio.CancelledError:
             with suppress(Fenced, StaleLeaf, SessionRunning, ClaimLost):  # another process owns the turn now
                 await run_uncancelled(self._cancel_turn())
@@ -205,7 +204,7 @@ class Loop:
         tools, run_blocking = self.tool_runner.allowed(), self.writer.run_blocking
         if self._goes_on.accepts_imported:
             await run_blocking(accept_import, self.log)
-        takes_inbox = self._goes_on.takes_inbox
+        takes_inbox = self._goes_on.inputs != 0
         await run_blocking(require_accepted, self.log, tools, calls=is_resumed, inputs=takes_inbox)
 
     def _watch_cancel_requests(self, row: SessionRow) -> None:
@@ -262,6 +261,7 @@ class Loop:
             not self._is_stopping
             and not self.runner.has_stopped
             and (count is None or inputs_run < count + (self._behind_number is not None))
+            and (self._goes_on.inputs is None or inputs_run < self._goes_on.inputs)
             and (not self.log.cursor.turn or (count is not None and not inputs_run))
         ):
             if count is None and self.runner.is_holding:

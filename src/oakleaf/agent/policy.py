@@ -160,8 +160,8 @@ class GoesOn(Struct, frozen=True, kw_only=True):
     may_call: Callable[[], bool] | None = None
     """Asked by the last commit of a step. If false, the run ends there, and another process goes on with the
     turn."""
-    takes_inbox: bool = True
-    """Whether queued inputs are run."""
+    inputs: int | None = None
+    """The most queued inputs that are run. None: all."""
     accepts_imported: bool = False
     """Whether open work of an import may run."""
     checks_turn: bool = False

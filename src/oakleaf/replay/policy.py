@@ -134,7 +134,7 @@ def replayed_run(turn: ReplayedTurn) -> RunPolicy:
             host_entries=turn.host_entries,
         ),
         goes_on=GoesOn(
-            takes_inbox=False,
+            inputs=0,
             needs_tools=False,
             cancel="leave" if parts.is_resumable else "close",
         ),

@@ -242,6 +242,8 @@ create table oakleaf.inbox (
     primary key (session_number, number)
 );
 
+create index inbox_of_client on oakleaf.inbox (session_number, number) where key is null; -- what no worker has seen yet
+
 create table oakleaf.blob (
     number bigint primary key generated always as identity,
     space  text collate "C" not null,

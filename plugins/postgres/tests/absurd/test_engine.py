@@ -1554,6 +1554,40 @@ def test_tasks_are_spawned_once_although_the_connection_has_broken(queue: Absurd
 
 
 class TestLongQueue:
+    @pytest.mark.parametrize("how", ["enqueued", "of a client"])
+    def test_a_session_with_many_inputs_delays_no_other(self, queue: AbsurdQueue, how: str) -> None:
+        """Each input had a task of its own, in the order in which they came: another session waited for thousands."""
+        long, short = queue.store.start("a", owner="ann"), queue.store.start("a", owner="bob")
+        for session, texts in ((long, [f"{n}" for n in range(120)]), (short, ["hello"])):
+            for text in texts:
+                if how == "enqueued":
+                    task = absurd.enqueue(session, text, queue=queue.name)
+                    assert task.task_id
+                else:
+                    queue_as_client(queue, session, text)
+        model = by_step("Yes.")
+        with queue.working(Agent("a", model, limits=Limits(turns=200)), concurrency=1):
+            wait_until(queue.is_done if how == "enqueued" else lambda: long.refresh().turns == 120)
+            wait_until(queue.is_done)
+        asked = [request.messages[-1].text for request in model.requests]
+        assert asked.index("hello") <= 20
+        assert [text for text in asked if text != "hello"] == [f"{n}" for n in range(120)]
+        assert queue.store.backend.queued_input_count() == 0
+        tasks = f"select count(*), count(distinct params ->> 'session') from absurd.t_{queue.name}"
+        [(count, sessions)] = queue.database.run(tasks)
+        assert (count <= 160, sessions) == (True, 2)
+
+    def test_an_input_queued_while_its_task_is_claimed_is_answered(self, queue: AbsurdQueue) -> None:
+        """A task that waits takes it. One that a worker claims at that moment may have looked already."""
+        session = queue.store.start("a")
+        with queue.working(Agent("a", by_step("Yes."), limits=Limits(turns=200)), concurrency=2):
+            for n in range(60):
+                absurd.enqueue(session, f"{n}", queue=queue.name)
+            wait_until(lambda: session.refresh().turns == 60)
+            wait_until(queue.is_done)
+        assert queue.store.backend.queued_input_count() == 0
+        assert session.verify() == []
+
     @pytest.mark.parametrize("is_analyzed", [True, False])
     def test_a_claim_reads_no_more_of_a_long_queue_than_of_a_short_one(
         self, queue: AbsurdQueue, is_analyzed: bool

@@ -100,15 +100,14 @@ class TestWorker:
         assert "runs tasks" in output_path.read_text()
         assert "stopping" in output_path.read_text()
 
-    def test_an_input_of_a_busy_session_waits_in_a_task_of_its_own(
-        self, installed: Database, queue: str
-    ) -> None:
+    def test_an_input_of_a_busy_session_waits_for_its_task(self, installed: Database, queue: str) -> None:
         command = ["enqueue", "--queue", queue]
         result = oakleaf(*command, "--agent", "support", "--json", "One", store=installed.url)
         name = result.json["sent"]["session_id"]
         assert oakleaf(*command, "--resume", name, "--key", "k", "Two", store=installed.url).code == 3
-        assert oakleaf(*command, "--resume", name, "Two", store=installed.url).code == 0
-        assert installed.run(f"select count(*) from absurd.t_{queue}") == [(2,)]
+        queued = oakleaf(*command, "--resume", name, "--json", "Two", store=installed.url)
+        assert queued.json["sent"]["task_id"] == result.json["sent"]["task_id"]
+        assert installed.run(f"select count(*) from absurd.t_{queue}") == [(1,)]
 
 
 AGENT_FILE = """

@@ -47,6 +47,15 @@ RETRY: Any = {"kind": "exponential", "base_seconds": 0.5, "factor": 2.0, "max_se
 SPAWN = """(select task_id from absurd.spawn_task(
     %(spawn_queue)s, %(spawn_task)s, %(spawn_params)s::jsonb, %(spawn_options)s::jsonb))"""
 SELECT_TASK = "select task_id, state from absurd.{tasks} where idempotency_key = %s"
+# A task that has not run yet takes the input queued first when it does. Its run is locked, so that no worker claims it before
+# the input is there: a claim passes over a locked run. With a task for each of its inputs, a session with a long queue would
+# stand in the way of all others.
+WAITING_TASK = """
+select task.task_id from absurd.{tasks} as task join absurd.{runs} as run on run.run_id = task.last_attempt_run
+where task.params ->> 'session'::text = %(spawn_session)s::text and task.state in ('pending', 'sleeping')
+  and run.state in ('pending', 'sleeping') and run.attempt = 1 and run.wake_event is null
+order by task.task_id limit 1"""
+SELECT_WAITING = WAITING_TASK.replace("%(spawn_session)s", "%s")
 
 
 class Agent(Struct, frozen=True):
@@ -105,19 +114,28 @@ class TurnTasks:
 
     def spawn(self, queue: str, key: str) -> SqlEffect:
         """Return the effect that spawns a task; raise EngineNotInstalled without the queue."""
+        self._check(queue)
+        return spawn_turn(queue, self._params, key)
+
+    def _check(self, queue: str) -> None:
         store = self._store
         store.connections.read_snapshot(lambda reader: absurd_schema.check_queue(reader, store.url, queue))
-        return spawn_turn(queue, self._params, key)
 
     def is_pending(self, queue: str, key: str) -> bool:
         return self._find(queue, key)[1] not in ("", "failed", "cancelled")
 
     def enqueue(self, body: bytes, at: int, queue: str, key: str) -> None:
-        self._store.enqueue(self._params.session, body, at, self.spawn(queue, key))
+        self._check(queue)
+        self._store.enqueue(self._params.session, body, at, spawn_queued(queue, self._params, key))
 
     def enqueued(self, turn: QueuedTurn) -> EnqueuedTask:
-        """Return the task of a turn as its sender sees it."""
-        return EnqueuedTask(self._params.session, turn.queue, self._find(turn.queue, turn.key)[0], turn.seq)
+        """Return the task of a turn as its sender sees it: that of its key, or else the session's task that waits."""
+        task_id = self._find(turn.queue, turn.key)[0]
+        if not task_id:
+            query = SELECT_WAITING.format(**queue_tables(turn.queue))
+            rows = self._store.connections.query(query, (self._params.session,))
+            task_id = str(rows[0][0]) if rows else ""
+        return EnqueuedTask(self._params.session, turn.queue, task_id, turn.seq)
 
     def _find(self, queue: str, key: str) -> tuple[str, str]:
         """Return the id and the state of the task; "" and "" if none was spawned under the key."""
@@ -136,6 +154,16 @@ def spawn_turn(queue: str, params: TaskParams, key: str) -> SqlEffect:
         "spawn_options": msgspec.json.encode(options).decode(),
     }
     return SqlEffect(SPAWN, values)
+
+
+def spawn_queued(queue: str, params: TaskParams, key: str) -> SqlEffect:
+    """Return the effect that spawns a task for a queued input, unless a task of the session waits."""
+    spawned = spawn_turn(queue, params, key)
+    waiting = WAITING_TASK.format(**queue_tables(queue))
+    return SqlEffect(
+        f"coalesce(({waiting} for share of run skip locked), {spawned.expression})",
+        {**spawned.values, "spawn_session": params.session},
+    )
 
 
 def _task_key(params: TaskParams, key: str) -> str:

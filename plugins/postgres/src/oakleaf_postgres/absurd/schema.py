@@ -61,6 +61,10 @@ grant select on absurd.queues to {service};
 INDEX_CLAIM = """
 create index if not exists {index} on absurd.{runs} (available_at, run_id) where state in ('pending', 'sleeping')
 """
+# To find the task of a session that waits without reading all tasks.
+INDEX_SESSION = """
+create index if not exists {index} on absurd.{tasks} ((params ->> 'session')) where state in ('pending', 'sleeping')
+"""
 # Absurd's functions call others by their bare names, also when a client's is in the caller's search path.
 PIN_FUNCTIONS = f"""
 do $$
@@ -100,6 +104,8 @@ def install(url: str, queue: str = DEFAULT_QUEUE) -> InstallResult:
         connection.execute("select absurd.create_queue(%s)", (queue,))
         names = {"index": sql.Identifier(f"r_{queue}_bc"), "runs": sql.Identifier(f"r_{queue}")}
         connection.execute(sql.SQL(INDEX_CLAIM).format(**names))
+        names = {"index": sql.Identifier(f"t_{queue}_bs"), "tasks": sql.Identifier(f"t_{queue}")}
+        connection.execute(sql.SQL(INDEX_SESSION).format(**names))
         connection.execute(PIN_FUNCTIONS)
         _grant(connection, queue, Roles.read(connection).service or DEFAULT_SERVICE)
         close_tables(connection, "absurd")

@@ -83,9 +83,17 @@ def check_steps(session_id: str, leaf_seq: int, claim: Claim) -> None:
 
 
 def claimed_run(
-    claim: Claim, answers: Answers, tools: OwnTools, limits: Limits, is_stopping: Callable[[], bool]
+    claim: Claim,
+    answers: Answers,
+    tools: OwnTools,
+    limits: Limits,
+    is_stopping: Callable[[], bool],
+    inputs: int,
 ) -> RunPolicy:
-    """Return the policy of a run under a claim: each step ends with a checkpoint, behind which another worker may go on."""
+    """Return the policy of a run under a claim: each step ends with a checkpoint, behind which another worker may go on.
+
+    `inputs` is the most queued inputs that the run takes.
+    """
     return RunPolicy(
         answers=answers,
         tools=tools,
@@ -94,5 +102,7 @@ def claimed_run(
         # No client is shown an answer in flight, so a new run asks again instead of keeping half of it.
         recorded=Recorded(queue=claim.queue, drafts=False),
         # The worker looks for requests to cancel, for all of its tasks at once.
-        goes_on=GoesOn(may_call=lambda: not is_stopping(), checks_turn=True, watches_cancel=False),
+        goes_on=GoesOn(
+            may_call=lambda: not is_stopping(), inputs=inputs, checks_turn=True, watches_cancel=False
+        ),
     )

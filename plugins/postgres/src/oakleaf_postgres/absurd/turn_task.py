@@ -24,7 +24,7 @@ from oakleaf.errors import (
 from oakleaf.ext import Answers, OwnTools, RunPolicy, open_turn, session_of
 from oakleaf_postgres.absurd.claim import Claim
 from oakleaf_postgres.absurd.deaths import Deaths
-from oakleaf_postgres.absurd.engine import TaskParams, to_task_params
+from oakleaf_postgres.absurd.engine import TaskParams, spawn_queued, to_task_params
 from oakleaf_postgres.absurd.handlers import run_claimed
 from oakleaf_postgres.absurd.signals import signal_event
 from oakleaf_postgres.absurd.step import check_steps, claimed_run
@@ -56,9 +56,9 @@ class TaskRun:
         self._worker, self._claim, self._params = worker, claim, params
         self.space, self.session_id = params.space, params.session
         self._unclaimed = worker.store(params.space)
-        claimed = worker.claimed_store(params.space, claim)
-        self._row = claimed.session(params.session)
-        self._session: Session = session_of(Store(claimed, worker.claimed_runtime(claim)), self._row)
+        self._claimed = worker.claimed_store(params.space, claim)
+        self._row = self._claimed.session(params.session)
+        self._session: Session = session_of(Store(self._claimed, worker.claimed_runtime(claim)), self._row)
         self._turn = open_turn(self._session, self._row)
 
     @property
@@ -70,7 +70,7 @@ class TaskRun:
         return self._turn.is_cancel_requested(self._unclaimed)
 
     def run(self, deaths: Deaths) -> dict[str, Any]:
-        """Run the turn and what is queued behind it; return the result of the task."""
+        """Run the open turn, or that of the input queued first; return the result of the task."""
         turn, claim = self._turn, self._claim
         if deaths.is_hopeless:
             self._give_up(deaths)
@@ -142,6 +142,7 @@ class TaskRun:
             OwnTools(loaded.tools, agent.sources(), effects),
             limits,
             self._worker.stopping.is_set,
+            inputs=0 if self._turn.is_open else 1,
         )
 
     async def _run_cancellable(self, policy: RunPolicy) -> bool:
@@ -156,5 +157,14 @@ class TaskRun:
     def _result(self) -> dict[str, Any]:
         row = self._turn.refresh()
         if self._turn.is_open:
+            self._turn.require_free()
             raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did", TRIED_AGAIN)
+        if self._turn.has_work():
+            self._spawn_next()
         return {"stop_reason": row.status, "to_message_number": self._turn.leaf_seq}
+
+    def _spawn_next(self) -> None:
+        """Spawn a task for the next queued input, behind the tasks of other sessions: a session with a long queue takes turns
+        with them."""
+        spawned = spawn_queued(self._worker.queue, self._params, f"behind/{self._claim.task_id}")
+        self._claimed.connections.write(lambda writer: spawned.run(writer))

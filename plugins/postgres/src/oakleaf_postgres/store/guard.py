@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from oakleaf.errors import OakleafError
 from oakleaf.stores.base import Effect
+from oakleaf_postgres.store.statement import Connection
 
 
 class SqlGuard(Struct, frozen=True):
@@ -28,7 +29,11 @@ class SqlGuard(Struct, frozen=True):
 
 
 class SqlEffect(Effect, frozen=True):
-    """An expression, evaluated once, in the statement that writes the change."""
+    """An expression, evaluated once, in the transaction that writes the change."""
 
     expression: str
     values: Mapping[str, Any]
+
+    def run(self, connection: Connection) -> None:
+        """Evaluate it by a statement of its own, in the transaction of the connection."""
+        connection.execute(f"select {self.expression}", self.values)

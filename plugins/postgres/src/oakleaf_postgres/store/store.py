@@ -882,7 +882,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             row = writer.execute(ENQUEUE, values).fetchone()
             assert row is not None
             if effect is not None:
-                writer.execute(f"select {effect.expression}", effect.values)
+                effect.run(writer)
             return int(row[0])
 
         def was_committed(writer: Connection, _: int) -> bool:
