@@ -217,6 +217,7 @@ class TestVerify:
             "schema_version": 1,
             "sessions": 3,
             "problems": [],
+            "seal": None,
         }
         assert oakleaf("verify", "ses_case", store=store_path).code == 0
 

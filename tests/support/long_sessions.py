@@ -72,6 +72,12 @@ def check(counts: list[int]) -> None:
 def check_steps(
     use: Callable[[oakleaf.Store], object], stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check(count_steps(use, stores, monkeypatch))
+
+
+def count_steps(
+    use: Callable[[oakleaf.Store], object], stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> list[int]:
     counts = []
     for path in stores:
         with monkeypatch.context() as patch:
@@ -79,4 +85,4 @@ def check_steps(
             with oakleaf.open(path, synchronous="normal") as store:
                 use(store)
         counts.append(steps.steps)
-    check(counts)
+    return counts

@@ -29,7 +29,7 @@ from oakleaf.cli.main import oakleaf as command
 from oakleaf.ext import read
 from oakleaf.models.prices import Rates
 from oakleaf.replay.diff import diff
-from support.long_sessions import MIDDLE, check, check_steps, stores
+from support.long_sessions import LONG, MIDDLE, SHORT, check, check_steps, count_steps, stores
 from support.sessions import exported_lines, tasks_of
 from support.statement_steps import Steps
 
@@ -73,7 +73,6 @@ VERBS: dict[str, Callable[[Session], Any]] = {
     "usage since": lambda session: session.usage(since=session.log.leaf_at(session.leaf.seq - 4)),
     "calls of an entry": lambda session: session.log.store.calls_between("ses_long", 1, MIDDLE, MIDDLE),
     "latest call": lambda session: session.log.store.latest_answer_call("ses_long", 1, MIDDLE),
-    "diff": lambda session: diff((session, session.leaf.seq - 6), session),
     "state": lambda session: session.state,
     "next_action": lambda session: session.next_action(),
     "pending_approvals": lambda session: session.pending_approvals(),
@@ -110,6 +109,17 @@ def test_no_verb_does_more_work(
     name: str, stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_steps(lambda store: VERBS[name](store.session("ses_long")), stores, monkeypatch)
+
+
+def test_diff_numbers_turns_by_an_index(stores: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of a turn is the count of inputs before: six steps each on both paths, and no entry is read."""
+    short, long = count_steps(lambda store: newest_turns(store.session("ses_long")), stores, monkeypatch)
+    more_turns = (LONG - SHORT) // 4
+    assert 0 < long - short <= 2 * 6 * more_turns
+
+
+def newest_turns(session: Session) -> object:
+    return diff((session, session.leaf.seq - 6), session)
 
 
 @pytest.mark.parametrize("words", COMMANDS)

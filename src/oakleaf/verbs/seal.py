@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import Seal
+from oakleaf.core.typed_json import json_decoder
 from oakleaf.errors import InvalidValue, plural
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.fields import File, Help
@@ -72,7 +73,7 @@ def seal_text(seal: Seal) -> str:
 def read_seal(file: str, key_file: str | None) -> Seal:
     """Return the seal of a file. Raises SealRefused unless it is whole, and signed with the key."""
     try:
-        seal = msgspec.json.decode(read_bytes(file, "seal"), type=Seal)
+        seal = _read_seal(read_bytes(file, "seal"))
     except msgspec.MsgspecError as error:
         raise InvalidValue(f"{file} is not a seal: {error}", "oakleaf seal -o FILE writes one") from None
     seal.check(None if key_file is None else read_bytes(key_file, "key"))
@@ -86,12 +87,16 @@ class _Receipt(Struct, frozen=True):
     purged: list[str]
 
 
+_read_seal = json_decoder(Seal)
+_read_receipt = json_decoder(_Receipt)
+
+
 def read_receipts(files: Sequence[str]) -> set[str]:
     """Return the sessions that receipts name as purged."""
     purged: set[str] = set()
     for file in files:
         try:
-            receipt = msgspec.json.decode(read_bytes(file, "receipt"), type=_Receipt)
+            receipt = _read_receipt(read_bytes(file, "receipt"))
         except msgspec.MsgspecError as error:
             hint = "oakleaf purge --json and oakleaf erase --receipt FILE write one"
             raise InvalidValue(f"{file} is not a receipt: {error}", hint) from None

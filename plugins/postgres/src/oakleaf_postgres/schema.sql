@@ -171,6 +171,7 @@ create table oakleaf.entry (
     primary key (branch, seq)
 );
 create index entry_public on oakleaf.entry (branch, seq) where not internal;
+create index entry_input on oakleaf.entry (branch, seq) where turn = seq;
 create index entry_non_message on oakleaf.entry (branch, seq) where kind is not null;
 
 create table oakleaf.tool_call (

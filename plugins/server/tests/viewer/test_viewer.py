@@ -511,7 +511,8 @@ class TestUsagePage:
         page = viewer.open("/usage")
         expect(page.locator(".figures dd").first).to_have_text(re.compile(r"^\$0\.1"))
         expect(page.locator("svg.plot rect")).to_have_count(1)
-        expect(page.locator(".hbar-name", has_text="scripted-small")).to_be_visible()
+        expect(page.locator(".hbar-name", has_text="scripted-large")).to_be_visible()
+        expect(page.locator(".hbar-name", has_text="scripted-small")).to_have_count(0)  # replays stay apart
         sizes = page.locator("table").last.locator("tbody tr")
         expect(sizes.filter(has_text="Order 41").first).to_contain_text("kB")
         expect(sizes.first).to_contain_text("<img src=x")  # the largest

@@ -86,8 +86,8 @@ SELECT_INPUT = """
 select body from entry where id between ? and ? and turn = id & 4294967295 and internal = 0 order by id limit 1
 """
 SELECT_INPUTS = """
-select id & 4294967295 from entry indexed by entry_public
-where internal = 0 and id between ? and ? and turn = id & 4294967295 order by id
+select id & 4294967295 from entry indexed by entry_input
+where id between ? and ? and turn = id & 4294967295 order by id
 """
 # The index is named because SQLite would walk all messages for a range of ids alone.
 SELECT_CONTROL_ENTRIES = f"""

@@ -134,6 +134,7 @@ create table entry (
     body     blob not null              -- JSON bytes; blob, because text costs 2-10 % more to write and 7-30 % to load
 );
 create index entry_public on entry (id) where internal = 0; -- the public's reads touch nothing else
+create index entry_input on entry (id) where turn = id & 4294967295; -- the turns of a path are counted without reading an entry
 create index entry_non_message on entry (id) where kind is not null; -- settings and compactions of a path, without reading 100,000 messages
 
 -- Which answers call a tool with which arguments: found without reading messages when the same call comes up on another

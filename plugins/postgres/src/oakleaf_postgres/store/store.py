@@ -203,7 +203,7 @@ DETAIL = "".join(
 )
 DETAIL += ", (select pg_catalog.count(*) from oakleaf.inbox where inbox.session_number = me.number)"
 PUBLIC_ONLY = " and not entry.internal"
-INPUTS_ONLY = f"{PUBLIC_ONLY} and entry.turn = entry.seq"
+INPUTS_ONLY = " and entry.turn = entry.seq"
 CONTROL_ENTRIES_ONLY = " and entry.kind is not null and entry.kind <> 'note'"
 SELECT_WITH_DETAIL = f"""
 select detail.*, {SESSION_COLUMNS} from oakleaf.session cross join lateral (

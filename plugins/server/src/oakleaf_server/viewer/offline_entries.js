@@ -34,8 +34,34 @@ function describe({ kind, payload }) {
       : `summary of all before ${payload.first_kept}: ${payload.summary}`;
     case "uncompaction": return `cancels the compaction at ${payload.cancels}`;
     case "branch_summary": return `left a branch at ${payload.leaf_seq}: ${payload.summary}`;
+    case "settings": return settingsWords(payload).join(" · ");
     default: return JSON.stringify(payload);
   }
+}
+
+/** A phrase for each setting that is set. */
+function settingsWords(set) {
+  const all = (values) => Object.entries(values ?? {}), isSet = (value) => value !== undefined && value !== null;
+  const phrases = [];
+  if (isSet(set.model)) phrases.push(`model ${set.model}`);
+  for (const [name, value] of all(set.options)) phrases.push(value === null ? `no ${name}` : `${name} ${words(value)}`);
+  if (isSet(set.tools)) phrases.push(set.tools.length ? `only the tools ${set.tools.join(", ")}` : "none of the tools");
+  if (isSet(set.tool_definitions)) phrases.push(`tools: ${set.tool_definitions.names.join(", ") || "none"}`);
+  if (isSet(set.limits)) phrases.push(`limits: ${words(set.limits) || "none"}`);
+  if (isSet(set.max_messages)) phrases.push(set.max_messages ? `at most ${set.max_messages} messages` : "all messages");
+  if (isSet(set.effects)) phrases.push(`effects ${set.effects}`);
+  for (const [name, window] of all(set.windows)) phrases.push(`${name} has a window of ${window.toLocaleString("en")} tokens`);
+  for (const [name, endpoint] of all(set.endpoints)) phrases.push(`${name} is served by ${endpoint.host || "the vendor"}`);
+  if (isSet(set.prompt)) phrases.push(`prompt: ${set.prompt}`);
+  if (isSet(set.prompt_patch)) phrases.push(`prompt, added: ${set.prompt_patch}`);
+  return phrases;
+}
+
+/** A JSON value as words: the names and values in it, without quotes and brackets. */
+function words(value) {
+  if (Array.isArray(value)) return value.map(words).join(", ");
+  if (value && typeof value === "object") return Object.entries(value).filter(([, item]) => item !== null).map(([name, item]) => `${name} ${words(item)}`).join(", ");
+  return typeof value === "string" ? value : JSON.stringify(value);
 }
 
 function part(one) {
