@@ -171,6 +171,16 @@ def test_bad_input_says_what_to_do(home: Path, arguments: list[str], code: int, 
     assert (ran.code, words in ran.out + ran.err) == (code, True), ran.out + ran.err
 
 
+def test_every_byte_of_the_prompt_is_tested(home: Path) -> None:
+    (home / "new.txt").write_bytes(b" Be strict.\r\nAlways.\n\n")
+    ran = run(home, "ses_case_00", "--prompt", "@new.txt", "--json")
+    assert ran.code == 0, ran.err
+    (session,) = ran.json["sessions"]
+    with library.open(home / "agent.db") as store:
+        assert store.session(session["candidate"][0]).context().system == (" Be strict.\r\nAlways.\n\n",)
+        assert store.session(session["baseline"][0]).context().system == ("You help customers.",)
+
+
 def test_before_the_first_run_show_says_how_to_make_one(home: Path) -> None:
     shown = oakleaf("lab", "show", home=home)
     assert (shown.code, shown.err) == (0, "there is no lab run yet; oakleaf lab run QUERY makes one\n")

@@ -19,7 +19,9 @@ from oakleaf.replay.replay import ReplayPlan
 from oakleaf_lab import promote
 from oakleaf_lab.case_file import find_cases
 from oakleaf_lab.regression import CaseResult, run_case, run_cases
+from support.fake_providers import Completion, ErrorReply, FakeProviders
 from support.recorded_session import record_refund
+from support.terminal import CommandResult
 from support.terminal import oakleaf as command
 
 SCORERS = """
@@ -372,3 +374,68 @@ class TestCommands:
         assert done.code == 2
         assert why in done.err
         assert not (tmp_path / "r").exists()
+
+
+class TestRepeat:
+    """A live model answers differently each time: of so many runs, a share must pass."""
+
+    ANSWERS = ("It is lost.", "No.", "It is lost.")
+
+    def ran(self, cases: Path, *words: str) -> CommandResult:
+        """Run the case that must say "lost" with a model that says it in two of three runs."""
+        edit(cases, "lookup", lambda text: text.replace("\ntools = ", "\n# tools = "))
+        with FakeProviders(*map(Completion, self.ANSWERS), ErrorReply(401, "no such key")) as fake:
+            model = f"openai-chat:m@{fake.url}/v1"
+            case = cases / "lookup.case.toml"
+            return command("test", case, "--model", model, *words, OPENAI_API_KEY="sk-test")
+
+    @pytest.mark.extra
+    @pytest.mark.parametrize(("rate", "code", "verdict"), [("60%", 0, "passed"), ("80%", 1, "failed")])
+    def test_a_share_of_the_runs_must_pass(self, cases: Path, rate: str, code: int, verdict: str) -> None:
+        done = self.ran(cases, "--repeat", "3", "--pass-rate", rate)
+        assert done.code == code, done.err
+        assert done.out.startswith(f"{verdict:<10} lookup  2 of 3 runs passed, {rate} must\n")
+
+    @pytest.mark.extra
+    def test_all_runs_must_pass_by_default(self, cases: Path) -> None:
+        assert self.ran(cases).code == 0
+        done = self.ran(cases, "--repeat", "3", "--json")
+        (case,) = done.json["cases"]
+        assert (done.code, case["runs"], case["passes"], len(case["failures"])) == (1, 3, 2, 1)
+
+    @pytest.mark.extra
+    def test_a_run_without_an_answer_leaves_the_case_open(self, cases: Path) -> None:
+        done = self.ran(cases, "--repeat", "4", "--pass-rate", "50%")
+        assert (done.code, done.out.startswith("incomplete lookup")) == (4, True)
+
+    @pytest.mark.extra
+    def test_the_case_may_say_it_and_recorded_answers_run_once(self, cases: Path) -> None:
+        table = "[replay]\nrepeat = 3\npass_rate = 0.6\n\n[[turn]]"
+        edit(cases, "lookup", lambda text: text.replace("[[turn]]", table))
+        assert run(cases, "lookup").runs == 1
+        assert "2 of 3 runs passed, 60% must" in self.ran(cases).out
+
+    @pytest.mark.parametrize("rate", ["80", "0%", "101%", "most"])
+    def test_no_share_is_refused(self, cases: Path, rate: str) -> None:
+        done = command("test", cases, "--pass-rate", rate)
+        assert (done.code, "write it like 80%" in done.err) == (2, True)
+
+
+class TestPromptBytes:
+    TEXT = b" Be strict.\r\nAlways.\n\n"
+
+    def test_every_byte_of_a_prompt_file_is_sent(self, cases: Path) -> None:
+        (cases / "prompt.txt").write_bytes(self.TEXT)
+        table = "[replay]\nprompt_file = 'prompt.txt'\n\n[[turn]]"
+        edit(cases, "lookup", lambda text: text.replace("[[turn]]", table))
+        model = ScriptedModel(["Lost."])
+        run(cases, "lookup", model=model)
+        assert model.requests[0].system == self.TEXT.decode()
+
+    def test_the_name_of_a_file_is_no_prompt(self, cases: Path) -> None:
+        (cases / "prompt.txt").write_bytes(self.TEXT)
+        table = "[replay]\nprompt = 'prompt.txt'\n\n[[turn]]"
+        edit(cases, "lookup", lambda text: text.replace("[[turn]]", table))
+        result = run(cases, "lookup", model=ScriptedModel(["Lost."]))
+        assert result.status == "invalid"
+        assert "prompt of [replay] is the name of a file; use prompt_file" in str(result.error)

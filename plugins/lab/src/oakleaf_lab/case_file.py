@@ -14,8 +14,9 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from os.path import isfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -126,6 +127,10 @@ class CaseReplay(Struct, frozen=True, forbid_unknown_fields=True):
     """A file with the prompt, relative to the case: tests the prompt that you have now."""
     options: dict[str, Any] | None = None
     on_miss: Literal["stop", "next", "continue"] = "stop"
+    repeat: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """How often the case is run with a live model or judge."""
+    pass_rate: Annotated[float, msgspec.Meta(gt=0, le=1)] = 1.0
+    """The share of these runs that must pass."""
 
 
 class CaseJudge(Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,6 +186,10 @@ def _check(path: Path, case: Case) -> None:
         raise InvalidCase(str(path), "it has no [[turn]], so it checks nothing")
     if case.replay.prompt is not None and case.replay.prompt_file is not None:
         raise InvalidCase(str(path), "[replay] has prompt and prompt_file; use one")
+    prompts = {"replay": case.replay.prompt, **{f"judge.{n}": one.prompt for n, one in case.judge.items()}}
+    for place, prompt in prompts.items():
+        if prompt is not None and isfile(path.parent / prompt):
+            raise InvalidCase(str(path), f"prompt of [{place}] is the name of a file; use prompt_file")
     for name, judge in case.judge.items():
         if judge.prompt is not None and judge.prompt_file is not None:
             raise InvalidCase(str(path), f"[judge.{name}] has prompt and prompt_file; use one")

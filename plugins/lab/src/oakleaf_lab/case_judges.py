@@ -55,7 +55,7 @@ class CaseJudges:
         if judge.prompt_file is None:
             return JUDGE_PROMPT if judge.prompt is None else judge.prompt
         try:
-            return (self._path.parent / judge.prompt_file).read_text(encoding="utf-8")
+            return (self._path.parent / judge.prompt_file).read_bytes().decode()
         except (OSError, UnicodeDecodeError) as error:
             reason = f"the prompt_file {judge.prompt_file} of [judge.{name}] cannot be read ({error})"
             raise InvalidCase(str(self._path), reason) from None

@@ -10,6 +10,7 @@ pytest imports this module at every start, so it imports nothing of Oakleaf but 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -52,7 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
     try:
         if prompt is not None and prompt.startswith("@"):
-            prompt = Path(prompt[1:]).read_text(encoding="utf-8")
+            prompt = Path(prompt[1:]).read_bytes().decode()
+        elif prompt is not None and isfile(prompt):
+            raise pytest.UsageError(f"--oakleaf-prompt: {prompt} is a file; write @{prompt} for its content")
         models = available_models(names)
     except (ModelUnavailable, OSError, UnicodeDecodeError) as error:
         raise pytest.UsageError(f"--oakleaf-model, --oakleaf-prompt: {error}") from None

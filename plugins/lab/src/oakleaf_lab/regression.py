@@ -55,10 +55,21 @@ class CaseResult(Struct, frozen=True):
     diff: tuple[str, ...] = ()
     """The recording against the replay, as `oakleaf replay` prints it; empty if they are the same."""
     cost_microcents: int = 0
+    runs: int = 1
+    """How often it was run; a case without a live model or judge is run once."""
+    passes: int = 0
+    pass_rate: float = 1.0
+    """The share of its runs that must pass."""
+
+    @property
+    def is_judged(self) -> bool:
+        return self.status in ("passed", "failed")
 
     def lines(self) -> list[str]:
         """Return the verdict, then what failed, then the difference from the recording."""
         lines = [f"{self.status:<10} {self.name}"]
+        if self.runs > 1:
+            lines[0] += f"  {self.passes} of {self.runs} runs passed, {self.pass_rate:.0%} must"
         if self.status == "passed":
             return lines
         lines += [f"  {self.error}"] if self.error else []
@@ -90,23 +101,64 @@ def case_name(path: Path) -> str:
 
 
 async def run_case(
-    path: Path, overrides: ReplayPlan = ReplayPlan(), *, budget: CostBudget | None = None
+    path: Path,
+    overrides: ReplayPlan = ReplayPlan(),
+    *,
+    budget: CostBudget | None = None,
+    repeat: int | None = None,
+    pass_rate: float | None = None,
 ) -> CaseResult:
     """Run one case. What is wrong with it is part of the result, so that one bad case does not end a run of many.
 
     `overrides` says what to change: the model, the prompt, options, tools. No model call is made that could pass the
-    `budget`, which cases may share.
+    `budget`, which cases may share. With a live model or a judge it is run `repeat` times, and passes if at least
+    `pass_rate` of the runs do; by default as the case says.
     """
+    try:
+        case = await asyncio.to_thread(read_case, path)
+    except OakleafError as error:
+        return CaseResult(case_name(path), str(path), "invalid", error=error.command_text)
+    rate = case.replay.pass_rate if pass_rate is None else pass_rate
+    runs: list[CaseResult] = []
+    is_live = True
+    while not runs or (is_live and len(runs) < (repeat or case.replay.repeat) and runs[-1].is_judged):
+        result, is_live = await _run_once(path, case, overrides, budget)
+        runs.append(result)
+    return _sum_up(runs, rate)
+
+
+def _sum_up(runs: Sequence[CaseResult], rate: float) -> CaseResult:
+    """Return the verdict over all runs. One that was not judged leaves it open."""
+    passes = sum(run.status == "passed" for run in runs)
+    status = "passed" if passes >= rate * len(runs) - 1e-9 else "failed"
+    first = next((run for run in runs if run.status != "passed"), runs[0])
+    return replace(
+        first if runs[-1].is_judged else runs[-1],
+        status=status if runs[-1].is_judged else runs[-1].status,
+        failures=tuple(dict.fromkeys(failure for run in runs for failure in run.failures)),
+        cost_microcents=sum(run.cost_microcents for run in runs),
+        runs=len(runs),
+        passes=passes,
+        pass_rate=rate,
+    )
+
+
+async def _run_once(
+    path: Path, case: Case, overrides: ReplayPlan, budget: CostBudget | None
+) -> tuple[CaseResult, bool]:
+    """Return the result of one run, and whether another could differ: a model or a judge was asked."""
     result = CaseResult(case_name(path), str(path), "passed")
     judges: CaseJudges | None = None
+    is_live = bool(case.judge)
     try:
-        replayed = await replay_case(path, overrides, budget=budget)
+        replayed = await replay_case(path, overrides, case=case, budget=budget)
         report = replayed.report
+        is_live = is_live or report.mode != "strict"
         diff = () if report.is_same else tuple(report.lines())
         result = replace(result, diff=diff, cost_microcents=report.usage_after.cost_microcents)
         if report.is_unanswered:
-            return replace(result, status="incomplete", error=report.stop_reason)
-        judges = CaseJudges(replayed.case, path, budget)
+            return replace(result, status="incomplete", error=report.stop_reason), is_live
+        judges = CaseJudges(case, path, budget)
         failures = tuple(await judge_case(replayed, path, judges))
         result = replace(result, status="failed" if failures else "passed", failures=failures)
     except (ModelError, BudgetReached, RunStopping) as error:
@@ -114,7 +166,7 @@ async def run_case(
     except OakleafError as error:
         result = replace(result, status="invalid", error=error.command_text)
     judged = 0 if judges is None else judges.cost
-    return replace(result, cost_microcents=result.cost_microcents + judged)
+    return replace(result, cost_microcents=result.cost_microcents + judged), is_live
 
 
 def _stop_text(error: Exception, budget: CostBudget | None) -> str:
@@ -205,7 +257,7 @@ def _plan(path: Path, case: Case, overrides: ReplayPlan) -> ReplayPlan:
 
 def _prompt_text(path: Path, name: str) -> str:
     try:
-        return (path.parent / name).read_text(encoding="utf-8")
+        return (path.parent / name).read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidCase(str(path), f"its prompt_file {name} cannot be read ({error})") from None
 
@@ -363,10 +415,13 @@ async def run_cases(
     max_cost_microcents: int | None = None,
     max_cost_dollars: float | None = None,
     progress: Callable[[int, int], None] | None = None,
+    repeat: int | None = None,
+    pass_rate: float | None = None,
 ) -> RegressionReport:
     """Run cases side by side, as many at once as there are workers; results are in the order of `paths`.
 
     No model call is made that could make all of them together cost more than `max_cost_dollars`, or `max_cost_microcents`.
+    `repeat` and `pass_rate` are those of `run_case`.
     """
     limit = to_microcents(max_cost_dollars, max_cost_microcents)
     budget = None if limit is None else CostBudget(limit)
@@ -376,7 +431,7 @@ async def run_cases(
     async def run(path: Path) -> CaseResult:
         nonlocal done
         async with places:
-            result = await run_case(path, overrides, budget=budget)
+            result = await run_case(path, overrides, budget=budget, repeat=repeat, pass_rate=pass_rate)
         done += 1
         if progress is not None:
             progress(done, len(paths))

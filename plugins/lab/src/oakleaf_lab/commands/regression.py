@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 from math import isfinite
 from pathlib import Path
@@ -46,6 +47,15 @@ def _dollars(ctx: click.Context, param: click.Parameter, value: float | None) ->
     if value is not None and not isfinite(value):
         raise click.BadParameter(f"{value} is not an amount; omit it for no limit")
     return None if value is None else round(value * MICROCENTS_PER_DOLLAR)
+
+
+def _share(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value.strip())
+    if match is None or not 0 < float(match[1]) <= 100:
+        raise click.BadParameter(f"{value} is not a share; write it like 80%")
+    return float(match[1]) / 100
 
 
 max_cost_option = click.option(
@@ -197,6 +207,18 @@ def _is_file_name(name: str) -> bool:
     metavar="N",
     help="How many cases run at once.",
 )
+@click.option(
+    "--repeat",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Run each case so often where a live model or a judge answers. Default: as the case says, else once.",
+)
+@click.option(
+    "--pass-rate",
+    callback=_share,
+    metavar="PERCENT",
+    help="How many of these runs must pass, such as 80%. Default: as the case says, else all.",
+)
 @max_cost_option
 @json_option
 @click.option("-q", "--quiet", is_flag=True, help="Print only cases that did not pass.")
@@ -208,6 +230,8 @@ def test(
     prompt_patch: str | None,
     sources: tuple[str, ...],
     workers: int,
+    repeat: int | None,
+    pass_rate: float | None,
     max_cost_microcents: int | None,
     is_json: bool,
     quiet: bool,
@@ -221,7 +245,7 @@ def test(
 
     \b
     oakleaf test tests/regressions
-    oakleaf test tests/regressions --model anthropic:MODEL --prompt @new_prompt.txt
+    oakleaf test tests/regressions --model anthropic:MODEL --prompt @new_prompt.txt --repeat 5 --pass-rate 80%
     """
     from oakleaf_lab.budget import CostBudget
     from oakleaf_lab.case_file import find_cases
@@ -255,7 +279,13 @@ def test(
     )
     with progress_bar("test", unit="cases") as step:
         running = run_cases(
-            cases, overrides, workers=workers, max_cost_microcents=max_cost_microcents, progress=step
+            cases,
+            overrides,
+            workers=workers,
+            max_cost_microcents=max_cost_microcents,
+            progress=step,
+            repeat=repeat,
+            pass_rate=pass_rate,
         )
         report = asyncio.run(running)
     if is_json:
