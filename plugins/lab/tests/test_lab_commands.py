@@ -178,7 +178,7 @@ def test_every_byte_of_the_prompt_is_tested(home: Path) -> None:
     (session,) = ran.json["sessions"]
     with library.open(home / "agent.db") as store:
         assert store.session(session["candidate"][0]).context().system == (" Be strict.\r\nAlways.\n\n",)
-        assert store.session(session["baseline"][0]).context().system == ("You help customers.",)
+        assert store.session(session["baseline"][0]).context().system == ()
 
 
 def test_before_the_first_run_show_says_how_to_make_one(home: Path) -> None:
