@@ -79,6 +79,15 @@ def session_with_calls(session: Session) -> Session:
 
 
 class TestAppend:
+    def test_a_text_in_place_of_a_message_is_refused_with_the_form(
+        self, store: Store, session: Session
+    ) -> None:
+        for seeds in ("You help.", ["You help."]):
+            with pytest.raises(InvalidArgument, match=r"seeds='You help\.' is invalid; .*oakleaf\.user\("):
+                store.start(seeds=seeds)  # type: ignore[arg-type]
+        with pytest.raises(InvalidArgument, match=r"items='hi' is invalid; .*oakleaf\.user\("):
+            session.append(["hi"])  # type: ignore[list-item]
+
     def test_it_returns_what_is_stored(self, session: Session) -> None:
         done = session.append([user("hi"), Note({"pair": (1, 2)})])
         assert [entry.seq for entry in done.entries] == [2, 3]

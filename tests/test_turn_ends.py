@@ -6,14 +6,22 @@ import asyncio
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
 import pytest
 
 import oakleaf
-from oakleaf import ScriptedModel, Session, Store, ToolCall, assistant, tool
-from oakleaf.errors import ApprovalPending, ApprovalRequired, SessionRunning, StaleLeaf, TurnCancelled
+from oakleaf import ScriptedModel, Session, Store, ToolCall, Turn, assistant, tool
+from oakleaf.errors import (
+    ApprovalPending,
+    ApprovalRequired,
+    InvalidOperation,
+    SessionRunning,
+    StaleLeaf,
+    TurnCancelled,
+)
 from support.all_stores import ALL_STORES
 from support.paths import SUPPORT
 from support.processes import wait_until
@@ -33,6 +41,23 @@ def other(store: Store) -> Session:
 def outcomes(session: Session) -> list[str]:
     session.refresh()
     return [result.outcome for entry in session.path() for result in entry.results]
+
+
+class TestWithoutABlock:
+    @pytest.mark.parametrize(
+        "verb",
+        [
+            lambda turn: turn.answer(assistant("Here.")),
+            lambda turn: turn.result("c1", "known"),
+            lambda turn: turn.failed("overloaded"),
+            lambda turn: turn.started(ToolCall("c1", "look")),
+            lambda turn: turn.run(ToolCall("c1", "look"), print),
+        ],
+    )
+    def test_a_verb_names_the_block(self, session: Session, verb: Callable[[Turn], object]) -> None:
+        with pytest.raises(InvalidOperation, match=r"with session\.turn\(text\) as turn"):
+            verb(session.turn("q"))
+        assert session.path() == []
 
 
 class TestSync:

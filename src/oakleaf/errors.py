@@ -192,6 +192,15 @@ def list_some(names: Sequence[str], count: int = 3, length: int = 40) -> str:
     return text if len(names) <= count else f"{text} and {len(names) - count} more"
 
 
+def _use_one_of(name: str, names: Sequence[str]) -> str:
+    """Return the hint for an unknown name: the similar names first, then all."""
+    from difflib import get_close_matches  # late: few programs see this error
+
+    near = [one for one in names if name and one.startswith(name)] or get_close_matches(name, names, 2)
+    guess = f"did you mean {' or '.join(near)}? Else " if near else ""
+    return f"{guess}use one of {', '.join(names)}"
+
+
 # -- plugins -----------------------------------------------------------------------------------------------------
 
 
@@ -459,7 +468,7 @@ class UnknownImporter(OakleafError):
 
     def __init__(self, name: str, names: Sequence[str]) -> None:
         self.name = name
-        super().__init__(f"no importer for sessions of {name!r}", f"use one of {', '.join(names)}")
+        super().__init__(f"no importer for sessions of {name!r}", _use_one_of(name, names))
 
 
 class UnknownFormat(OakleafError):
@@ -467,7 +476,7 @@ class UnknownFormat(OakleafError):
 
     def __init__(self, name: str, names: Sequence[str]) -> None:
         self.name = name
-        super().__init__(f"no export is called {name!r}", f"use one of {', '.join(names)}")
+        super().__init__(f"no export is called {name!r}", _use_one_of(name, names))
 
 
 class InvalidSource(OakleafError):

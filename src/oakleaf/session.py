@@ -177,7 +177,10 @@ class Session:
         open is run with `accept_imported=True` only. With `task_models`, a model or a chain, the tools of `turn.run` may
         start tasks (`ToolContext.task`), which ask these models.
         """
-        tools = None if tools is None else list(tools)
+        if tools is not None:
+            from oakleaf.agent.tools.sources import require_list
+
+            tools = require_list(tools)
         specs = None if tools is None else _tool_specs(tools)
         repeatable = _repeatable_tools(tools or ())
         if accept_imported:
@@ -972,6 +975,10 @@ def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:
     """
     if isinstance(items, str | bytes | Message | Mapping):
         raise InvalidArgument(parameter, items, "a list of messages: [oakleaf.user(…)]")
+    items = list(items)
+    for item in items:
+        if isinstance(item, str | bytes):
+            raise InvalidArgument(parameter, item, "messages: oakleaf.system(text), oakleaf.user(text)")
     drafts: list[Draft] = []
     for is_dict, run in groupby(items, lambda item: isinstance(item, dict)):
         group: list[Any] = list(run)

@@ -292,6 +292,11 @@ class TestDollars:
             Limits(max_cost_dollars=1, max_cost_microcents=1)
 
 
+def test_a_dict_in_place_of_limits_is_refused_with_the_form(session: Session) -> None:
+    with pytest.raises(InvalidArgument, match=r"expected oakleaf\.Limits\(rounds=3\)"):
+        session.send("q", model=ScriptedModel([]), limits={"rounds": 3})  # type: ignore[arg-type]
+
+
 class TestResult:
     def test_the_text_of_a_failed_turn_is_an_error_and_no_empty_string(self, session: Session) -> None:
         result = session.send_sync("q", model=ScriptedModel([ModelError("m", "refused", "wait")]))

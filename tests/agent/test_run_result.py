@@ -12,7 +12,7 @@ import pytest
 
 import oakleaf
 from oakleaf import Limits, ScriptedModel, Session, Slow, ToolCall, ToolContext, assistant, system
-from oakleaf.errors import InvalidOperation
+from oakleaf.errors import InvalidArgument, InvalidOperation
 from oakleaf.models.prices import Rates
 from support.stopped_runs import stopped
 
@@ -33,6 +33,27 @@ def keyed(order: int, ctx: ToolContext) -> str:
 async def pay(order: int) -> str:
     """Pay."""
     return f"paid {order}"
+
+
+class TestARunThatIsNotAwaited:
+    def test_has_no_answer_and_says_how_to_get_one(self, session: Session) -> None:
+        run = session.send("q", model=ScriptedModel(["a"]))
+        for name in ("text", "status", "usage", "error"):
+            with pytest.raises(InvalidOperation, match=rf"\(await session\.send\(…\)\)\.{name}"):
+                getattr(run, name)
+        with pytest.raises(InvalidOperation, match="async for event in"):
+            list(run)  # type: ignore[call-overload]
+        assert not hasattr(run, "colour")
+        run.cancel()
+
+    def test_warns_when_it_is_dropped(self, session: Session) -> None:
+        with pytest.warns(RuntimeWarning, match=r"nothing was sent; await session\.send"):
+            session.send("q", model=ScriptedModel(["a"]))
+        assert session.path(since=1) == []
+
+    def test_of_something_that_is_no_model_is_refused(self, session: Session) -> None:
+        with pytest.raises(InvalidArgument, match='a name such as "anthropic:claude-…"'):
+            session.send("q", model=len)  # type: ignore[arg-type]
 
 
 def calls(name: str) -> Any:

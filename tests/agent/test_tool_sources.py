@@ -11,7 +11,7 @@ import pytest
 
 import oakleaf
 from oakleaf import ScriptedModel, Session, Tool, ToolCall, ToolContext, assistant, plugins
-from oakleaf.errors import DuplicateTool, InvalidTool, PluginBroken, PluginMissing
+from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool, PluginBroken, PluginMissing
 from oakleaf.ext import BEFORE_A_SESSION, ToolSource, list_tools, plugin_tools
 from oakleaf.store import Store
 from support.tool_source import Shop, look
@@ -121,6 +121,14 @@ class TestReplay:
         assert shop.steps == []
         session.replay_sync(tools=[shop], mode="dry")
         assert (shop.steps, shop.keys[-1]) == (["connect", "close"], None)
+
+
+@pytest.mark.parametrize(("tools", "form"), [(len, "len"), (look, "look"), ("look", "…")])
+def test_a_tool_in_place_of_a_list_is_refused(session: Session, tools: Any, form: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"a list: tools=\[{form}\]"):
+        session.send("q", model=ScriptedModel([]), tools=tools)
+    with pytest.raises(InvalidArgument, match=rf"a list: tools=\[{form}\]"):
+        session.turn("q", tools=tools)
 
 
 class TestListing:

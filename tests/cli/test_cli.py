@@ -208,6 +208,30 @@ class TestReferences:
         assert oakleaf("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
         assert "no session 'nobody'" in oakleaf("show", "nobody@3", store=store_path).err
 
+    def test_a_first_input_that_ls_shows_is_a_name_if_it_is_unique(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        long = "Please look into the order that I placed in spring. " * 6
+        with library.open(place) as store:
+            for name, text in (("a", "Where is it?"), ("b", "Refund it"), ("c", "Refund it"), ("d", long)):
+                store.start(session_id=f"ses_{name}").append([library.user(text)])
+            store.session("ses_a").fork(title=None)
+        rows = oakleaf("ls", "--json", store=place).json["sessions"]
+        names = {row["id"]: row["heading"] for row in rows}
+        for session in ("ses_a", "ses_d"):
+            assert session in oakleaf("show", names[session], store=place).out
+        refused = oakleaf("show", "Refund it", store=place)
+        assert refused.code == 2
+        assert "'Refund it' is ambiguous" in refused.err
+        assert "ses_c" in refused.err
+
+    @pytest.mark.parametrize("reference", ["latest@abc", "ses_case@", "ses_case@1.5"])
+    def test_an_entry_that_is_no_number_is_named(self, store_path: Path, reference: str) -> None:
+        for command in ("show", "fork"):
+            refused = oakleaf(command, reference, store=store_path)
+            assert refused.code == 2
+            name, _, entry = reference.partition("@")
+            assert f"'{entry}' is not the number of an entry; {name}@7 names entry 7" in refused.err
+
     def test_the_sessions_of_an_ambiguous_one_are_called_as_in_ls(self, store_path: Path) -> None:
         with library.open(store_path) as store:
             for number in (1, 2):

@@ -518,6 +518,13 @@ def test_the_install_line_knows_every_tool() -> None:
 
 
 class TestPlaces:
+    def test_a_tool_of_a_similar_name_is_suggested(self) -> None:
+        with memory_store() as store:
+            with pytest.raises(UnknownImporter, match=r"did you mean claude-ai or claude-code\?"):
+                store.import_from("claude", "x")
+            with pytest.raises(UnknownImporter, match="did you mean codex"):
+                store.import_from("codx", "x")
+
     def test_an_unknown_tool_is_refused_with_those_that_are_known(self) -> None:
         with memory_store() as store, pytest.raises(UnknownImporter, match="chat, "):
             store.import_from("abacus", "x")

@@ -35,6 +35,14 @@ def has_open_call(path: Path) -> bool:
         return session is not None and bool(session.open_tool_calls)
 
 
+@pytest.mark.parametrize("option", ["--token", "--host", "--port"])
+def test_an_option_of_http_without_http_is_refused(tmp_path: Path, option: str) -> None:
+    refused = oakleaf("mcp", option, "8", store=tmp_path / "s.db")
+    assert refused.code == 2
+    assert f"{option} needs --http" in refused.err
+    assert "oakleaf mcp --http" in refused.err
+
+
 class TestRun:
     def test_a_named_server_has_its_tools_called_by_that_name(self, folder: Path) -> None:
         done = oakleaf(

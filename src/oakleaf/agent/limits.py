@@ -79,6 +79,16 @@ def _check_count(name: str, value: object) -> None:
 _DEFAULTS = Limits()
 
 
+def check_limits(limits: object) -> Limits:
+    """Return the limits of a run, by default those without a maximum. A dict is refused with the right form."""
+    if limits is None or isinstance(limits, Limits):
+        return limits or _DEFAULTS
+    values = (
+        ", ".join(f"{name}={value!r}" for name, value in limits.items()) if isinstance(limits, dict) else "…"
+    )
+    raise InvalidArgument("limits", limits, f"oakleaf.Limits({values})")
+
+
 def limit_data(limits: Limits) -> dict[str, Any]:
     """Return the narrowing limits of a run for a journal fact."""
     names = _CAPS if limits.max_cost_microcents is None else (*_CAPS, "on_exceed")

@@ -6,18 +6,19 @@ Who iterates gets events through a queue, and cancels the run by stopping.
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
 
 from oakleaf.agent.cancellation import is_run_by_task
 from oakleaf.agent.events import Emit, Event, RunResult, StopRun, fact_event, run_result
-from oakleaf.agent.limits import Limits
+from oakleaf.agent.limits import Limits, check_limits
 from oakleaf.agent.loop import Loop, build_loop
 from oakleaf.agent.policy import local_run
 from oakleaf.agent.tools.sources import ToolLike, for_one_turn, split_tools
@@ -26,7 +27,7 @@ from oakleaf.core.entries import Effects, Entry, check_effects
 from oakleaf.core.facts import CancelRequested, TurnStarted
 from oakleaf.core.messages import Message
 from oakleaf.core.usage import total
-from oakleaf.errors import Fenced, InvalidOperation, SessionRunning, StaleLeaf
+from oakleaf.errors import Fenced, InvalidArgument, InvalidOperation, SessionRunning, StaleLeaf
 from oakleaf.log.lease import Hold
 from oakleaf.log.log import Log
 from oakleaf.log.request import Committed
@@ -61,6 +62,32 @@ class Run:
         self._numbers = EventNumbers(loop)
         self._is_completing = False
         self._result: RunResult | None = None
+
+    if not TYPE_CHECKING:  # a type checker knows that a run has no result of its own
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in RunResult.__struct_fields__ and name not in vars(RunResult):
+                raise AttributeError(f"'Run' object has no attribute {name!r}")
+            raise InvalidOperation(
+                f"a run has no {name} before its end",
+                f"await it: (await session.send(…)).{name}; without asyncio: session.send_sync(…).{name}",
+            )
+
+        def __iter__(self) -> Any:
+            raise InvalidOperation(
+                "the events of a run come one by one in asyncio",
+                "async for event in session.send(…); without asyncio: session.send_sync(…).events",
+            )
+
+    def __del__(self) -> None:
+        if self._task is None and not self._is_cancelled:
+            warnings.warn(
+                f"a run of session {self._loop.log.session_id} was never awaited, so nothing was sent; await "
+                "session.send(…), iterate over it, or call session.send_sync(…)",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     @property
     def result(self) -> RunResult:
@@ -333,12 +360,13 @@ def start_run(
     models = resolve_models(model)
     for one in models:
         check_options(one.provider, options)
+    limits = check_limits(limits)
     by_name, sources = split_tools(tools)
     sources = for_one_turn(sources) if one_shot else sources
     policy = local_run(
         models,
         by_name,
-        limits or Limits(),
+        limits,
         options=options,
         sources=sources,
         effects=effects,
@@ -380,6 +408,12 @@ def resolve_models(model: ModelLike) -> list[Model]:
 
 def _resolve(model: Model | str) -> Model:
     if not isinstance(model, str):
+        if not callable(getattr(model, "stream", None)):
+            raise InvalidArgument(
+                "model",
+                model,
+                'a name such as "anthropic:claude-…", an object with `stream`, or a list of them',
+            )
         return model
     # Imported late: most programs pass one model object, and tests a scripted one.
     from oakleaf.models.names import model_by_name
@@ -390,6 +424,7 @@ def _resolve(model: Model | str) -> Model:
 def collect(run: Run) -> RunResult:
     """Run to the end, for a program without an event loop."""
     if asyncio._get_running_loop() is not None:
+        run.cancel()  # this error says already that nothing is sent
         raise InvalidOperation(
             "send_sync() cannot run inside a running event loop (Jupyter, async code); use "
             "`async for event in session.send(…)` or `await session.send(…)`"

@@ -394,6 +394,11 @@ class Turn:
 
     def _catch_up(self) -> None:
         """Move from the last repeated step to the session's leaf, to write there."""
+        if not self.is_entered:
+            raise InvalidOperation(
+                "the turn is not open, so nothing was written",
+                "open it: with session.turn(text) as turn: …; in asyncio: async with",
+            )
         if self._is_closed:
             raise InvalidOperation(f"turn {self._turn} has ended; open another: session.turn(text)")
         if self._recorded is not None:

@@ -1,6 +1,6 @@
 """References: how a person, a request or a model names a session, and optionally an entry of it.
 
-`ses_3f…`, a unique prefix with or without `ses_`, `latest`, a title, or a conversation id (a framework's thread). `@7` names
+`ses_3f…`, a unique prefix with or without `ses_`, `latest`, a title or the first input that `oakleaf ls` shows, or a conversation id (a framework's thread). `@7` names
 its entry 7, `@3:7` entry 7 of branch 3, whatever the session's leaf. Knows no files: the command line finds bundles itself.
 """
 
@@ -33,6 +33,8 @@ from oakleaf.verbs.screen import clip
 
 NEWEST = ("latest", "@", "")
 """Names of the newest session; the empty one is the name in `@7`."""
+_SHOWN = 200
+"""How many of the newest sessions are found by their first input, which no index has."""
 _LISTED = 6
 """How many candidates of an ambiguous name are read: one more than are shown."""
 _AT = re.compile(r"^(?P<name>.*)@(?:(?P<branch>\d+):)?(?P<seq>\d+)$", re.DOTALL)
@@ -158,8 +160,20 @@ def _session_id(store: Store, name: str, *, trashed: bool) -> str:
             hint = f"oakleaf rm {active} moves it there"
         raise InvalidReference(f"there is no session {name!r} in the trash", hint)
     if match is None:
+        _refuse_entry(store, name)
         raise NotFound(name)
     return match
+
+
+def _refuse_entry(store: Store, name: str) -> None:
+    """Raise if `name` is that of a session, with what is no number of an entry behind the @."""
+    session, at, entry = name.rpartition("@")
+    if at and (session in NEWEST or _match(store, session, trashed=False) is not None):
+        of = shlex.quote(session or "latest")
+        raise InvalidReference(
+            f"{entry!r} is not the number of an entry",
+            f"{session}@7 names entry 7; oakleaf log {of} lists them",
+        )
 
 
 def _check_text(name: str) -> None:
@@ -211,6 +225,7 @@ def _matches(store: Store, name: str, *, trashed: bool) -> Iterator[list[Session
     yield listed(conversation_id=name, include_children=False)[:1]
     yield _with_id(store, f"ses_{name}", trashed=trashed) or listed(id_prefix=f"ses_{name}")
     yield _with_title(store, name, trashed=trashed) or listed(title=name)
+    yield _with_heading(store, name, trashed=trashed)
     if not trashed:
         yield _with_id(store, name, trashed=True)
 
@@ -233,6 +248,18 @@ def _with_title(store: Store, title: str, *, trashed: bool) -> list[SessionRow]:
             return [row, *islice((one for one in rows if one.relation is None), _LISTED - 1)]
         first = [*first, row][:_LISTED]
     return first
+
+
+def _with_heading(store: Store, name: str, *, trashed: bool) -> list[SessionRow]:
+    """Return the sessions that `oakleaf ls` shows under this name, which it may have cut: a first input."""
+    rows = store.sessions(trashed=trashed, include_children=False, limit=_SHOWN).sessions
+    shown, start = store.headings(rows), name[:-1] if len(name) > 1 and name.endswith("…") else None
+    same = [
+        row
+        for row in rows
+        if (heading := shown[row.session_id]) == name or (start is not None and heading.startswith(start))
+    ]
+    return ([row for row in same if row.relation is None] or same)[:_LISTED]
 
 
 def is_title(store: Store, text: str) -> bool:

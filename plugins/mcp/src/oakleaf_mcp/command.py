@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+from click.core import ParameterSource
 
 from oakleaf.cli.terminal import CommandError, StoreLocation, echo, notify, pass_location
 from oakleaf_mcp.client.server import shadowing_file
@@ -44,6 +45,12 @@ def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | 
     claude mcp add oakleaf -- oakleaf mcp
     oakleaf --owner ann mcp --http --token SECRET
     """
+    if not http:
+        for name in ("host", "port", "token"):
+            if click.get_current_context().get_parameter_source(name) is ParameterSource.COMMANDLINE:
+                raise CommandError(
+                    f"--{name} needs --http: without it no port is open; add it: oakleaf mcp --http"
+                )
     file = shadowing_file()
     if file is not None:
         raise CommandError(f"{file} hides the Python package mcp; rename that file")

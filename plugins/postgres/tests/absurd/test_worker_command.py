@@ -180,6 +180,7 @@ class TestBadInput:
             (["enqueue", "hi"], "needs --agent NAME"),
             (["enqueue", "--agent", "a", "--model", "x:y", "hi"], "No such option '--model'"),
             (["enqueue", "--queue", "nowhere", "--agent", "a", "hi"], "--queue nowhere"),
+            (["worker"], "name an agent file: oakleaf worker --agents support.toml"),
             (["worker", "--agents", "nothing.py"], "no file nothing.py"),
             (["worker", "--queue", "nowhere", "--agents", "AGENTS"], "--queue nowhere"),
             (["worker", "--lease", "soon", "--agents", "AGENTS"], "a duration: 30s"),

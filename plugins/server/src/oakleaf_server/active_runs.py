@@ -7,7 +7,7 @@ stops, a run ends after the step it is in and leaves its turn to whoever resumes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -60,7 +60,7 @@ class ActiveRuns:
         """Run one turn; return its first event once the input is durable."""
         how = await self._how(session, model, options)
         how |= {name: value for name, value in (about or {}).items() if value is not None}
-        return await self._drive(session, session.send(text, **how, key=key), None)
+        return await self._drive(session, lambda: session.send(text, **how, key=key), None)
 
     async def resume(
         self,
@@ -74,7 +74,7 @@ class ActiveRuns:
         how |= {} if effects is None else {"effects": effects}
         await asyncio.to_thread(read(session).check_free)
         await asyncio.to_thread(_check_tasks, session, how["tools"])
-        await self._drive(session, session.resume(**how), RESUME_GRACE)
+        await self._drive(session, lambda: session.resume(**how), RESUME_GRACE)
 
     async def resume_after_approval(self, session: Session) -> bool:
         """Resume a session after an approval; return False if its current driver picks the approval up itself.
@@ -142,7 +142,9 @@ class ActiveRuns:
             "effects": agent.effects if settings.effects is None else None,
         }
 
-    async def _drive(self, session: Session, run: Run, patience: float | None) -> Event | None:
+    async def _drive(
+        self, session: Session, make_run: Callable[[], Run], patience: float | None
+    ) -> Event | None:
         self.raise_if_stopping()
         name = session.session_id
         if name in self._runs:
@@ -153,7 +155,7 @@ class ActiveRuns:
             if name in self._runs:
                 raise SessionRunning(name, row.holder, row.lease_until)
         first: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
-        self._runs[name] = run
+        self._runs[name] = run = make_run()
         if self._is_stopping:  # since it was asked above
             run.stop()
         self._context.live.begin_run(name, run)

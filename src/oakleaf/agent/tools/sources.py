@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeGuard, cast, runtime_checkable
 from oakleaf import plugins
 from oakleaf.agent.tools.tool import Tool, tool
 from oakleaf.core.redact import Redactor
-from oakleaf.errors import DuplicateTool, InvalidTool
+from oakleaf.errors import DuplicateTool, InvalidArgument, InvalidTool
 
 BEFORE_A_SESSION = "before a session"
 """In place of a session's key: the tools are only listed. What was started for the list is left to the first
@@ -61,16 +61,24 @@ def is_source(item: object) -> TypeGuard[ToolSource]:
 
 def split_tools(tools: Iterable[ToolLike]) -> tuple[dict[str, Tool], tuple[ToolSource, ...]]:
     """Return tools by name, and the sources."""
-    items = list(tools)
+    items = require_list(tools)
     sources = tuple(item for item in items if is_source(item))
     return tools_by_name(item for item in items if not is_source(item)), sources
+
+
+def require_list(tools: Any) -> list[Any]:
+    """Return the tools as a list. A single tool, function or name in place of a list is refused."""
+    if isinstance(tools, str) or not isinstance(tools, Iterable):
+        name = getattr(tools, "name", None) or getattr(tools, "__name__", None) or "…"
+        raise InvalidArgument("tools", tools, f"a list: tools=[{name}]")
+    return list(tools)
 
 
 def tools_by_name(tools: Iterable[ToolLike]) -> dict[str, Tool]:
     """Return tools by name. Plain functions become tools. A source is refused: its tools are known in a run
     only."""
     by_name: dict[str, Tool] = {}
-    for item in tools:
+    for item in require_list(tools):
         if is_source(item):
             raise InvalidTool(
                 str(item),

@@ -43,7 +43,6 @@ SCHEMES = ("postgresql", "postgres")
     "--agents",
     "sources",
     multiple=True,
-    required=True,
     shell_complete=complete_file,
     metavar="FILE.toml|FILE.py|MODULE",
     help="An agent file; or load every Agent of a Python file, and the lists named `agents`; repeatable.",
@@ -132,6 +131,11 @@ def worker(
 def load_agents(sources: Iterable[str]) -> list[Agent]:
     """Return the agents of all files and modules: agent files, and Python files with `Agent` objects."""
     by_name: dict[str, Agent] = {}
+    if not sources:
+        raise CommandError(
+            "a worker needs agents; name an agent file: oakleaf worker --agents support.toml, or a Python file with "
+            "oakleaf_postgres.absurd.Agent(NAME, model=…, tools=[…])"
+        )
     for source in sources:
         for agent in _agents_of(source):
             if by_name.setdefault(agent.name, agent) is not agent:
