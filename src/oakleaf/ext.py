@@ -19,7 +19,7 @@ _HOMES = {
     "oakleaf.agent.notebook": ["Notebook"],
     "oakleaf.agent.open_turn": ["OpenTurn"],
     "oakleaf.agent.policy": ["Answers", "GoesOn", "OwnTools", "Recorded", "RunPolicy"],
-    "oakleaf.agent.prompt_window": ["measure_window"],
+    "oakleaf.agent.prompt_window": ["WindowUse", "measure_window"],
     "oakleaf.agent.queued_turn": ["QueuedTurn", "queue_input", "queue_open_turn", "queue_turn"],
     "oakleaf.agent.reader": ["SessionReader", "StoreReader"],
     "oakleaf.agent.run": ["resolve_models"],
@@ -59,6 +59,7 @@ _HOMES = {
     ],
     "oakleaf.models.prices": ["price", "price_of"],
     "oakleaf.models.servers": ["find_server"],
+    "oakleaf.replay.diff": ["DiffSide", "SetupChange"],
     "oakleaf.replay.diff_window": ["DiffCursor", "DiffWindow", "diff_window"],
     "oakleaf.replay.replay": ["ReplayPlan", "ReplayTarget"],
     "oakleaf.store": [
@@ -100,6 +101,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.policy import OwnTools as OwnTools
     from oakleaf.agent.policy import Recorded as Recorded
     from oakleaf.agent.policy import RunPolicy as RunPolicy
+    from oakleaf.agent.prompt_window import WindowUse as WindowUse
     from oakleaf.agent.prompt_window import measure_window as measure_window
     from oakleaf.agent.queued_turn import QueuedTurn as QueuedTurn
     from oakleaf.agent.queued_turn import queue_input as queue_input
@@ -154,6 +156,8 @@ if TYPE_CHECKING:
     from oakleaf.models.prices import price as price
     from oakleaf.models.prices import price_of as price_of
     from oakleaf.models.servers import find_server as find_server
+    from oakleaf.replay.diff import DiffSide as DiffSide
+    from oakleaf.replay.diff import SetupChange as SetupChange
     from oakleaf.replay.diff_window import DiffCursor as DiffCursor
     from oakleaf.replay.diff_window import DiffWindow as DiffWindow
     from oakleaf.replay.diff_window import diff_window as diff_window

@@ -641,7 +641,7 @@ def read_store(store: Store) -> StoreReader:
 
 def draw_tree(session: Session, *, width: int = 100) -> str:
     """Return the whole tree of a session as text, with the leaf marked."""
-    return "\n".join(line.text for line in read(session).tree_lines(width=width))
+    return "\n".join(line.fit(width) for line in read(session).tree_lines())
 
 
 def store_of(session: Session) -> Store:

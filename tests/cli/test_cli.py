@@ -203,9 +203,9 @@ class TestReferences:
             )
         for name in ("mail@12", "ann@7", "Room@3"):
             assert oakleaf("show", name, "--json", store=store_path).json["session"]["id"] == "mail@12"
-            assert oakleaf("show", f"{name}@1", "--json", store=store_path).json["entry"]["seq"] == 1
+            assert oakleaf("show", f"{name}@1", "--json", store=store_path).json["entries"][0]["seq"] == 1
             assert oakleaf("tag", name, "a=b", store=store_path).code == 0
-        assert oakleaf("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
+        assert oakleaf("show", "ses_case@3", "--json", store=store_path).json["entries"][0]["seq"] == 3
         assert "no session 'nobody'" in oakleaf("show", "nobody@3", store=store_path).err
 
     def test_a_first_input_that_ls_shows_is_a_name_if_it_is_unique(self, tmp_path: Path) -> None:
@@ -314,7 +314,7 @@ class TestReferences:
         assert oakleaf("ls", "--json", "is:all", store=store_path).out == before
 
     def test_with_a_place_the_entry_there_is_shown(self, store_path: Path) -> None:
-        assert oakleaf("show", "ses_case@3", "--json", store=store_path).json["entry"]["seq"] == 3
+        assert oakleaf("show", "ses_case@3", "--json", store=store_path).json["entries"][0]["seq"] == 3
 
     def test_looking_at_a_place_does_not_move_the_leaf(self, store_path: Path) -> None:
         before = oakleaf("show", "ses_case", "--json", store=store_path).json["session"]

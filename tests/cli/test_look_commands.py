@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -220,23 +221,26 @@ class TestLog:
     def test_one_line_per_entry(self, store_path: Path) -> None:
         assert len(oakleaf("log", "ses_case", store=store_path).out.splitlines()) == 10
         assert len(oakleaf("log", "ses_case", "-n", "2", store=store_path).out.splitlines()) == 2
-        assert [
-            e["seq"] for e in oakleaf("log", "ses_case", "--json", "--since", "8", store=store_path).lines
-        ] == [
-            9,
-            10,
-        ]
+        later = oakleaf("log", "ses_case", "--json", "--since", "8", store=store_path).json["entries"]
+        assert [entry["seq"] for entry in later] == [9, 10]
 
     def test_the_newest_events_are_the_end_of_all_events(self, store_path: Path) -> None:
         for _ in range(4):  # an entry that is no event
             library.open(store_path).session("ses_case").note({"seen": True})
-        events = oakleaf("log", "ses_case", "--events", store=store_path).lines
-        assert oakleaf("log", "ses_case", "--events", "-n", "3", store=store_path).lines == events[-3:]
-        since = oakleaf("log", "ses_case", "--events", "-n", "99", "--since", "8", store=store_path).lines
+        events = self.events(store_path)
+        assert self.events(store_path, "-n", "3") == events[-3:]
+        since = self.events(store_path, "-n", "99", "--since", "8")
         assert since == [event for event in events if event["seq"] > 8]
 
+    @staticmethod
+    def events(store_path: Path, *words: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = oakleaf(
+            "log", "ses_case", "--events", "--json", *words, store=store_path
+        ).json["events"]
+        return found
+
     def test_events_are_the_five_types(self, store_path: Path) -> None:
-        types = [event["type"] for event in oakleaf("log", "ses_case", "--events", store=store_path).lines]
+        types = [event["type"] for event in self.events(store_path)]
         assert types[:4] == ["system_message", "user_message", "assistant_message", "tool_call"]
         assert set(types) == {
             "system_message",
@@ -267,16 +271,21 @@ class TestTree:
             session.append([library.user("Where is order 9?")])
             fork = session.fork()
         output = oakleaf("tree", "ses_untitled", store=store_path).out
-        assert f"fork at 1: {fork.session_id}  Where is order 9?\n" in output
+        line = next(line for line in output.splitlines() if fork.session_id in line)
+        assert line.startswith("fork at 1 ")
+        assert line.endswith(" Where is order 9?")
 
 
 class TestTail:
     def test_each_fact_is_a_line_with_its_number_and_entries(self, store_path: Path) -> None:
-        lines = oakleaf("tail", "ses_case", "--from", "0", store=store_path).lines
+        page = oakleaf("tail", "ses_case", "--from", "0", "--json", store=store_path).json
+        lines = page["facts"]
+        assert page["total"] == len(lines)
         assert [line["number"] for line in lines] == list(range(1, len(lines) + 1))
         seqs = [entry["seq"] for line in lines for entry in line["entries"]]
         assert seqs == list(range(2, 11))
-        assert len(oakleaf("tail", "ses_case", "-n", "2", store=store_path).lines) == 2
+        newest = oakleaf("tail", "ses_case", "-n", "2", "--json", store=store_path).json["facts"]
+        assert newest == lines[-2:]
 
     def test_it_follows_as_facts_come_and_misses_none(self, store_path: Path) -> None:
         with library.open(store_path) as store:

@@ -174,8 +174,8 @@ class TestPlaces:
 
     def test_the_log_of_all_branches_holds_all_of_the_path(self, branched_store: Path) -> None:
         """A fork owns none of the entries it stands on."""
-        path = oakleaf("log", "cutting", "--json", store=branched_store).lines
-        every = oakleaf("log", "cutting", "--all", "--json", store=branched_store).lines
+        path = oakleaf("log", "cutting", "--json", store=branched_store).json["entries"]
+        every = oakleaf("log", "cutting", "--all", "--json", store=branched_store).json["entries"]
         assert [line["entry_id"] for line in every] == [line["entry_id"] for line in path]
         assert len(oakleaf("log", "cutting", "--all", "-n", "2", store=branched_store).out.splitlines()) == 2
 
@@ -322,8 +322,8 @@ class TestSuggestions:
     def test_a_diff_is_coloured_at_a_terminal(self, store_path: Path) -> None:
         with Terminal("diff", "ses_case", "ses_other", store=store_path) as terminal:
             assert terminal.wait() == 1
-            assert "\x1b[31m  expected" in terminal.raw
-            assert "\x1b[32m  actual" in terminal.raw
+            assert "\x1b[31m  a  Where" in terminal.raw
+            assert "\x1b[32m  b  " in terminal.raw
 
     def test_the_newest_of_one_entry_is_refused(self, store_path: Path) -> None:
         result = oakleaf("show", "ses_case@3", "-n", "2", store=store_path)

@@ -74,7 +74,7 @@ class TestEnds:
         [
             "log latest",
             "log latest --json",
-            "tail latest",
+            "tail latest --json",
             "export latest -o -",
             "export latest --format markdown",
         ],

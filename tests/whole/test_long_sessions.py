@@ -24,11 +24,11 @@ from oakleaf import (
     fit,
     user,
 )
-from oakleaf.cli.commands.show import newest_events
 from oakleaf.cli.main import oakleaf as command
 from oakleaf.ext import read
 from oakleaf.models.prices import Rates
 from oakleaf.replay.diff import diff
+from oakleaf.verbs.log import newest_events
 from support.long_sessions import LONG, MIDDLE, SHORT, check, check_steps, count_steps, stores
 from support.sessions import exported_lines, tasks_of
 from support.statement_steps import Steps
@@ -90,10 +90,14 @@ COMMANDS = [
     "show ses_long -n 3",
     "show ses_long -n 3 --json",
     f"show ses_long@{MIDDLE}",
+    f"show ses_long --until {MIDDLE} -n 3",
+    f"show ses_long --since {MIDDLE} --until {MIDDLE + 3}",
     "log ses_long -n 3",
     "log ses_long --events -n 3",
     "log ses_long --all -n 3",
     "tail ses_long",
+    "tail ses_long --from 3 -n 3",
+    f"diff ses_long@{MIDDLE} ses_long@{MIDDLE + 4}",
     "context ses_long",
     "usage ses_long",
     "usage ses_long --view tree",

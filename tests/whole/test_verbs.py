@@ -70,6 +70,10 @@ def wait(store: Store) -> None:
     store.session("ses_other").send_sync("Refund both", model=model, tools=with_approval([refund], True))
 
 
+def rewind(store: Store) -> None:
+    store.session("ses_case").rewind(8)
+
+
 NO_SESSION = Call({"session": "ses_none"}, "not_found")
 NO_SESSIONS = Call({"sessions": ["ses_none"]}, "not_found")
 CALLS: dict[str, list[Call]] = {
@@ -125,6 +129,50 @@ CALLS: dict[str, list[Call]] = {
         Call({"query": "lost session:latest is:trashed"}, "invalid_reference"),
         Call({"query": "colour:red"}, "invalid_search"),
         Call({"query": "order", "page": "x"}, "invalid_argument"),
+    ],
+    "show": [
+        Call({"session": "ses_case"}),
+        Call({"session": "ses_case@8"}),
+        Call({"session": "ses_case@8", "offset": 5}),
+        Call({"session": "Order 41", "since": 2, "until": 8, "last": 3}),
+        Call({"session": "ses_other", "trace": True}, before=wait),
+        Call({"session": "ses_case@99"}, "invalid_reference"),
+        Call({"session": "ses_case@8", "last": 2}, "invalid_reference"),
+        Call({"session": "ses_case", "offset": 5}, "invalid_argument"),
+        NO_SESSION,
+    ],
+    "log": [
+        Call({"session": "ses_case"}),
+        Call({"session": "ses_case@8", "since": 2, "last": 3}),
+        Call({"session": "ses_case", "events": True, "last": 4}),
+        Call({"session": "ses_case", "all": True}, before=rewind),
+        Call({"session": "ses_case", "all": True, "events": True}, "invalid_argument"),
+        NO_SESSION,
+    ],
+    "tree": [
+        Call({"session": "ses_case"}, before=rewind),
+        Call({"session": "ses_case", "limit": 3, "page": "3"}),
+        Call({"session": "ses_case", "page": "x"}, "invalid_argument"),
+        NO_SESSION,
+    ],
+    "tail": [
+        Call({"session": "ses_case", "last": 4}),
+        Call({"session": "ses_case", "from": 2, "last": 3}),
+        Call({"session": "ses_case@3"}, "invalid_reference"),
+        NO_SESSION,
+    ],
+    "context": [
+        Call({"session": "ses_case"}),
+        Call({"session": "ses_case@8", "provider": "openai"}),
+        Call({"session": "ses_case", "explain": True}),
+        NO_SESSION,
+    ],
+    "diff": [
+        Call({"a": "ses_case", "b": "Another try"}),
+        Call({"a": "ses_case@8", "b": "Another try"}),
+        Call({"a": "ses_case", "b": "ses_other", "limit": 1}),
+        Call({"a": "ses_case", "b": "ses_other", "page": "x"}, "invalid_argument"),
+        Call({"a": "ses_case", "b": "ses_none"}, "not_found"),
     ],
     "usage": [
         Call({}),

@@ -14,20 +14,20 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import CallToolResult
 
 import oakleaf
 from oakleaf import ScriptedModel, Session, ToolCall, assistant, tool_result, user
-from oakleaf.core.messages import ProviderBlock
 from oakleaf.core.redact import NullRedactor
-from oakleaf.errors import InvalidArgument, NotFound, TokenRequired
+from oakleaf.errors import TokenRequired
 from oakleaf.log.runtime import real_runtime
 from oakleaf.store import Store
 from oakleaf.stores.memory.store import MemoryStore
-from oakleaf_mcp.archive import MAX_BYTES, Archive
-from oakleaf_mcp.archive_server import HttpServer
+from oakleaf_mcp.serving import HttpServer
+from oakleaf_mcp.verb_tools import MAX_BYTES, call, verbs
 from support.terminal import OAKLEAF, environment
 
-TOOLS = ["diff", "search", "sessions", "show", "tree", "usage"]
+TOOLS = ["context", "diff", "log", "ls", "search", "show", "tail", "tree", "usage"]
 
 
 def fill(store: Store) -> Session:
@@ -38,199 +38,178 @@ def fill(store: Store) -> Session:
 
 
 @pytest.fixture
-def archive() -> Iterator[tuple[Archive, Session]]:
+def filled() -> Iterator[tuple[Store, Session]]:
     with oakleaf.open("memory:") as store:
-        session = fill(store)
-        yield Archive(store), session
+        yield store, fill(store)
+
+
+def ask(store: Store, tool: str, **arguments: Any) -> CallToolResult:
+    return call(store, verbs()[tool], arguments)
+
+
+def answer(store: Store, tool: str, **arguments: Any) -> Any:
+    """Return the structured answer of a tool."""
+    found = ask(store, tool, **arguments)
+    assert not found.is_error, text(found)
+    return found.structured_content
+
+
+def code(store: Store, tool: str, **arguments: Any) -> str | None:
+    """Return the code of a tool's error; None if there is none."""
+    found = ask(store, tool, **arguments)
+    return (found.meta or {})["code"] if found.is_error else None
 
 
 class TestAnswers:
-    def test_a_hit_leads_to_the_entry_it_is_in(self, archive: tuple[Archive, Session]) -> None:
-        reader, session = archive
-        first = reader.search("lost sea").splitlines()[0]
-        reference = first.split(" ")[0]
-        assert reference == f"{session.session_id}@4"
-        assert "lost at sea" in reader.show(reference)
-        assert reader.search("nowhere").startswith("Nothing found")
+    def test_a_hit_leads_to_its_entry(self, filled: tuple[Store, Session]) -> None:
+        store, session = filled
+        (hit,) = answer(store, "search", query="lost sea")["hits"]
+        assert hit["reference"] == f"{session.session_id}@4"
+        assert "lost at sea" in text(ask(store, "show", session=hit["reference"]))
 
-    def test_replays_are_found_only_when_asked_and_marked(self, archive: tuple[Archive, Session]) -> None:
-        reader, session = archive
-        session.replay_sync(mode="strict")
-        assert " · replay " not in reader.search("parcel")
-        assert " · replay " in reader.search("parcel is:replay")
-
-    def test_a_secret_that_was_stored_as_it_is_is_masked_for_other_agents(self) -> None:
-        """A framework's state may be stored so, and the reader's model is another program's."""
+    def test_a_secret_stored_in_the_clear_is_masked_for_other_agents(self) -> None:
+        """A framework's state may be stored in the clear, and the reader's model is another program's."""
         key = "sk-ant-" + "a1B2" * 10
         store = Store(MemoryStore(), real_runtime(NullRedactor()))
         session, other = store.start("support"), store.start("support")
         session.append([user(f"Use {key} for the parcel, " + "x" * 1_470 + key), assistant("I did.")])
+        session.note({"key": key})
         other.append([user(f"Use {key}!")])
-        reader, name = Archive(oakleaf.Store(store.backend)), session.session_id
-        texts = [reader.search("parcel"), reader.search(key), reader.sessions(), reader.show(name)]
-        texts += [reader.show(f"{name}@1"), reader.tree(name), reader.diff(name, other.session_id)]
-        assert all("a1B2" not in text for text in texts)
-        assert "Use [redacted] for the parcel" in reader.show(name)
+        reader, name = oakleaf.Store(store.backend), session.session_id
+        asked: list[tuple[str, dict[str, Any]]] = [
+            ("search", {"query": "parcel"}),
+            ("ls", {}),
+            ("show", {"session": name, "trace": True}),
+            ("show", {"session": f"{name}@1"}),
+            ("show", {"session": f"{name}@1", "offset": 20}),
+            ("log", {"session": name}),
+            ("log", {"session": name, "events": True}),
+            ("tree", {"session": name}),
+            ("tail", {"session": name}),
+            ("context", {"session": name}),
+            ("diff", {"a": name, "b": other.session_id}),
+        ]
+        for tool, arguments in asked:
+            found = ask(reader, tool, **arguments)
+            assert not found.is_error, (tool, text(found))
+            assert "a1B2" not in text(found) + str(found.structured_content), tool
+        assert "Use [redacted] for the parcel" in text(ask(reader, "show", session=name))
 
-    def test_what_a_provider_did_itself_is_shown(self) -> None:
-        with oakleaf.open("memory:") as store:
-            session = store.start()
-            block = ProviderBlock("image", "image: https://example.com/a.png")
-            session.append([oakleaf.Message("user", (block, oakleaf.Text("What is it?")))])
-            shown = Archive(store).show(f"{session.session_id}@1")
-            assert "[image: https://example.com/a.png]" in shown
-
-    def test_one_in_the_trash_is_read_by_its_whole_id_alone(self, archive: tuple[Archive, Session]) -> None:
-        reader, session = archive
-        reader._store.delete(session.session_id)
-        assert reader.search("lost sea").startswith("Nothing found")
-        assert reader.sessions() == "No session is like that."
+    def test_a_trashed_session_is_read_by_its_whole_id_alone(self, filled: tuple[Store, Session]) -> None:
+        store, session = filled
+        store.delete(session.session_id)
+        assert answer(store, "search", query="lost sea")["hits"] == []
+        assert answer(store, "ls")["sessions"] == []
         for name in ("latest", session.session_id[:8]):
-            with pytest.raises(NotFound):
-                reader.show(name)
-        shown = reader.show(session.session_id)
+            assert code(store, "show", session=name) in ("invalid_reference", "not_found")
+        shown = text(ask(store, "show", session=session.session_id))
         assert "lost at sea" in shown
         assert "in the trash since 20" in shown
 
     @pytest.mark.smoke
     def test_a_session_is_listed_and_shown_with_calls_and_results(
-        self, archive: tuple[Archive, Session]
+        self, filled: tuple[Store, Session]
     ) -> None:
-        reader, session = archive
-        assert f"{session.session_id} · " in reader.sessions(agent="support")
-        assert "Order 41" in reader.sessions()
-        assert reader.sessions(agent="other") == "No session is like that."
-        text = reader.show(session.session_id[:8])
-        assert 'call look_up({"order":41})' in text
-        assert "result: lost at sea" in text
-        assert reader.show("latest") == text
+        store, session = filled
+        assert session.session_id[:16] in text(ask(store, "ls", query="agent:support"))
+        assert answer(store, "ls", query="agent:other")["sessions"] == []
+        shown = text(ask(store, "show", session=session.session_id[:8]))
+        assert '→ look_up {"order":41}' in shown
+        assert "← lost at sea" in shown
+        assert text(ask(store, "show")) == shown
 
-    def test_a_long_session_is_read_page_by_page_and_nothing_is_missing(self) -> None:
+    def test_a_long_session_is_read_window_by_window(self) -> None:
         with oakleaf.open("memory:") as store:
             session = store.start()
             for number in range(60):
                 session.append([user(f"question {number} " + "x" * 900), assistant(f"answer {number}")])
-            reader, first, texts = Archive(store), 1, ""
-            for _ in range(20):
-                page = reader.show(session.session_id, first=first, limit=100)
-                assert len(page.encode()) <= MAX_BYTES + 200
-                texts += page
-                last = page.splitlines()[-1]
-                if not last.startswith("[more: first="):
+            seen, first = "", 121
+            while first > 1:
+                page = ask(store, "show", session=session.session_id, until=first - 1)
+                assert len(text(page).encode()) <= MAX_BYTES
+                assert page.structured_content is not None
+                seen += text(page)
+                first = page.structured_content["entries"][0]["seq"]
+            assert all(f"answer {number}" in seen for number in range(60))
+            lines, page_of = 0, None
+            while True:
+                drawn = answer(store, "tree", session=session.session_id, page=page_of)
+                lines, page_of = lines + len(drawn["tree"]), drawn["next"]
+                if page_of is None:
                     break
-                first = int(last.removeprefix("[more: first=").split(" ")[0])
-            assert all(f"answer {number}" in texts for number in range(60))
-            assert len(reader.tree(session.session_id).encode()) <= MAX_BYTES + 200
+            assert lines == 120
 
-    def test_a_long_entry_is_cut_and_read_whole_by_its_offsets(self) -> None:
+    def test_a_long_entry_is_read_whole_by_its_offsets(self) -> None:
         with oakleaf.open("memory:") as store:
             session = store.start()
-            text = "".join(f"{number:06}" for number in range(5_000))
-            session.append([user(text)])
-            reader = Archive(store)
-            assert f"show('{session.session_id}@1')" in reader.show(session.session_id)
+            whole = "".join(f"{number:06}" for number in range(5_000))
+            session.append([user(whole)])
+            reference = f"{session.session_id}@1"
+            assert answer(store, "show", session=reference)["omitted_chars"] > 0
             pieces, offset = "", 0
-            while True:
-                page = reader.show(f"{session.session_id}@1", offset=offset)
-                body, _, more = page.partition("\n[more: offset=")
-                pieces += body
-                if not more:
-                    break
-                offset = int(more.split(" ")[0])
-            assert text in pieces
+            while offset is not None:
+                piece = answer(store, "show", session=reference, offset=offset)
+                pieces, offset = pieces + piece["text"], piece["next_offset"]
+            assert whole in pieces
 
-    def test_usage_is_summed_by_model_agent_day_and_session(self) -> None:
+    def test_a_lists_answer_that_is_too_large_names_what_asks_for_less(self) -> None:
         with oakleaf.open("memory:") as store:
-            session = store.start("support")
-            session.send_sync("hi", model=ScriptedModel(["hello"]))
-            reader = Archive(store)
-            for by in ("model", "agent", "day", "session"):
-                assert "total: 1 call " in reader.usage(by=by)  # type: ignore[arg-type]
-            assert "support: 1 call " in reader.usage(session.session_id, by="agent")
-            assert reader.usage(since="2099-01-01") == "No model was called."
+            session = store.start()
+            for number in range(400):
+                session.append([user(f"question {number}")])
+            found = ask(store, "show", session=session.session_id, last=400)
+            assert (found.meta or {})["code"] == "answer_too_large"
+            assert "ask for less with" in text(found)
+            assert "last" in text(found)
 
-    def test_usage_of_all_has_the_trash_and_sums_replays_apart(self) -> None:
-        with oakleaf.open("memory:") as store:
-            session = store.start("support")
-            session.send_sync("hi", model=ScriptedModel(["hello"]))
-            session.replay_sync(model=ScriptedModel(["hey"]))
-            store.delete(session.session_id)
-            for by in ("model", "agent", "day", "session"):
-                total, replays = Archive(store).usage(by=by).splitlines()[-2:]  # type: ignore[arg-type]
-                assert total.startswith("total: 1 call ")
-                assert replays.startswith("replays, not in the total: 1 call ")
-
-    def test_two_sessions_are_compared(self, archive: tuple[Archive, Session]) -> None:
-        reader, session = archive
+    def test_two_sessions_are_compared(self, filled: tuple[Store, Session]) -> None:
+        store, session = filled
         other = session.fork(at=2)
         other.append([assistant("I do not know.")])
-        text = reader.diff(session.session_id, other.session_id)
-        assert "shared: 2 entries" in text
-        assert f"fork {other.session_id} at entry 2" in reader.tree(session.session_id)
-
-    def test_what_does_not_exist_is_an_error_that_says_so(self, archive: tuple[Archive, Session]) -> None:
-        reader, session = archive
-        for call in (
-            lambda: reader.show("ses_none"),
-            lambda: reader.show(f"{session.session_id}@²"),
-            lambda: reader.show(f"{session.session_id}@{'9' * 5_000}"),
-            lambda: reader.tree("ses_none"),
-            lambda: reader.diff("latest", "ses_none"),
-        ):
-            with pytest.raises(NotFound):
-                call()
-        for refused in (
-            lambda: reader.show(f"{session.session_id}@99"),
-            lambda: reader.show("latest", limit=0),
-            lambda: reader.search("x", limit=1_000),
-            lambda: reader.sessions(status="asleep"),
-            lambda: reader.sessions(tag="x"),
-            lambda: reader.usage(by="hour"),  # type: ignore[arg-type]
-        ):
-            with pytest.raises(InvalidArgument):
-                refused()
+        assert answer(store, "diff", a=session.session_id, b=other.session_id)["shared"] == 2
+        (fork,) = answer(store, "tree", session=session.session_id)["related"]
+        assert (fork["relation"], fork["parent_seq"], fork["id"]) == ("fork", 2, other.session_id)
 
 
 def test_another_owner_and_space_see_nothing(tmp_path: Path) -> None:
     with oakleaf.open(tmp_path / "s.db", owner="ann") as store:
         session = fill(store)
     for how in ({"owner": "bob"}, {"space": "other"}):
-        with oakleaf.open(tmp_path / "s.db", **how) as store:
-            reader = Archive(store)
-            assert reader.search("lost").startswith("Nothing found")
-            assert reader.sessions() == "No session is like that."
-            assert reader.usage() == "No model was called."
-            for call in (reader.show, reader.tree):
-                with pytest.raises(NotFound):
-                    call(session.session_id)
+        with oakleaf.open(tmp_path / "s.db", **how) as store:  # type: ignore[arg-type]
+            assert answer(store, "search", query="lost")["hits"] == []
+            assert answer(store, "ls")["sessions"] == []
+            assert answer(store, "usage")["total"]["calls"] == 0
+            for tool in ("show", "log", "tree", "tail", "context"):
+                assert code(store, tool, session=session.session_id) == "not_found"
     with oakleaf.open(tmp_path / "s.db", owner="ann") as store:
-        assert session.session_id in Archive(store).search("lost")
+        assert session.session_id in text(ask(store, "search", query="lost"))
 
 
-PROBES: dict[str, Callable[[Archive, str, str], str]] = {
-    "show": lambda reader, name, _: reader.show(name),
-    "show a prefix": lambda reader, name, _: reader.show(name[:-4]),
-    "show an entry": lambda reader, name, _: reader.show(f"{name}@3"),
-    "show another entry": lambda reader, name, _: reader.show(f"{name}@99"),
-    "tree": lambda reader, name, _: reader.tree(name),
-    "usage": lambda reader, name, _: reader.usage(name, by="session"),
-    "diff": lambda reader, name, own: reader.diff(own, name),
-    "diff of an entry": lambda reader, name, own: reader.diff(f"{name}@2", own),
-    "search within": lambda reader, name, _: reader.search(f"parcel session:{name}"),
-    "search by prefix": lambda reader, name, _: reader.search(f"lost session:{name[:-4]}"),
-    "search by tag": lambda reader, name, _: reader.search("lost tag:of=ann"),
-    "sessions by tag": lambda reader, name, _: reader.sessions(tag="of=ann"),
-    "sessions of an agent": lambda reader, name, _: reader.sessions(agent="support"),
+PROBES: dict[str, Callable[[Store, str, str], CallToolResult]] = {
+    "show": lambda store, name, _: ask(store, "show", session=name),
+    "show a prefix": lambda store, name, _: ask(store, "show", session=name[:-4]),
+    "show an entry": lambda store, name, _: ask(store, "show", session=f"{name}@3"),
+    "show another entry": lambda store, name, _: ask(store, "show", session=f"{name}@99"),
+    "log": lambda store, name, _: ask(store, "log", session=name),
+    "tree": lambda store, name, _: ask(store, "tree", session=name),
+    "tail": lambda store, name, _: ask(store, "tail", session=name),
+    "context": lambda store, name, _: ask(store, "context", session=name),
+    "usage": lambda store, name, _: ask(store, "usage", session=name, by="session"),
+    "diff": lambda store, name, own: ask(store, "diff", a=own, b=name),
+    "diff of an entry": lambda store, name, own: ask(store, "diff", a=f"{name}@2", b=own),
+    "search within": lambda store, name, _: ask(store, "search", query=f"parcel session:{name}"),
+    "search by prefix": lambda store, name, _: ask(store, "search", query=f"lost session:{name[:-4]}"),
+    "search by tag": lambda store, name, _: ask(store, "search", query="lost tag:of=ann"),
+    "sessions by tag": lambda store, name, _: ask(store, "ls", query="tag:of=ann"),
+    "sessions of an agent": lambda store, name, _: ask(store, "ls", query="agent:support"),
+    "children": lambda store, name, _: ask(store, "ls", query=f"parent:{name}"),
 }
 UNKNOWN = "ses_00000000000000000000"
 
 
-def answer(probe: Callable[[Archive, str, str], str], reader: Archive, name: str, own: str) -> str:
-    try:
-        text = probe(reader, name, own)
-    except (NotFound, InvalidArgument) as error:
-        text = f"{type(error).__name__}: {error}"
-    return text.replace(name, "ID").replace(name[:-4], "ID")
+def probed(store: Store, probe: str, name: str, own: str) -> str:
+    found = PROBES[probe](store, name, own)
+    return f"{found.meta} {text(found)}".replace(name, "ID").replace(name[:-4], "ID")
 
 
 @pytest.mark.parametrize("stranger", [{"owner": "bob"}, {"space": "other"}], ids=["owner", "space"])
@@ -244,23 +223,22 @@ def test_a_session_of_another_looks_like_one_that_does_not_exist(
         theirs.send_sync("more", model=ScriptedModel(["yes"]))
         theirs.fork().append([user("parcel again")])
     with oakleaf.open(tmp_path / "s.db", **stranger) as store:  # type: ignore[arg-type]
-        own, reader = store.start().session_id, Archive(store)
-        seen = answer(PROBES[probe], reader, theirs.session_id, own)
-        assert seen == answer(PROBES[probe], reader, UNKNOWN, own)
+        own = store.start().session_id
+        seen = probed(store, probe, theirs.session_id, own)
+        assert seen == probed(store, probe, UNKNOWN, own)
         assert "parcel" not in seen.replace("parcel session:", "")
 
 
-def test_a_cursor_of_another_leads_to_nothing_of_theirs(tmp_path: Path) -> None:
+def test_a_page_of_another_leads_to_nothing_of_theirs(tmp_path: Path) -> None:
     with oakleaf.open(tmp_path / "s.db", owner="ann") as store:
         for _ in range(3):
             fill(store)
-        pages = [Archive(store).sessions(limit=1), Archive(store).search("lost", limit=1)]
-        cursors = [page.rpartition("cursor=")[2].strip("']\n") for page in pages]
+        listed = answer(store, "ls", limit=1)["next"]
+        found = answer(store, "search", query="lost", limit=1)["next"]
     for stranger in ({"owner": "bob"}, {"space": "other"}):
-        with oakleaf.open(tmp_path / "s.db", **stranger) as store:
-            reader = Archive(store)
-            assert reader.sessions(cursor=cursors[0]) == "No session is like that."
-            assert reader.search("lost", cursor=cursors[1]).startswith("Nothing found")
+        with oakleaf.open(tmp_path / "s.db", **stranger) as store:  # type: ignore[arg-type]
+            assert answer(store, "ls", page=listed)["sessions"] == []
+            assert answer(store, "search", query="lost", page=found)["hits"] == []
 
 
 def conversation(server: Any, talk: Callable[[Client], Awaitable[Any]]) -> Any:
@@ -289,14 +267,12 @@ class TestStdio:
             result = await client.call_tool("search", {"query": "parcel"})
             assert f"{session.session_id}@2" in text(result)
             usage = await client.call_tool("usage", {"by": "day"})
-            assert text(usage) == "No model was called."
+            assert usage.structured_content["total"]["calls"] == 0
             missing = await client.call_tool("show", {"session": "ses_none"})
             assert missing.is_error
-            assert text(missing).endswith(
-                "no session 'ses_none' in this store, space and owner; find its id with the tools sessions or search"
-            )
-            wrong = await client.call_tool("sessions", {"cursor": "x"})
-            assert "cursor='x' is invalid" in text(wrong)
+            assert text(missing).startswith("no session 'ses_none'")
+            wrong = await client.call_tool("ls", {"page": "x"})
+            assert "page='x' is invalid" in text(wrong)
 
         store_option = ["--store", str(tmp_path / "s.db"), "mcp"]
         command = StdioServerParameters(
@@ -341,7 +317,7 @@ class TestStdio:
 def web() -> Iterator[HttpServer]:
     with oakleaf.open("memory:") as store:
         fill(store)
-        server = HttpServer(Archive(store), "127.0.0.1", 0, "sesame")
+        server = HttpServer(store, "127.0.0.1", 0, "sesame")
         ready = threading.Event()
         thread = threading.Thread(target=server.run, args=(ready.set,), daemon=True)
         thread.start()
@@ -386,4 +362,4 @@ class TestHttp:
         with oakleaf.open("memory:") as store:
             for host, token in (("0.0.0.0", None), ("127.0.0.1", " ")):
                 with pytest.raises(TokenRequired):
-                    HttpServer(Archive(store), host, 0, token)
+                    HttpServer(store, host, 0, token)

@@ -92,6 +92,6 @@ class TestVerbs:
         assert oakleaf("undo", "ses_case", "--json", store=url).json["leaf"]["seq"] == 8
         assert oakleaf("replay", "ses_case", store=url).code == 0
         assert oakleaf("usage", "--json", store=url).json["total"]["calls"] == 4
-        assert oakleaf("tail", "ses_case", "-n", "1", store=url).lines[0]["kind"] == "moved"
+        assert oakleaf("tail", "ses_case", "-n", "1", "--json", store=url).json["facts"][0]["kind"] == "moved"
         assert oakleaf("rm", "ses_case", "-y", store=url).code == 0
         assert oakleaf("purge", "ses_case", "-y", store=url).code == 0

@@ -329,7 +329,7 @@ class TestEntries:
         session = start_sample_session(server.sessions)
         assert server.get(f"{session_url(session)}/state")["state"] == {"found": False}
         assert server.get(f"{session_url(session)}/state", leaf="2")["state"] == {}
-        facts = server.get(f"{session_url(session)}/journal", after=1, limit=2)
+        facts = server.get(f"{session_url(session)}/journal", **{"from": 1, "last": 2})
         assert [fact["number"] for fact in facts["facts"]] == [2, 3]
         assert facts["total"] == session.row.facts
 

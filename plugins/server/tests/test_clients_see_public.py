@@ -74,7 +74,13 @@ class TestClients:
                     continue
                 takes = {parameter["name"] for parameter in methods["get"].get("parameters", ())}
                 for name in (mine, theirs):
-                    fits = {"session_id": name, "place": "1:3", "digest": media.hash, "job_id": "job_x"}
+                    fits = {
+                        "session_id": name,
+                        "session": name,
+                        "place": "1:3",
+                        "digest": media.hash,
+                        "job_id": "job_x",
+                    }
                     query = {
                         "query": SECRET,
                         "a": mine,

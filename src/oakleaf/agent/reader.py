@@ -201,11 +201,11 @@ class SessionReader:
         )
         return redact_entries(chain.from_iterable(pages), self.redactor if redact else None)
 
-    def tree_lines(self, *, width: int = 100) -> Iterator[TreeLine]:
+    def tree_lines(self) -> Iterator[TreeLine]:
         """Draw the session's tree, one line and position per entry."""
         branches = self._log.store.branches(self.session_id)
         entries, marks = self._log.all_entries(), labels(self._log)
-        return tree_lines(entries, branches, self.leaf, width=width, labels=marks)
+        return tree_lines(entries, branches, self.leaf, labels=marks)
 
     # -- journal -----------------------------------------------------------------------------------
 

@@ -6,6 +6,9 @@ Knows no verb.
 from __future__ import annotations
 
 import re
+import select
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from inspect import cleandoc
@@ -22,6 +25,7 @@ from oakleaf.cli.rendering.error_text import suggestions
 from oakleaf.cli.rendering.output import (
     confirm_plan,
     echo,
+    encode_line,
     encode_report,
     notify,
     print_lines,
@@ -36,6 +40,8 @@ from oakleaf.verbs.base import Caller, Step, Verb, summary, to_json
 from oakleaf.verbs.fields import Field, bind, fields, nearest
 from oakleaf.verbs.reference import Position
 
+PAUSE = 0.1
+"""Seconds between two looks for more; each is one indexed query."""
 _ARGUMENTS = ("reference", "references", "word", "words", "place", "places")
 _LISTS = ("references", "words", "places")
 _EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")
@@ -111,14 +117,27 @@ def command(verb: type[Verb]) -> click.Command:
     """Return the command of a verb."""
 
     @pass_location
-    def run(location: StoreLocation, /, *, is_json: bool, yes: bool = False, **typed: Any) -> int:
-        values = {name: value for name, value in typed.items() if value is not None}
-        return execute(_bound(verb, values), Typist(location), is_json=is_json, yes=yes)
+    def run(
+        location: StoreLocation,
+        /,
+        *,
+        is_json: bool,
+        yes: bool = False,
+        is_followed: bool = False,
+        **typed: Any,
+    ) -> int:
+        called = _bound(verb, {name: value for name, value in typed.items() if value is not None})
+        if is_followed:
+            return follow(called, Typist(location))
+        return execute(called, Typist(location), is_json=is_json, yes=yes)
 
     params = [_parameter(field) for field in fields(verb).values() if not field.is_remote]
     params += [click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation.")] * _has_plan(
         verb
     )
+    if verb.follow is not Verb.follow:
+        help = "Print a line of JSON for each, and for those that come; Ctrl-C stops."
+        params.append(click.Option(["-f", "--follow", "is_followed"], is_flag=True, help=help))
     params.append(click.Option(["--json", "is_json"], is_flag=True, help="Print JSON."))
     own_name = verb.name.rpartition(" ")[2]
     made = VerbCommand(own_name, callback=run, params=params, help=_help(verb), short_help=summary(verb))
@@ -140,6 +159,28 @@ def execute(verb: Verb, caller: Caller, *, is_json: bool, yes: bool) -> int:
     result = verb.run(caller)
     print_result(verb, result, is_json=is_json)
     return verb.exit_code(result)
+
+
+def follow(verb: Verb, caller: Caller) -> int:
+    """Print what comes until nobody reads it."""
+    for one in verb.follow(caller):
+        if one is not None:
+            echo(encode_line(one))
+            sys.stdout.flush()  # a reader of the pipe gets each line at once
+        elif _is_reader_gone():
+            break
+        else:
+            time.sleep(PAUSE)
+    return 0
+
+
+def _is_reader_gone() -> bool:
+    """Return whether the pipe behind stdout was closed, which a program that waits does not notice by itself."""
+    if not hasattr(select, "poll"):  # Windows
+        return False
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _is_confirmed(verb: Verb, planned: Any, question: str, *, yes: bool) -> bool:

@@ -28,13 +28,6 @@ HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("commands.run", "Continue a turn that was interrupted."),
         "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
     },
-    "Look": {
-        "show": ("commands.show", "Show a session's transcript, or one of its entries."),
-        "log": ("commands.show", "List the entries on a session's path."),
-        "tree": ("commands.show", "Draw a session's tree of branches."),
-        "tail": ("commands.tail", "Print a session's journal as JSON lines; -f follows it."),
-        "context": ("commands.show", "Print what the model would receive at this point."),
-    },
     "Move": {
         "rewind": ("commands.moves", "Move back to an earlier entry; nothing is deleted."),
         "undo": ("commands.moves", "Move back to before the latest input."),
@@ -50,7 +43,6 @@ HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
             "commands.replay",
             "Run a session again without side effects, with another model or prompt.",
         ),
-        "diff": ("commands.replay", "Compare two sessions or entries turn by turn."),
     },
     "Exchange": {
         "export": (

@@ -33,6 +33,13 @@ class TreeLine(Struct, frozen=True):
     leaf: Leaf | None
     """The line's entry; None for the heading of a branch."""
     is_leaf: bool = False
+    label: str | None = None
+
+    def fit(self, width: int) -> str:
+        """Return the line with its label and mark; the text is cut to a width."""
+        room = width if self.label is None else max(width - len(self.label) - 4, width // 2)
+        label = "" if self.label is None else f"  ⚑ {self.label}"
+        return shorten(self.text, room) + label + ("   ◀ leaf" if self.is_leaf and self.leaf else "")
 
 
 def tree_lines(
@@ -40,14 +47,13 @@ def tree_lines(
     branches: Sequence[Branch],
     leaf: Leaf,
     *,
-    width: int = 100,
     labels: Mapping[Leaf, str] | None = None,
 ) -> Iterator[TreeLine]:
     """Yield a line per entry; `●` marks the leaf, `├╮` a branch with a number, `⚑` a label.
 
     Hidden notes have no line, unless labelled; if the leaf is one, the entry before it is marked.
     """
-    return _Drawing(entries, branches, leaf, width, labels or {}).lines()
+    return _Drawing(entries, branches, leaf, labels or {}).lines()
 
 
 class _Drawing:
@@ -56,12 +62,11 @@ class _Drawing:
         entries: Iterable[Entry],
         branches: Sequence[Branch],
         leaf: Leaf,
-        width: int,
         labels: Mapping[Leaf, str],
     ) -> None:
         self.entries = {(entry.branch, entry.seq): entry for entry in entries}
         self.branches = {branch.branch: branch for branch in branches}
-        self.width, self.labels = width, labels
+        self.labels = labels
         self.leaf = self._owner((leaf.branch, leaf.seq))
         self.children: dict[Point, list[Point]] = {}
         for branch, seq in sorted(self.entries):
@@ -116,8 +121,10 @@ class _Drawing:
                 yield TreeLine(f"{_margin(depth - 1)}├╮ branch {point[0]}", None)
             if self._is_drawn(point):
                 name = f"turn {turn}" if entry.is_input else entry.role or entry.kind
-                text = self._line(point, _margin(depth), name)
-                yield TreeLine(text, Leaf(*point), is_leaf=point == self.marked)
+                mark = "●" if point == self.marked else "│"
+                text = f"{_margin(depth)}{mark} {entry.seq:>3} {name:<10} {describe_entry(entry)}"
+                label = self.labels.get(Leaf(*point)) if self.labels else None
+                yield TreeLine(text, Leaf(*point), is_leaf=point == self.marked, label=label)
             stack += self._following(point, depth, turn)
 
     def _following(self, point: Point, depth: int, turn: int) -> list[tuple[Point, int, int, bool]]:
@@ -128,16 +135,6 @@ class _Drawing:
         main = next((child for child in children if child in self.path), children[0])
         sides = [(child, depth + 1, turn, True) for child in children if child != main]
         return [(main, depth, turn, False), *reversed(sides)]
-
-    def _line(self, point: Point, margin: str, name: str) -> str:
-        entry = self.entries[point]
-        mark = "●" if point == self.marked else "│"
-        text = f"{margin}{mark} {entry.seq:>3} {name:<10} {describe_entry(entry)}"
-        label = self.labels.get(Leaf(*point)) if self.labels else None
-        room = self.width if label is None else max(self.width - len(label) - 4, self.width // 2)
-        text = shorten(text, room)
-        text = text if label is None else f"{text}  ⚑ {label}"
-        return f"{text}   ◀ leaf" if point == self.marked else text
 
 
 def _margin(depth: int) -> str:

@@ -40,6 +40,8 @@ class Caller:
     """The way by which the call came, for the record of a decision."""
     key: str | None = None
     """The key under which a change is made once, however often it is asked for."""
+    most: int | None = None
+    """How many items an answer has if a request names no number; None: all."""
 
     def __init__(self, store: Store | Callable[[], Store], address: str | None = None) -> None:
         self._open, self._address = store, address
@@ -140,6 +142,10 @@ class Verb(Struct, frozen=True, forbid_unknown_fields=True, rename=_outer):
     def plan(self, caller: Caller) -> Any:
         """Return what `run` would do, as the same type, without doing it. Destroying verbs have a plan."""
         raise TypeError(f"{type(self).__name__} has no plan: define plan")
+
+    def follow(self, caller: Caller) -> Iterator[Any]:
+        """Yield what comes, without an end, and None where nothing has come. The command line prints a line of JSON each."""
+        raise TypeError(f"{type(self).__name__} follows nothing: define follow")
 
     @property
     def needs_yes(self) -> bool:

@@ -61,6 +61,24 @@ class Screen(Struct, frozen=True):
         line = " ".join(text.split())
         return line if self.width is None else fit_line(line, max(self.width - used, MIN_LAST_COLUMN))
 
+    def wrap(self, text: str, used: int = 0) -> list[str]:
+        """Return the lines of a text, broken between words where they are wider than the width that is left."""
+        if self.width is None:
+            return text.splitlines()
+        room = max(self.width - used, MIN_LAST_COLUMN)
+        return [piece for line in text.splitlines() for piece in _pieces(line, room)]
+
+    def facts(self, facts: Iterable[str], indent: str = "") -> Iterator[str]:
+        """Yield facts in a row, in as many lines as the width needs."""
+        line = ""
+        for fact in filter(None, facts):
+            longer = f"{line}{style(' · ', 'dim')}{fact}" if line else indent + fact
+            if line and self.width is not None and columns(plain(longer)) > self.width:
+                yield line
+                longer = indent + fact
+            line = longer
+        yield line
+
     def time(self, at: int) -> str:
         """Return an age where somebody looks, else the time."""
         return format_time(at) if self.width is None else format_age(at, self.now)
@@ -115,6 +133,17 @@ def fit_line(line: str, limit: int) -> str:
         return line[: limit - 1] + "…"
     ends = list(accumulate(map(_width, line[:limit])))
     return line[: bisect_right(ends, limit - 1)] + "…"
+
+
+def _pieces(line: str, room: int) -> Iterator[str]:
+    """Yield a line in pieces of at most `room` columns."""
+    while len(line) > room or columns(line) > room:
+        most = bisect_right(list(accumulate(map(_width, line[: room + 1]))), room)
+        space = line.rfind(" ", 0, most + 1)
+        end = space if line[: max(space, 0)].strip() else max(most, 1)
+        yield line[:end].rstrip()
+        line = line[end:].lstrip(" ")
+    yield line
 
 
 def columns(text: str) -> int:

@@ -38,7 +38,7 @@ PORT = 8379
 def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | None) -> None:
     """Let other agents read past sessions: an MCP server.
 
-    Its tools are search, sessions, show, tree, usage and diff. They read only, within the --space and --owner given to
+    Its tools are the commands that read: ls, search, show, log, tree, diff, usage and more. They read only, within the --space and --owner given to
     oakleaf, and their answers are bounded. docs/mcp.md shows how to add it to a client.
 
     \b
@@ -54,10 +54,9 @@ def mcp(location: StoreLocation, http: bool, host: str, port: int, token: str | 
     file = shadowing_file()
     if file is not None:
         raise CommandError(f"{file} hides the Python package mcp; rename that file")
-    from oakleaf_mcp.archive import Archive
-    from oakleaf_mcp.archive_server import HttpServer, serve_stdio
+    from oakleaf_mcp.serving import HttpServer, serve_stdio
 
-    sessions = Archive(location.open_or_create())
+    sessions = location.open_or_create()
     if not http:
         serve_stdio(sessions)
         return

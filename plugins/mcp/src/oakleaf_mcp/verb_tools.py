@@ -48,6 +48,7 @@ class Agent(Caller):
     """A model of another program."""
 
     level = "agent"
+    most = 20
 
 
 def verbs() -> dict[str, type[Verb]]:

@@ -20,7 +20,7 @@ REF = "#/components/schemas/{name}"
 Json = dict[str, Any]
 
 
-class EntryView(Struct, kw_only=True):
+class WindowEntry(Struct, kw_only=True):
     """An entry of a path. A client's token shows seq, role, at and text only."""
 
     seq: int
@@ -84,15 +84,6 @@ class ToolCallView(Struct, kw_only=True):
     omitted_chars: int | UnsetType = UNSET
 
 
-class FactView(Struct, kw_only=True):
-    """A numbered fact of a session's journal."""
-
-    number: int
-    kind: str
-    at: int
-    data: Any
-
-
 class FactEvent(Struct, kw_only=True):
     """The data of a durable event (`session:input`, `session:answer`, …). Its `id` is the fact's number."""
 
@@ -100,7 +91,7 @@ class FactEvent(Struct, kw_only=True):
     kind: str
     at: int
     data: Any = None
-    entries: list[EntryView] | UnsetType = UNSET
+    entries: list[WindowEntry] | UnsetType = UNSET
     session: dict[str, Any] | UnsetType = UNSET
     omitted_entries: int | UnsetType = UNSET
 
@@ -127,12 +118,11 @@ class TrashedEvent(Struct):
 EVENTS = (FactEvent, DraftEvent, ResyncEvent, TrashedEvent)
 VIEWS = (
     SessionView,
-    EntryView,
+    WindowEntry,
     JobView,
     ModelCallView,
     ToolCallView,
     NamedTotals,
-    FactView,
     *EVENTS,
 )
 FIELDS: dict[type[Struct], tuple[str, ...]] = {
@@ -145,7 +135,7 @@ FIELDS: dict[type[Struct], tuple[str, ...]] = {
         "Overview.interrupted",
         "Overview.running",
     ),
-    EntryView: ("PathWindow.entries", "EntryDetail.entry"),
+    WindowEntry: ("PathWindow.entries", "EntryDetail.entry"),
     JobView: ("JobResult.job",),
     ModelCallView: ("CallList.calls",),
     ToolCallView: (
@@ -161,7 +151,6 @@ FIELDS: dict[type[Struct], tuple[str, ...]] = {
         "Overview.days",
     ),
     Totals: ("SpaceUsage.total", "Overview.cost_today", "Overview.cost_week"),
-    FactView: ("JournalPage.facts",),
 }
 """The fields of the responses that hold each of them, one or a list."""
 CHANGE_HEADER = {

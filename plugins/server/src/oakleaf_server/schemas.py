@@ -271,11 +271,6 @@ class StateSnapshot(ApiResponse, kw_only=True):
     omitted_chars: int
 
 
-class JournalPage(ApiResponse, kw_only=True):
-    facts: list[Json]
-    total: int
-
-
 LeftBehind = Annotated[
     list[Json],
     Meta(
@@ -317,21 +312,6 @@ class UncompactResult(ApiResponse, kw_only=True):
 
 class JobResult(ApiResponse, kw_only=True):
     job: Json
-
-
-class DiffPage(ApiResponse, kw_only=True):
-    """Some turns of both sides, beginning with the first one that they do not share."""
-
-    same: Annotated[bool | None, Meta(description="Null: no difference so far, and there are further pages")]
-    shared: Annotated[int, Meta(description="Entries at the start that both sides have")]
-    is_state_same: Annotated[bool | None, Meta(description="Null: not compared, it would take too long")]
-    omitted_chars: int
-    counts: Annotated[dict[str, int], Meta(description="Turns of this page by how they differ")]
-    a: Json
-    b: Json
-    setup: list[Json]
-    rows: list[Json]
-    next: Annotated[str | None, Meta(description="The `page` of the next page; null after the last one")]
 
 
 class SpaceUsage(ApiResponse, kw_only=True):

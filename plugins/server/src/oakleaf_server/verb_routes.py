@@ -41,6 +41,7 @@ class Service(Caller):
 
     level = "service"
     surface = "HTTP"
+    most = 500
 
     def __init__(
         self, context: ServerContext, runs: ActiveRuns, key: str | None, holder: str | None = None
@@ -215,7 +216,7 @@ def _run(verb: Verb, caller: Service, *, is_plan: bool) -> Json:
         try:
             return bounded(verb, to_json(result), MAX_RESPONSE)
         except AnswerTooLarge:
-            limit = getattr(verb, "limit", 1)
+            limit = getattr(verb, "limit", 1) or caller.most
             if "page" not in fields(type(verb)) or limit == 1:
                 raise
             verb = msgspec.structs.replace(verb, limit=limit // 2)

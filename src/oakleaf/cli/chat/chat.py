@@ -460,13 +460,14 @@ def _tree(chat: Chat, rest: str) -> None:
     if rest:
         _go_to(chat, _position(session, rest))
         return
-    lines = list(read(session).tree_lines(width=width() - len("   ◀ leaf")))
+    lines = list(read(session).tree_lines())
+    texts = [line.fit(width() - len("   ◀ leaf")) for line in lines]
     if not (chat.is_terminal and can_pick()):
-        echo("\n".join(safe(line.text) for line in lines))
+        echo("\n".join(map(safe, texts)))
         notify(dim("/tree N goes to entry N, /tree BRANCH:N to one of another branch"))
         return
     index = pick(
-        [line.text for line in lines],
+        texts,
         "The tree of this session. Where do you want to continue?",
         start=next(n for n, line in enumerate(lines) if line.is_leaf),
         skip=[n for n, line in enumerate(lines) if line.leaf is None],

@@ -1,4 +1,4 @@
-"""`oakleaf replay` and `oakleaf diff`."""
+"""`oakleaf replay`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 from oakleaf.cli.agent_options import AgentOptions, agent_group, agent_option, models_of, set_option
 from oakleaf.cli.config import model_option
-from oakleaf.cli.reference import bundle_file, complete, reference, resolve
+from oakleaf.cli.reference import bundle_file, reference, resolve
 from oakleaf.cli.rendering.error_text import CommandError, print_error
 from oakleaf.cli.rendering.output import (
     encode_report,
@@ -17,7 +17,6 @@ from oakleaf.cli.rendering.output import (
     format_options,
     notify,
     progress_bar,
-    safe,
     to_json_value,
 )
 from oakleaf.cli.rendering.report_file import open_report, write_report
@@ -150,40 +149,6 @@ def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Sessio
             f"oakleaf replay {shlex.quote(str(bundle))} --new-id"
         ) from None
     return location.open().session(session_id), seq
-
-
-@click.command()
-@click.argument("a", shell_complete=complete)
-@click.argument("b", shell_complete=complete)
-@format_options(None, json="Print JSON.", markdown="Print Markdown.")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="Write the comparison to this file.")
-@force_option
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing; only set the exit code.")
-@pass_location
-def diff(
-    location: StoreLocation, a: str, b: str, format_: str | None, output: str | None, force: bool, quiet: bool
-) -> int:
-    """Compare two sessions or entries turn by turn.
-
-    A and B are references: sessions, entries (ses_3f@7), or bundle files. Exit code 0 same, 1 different, 4 unknown: one
-    of them is an incomplete replay.
-
-    \b
-    oakleaf diff ses_3f ses_9c
-    oakleaf diff latest@7 latest
-    """
-    if quiet and (format_ or output):
-        raise CommandError("-q prints nothing; omit it, or omit --json, --markdown and -o")
-    from oakleaf import diff as compare
-
-    with open_report(output, force=force) as file:
-        comparison = compare(resolve(location, a).session_at(), resolve(location, b).session_at())
-        if not quiet:
-            write_report(report_text(comparison, format_), file)
-    if comparison.incomplete is not None:
-        notify(f"a replay is incomplete: {safe(comparison.incomplete)}; replay again, then compare")
-        return ExitCode.UNANSWERABLE
-    return 0 if comparison.is_same else 1
 
 
 def report_text(report: Any, format_: str | None) -> bytes | str:

@@ -1,4 +1,4 @@
-"""Routes for entries: windows of a path, single entries, turns, state and journal."""
+"""Routes for entries: windows of a path, single entries, turns and state."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument, InvalidPosition
 from oakleaf.ext import read
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
-from oakleaf_server.json_views import call_view, client_entry, entry_view, to_json
+from oakleaf_server.json_views import call_view, client_entry, entry_view
 from oakleaf_server.path_window import PathReader, calls_by_entry, read_entries, truncated_entry
-from oakleaf_server.schemas import CallList, EntryDetail, JournalPage, PathWindow, StateSnapshot, TurnList
-from oakleaf_server.truncate import SizedPage, truncate_to_page, truncate_value
+from oakleaf_server.schemas import CallList, EntryDetail, PathWindow, StateSnapshot, TurnList
+from oakleaf_server.truncate import truncate_to_page, truncate_value
 from oakleaf_server.turn_summary import turns_before
 from oakleaf_server.waiting_facts import waiting_facts
 
@@ -147,22 +147,4 @@ def state(request: ApiRequest, session_id: FromPath[str], leaf: LeafParam = None
     return StateSnapshot(leaf=str(session.leaf), state=value, omitted_chars=omitted)
 
 
-@get("/api/sessions/{session_id:str}/journal", tags=["events"])
-@in_thread
-def journal(
-    request: ApiRequest,
-    session_id: FromPath[str],
-    after: Annotated[int, QueryParameter(ge=0, le=2**31)] = 0,
-    limit: Annotated[int, QueryParameter(ge=1, le=500)] = 100,
-) -> JournalPage:
-    """Read the numbered facts of a session after a number."""
-    session = find_session(request, session_id)
-    page = SizedPage()
-    for fact in session.journal(after, limit):
-        data, _ = truncate_value(to_json(fact.view), 8_000, 2_000)
-        if not page.add({"number": fact.number, "kind": fact.kind, "at": fact.at, "data": data}):
-            break
-    return JournalPage(facts=page.items, total=session.row.facts)
-
-
-HANDLERS = [path, entry, raw, turns, calls, state, journal]
+HANDLERS = [path, entry, raw, turns, calls, state]

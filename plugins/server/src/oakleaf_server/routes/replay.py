@@ -1,33 +1,25 @@
-"""Routes for replays and diffs. A replay is a background job without effects: no tool runs live."""
+"""Routes for replays. A replay is a background job without effects: no tool runs live."""
 
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import Counter
 from collections.abc import AsyncIterator
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from litestar import delete, get, post
-from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
+from litestar.params import FromPath, JSONBody
 from litestar.response import Stream
 from msgspec import Struct
 
-from oakleaf.core.tree import Leaf
-from oakleaf.errors import InvalidArgument
-from oakleaf.ext import DiffCursor, DiffWindow, diff_window
 from oakleaf.models.base import Model
 from oakleaf.session import Session
-from oakleaf_server.auth import Caller
-from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
+from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session
 from oakleaf_server.jobs import Jobs, Progress
 from oakleaf_server.json_views import to_json
 from oakleaf_server.openapi import JobView
 from oakleaf_server.routes.events import HEARTBEAT, STREAM_HEADERS, sse_event
-from oakleaf_server.schemas import DiffPage, JobResult, Json
-from oakleaf_server.truncate import json_size, truncate_value
-
-_CURSOR = re.compile(r"(\d{1,10})-(\d{1,10})")
+from oakleaf_server.schemas import JobResult, Json
+from oakleaf_server.truncate import truncate_value
 
 
 class ReplayBody(Struct, forbid_unknown_fields=True):
@@ -117,58 +109,4 @@ async def _progress(context: ServerContext, jobs: Jobs, job: JobView) -> AsyncIt
         yield sse_event("end", job)
 
 
-@get("/api/diff", tags=["replay"])
-@in_thread
-def diff(
-    request: ApiRequest,
-    a: Annotated[str, QueryParameter(description="A session, or a position in one: ses_3f@1:7")],
-    b: FromQuery[str],
-    page: Annotated[str | None, QueryParameter(description="The `next` of a page")] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=200, description="Turns of each side")] = 50,
-) -> DiffPage:
-    """Compare two sessions or positions turn by turn, from the first turn that they do not share."""
-    context, caller = context_and_caller(request)
-    cursor = None if page is None else _cursor(page)
-    return _diff_page(diff_window(_side(context, caller, a), _side(context, caller, b), cursor, limit))
-
-
-def _cursor(text: str) -> DiffCursor:
-    match = _CURSOR.fullmatch(text)
-    if match is None:
-        raise InvalidArgument("page", text, "the `next` of a page")
-    return DiffCursor(*map(int, match.groups()))
-
-
-def _side(context: ServerContext, caller: Caller, reference: str) -> tuple[Session, Leaf]:
-    name, _, place = reference.partition("@")
-    session = context.session(caller, name)
-    return session, context.position(session, place or None)
-
-
-def _diff_page(window: DiffWindow) -> DiffPage:
-    room, omitted, rows = 600_000, 0, []
-    for row in window.rows:
-        view, cut = truncate_value(to_json(row), max(2_000, min(60_000, room)), 8_000)
-        room -= json_size(view)
-        rows.append(view)
-        omitted += cut
-    counts = dict(Counter[str](row.kind for row in window.rows))
-    around, _ = truncate_value([to_json(window.setup), to_json(window.a), to_json(window.b)], 120_000, 8_000)
-    setup, a, b = around
-    is_same = window.is_state_same is not False and not counts.keys() - {"same"}
-    following = window.next
-    return DiffPage(
-        same=False if not is_same else None if following else True,
-        shared=window.shared,
-        is_state_same=window.is_state_same,
-        omitted_chars=omitted,
-        counts=counts,
-        a=a,
-        b=b,
-        setup=setup,
-        rows=rows,
-        next=None if following is None else f"{following.a}-{following.b}",
-    )
-
-
-HANDLERS = [replay, job, cancel_job, job_events, diff]
+HANDLERS = [replay, job, cancel_job, job_events]

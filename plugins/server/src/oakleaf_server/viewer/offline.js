@@ -26,7 +26,7 @@ export async function fetchJson(path, params = {}) {
 }
 
 function ofSession(session, verb, place, query) {
-  const answer = { "": detail, path: pathWindow, entries: entryDetail, turns, calls: modelCalls, branches, outline, storage, journal, labels, request }[verb];
+  const answer = { "": detail, path: pathWindow, entries: entryDetail, turns, calls: modelCalls, branches, outline, storage, labels, request }[verb];
   if (!answer) throw new Problem(404, { code: "copy", detail: `${verb} is not available in this read-only copy.` });
   return answer(session, query, place);
 }
@@ -245,10 +245,6 @@ function waitingFacts(session) {
     return WAITING.includes(kind) ? [{ kind, at, seq: data.seq, index: data.index }] : [];
   });
   return source ? [...waitingFacts(source), ...facts] : facts;
-}
-
-function journal(session, { after = 0, limit = 100 }) {
-  return { facts: session.facts.filter((fact) => fact.number > after).slice(0, limit), total: session.row.facts };
 }
 
 /** As on the server: the last label of a position counts. Branches are numbered as in the bundle. */
