@@ -131,9 +131,8 @@ class TestNames:
         assert line.endswith(":3  the good one")
         tree = oakleaf("tree", "ses_case", store=store_path).out.splitlines()
         assert [line.endswith("⚑ the good one") for line in tree if " 3 " in line] == [True]
-        assert list(oakleaf("tree", "ses_case", "--json", store=store_path).json["labels"].values()) == [
-            "the good one"
-        ]
+        rows = oakleaf("tree", "ses_case", "--json", store=store_path).json["tree"]
+        assert [row["label"] for row in rows if row["label"]] == ["the good one"]
         assert oakleaf("label", "ses_case@3", "", store=store_path).code == 0
         assert oakleaf("label", "ses_case", "--json", store=store_path).json["labels"] == {}
         assert oakleaf("label", "ses_case@999", "x", store=store_path).code == 2

@@ -42,10 +42,13 @@ class GeneratedClient:
     def call_with(self, url: str, operation: str, values: dict[str, Any]) -> Any:
         """Call an operation with JSON values, each put where the generated function takes it."""
         hints = get_type_hints(self.operation(*operation.split(".")).sync)
-        given = {name: _typed(hints[name], values[name]) for name in hints.keys() & values.keys()}
+        names = {hint.rstrip("_"): hint for hint in hints}  # `from_` is `from`
+        given = {
+            names[name]: _typed(hints[names[name]], values[name]) for name in names.keys() & values.keys()
+        }
         if "body" in hints:
             body = next(kind for kind in _kinds(hints["body"]) if hasattr(kind, "from_dict"))
-            given["body"] = body.from_dict({name: values[name] for name in values.keys() - given.keys()})
+            given["body"] = body.from_dict({name: values[name] for name in values.keys() - names.keys()})
         return self.call(url, operation, **given)
 
 
