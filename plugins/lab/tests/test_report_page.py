@@ -102,10 +102,15 @@ class TestCommand:
     def test_a_run_writes_its_report_by_the_ending(self, tmp_path: Path) -> None:
         with oakleaf.open(tmp_path / "s.db") as store:
             record_sessions(store, 2, turns=1)
-        words = ["lab", "run", "agent:support", "--mode", "strict", "--output"]
+        words = ["lab", "run", "agent:support", "--mode", "strict", "--fail-if", "failed > 1%", "--output"]
         for name in ("lab.html", "lab.json", "lab.txt"):
             done = command(*words, tmp_path / name, store=tmp_path / "s.db")
             assert (done.code, done.out) == (0, ""), done.err
+            assert (
+                "passed     failed > 1%: 0.0 % against a bound of 1.0 %, over 2 turns of 2 sessions"
+                in done.err
+            )
+            assert f"{name}: 2 sessions" in done.err
         assert len(embedded((tmp_path / "lab.html").read_bytes())["sessions"]) == 2
         assert json.loads((tmp_path / "lab.json").read_text())["exit_code"] == 0
         assert (tmp_path / "lab.txt").read_text().startswith("lab_")

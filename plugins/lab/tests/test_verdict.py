@@ -175,6 +175,15 @@ class TestScorers:
         report = lab.run_sync(scorers=[never_refunds], fail_if=["never_refunds < 1%"])
         assert report.exit_code == ExitCode.UNANSWERABLE
 
+    def test_a_budget_that_is_reached_leaves_every_gate_undecided(self, store: Store) -> None:
+        lab = Lab(store, "agent:support", prompt=GENEROUS, baseline_model=agent, tools=TOOLS)
+        gates = ["calls:refund > baseline + 5%", "failed > 1%"]
+        report = lab.run_sync(fail_if=gates, max_cost_dollars=0.05)
+        assert {result.outcome for result in report.gates} == {"undecided"}
+        assert re.search(r"the run is incomplete: \d+ of 120 cells are done", report.gates[0].why)
+        again = Lab(store, "agent:support", prompt=GENEROUS, baseline_model=agent, tools=TOOLS)
+        assert [result.outcome for result in again.run_sync(fail_if=gates).gates] == ["failed", "passed"]
+
 
 class TestWords:
     def test_the_report_shows_the_prompt_that_was_tested(self, store: Store) -> None:

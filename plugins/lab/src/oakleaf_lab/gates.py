@@ -1,4 +1,4 @@
-"""Gates: conditions under which a lab run fails, such as `tool_changed > baseline + 5%` or `cost > 1.2x`.
+"""Gates: conditions under which a lab run fails, such as `calls:refund > baseline + 5%` or `cost > 1.2x`.
 
     METRIC > baseline + 5%      more than 5 points above the baseline (of a rate), or 5 % above it (of anything else)
     METRIC > 1.2x               more than 1.2 times the baseline

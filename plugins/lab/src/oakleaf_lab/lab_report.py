@@ -249,7 +249,7 @@ def build_report(
             for gate in gates
         ]
     else:
-        done_text = f"the run is incomplete: {len(done):,} of {plural(len(cells), 'replay')} are done"
+        done_text = f"the run is incomplete: {len(done):,} of {plural(len(cells), 'cell')} are done"
         outcomes = [GateResult(gate.text, "undecided", done_text) for gate in gates]
     return LabReport(
         run_id=run_id,

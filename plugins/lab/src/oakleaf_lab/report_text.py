@@ -39,14 +39,15 @@ def report_lines(report: LabReport) -> list[str]:
     if errors := _errors(report):
         lines += ["", *errors]
     if report.gates:
-        lines += [
-            "",
-            *(f"{gate.outcome:<9}  {gate.gate}: {gate.why}" for gate in report.gates),
-            *_hint(report),
-        ]
+        lines += ["", *gate_lines(report)]
     if report.status == "incomplete":
         lines += ["", f"incomplete, {report.cells} of {report.total_cells} cells: {report.why}"]
     return lines
+
+
+def gate_lines(report: LabReport) -> list[str]:
+    """Return the outcome of each gate, and how to decide one that is open."""
+    return [*(f"{gate.outcome:<9}  {gate.gate}: {gate.why}" for gate in report.gates), *_hint(report)]
 
 
 def _heading(report: LabReport) -> str:

@@ -38,9 +38,10 @@ from oakleaf.cli.terminal import (
     yes_option,
 )
 from oakleaf.core.usage import format_dollars
-from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired
+from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired, plural
 from oakleaf_lab import Judge, LabReport, report_file
 from oakleaf_lab.commands.regression import max_cost_option, promote
+from oakleaf_lab.report_text import gate_lines
 from oakleaf_lab.scorers import ScoreFunction, find_scorer, subject_of
 from oakleaf_lab.verbs import resolve_cohort
 
@@ -242,6 +243,9 @@ def run(
             else:
                 redactor = ext.read_store(store).redactor
                 report_file.write_report(report, file, str(output), redactor)
+            if file is not None:
+                for line in (*gate_lines(report), f"{output}: {plural(len(report.sessions), 'session')}"):
+                    notify(safe(line))
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
         return ExitCode.UNANSWERABLE
