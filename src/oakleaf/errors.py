@@ -936,6 +936,8 @@ class ModelError(OakleafError):
         self.model, self.reason = model, reason
         self.raw: str | None = None
         """The model's text, if unreadable."""
+        self.was_asked = True
+        """Whether a request was sent. Without a package or a key none is, and no call is in the ledger."""
         self.usage: Usage | None = None
         """The `Usage` charged for the failed call, if known."""
         super().__init__(f"{model} {self.outcome}: {reason}", hint, command_hint)

@@ -41,6 +41,39 @@ def call(name: str, call_id: str = "c") -> ToolCall:
     return ToolCall(call_id, name)
 
 
+class TestAModelThatIsNotAsked:
+    """Its package or its key is missing, so no request leaves the machine."""
+
+    @pytest.fixture(autouse=True)
+    def without_a_key(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
+
+    def test_is_not_in_the_ledger(self, any_store: Store) -> None:
+        session = any_store.start()
+        result = session.send_sync("q", model="anthropic:claude-x")
+        assert (result.status, result.usage.calls) == ("failed", 0)
+        assert (session.usage().calls, session.usage().unpriced_calls, session.model_calls()) == (0, 0, [])
+        assert "model_call_failed" in [fact.kind for fact in session.journal()]
+        assert session.verify() == []
+
+    def test_leaves_the_call_to_the_next_of_the_chain(self, any_store: Store) -> None:
+        session = any_store.start()
+        chain = ["anthropic:claude-x", ScriptedModel(["Hello."])]
+        assert session.send_sync("q", model=chain).text == "Hello."
+        assert [call.model for call in session.model_calls()] == ["scripted"]
+        assert session.verify() == []
+
+    def test_writes_no_summary_and_costs_nothing(self, session: Session) -> None:
+        from oakleaf.models.names import model_by_name
+
+        session.append([user("long " * 2_000), assistant("ok")])
+        limits = Limits(context_tokens=500, summariser=model_by_name("anthropic:claude-x"))
+        assert session.send_sync("q", model=ScriptedModel(["a"]), limits=limits).text == "a"
+        assert "compaction" in [entry.kind for entry in session.path()]
+        assert [call.purpose for call in session.model_calls()] == ["answer"]
+        assert session.verify() == []
+
+
 class TestCalls:
     @pytest.mark.parametrize(
         ("limits", "calls"),

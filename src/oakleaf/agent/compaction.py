@@ -157,7 +157,7 @@ class Compactor:
             )
             if await self._is_affordable(summariser, request):
                 answer, call = await self._ask_summariser(summariser, request)
-                calls.append(call)
+                calls += [] if call is None else [call]
                 max_tokens = limit - plan.tokens + summary_tokens(compaction)
                 compaction = await writer.run_blocking(
                     improve_summary, writer.path, compaction, answer, max_tokens
@@ -177,8 +177,9 @@ class Compactor:
         limit = await self._limits.check_cost(NextCall(model, lambda: request))
         return limit is None or limit.is_warning
 
-    async def _ask_summariser(self, model: Model, request: Request) -> tuple[Answer | None, Call]:
-        """Record the call, then send the request. So a call that a crash cuts off is counted too."""
+    async def _ask_summariser(self, model: Model, request: Request) -> tuple[Answer | None, Call | None]:
+        """Record the call, then send the request. So a call that a crash cuts off is counted too. A call that was not made
+        is None."""
         writer, runner = self._writer, self._writer.runner
         call = runner.side_call(name_of(model))
         is_made = False
@@ -195,8 +196,11 @@ class Compactor:
         except ContextOverflow as overflow:
             answer = None
             await self._learn_window(model, overflow)
-        except ModelError:
+        except ModelError as error:
             answer = None
+            if not error.was_asked:
+                await writer.write(runner.drop_call, call.call_id)
+                return None, None
         usage = None if answer is None else answer.usage
         price = None if usage is None else price_of(model, usage)
         return answer, replace(call, usage=usage or Usage(), price=price, failed=answer is None)

@@ -245,8 +245,11 @@ class ModelCaller:
         return await self.writer.write(self.runner.answer, [*before, draft], call, starts=starts)
 
     async def record_failure(self, model: Model, error: ModelError) -> None:
-        """Record a call without an answer. A recording without an answer was no call."""
+        """Record a call without an answer. A recording without an answer was no call, nor was a request not sent."""
         if self.answers.recording is not None:
+            return
+        if not error.was_asked:
+            await self.writer.write(self.runner.drop_failed, call_failed(self.runner.call_id, error))
             return
         usage = self._failed_usage or error.usage
         price = await self.writer.price(model, usage, None)
@@ -260,7 +263,7 @@ class ModelCaller:
             await self.writer.run_blocking(self.runner.save_draft, text)
 
 
-def call_failed(call_id: str, error: ModelError) -> ModelCallFailed:
+def call_failed(call_id: str | None, error: ModelError) -> ModelCallFailed:
     """Return the fact of a failed call. A call that the provider refused was not charged."""
     is_refused = isinstance(error, Overloaded | ModelUnavailable)
     raw = None if error.raw is None else _storable(error.raw)

@@ -147,7 +147,11 @@ class VendorClient(ABC):
 
     async def stream(self, request: Request) -> AsyncIterator[Delta | Answer]:
         # In a thread: importing an SDK must not block the event loop.
-        connection = await run_blocking(self._connection)
+        try:
+            connection = await run_blocking(self._connection)
+        except ModelUnavailable as error:
+            error.was_asked = False
+            raise
         reply: object = None
         has_begun = has_text = False
         try:
@@ -208,7 +212,9 @@ class VendorClient(ABC):
         if self._loop is not None and self._loop() is not loop:
             reason = f"its {type(self._client).__name__} was used on another event loop, which its connections belong to"
             hint = "make a client object for each run by send_sync, resume_sync or asyncio.run; or await all runs on one event loop"
-            raise ModelUnavailable(self._name, reason, hint)
+            error = ModelUnavailable(self._name, reason, hint)
+            error.was_asked = False
+            raise error
         self._loop = ref(loop)
 
     def check_client(self) -> None:

@@ -221,6 +221,11 @@ class Runner:
         self._commit(Request(fact=failed, calls=(call,), replaces_call=replaces, at_leaf=True))
         self.call_id = None
 
+    def drop_failed(self, failed: ModelCallFailed) -> None:
+        """Record why a model was not asked, and remove the announced call from the ledger."""
+        self._commit(Request(fact=failed, drops_call=self.call_id, at_leaf=True))
+        self.call_id = None
+
     def drop(self) -> None:
         """Remove an announced but unmade call from the ledger."""
         if (call_id := self._unmade()) is not None:
