@@ -112,14 +112,14 @@ def test_scorers_of_a_file_are_shown_and_gate(home: Path) -> None:
     (home / "scores.py").write_text(
         "def polite(turn):\n    return 'sorry' in turn.text\n\n\nasync def broken(session):\n    raise ValueError('no')\n"
     )
-    how = ("--model", f"scripted:{home}/polite.json", "--score", "scores.py")
+    how = ("--model", f"scripted:{home}/polite.json", "--set", "score=scores.py")
     ran = run(home, "agent:support", *how, "--fail-if", "polite < baseline + 50%")
     assert ran.code == 0
     assert re.search(r"polite +0 +0 +1\n", ran.out)
     assert "scorer broken had no value in 12 cases (candidate): ValueError: no" in ran.out
     assert "polite in 100 % of turns, 0 % in the baseline: +100 points" in ran.out
-    nothing = run(home, "agent:support", "--score", "new.json")
-    assert (nothing.code, "--score new.json" in nothing.err) == (2, True)
+    nothing = run(home, "agent:support", "--set", "score=new.json")
+    assert (nothing.code, "score new.json" in nothing.err) == (2, True)
 
 
 def test_a_judge_is_charged_to_a_bucket_of_its_own(home: Path) -> None:
@@ -127,11 +127,75 @@ def test_a_judge_is_charged_to_a_bucket_of_its_own(home: Path) -> None:
         json.dumps({"lines": ["score: 0.5"], "rates": {"input": 1, "output": 1}})
     )
     ran = run(
-        home, "ses_case_01", "--judge", f"scripted:{home}/judge.json", "--judge-prompt", "Is it polite?"
+        home,
+        "ses_case_01",
+        "--set",
+        f"judge.model=scripted:{home}/judge.json",
+        "--set",
+        "judge.prompt=Is it polite?",
     )
     assert re.search(r"judge +0\.5 +0\.5 +0\.5", ran.out)
     usage = oakleaf("usage", "--by", "bucket", home=home).out
     assert re.search(r"judge +3 ", usage)
+
+
+EXPERIMENT = """
+cohort = ["agent:support"]
+model = "scripted:../new.json"
+prompt = "@new.txt"
+score = ["checks.py"]
+fail_if = ["tool_changed > baseline + 5%"]
+repeat = 1
+
+[baseline]
+model = "scripted:../old.json"
+"""
+
+
+class TestExperimentFile:
+    @pytest.fixture
+    def folder(self, home: Path) -> Path:
+        folder = home / "tries"
+        folder.mkdir()
+        (folder / "new.txt").write_text("Be brief.")
+        (folder / "checks.py").write_text("def polite(turn):\n    return True\n")
+        (folder / "a.toml").write_text(EXPERIMENT)
+        return folder
+
+    def test_it_says_what_flags_say(self, home: Path, folder: Path) -> None:
+        ran = run(home, "tries/a.toml", "--json")
+        assert (ran.code, ran.json["status"], "will make  no model calls" in ran.err) == (
+            1,
+            "complete",
+            False,
+        )
+        words = ("--model", "scripted:tries/../new.json", "--prompt", "Be brief.")
+        words += ("--set", "baseline.model=scripted:tries/../old.json", "--set", "score=tries/checks.py")
+        again = run(home, "agent:support", *words, "--fail-if", "tool_changed > baseline + 5%", "--json")
+        assert (again.json, "will make  no model calls" in again.err) == (ran.json, True)
+
+    def test_flags_and_cohorts_come_before_it(self, home: Path, folder: Path) -> None:
+        how = ("--model", "scripted:polite.json", "--prompt", "Be kind.", "--set", "score=tries/checks.py")
+        ran = run(home, "tries/a.toml", "ses_case_03", *how, "--json")
+        assert ran.code == 0, ran.err
+        assert [one["session_id"] for one in ran.json["sessions"]] == ["ses_case_03"]
+
+    @pytest.mark.parametrize(
+        ("old", "new", "words"),
+        [
+            ("repeat = 1", "repaet = 1", "a.toml, line 7: there is no key repaet; did you mean repeat?"),
+            ("repeat = 1", "repeat = 0", "line 7: repeat is invalid; expected a whole number from 1 on"),
+            ("@new.txt", "new.txt", "prompt: new.txt is a file; write @new.txt"),
+            ("scripted:../new.json", "nobody", "model nobody: there is no model with this name"),
+            ('cohort = ["agent:support"]', "", "name a COHORT, or an EXPERIMENT.toml that has one"),
+        ],
+    )
+    def test_a_wrong_key_is_refused_with_its_line(
+        self, home: Path, folder: Path, old: str, new: str, words: str
+    ) -> None:
+        (folder / "a.toml").write_text(EXPERIMENT.replace(old, new))
+        refused = run(home, "tries/a.toml")
+        assert (refused.code, words in refused.err) == (2, True), refused.err
 
 
 def test_cohorts_are_saved_listed_and_removed(home: Path) -> None:
@@ -159,9 +223,9 @@ def test_cohorts_are_saved_listed_and_removed(home: Path) -> None:
             2,
             "write one like 'calls:refund > baseline + 5%'",
         ),
-        (["agent:support", "--mode", "strict", "--prompt", "x"], 2, "leave out --model, --prompt"),
+        (["agent:support", "--set", "mode=strict", "--prompt", "x"], 2, "leave out --model, --prompt"),
         (["agent:support", "--max-cost", "0.0000001"], 4, "larger --max-cost"),
-        (["agent:support", "--judge-prompt", "x"], 2, "--judge-prompt needs --judge"),
+        (["agent:support", "--set", "judge.prompt=x"], 2, "judge.prompt needs judge.model"),
         (["agent:support", "--prompt", "@nowhere.txt"], 2, "@FILE reads the text from an existing file"),
         (["ses_case_01", "--fail-if", "cost > 1.2x"], 4, "too few data: 1 session, 10 are needed"),
     ],
@@ -196,7 +260,13 @@ class TestRealModels:
         return tmp_path
 
     def arguments(self, fake: FakeProviders) -> list[str]:
-        return ["agent:support", "--baseline-model", f"openai-chat:m@{fake.url}/v1", "--prompt", "Be brief."]
+        return [
+            "agent:support",
+            "--set",
+            f"baseline.model=openai-chat:m@{fake.url}/v1",
+            "--prompt",
+            "Be brief.",
+        ]
 
     def test_money_is_not_spent_without_consent(self, recorded: Path) -> None:
         with FakeProviders() as fake:
@@ -208,7 +278,9 @@ class TestRealModels:
 
     def test_the_candidate_is_sent_its_prompt_and_the_baseline_is_not(self, recorded: Path) -> None:
         with FakeProviders(*[Completion("Hi.")] * 4) as fake:
-            ran = run(recorded, *self.arguments(fake), "--yes", "--workers", "1", OPENAI_API_KEY="sk-test")
+            ran = run(
+                recorded, *self.arguments(fake), "--yes", "--set", "workers=1", OPENAI_API_KEY="sk-test"
+            )
         assert ran.code == 0, ran.err
         systems = ["Be brief." in json.dumps(request.body) for request in fake.requests]
         assert sorted(systems) == [False, False, True, True]
@@ -216,7 +288,7 @@ class TestRealModels:
     def test_one_that_cannot_be_reached_is_asked_again_by_the_same_command(self, recorded: Path) -> None:
         refused = ErrorReply(401, "no such key")
         with FakeProviders(Completion("Hi."), refused, *[Completion("Hi.")] * 3) as fake:
-            how = [*self.arguments(fake), "--yes", "--workers", "1", "--json"]
+            how = [*self.arguments(fake), "--yes", "--set", "workers=1", "--json"]
             first = run(recorded, *how, OPENAI_API_KEY="sk-test")
             second = run(recorded, *how, OPENAI_API_KEY="sk-test")
         assert first.code == 4, first.err
@@ -228,8 +300,8 @@ class TestRealModels:
 def test_ctrl_c_ends_it_cleanly_and_the_same_command_goes_on(home: Path) -> None:
     """The answers in flight are stored, so the ledger has every call once."""
     (home / "slow.py").write_text("import time\n\n\ndef slow(turn):\n    time.sleep(0.1)\n    return True\n")
-    arguments = ("lab", "run", "agent:support", "--sample", "4", "--score", "slow.py", "--workers", "1")
-    arguments += ("--baseline-model", "scripted:old.json")
+    changes = ("sample=4", "score=slow.py", "workers=1", "baseline.model=scripted:old.json")
+    arguments = ("lab", "run", "agent:support", *(word for one in changes for word in ("--set", one)))
     with Terminal(*arguments, home=home) as terminal:
         terminal.wait_for("replays")
         terminal.interrupt("stopped; the same command continues where it stopped")
@@ -252,7 +324,7 @@ def test_the_command_after_promote_can_be_typed_whatever_the_folder_is_called(ho
 
 
 def test_a_report_overwrites_no_file(home: Path) -> None:
-    oakleaf("lab", "run", "ses_case_00", "--mode", "strict", home=home)
+    oakleaf("lab", "run", "ses_case_00", "--set", "mode=strict", home=home)
     (home / "present").write_text("mine")
     done = oakleaf("lab", "show", "latest", "--output", "present", home=home)
     assert (done.code, "the name of a new file in a folder that exists" in done.err) == (2, True)
@@ -286,8 +358,12 @@ def test_the_lab_asks_the_model_that_is_named(tmp_path: Path) -> None:
         session.send_sync("hi", model=ScriptedModel(["One."], model="scripted:script.json"))
     words = ["lab", "run", "ses_own", "--prompt", "x", "--yes"]
     done = oakleaf(*words, home=tmp_path)
-    assert (done.code, "scripted:script.json" in done.err, "--baseline-model" in done.err) == (4, True, True)
-    done = oakleaf(*words, "--baseline-model", "scripted:script.json", home=tmp_path)
+    assert (done.code, "scripted:script.json" in done.err, "--set baseline.model=" in done.err) == (
+        4,
+        True,
+        True,
+    )
+    done = oakleaf(*words, "--set", "baseline.model=scripted:script.json", home=tmp_path)
     assert done.code == 0, done.err
 
 
@@ -305,7 +381,7 @@ def test_the_lab_sends_nothing_to_an_address_that_a_session_names(tmp_path: Path
 
 @pytest.mark.attack
 def test_a_list_of_runs_prints_no_control_of_a_title(home: Path) -> None:
-    run(home, "ses_case_00", "--mode", "strict")
+    run(home, "ses_case_00", "--set", "mode=strict")
     with library.open(home / "agent.db") as store:
         (row,) = oakleaf_lab.runs(store)
         store.session(row.session_id).title(f"owned {HOSTILE}")
@@ -343,13 +419,13 @@ class TestAlone:
         return CommandResult(words, done.returncode, done.stdout, done.stderr)
 
     def test_the_lab_needs_no_other_plugin(self, home: Path) -> None:
-        ran = self.run(home, "lab", "run", "agent:support", "--mode", "strict", "--json")
+        ran = self.run(home, "lab", "run", "agent:support", "--set", "mode=strict", "--json")
         assert (ran.code, ran.json["status"]) == (0, "complete"), ran.err
         assert self.run(home, "lab", "promote", "ses_case_00", "cases").code == 0
         assert "1 passed" in self.run(home, "test", "cases").err
 
     def test_a_page_without_the_viewer_names_what_to_install(self, home: Path) -> None:
-        self.run(home, "lab", "run", "ses_case_00", "--mode", "strict")
+        self.run(home, "lab", "run", "ses_case_00", "--set", "mode=strict")
         shown = self.run(home, "lab", "show", "latest", "--output", "lab.html")
         assert (shown.code, "oakleaf[server]" in shown.err or "plugins/server" in shown.err) == (2, True)
         assert not (home / "lab.html").exists()
@@ -358,7 +434,7 @@ class TestAlone:
         Site(home / "site").install(
             "plainhtml", {"exports": {"html": "plainhtml:html"}}, {"plainhtml.py": "html = 1\n"}
         )
-        self.run(home, "lab", "run", "ses_case_00", "--mode", "strict")
+        self.run(home, "lab", "run", "ses_case_00", "--set", "mode=strict")
         shown = self.run(home, "lab", "show", "latest", "--output", "lab.html", PYTHONPATH=str(home / "site"))
         assert (shown.code, "plainhtml 1.0 cannot be used: it makes no files of pages" in shown.err) == (
             1,
@@ -378,7 +454,8 @@ class TestScorersOfPlugins:
     def score(self, site: Site, name: str) -> CommandResult:
         store = site.folder.parent / "agent.db"
         return site.run(
-            "--store", str(store), "lab", "run", "agent:support", "--mode", "strict", "--score", name
+            *("--store", str(store), "lab", "run", "agent:support"),
+            *("--set", "mode=strict", "--set", f"score={name}"),
         )
 
     def test_a_scorer_of_a_plugin_is_found_by_its_name(self, site: Site) -> None:

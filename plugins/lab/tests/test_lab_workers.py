@@ -374,8 +374,8 @@ class TestCommandLine:
         )
         command = [sys.executable, "-m", "oakleaf.cli.main", "--store", fleet.database.url, "worker"]
         options = ["--queue", fleet.queue, "--agents", str(tmp_path / "agents.py"), "--lease", "2s"]
-        lab = ("lab", "run", "agent:support", "--baseline-model", f"scripted:{tmp_path}/plain.json")
-        workers = ("--queue", fleet.queue)
+        lab = ("lab", "run", "agent:support", "--set", f"baseline.model=scripted:{tmp_path}/plain.json")
+        workers = ("--set", f"queue={fleet.queue}")
         with subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL) as process:
             done = cli(*lab, *workers, "--max-cost", "1", "--json", store=fleet.database.url)
             process.send_signal(signal.SIGTERM)
@@ -388,8 +388,8 @@ class TestCommandLine:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (("--queue", "oakleaf", "--workers", "2"), "oakleaf worker --concurrency"),
-            (("--queue", "nosuch"), "migrate --queue nosuch"),
+            (("--set", "queue=oakleaf", "--set", "workers=2"), "oakleaf worker --concurrency"),
+            (("--set", "queue=nosuch"), "migrate --queue nosuch"),
         ],
     )
     def test_each_bad_option_says_what_to_do(
@@ -400,5 +400,5 @@ class TestCommandLine:
         assert words in done.err
 
     def test_a_file_has_no_workers(self, tmp_path: Path) -> None:
-        done = cli("lab", "run", "agent:support", "--queue", "q", store=tmp_path / "s.db")
+        done = cli("lab", "run", "agent:support", "--set", "queue=q", store=tmp_path / "s.db")
         assert (done.code, "need PostgreSQL" in done.err) == (2, True)

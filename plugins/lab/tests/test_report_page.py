@@ -102,7 +102,8 @@ class TestCommand:
     def test_a_run_writes_its_report_by_the_ending(self, tmp_path: Path) -> None:
         with oakleaf.open(tmp_path / "s.db") as store:
             record_sessions(store, 2, turns=1)
-        words = ["lab", "run", "agent:support", "--mode", "strict", "--fail-if", "failed > 1%", "--output"]
+        words = ["lab", "run", "agent:support", "--set", "mode=strict"]
+        words += ["--fail-if", "failed > 1%", "--output"]
         for name in ("lab.html", "lab.json", "lab.txt"):
             done = command(*words, tmp_path / name, store=tmp_path / "s.db")
             assert (done.code, done.out) == (0, ""), done.err

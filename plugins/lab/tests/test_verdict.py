@@ -88,7 +88,7 @@ class TestRefundsForEverybody:
         assert (result.outcome, report.exit_code) == ("undecided", ExitCode.UNANSWERABLE)
         assert "of 80 replayed turns have no value" in result.why
         assert "ended at a call that was not recorded" in result.why
-        assert any("--tools FILE.py" in line for line in report.lines())
+        assert any("--set tools=FILE.py" in line for line in report.lines())
 
     @pytest.mark.parametrize("gate", ["wrong_refund > baseline + 5%", "calls:refund > baseline + 5%"])
     def test_tools_make_dry_runs_the_default_and_the_gate_fails(self, store: Store, gate: str) -> None:

@@ -1,4 +1,4 @@
-"""The agent file: an agent in TOML or Python, and the changes of --set to it.
+"""The agent file: an agent in TOML or Python.
 
     model = "anthropic:MODEL"           # or a list: a fallback chain
     prompt = "@support.md"              # a text, or a file
@@ -15,30 +15,24 @@ tools may be objects. `AgentFile` is the one declaration of the keys. Knows no s
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import FieldInfo, fields
+from msgspec.structs import fields
 
-from oakleaf.cli.config import line_number, parse_value
+from oakleaf.cli.key_file import check, join, model_beside, read_toml, text_beside, tool_beside
 from oakleaf.cli.rendering.error_text import CommandError
-from oakleaf.cli.text_argument import read_text, refuse_file_name
-from oakleaf.cli.tool_files import all_tools, is_file_name, is_ready, load_module
+from oakleaf.cli.text_argument import read_text
+from oakleaf.cli.tool_files import all_tools, is_ready, load_module
 from oakleaf.core.entries import Effects
 from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR
 from oakleaf.errors import InvalidArgument
 from oakleaf.ext import ScopeTier, Selection
-
-Place = tuple[str, ...]
-Origin = Callable[[Place], str]
-"""Names where a key stands: a file and a line, or --set."""
-
 
 # -- the keys ----------------------------------------------------------------------------------------------
 
@@ -187,69 +181,6 @@ class AgentFile(Struct, frozen=True, kw_only=True):
         return tuple(one for one in self.tools or () if isinstance(one, str))
 
 
-def _tables() -> dict[str, type[Struct]]:
-    return {one.name: one.type for one in fields(AgentFile) if isinstance(one.type, type)}
-
-
-def all_keys() -> list[str]:
-    """Return every key by its dotted name."""
-    tables = _tables()
-    own = [one.name for one in fields(AgentFile)]
-    return [*own, *(f"{name}.{one.name}" for name, table in tables.items() for one in fields(table))]
-
-
-# -- check what was written ----------------------------------------------------------------------------------
-
-
-def check(data: Mapping[str, Any], origin: Origin) -> None:
-    """Refuse an unknown key, and a value of the wrong kind, without the value: it may be a secret."""
-    _check(AgentFile, data, (), origin)
-
-
-def _check(table: type[Struct], data: Mapping[str, Any], above: Place, origin: Origin) -> None:
-    known = {field.name: field for field in fields(table)}
-    for name, value in data.items():
-        place = (*above, name)
-        if name not in known:
-            raise CommandError(f"{origin(place)}: there is no key {'.'.join(place)}{_near(place)}")
-        inner = _tables().get(name) if not above else None
-        if inner is not None and isinstance(value, dict):
-            _check(inner, value, place, origin)
-        elif not _is_valid(known[name], inner, value):
-            expected = f"a table [{name}]" if inner else _meta(known[name]).description
-            raise CommandError(f"{origin(place)}: {'.'.join(place)} is invalid; expected {expected}")
-
-
-def _near(place: Place) -> str:
-    """Name the key that was meant, by its whole name, else by its last part."""
-    names = {name: name for name in all_keys()}
-    lasts = {name.rpartition(".")[2]: name for name in reversed(names)}
-    typed = ".".join(place)
-    close = get_close_matches(typed, names, 1, cutoff=0.75) or [
-        lasts[last] for last in get_close_matches(place[-1], lasts, 1, cutoff=0.7)
-    ]
-    return f"; did you mean {close[0]}?" if close else f"; the keys are {', '.join(names)}"
-
-
-def _meta(field: FieldInfo) -> Meta:
-    annotated = next(one for one in get_args(field.type) if hasattr(one, "__metadata__"))
-    meta: Meta = annotated.__metadata__[0]
-    return meta
-
-
-def _is_valid(field: FieldInfo, inner: type[Struct] | None, value: object) -> bool:
-    if inner is not None or value is None:
-        return inner is None
-    is_valid = (_meta(field).extra or {}).get("is_valid")
-    if is_valid is not None:
-        return bool(is_valid(value))
-    try:
-        msgspec.convert(value, field.type)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
 # -- read a file -----------------------------------------------------------------------------------------------
 
 
@@ -267,25 +198,12 @@ def read_agent_file(name: str) -> dict[str, Any]:
         )
     if path.suffix == ".py":
         return _of_module(load_module("--agent", name, str(path)), path)
-    return _beside(path, _of_toml(path))
+    return _beside(path, read_toml(AgentFile, path))
 
 
 def agent_of_module(module: ModuleType, name: str) -> AgentFile:
     """Return the agent of a Python agent file that is loaded."""
     return to_agent(_of_module(module, Path(name)))
-
-
-def _of_toml(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise CommandError(f"{path} cannot be read: {why}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise CommandError(f"{path} is not TOML: {error}; correct the file") from None
-    check(data, lambda place: f"{path}, line {line_number(text, place)}")
-    return data
 
 
 def _of_module(module: ModuleType, path: Path) -> dict[str, Any]:
@@ -296,7 +214,7 @@ def _of_module(module: ModuleType, path: Path) -> dict[str, Any]:
         if name not in keys and isinstance(value, str | int | float | list | tuple | dict):
             _refuse_typo(name, [key for key in keys if key not in values], path)
     data = {name: values[name] for name in keys if name in values}
-    check(data, lambda _: str(path))
+    check(AgentFile, data, lambda _: str(path))
     return _beside(path, data if "tools" in data else {**data, "tools": all_tools(module)})
 
 
@@ -309,106 +227,23 @@ def _refuse_typo(name: str, keys: Iterable[str], path: Path) -> None:
 
 def _beside(path: Path, data: dict[str, Any]) -> dict[str, Any]:
     """Return the data of a file, with a name, and with paths that begin at the folder of the file."""
-
-    def join(name: str) -> str:
-        return str(path.parent / Path(name).expanduser())
-
-    changed = {"name": path.stem, **data}
-    prompt = data.get("prompt") or ""
-    if prompt.startswith("@"):
-        changed["prompt"] = f"@{join(prompt[1:])}"
-    elif prompt:
-        refuse_file_name(prompt, f"{path}: prompt", path.parent)
+    folder, changed = path.parent, {"name": path.stem, **data}
+    if data.get("prompt"):
+        changed["prompt"] = text_beside(folder, data["prompt"], f"{path}: prompt")
     if data.get("model") is not None:
-        changed["model"] = [_model_beside(join, one) for one in AgentFile(model=data["model"]).models]
-    changed["tools"] = [_tool_beside(join, one) for one in data.get("tools") or ()]
+        changed["model"] = [model_beside(folder, one) for one in AgentFile(model=data["model"]).models]
+    changed["tools"] = [tool_beside(folder, one) for one in data.get("tools") or ()]
     if "dir" in data.get("workspace", {}):
-        changed["workspace"] = {**data["workspace"], "dir": join(data["workspace"]["dir"])}
+        changed["workspace"] = {**data["workspace"], "dir": join(folder, data["workspace"]["dir"])}
     servers = data.get("mcp", {}).get("servers")
     if isinstance(servers, list | tuple):
-        changed["mcp"] = {**data["mcp"], "servers": [_server_beside(join, one) for one in servers]}
+        changed["mcp"] = {**data["mcp"], "servers": [_server_beside(folder, one) for one in servers]}
     return changed
 
 
-def _model_beside(join: Callable[[str], str], model: Any) -> Any:
-    is_script = isinstance(model, str) and model.startswith("scripted:")
-    return f"scripted:{join(model.removeprefix('scripted:'))}" if is_script else model
-
-
-def _tool_beside(join: Callable[[str], str], one: Any) -> Any:
-    if not isinstance(one, str):
-        return one
-    place, colon, name = one.partition(":")
-    return f"{join(place)}{colon}{name}" if is_file_name(place) else one
-
-
-def _server_beside(join: Callable[[str], str], server: str) -> str:
+def _server_beside(folder: Path, server: str) -> str:
     is_file = server.endswith(".json") and "://" not in server and " " not in server
-    return join(server) if is_file else server
-
-
-# -- changes at the command line -----------------------------------------------------------------------------
-
-
-def parse_change(pair: str) -> dict[str, Any]:
-    """Return the data of `KEY=VALUE`. A value is JSON, else a text, else the one item of a list."""
-    key, equals, text = pair.partition("=")
-    if not equals or not key.strip():
-        raise CommandError("--set needs KEY=VALUE, such as --set limits.turns=3")
-    place = tuple(part.strip() for part in key.split("."))
-    for value in (parse_value(text), text):
-        data = _nested(place, value)
-        try:
-            check(data, lambda _: "--set")
-        except CommandError:
-            continue
-        return data
-    data = _nested(place, [text])
-    check(data, lambda _: "--set")
-    return data
-
-
-def _nested(place: Place, value: Any) -> dict[str, Any]:
-    return {place[0]: _nested(place[1:], value) if place[1:] else value}
-
-
-def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of both; that of `above` wins."""
-    merged = dict(below)
-    for name, value in above.items():
-        old = merged.get(name)
-        is_table = isinstance(value, dict) and isinstance(old, dict)
-        merged[name] = merge(old, value) if is_table else value  # type: ignore[arg-type]
-    return merged
-
-
-def merge_changes(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return the data of all --set. A key of a list that is given again adds to the list."""
-    merged: dict[str, Any] = {}
-    for pair in pairs:
-        merged = _merge_adding(merged, parse_change(pair))
-    return merged
-
-
-def _merge_adding(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for name, value in above.items():
-        old = merged.get(name)
-        if isinstance(value, dict) and isinstance(old, dict):
-            merged[name] = _merge_adding(old, value)
-        else:
-            merged[name] = [*old, *value] if isinstance(old, list) and isinstance(value, list) else value
-    return merged
-
-
-def flat(data: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[str, Any]]:
-    """Yield each dotted key of the command line's data, with its value."""
-    tables = _tables()
-    for name, value in data.items():
-        if not above and name in tables:
-            yield from flat(value, (name,))
-        else:
-            yield ".".join((*above, name)), value
+    return join(folder, server) if is_file else server
 
 
 def to_agent(data: Mapping[str, Any]) -> AgentFile:

@@ -22,16 +22,13 @@ from oakleaf import Limits, Tool, Workspace
 from oakleaf.cli.agent_file import (
     AgentFile,
     ContextTable,
-    all_keys,
-    flat,
     is_agent_file,
-    merge,
-    merge_changes,
     read_agent_file,
     to_agent,
     to_selection,
 )
 from oakleaf.cli.config import load_config, model_option
+from oakleaf.cli.key_file import all_keys, flat, merge, merge_changes
 from oakleaf.cli.mcp_servers import connect_once, load_servers
 from oakleaf.cli.option_group import Decorator, complete_file, option_group
 from oakleaf.cli.rendering.error_text import CommandError
@@ -164,7 +161,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     def refuse_typed(self, names: Iterable[str], why: str) -> None:
         """Refuse flags and --set of these keys, or tables of keys, which the command has no use for."""
         refused = set(names)
-        for key, _ in flat(self.typed):
+        for key, _ in flat(AgentFile, self.typed):
             if refused & {key, key.partition(".")[0]}:
                 raise CommandError(f"--set {key}: {why}")
 
@@ -271,7 +268,7 @@ class CommandAgent(Struct, frozen=True):
     def flags(self, session: Session) -> str:
         """Return the options that select this agent again, as typed in a shell, with a leading space."""
         options = self.options
-        typed = {key: value for key, value in flat(options.typed) if key not in _OF_A_START}
+        typed = {key: value for key, value in flat(AgentFile, options.typed) if key not in _OF_A_START}
         models = typed.pop("model", None)
         needs_model = options.file is None and not self._is_known_by(session)
         words = [] if options.file is None else ["--agent", options.file]
@@ -456,7 +453,7 @@ def _hint(session: Session) -> str:
 
 def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the keys of an agent file."""
-    return [CompletionItem(key) for key in all_keys() if key.startswith(incomplete)]
+    return [CompletionItem(key) for key in all_keys(AgentFile) if key.startswith(incomplete)]
 
 
 def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
@@ -525,7 +522,7 @@ def read_options(
         "prompt": prompt,
     }
     given = {name: value for name, value in flags.items() if value not in (None, [])}
-    typed = merge(merge_changes(changes), given)
+    typed = merge(merge_changes(AgentFile, changes), given)
     data = typed if file is None else merge(read_agent_file(file), typed)
     return AgentOptions(agent=to_agent(data), file=file, typed=typed, **start)
 

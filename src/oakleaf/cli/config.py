@@ -373,15 +373,28 @@ def _resolve_models(ctx: click.Context, param: click.Parameter, value: Any) -> A
 
 
 def _resolve_known_models(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    from oakleaf.ext import is_model_name
-
     resolved = _resolve_models(ctx, param, value)
     for name in filter(None, [resolved] if isinstance(resolved, str) else resolved or ()):
-        if not is_model_name(name):
-            raise CommandError(
-                f"{param.opts[0]} {name}: there is no model with this name; oakleaf config aliases lists yours"
-            )
+        check_model_name(name, param.opts[0])
     return resolved
+
+
+def known_model(name: str | None, what: str) -> str | None:
+    """Return the model of a name or an alias; refuse a name that no model has."""
+    if name is None:
+        return None
+    (resolved,) = load_config().resolve([name])
+    check_model_name(resolved, what)
+    return resolved
+
+
+def check_model_name(name: str, what: str) -> None:
+    from oakleaf.ext import is_model_name
+
+    if not is_model_name(name):
+        raise CommandError(
+            f"{what} {name}: there is no model with this name; oakleaf config aliases lists yours"
+        )
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -20,7 +20,15 @@ _HOMES = {
         "input_options",
         "read_options",
     ],
-    "oakleaf.cli.config": ["model_option", "model_options"],
+    "oakleaf.cli.config": ["known_model", "model_option", "model_options"],
+    "oakleaf.cli.key_file": [
+        "merge",
+        "merge_changes",
+        "model_beside",
+        "read_toml",
+        "text_beside",
+        "tool_beside",
+    ],
     "oakleaf.cli.json_log": ["log_format_option", "start_log"],
     "oakleaf.cli.mcp_servers": ["connect_once"],
     "oakleaf.cli.option_group": ["complete_file", "option_group"],
@@ -56,7 +64,7 @@ _HOMES = {
     "oakleaf.cli.run_source": ["Source", "reject_naming_options", "resolve_runnable"],
     "oakleaf.cli.signals": ["Callbacks", "signal_handlers"],
     "oakleaf.cli.store_option": ["StoreLocation", "default_store", "pass_location"],
-    "oakleaf.cli.text_argument": ["text_option"],
+    "oakleaf.cli.text_argument": ["read_text", "text_option"],
     "oakleaf.cli.verb_command": ["Typist", "VerbGroup"],
     "oakleaf.cli.tool_files": ["load_module", "load_tools"],
     "oakleaf.cli.turn_input": ["read_input", "turn_about", "turn_options"],
@@ -73,10 +81,17 @@ if TYPE_CHECKING:
     from oakleaf.cli.agent_options import default_models as default_models
     from oakleaf.cli.agent_options import input_options as input_options
     from oakleaf.cli.agent_options import read_options as read_options
+    from oakleaf.cli.config import known_model as known_model
     from oakleaf.cli.config import model_option as model_option
     from oakleaf.cli.config import model_options as model_options
     from oakleaf.cli.json_log import log_format_option as log_format_option
     from oakleaf.cli.json_log import start_log as start_log
+    from oakleaf.cli.key_file import merge as merge
+    from oakleaf.cli.key_file import merge_changes as merge_changes
+    from oakleaf.cli.key_file import model_beside as model_beside
+    from oakleaf.cli.key_file import read_toml as read_toml
+    from oakleaf.cli.key_file import text_beside as text_beside
+    from oakleaf.cli.key_file import tool_beside as tool_beside
     from oakleaf.cli.mcp_servers import connect_once as connect_once
     from oakleaf.cli.option_group import complete_file as complete_file
     from oakleaf.cli.option_group import option_group as option_group
@@ -116,6 +131,7 @@ if TYPE_CHECKING:
     from oakleaf.cli.store_option import StoreLocation as StoreLocation
     from oakleaf.cli.store_option import default_store as default_store
     from oakleaf.cli.store_option import pass_location as pass_location
+    from oakleaf.cli.text_argument import read_text as read_text
     from oakleaf.cli.text_argument import text_option as text_option
     from oakleaf.cli.tool_files import load_module as load_module
     from oakleaf.cli.tool_files import load_tools as load_tools

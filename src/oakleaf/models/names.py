@@ -57,15 +57,15 @@ def model_by_name(name: str) -> Model:
     return make_model(prefix, model, address[0] if address else None)
 
 
-def stored_model(name: str, session_id: str, option: str = "model") -> Model:
+def stored_model(name: str, session_id: str, option: str = "model", flag: str = "--model ") -> Model:
     """Return the model named by a session's stored data; raise ModelRefused for a name reserved to operators.
 
     The operator gave it if $OAKLEAF_MODEL is the same. A loopback address that is not listed in $OAKLEAF_SERVERS gets no
-    key. `option` is what an operator names a model with.
+    key. An operator names a model with `option` in Python, with `flag` at the command line.
     """
     if name == os.environ.get("OAKLEAF_MODEL"):
         return model_by_name(name)
-    flag = f"--{option.replace('_', '-')} {shlex.quote(name)}"
+    flag += shlex.quote(name)
     if name.startswith(f"{SCRIPTED}:"):
         raise ModelRefused(
             name,

@@ -7,7 +7,7 @@
     [[turn]]
     scorers = ["judge:kind >= 0.7"]
 
-They are asked as those of `oakleaf lab run --judge` are, within the same budget as the replay.
+They are asked as those of the key `judge` of an experiment file are, within the same budget as the replay.
 """
 
 from __future__ import annotations

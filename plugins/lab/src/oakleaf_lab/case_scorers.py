@@ -2,7 +2,7 @@
 
     scorers = ["scorers.py:is_polite", "scorers.py:helpful >= 0.8", "judge:kind >= 0.7"]
 
-The file is relative to the case. The functions are those of `oakleaf lab run --score`: they take a turn and return True or
+The file is relative to the case. The functions are those of the key `score` of an experiment file: they take a turn and return True or
 False, or a number, which then needs a limit. They are code of the repository that the case is in, like its tests.
 `judge:NAME` is a model that the case names in `[judge.NAME]`; it scores from 0 to 1.
 """

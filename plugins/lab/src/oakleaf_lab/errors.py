@@ -61,7 +61,7 @@ class EmptyCohort(OakleafError):
         if any(reason.startswith(("with model", "with no model")) for reason, _ in skipped):
             hints = (
                 "name the baseline's model: baseline_model=…",
-                "name the baseline's model with --baseline-model NAME",
+                "name the baseline's model with --set baseline.model=NAME",
             )
         super().__init__(
             f"no session of {list_some(cohort)} can be replayed" + (f" ({reasons})" if reasons else ""),

@@ -193,7 +193,9 @@ class Lab:
             return
         for source in self.plan.cohort.sources:
             if source.model is not None and source.model not in self._models:
-                model = stored_model(source.model, source.session_id, "baseline_model")
+                model = stored_model(
+                    source.model, source.session_id, "baseline_model", "--set baseline.model="
+                )
                 self._models[source.model] = check_available(model) if is_local else model
 
     def estimate(self, judge: Judge | None = None) -> Estimate:
@@ -376,7 +378,7 @@ class Lab:
             raise InvalidLab(
                 f"{subject} contains a secret, which is not stored, so a worker cannot read it",
                 "take it out, or run it without queue=",
-                "take it out, or run it without --queue",
+                "take it out, or run it without a queue",
             )
 
     def _cost_so_far(self, record: LabRecord) -> tuple[int, int]:
@@ -467,7 +469,7 @@ def _check_experiment(experiment: Experiment) -> None:
         raise InvalidLab(
             "mode strict repeats the recorded answers, so nothing can be changed",
             "leave out model=, prompt=, options= and tools=, or use another mode",
-            "leave out --model, --prompt, -o and --tools, or use another mode",
+            "leave out --model, --prompt, -o and tools, or use another mode",
         )
 
 

@@ -81,7 +81,7 @@ def _hint(report: LabReport) -> list[str]:
     """Say how to decide a gate that calls without an answer left open."""
     if report.experiment.mode != "recorded" or not any(NOT_RECORDED in gate.why for gate in report.gates):
         return []
-    return ["calls that were not recorded are answered by the dry runs of your tools: --tools FILE.py"]
+    return ["calls that were not recorded are answered by the dry runs of your tools: --set tools=FILE.py"]
 
 
 def _table(report: LabReport) -> list[str]:

@@ -78,8 +78,8 @@ class Effect(Struct, frozen=True, kw_only=True):
 
     @property
     def need(self) -> str:
-        """What would tell whether it is noise, such as "--repeat 5 or 90 sessions"; empty if nothing would."""
-        repeat = "" if self.needed_repeat is None else f"--repeat {self.needed_repeat} or "
+        """What would tell whether it is noise, such as "--set repeat=5 or 90 sessions"; empty if nothing would."""
+        repeat = "" if self.needed_repeat is None else f"--set repeat={self.needed_repeat} or "
         return "" if self.needed_sessions is None else f"{repeat}{plural(self.needed_sessions, 'session')}"
 
     @property

@@ -7,7 +7,6 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from click.core import ParameterSource
 
 import oakleaf_lab
 from oakleaf import ext, plugins
@@ -27,26 +26,28 @@ from oakleaf.cli.terminal import (
     model_options,
     notify,
     open_report,
-    option_group,
     pass_location,
     print_error,
     progress_bar,
     safe,
-    text_option,
     to_json_value,
     write_report,
     yes_option,
 )
-from oakleaf.core.usage import format_dollars
+from oakleaf.core.usage import MICROCENTS_PER_DOLLAR, format_dollars
 from oakleaf.errors import ExitCode, ModelUnavailable, PostgresRequired, plural
 from oakleaf_lab import Judge, LabReport, report_file
+from oakleaf_lab.commands.experiment_file import ExperimentFile, read_experiment
 from oakleaf_lab.commands.regression import max_cost_option, promote
 from oakleaf_lab.report_text import gate_lines
 from oakleaf_lab.scorers import ScoreFunction, find_scorer, subject_of
 from oakleaf_lab.verbs import resolve_cohort
 
 if TYPE_CHECKING:
-    from oakleaf.ext import ToolLike
+    from oakleaf import Store, Tool
+
+WORKERS = 4
+"""How many replays run at once, if nobody says."""
 
 
 @click.group(cls=VerbGroup)
@@ -57,7 +58,7 @@ def lab() -> None:
     the sources do not change.
 
     \b
-    oakleaf lab run 'agent:support after:7d' --prompt @new.txt --tools shop.py --fail-if 'calls:refund > baseline + 5%'
+    oakleaf lab run 'agent:support after:7d' --prompt @new.txt --fail-if 'calls:refund > baseline + 5%'
     oakleaf lab show
     oakleaf lab show lab_3f
     oakleaf lab promote ses_3f@7 tests/regressions
@@ -67,93 +68,13 @@ def lab() -> None:
 lab.add_command(promote)
 
 
-cohort_options = option_group(
-    click.argument("cohort", nargs=-1, required=True, metavar="COHORT…"),
-    click.option("--sample", type=click.IntRange(1), metavar="N", help="Take so many of the sessions."),
-    click.option(
-        "--seed", metavar="N", type=int, default=0, show_default=True, help="Which ones --sample takes."
-    ),
-)
-
-
-def _tools(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -> list[ToolLike] | None:
-    """Load the tools, not while a shell completes the line: that would run the files."""
-    return load_tools(sources) if sources and not ctx.resilient_parsing else None
-
-
-def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -> list[ScoreFunction]:
-    return [] if ctx.resilient_parsing else load_scorers(sources)
-
-
 @lab.command()
-@cohort_options
+@click.argument(
+    "cohort", nargs=-1, required=True, metavar="EXPERIMENT.toml|COHORT…", shell_complete=complete_file
+)
 @model_option("--model", must_exist=True, help="The candidate's model. Default: the baseline's.")
-@text_option("--prompt", help="The candidate's system prompt.")
-@text_option("--prompt-patch", help="Text added to its system prompt.")
+@click.option("--prompt", metavar="TEXT|@FILE", help="The candidate's system prompt.")
 @model_options
-@click.option(
-    "--tools",
-    multiple=True,
-    callback=_tools,
-    shell_complete=complete_file,
-    metavar="FILE.py|MODULE",
-    help="The candidate's tools, and the baseline's where they are defined as recorded. Calls that were not recorded use "
-    "their dry runs.",
-)
-@model_option(
-    "--baseline-model",
-    must_exist=True,
-    help="The model of the baseline. Default: the one that each session ran with.",
-)
-@click.option(
-    "--baseline-tools",
-    multiple=True,
-    callback=_tools,
-    shell_complete=complete_file,
-    metavar="FILE.py|MODULE",
-    help="The baseline's tools, if its own are defined otherwise.",
-)
-@click.option(
-    "--mode",
-    type=click.Choice(["strict", "recorded", "dry"]),
-    help="strict: recorded answers and results. recorded: models answer, the recording answers tool calls. dry: "
-    "calls that were not recorded use the tool's dry run. Default: dry with --tools, else recorded.",
-)
-@click.option(
-    "--repeat",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Replay each session so often in both lanes.",
-)
-@click.option(
-    "--after-divergence",
-    type=click.Choice(["stop", "continue"]),
-    default="stop",
-    show_default=True,
-    help="After a call that was not recorded: leave the rest of the session out, or go on with the next input.",
-)
-@click.option(
-    "--score",
-    "scorers",
-    multiple=True,
-    callback=_scorers,
-    shell_complete=complete_file,
-    metavar="FILE.py[:NAME]|SCORER",
-    help="Score with the functions there whose parameter is named turn or session, or with a plugin's; repeatable.",
-)
-@model_option(
-    "--judge",
-    "judge_model",
-    metavar="MODEL",
-    must_exist=True,
-    help="Let this model score each turn from 0 to 1.",
-)
-@text_option(
-    "--judge-prompt",
-    help="What the judge is to look at. Default: correct by the results, complete, polite.",
-)
 @click.option(
     "--fail-if",
     multiple=True,
@@ -162,17 +83,12 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
 )
 @max_cost_option
 @click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=4,
-    show_default=True,
-    metavar="N",
-    help="How many replays run at once.",
-)
-@click.option(
-    "--queue",
-    metavar="NAME",
-    help="Let the workers of this queue replay the sessions; oakleaf worker starts one.",
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Any key of an experiment file, such as repeat=3, sample=100, score=checks.py, judge.model=NAME or queue=NAME; "
+    "repeatable.",
 )
 @click.option("--again", is_flag=True, help="Run it anew, though the same run is complete.")
 @yes_option
@@ -186,56 +102,57 @@ def _scorers(ctx: click.Context, _: click.Parameter, sources: tuple[str, ...]) -
 @pass_location
 def run(
     location: StoreLocation,
-    /,
     cohort: tuple[str, ...],
+    model: str | None,
+    prompt: str | None,
     model_options: dict[str, Any],
-    scorers: list[ScoreFunction],
-    judge_model: str | None,
-    judge_prompt: str | None,
     fail_if: tuple[str, ...],
     max_cost_microcents: int | None,
-    workers: int,
-    queue: str | None,
+    changes: tuple[str, ...],
+    again: bool,
     yes: bool,
     output: str | None,
     force: bool,
     is_json: bool,
-    **how: Any,
 ) -> int:
     """Replay a cohort with the recorded setup and with a change, and compare.
 
-    COHORT is a query as for oakleaf search, a session (its id or whole title), or a name saved with oakleaf lab cohort. Prints the plan and asks
+    COHORT is a query as for oakleaf search, a session (its id or whole title), or a name saved with oakleaf lab cohort.
+    EXPERIMENT.toml has the cohort and everything else of the run; flags override it. Prints the plan and asks
     before money is spent. Stopped or killed, the same command continues and pays for nothing twice; complete, it
-    prints the same report again. Exit code 0 passed, 1 a gate failed, 2 usage, 4 incomplete or not decided.
+    prints the same report again. Exit code 0 passed, 1 a gate failed, 2 usage,
+    4 incomplete or not decided.
 
     \b
+    oakleaf lab run experiment.toml
     oakleaf lab run 'agent:support after:7d' --prompt @new.txt --max-cost 5 --yes
-    oakleaf lab run tag:golden=yes --model openai:MODEL --tools shop.py --repeat 3 --fail-if 'calls:refund > baseline + 5%'
+    oakleaf lab run tag:golden=yes --model openai:MODEL --set tools=shop.py --fail-if 'calls:refund > baseline + 5%'
     """
-    if judge_prompt is not None and judge_model is None:
-        raise CommandError("--judge-prompt needs --judge MODEL")
-    if queue is not None:
-        if click.get_current_context().get_parameter_source("workers") is not ParameterSource.DEFAULT:
+    flags = {"model": model, "prompt": prompt, "options": model_options, "fail_if": fail_if}
+    experiment = read_experiment(cohort, changes, flags)
+    scorers, judge = load_scorers(experiment.score or ()), experiment.judge
+    if judge.prompt is not None and judge.model is None:
+        raise CommandError("judge.prompt needs judge.model")
+    if experiment.queue is not None:
+        if experiment.workers is not None:
             raise CommandError(
-                "--workers and --queue exclude each other; oakleaf worker --concurrency N says how many run at once"
+                "workers and queue exclude each other; oakleaf worker --concurrency N says how many run at once"
             )
         if location.scheme is None:
             raise PostgresRequired(location.display_url)
+    if max_cost_microcents is None and experiment.max_cost is not None:
+        max_cost_microcents = round(experiment.max_cost * MICROCENTS_PER_DOLLAR)
     if output is not None:
         report_file.check_ending(output)
     store = location.open()
     try:
-        judge = _judge(judge_model, judge_prompt, is_local=queue is None)
+        made = _judge(judge.model, judge.prompt, is_local=experiment.queue is None)
+        evaluation = Evaluation(scorers, made, experiment.fail_if or (), max_cost_microcents)
+        planned = _planned(
+            store, resolve_cohort(Typist(location), list(experiment.cohort or ())), experiment, again
+        )
         with open_report(output, force=force) as file:
-            planned = oakleaf_lab.Lab(
-                store,
-                *resolve_cohort(Typist(location), list(cohort)),
-                options=model_options or None,
-                queue=queue,
-                **how,
-            )
-            evaluation = Evaluation(scorers, judge, fail_if, max_cost_microcents)
-            report = _run_confirmed(planned, evaluation, workers=workers, yes=yes)
+            report = _run_confirmed(planned, evaluation, workers=experiment.workers or WORKERS, yes=yes)
             if report is None:
                 return ExitCode.UNANSWERABLE
             if file is None or is_json:
@@ -256,6 +173,37 @@ def run(
         forced = "" if output is None or force else ", with --force,"
         notify(f"the same command{forced} continues where it stopped")
     return report.exit_code
+
+
+def _planned(store: Store, cohort: Sequence[str], experiment: ExperimentFile, again: bool) -> oakleaf_lab.Lab:
+    baseline = experiment.baseline
+    return oakleaf_lab.Lab(
+        store,
+        *cohort,
+        model=experiment.model,
+        prompt=experiment.prompt,
+        prompt_patch=experiment.prompt_patch,
+        options=experiment.options or None,
+        tools=_tools("tools", experiment.tools),
+        baseline_model=baseline.model,
+        baseline_tools=_tools("baseline.tools", baseline.tools),
+        mode=experiment.mode,
+        repeat=experiment.repeat or 1,
+        after_divergence=experiment.after_divergence or "stop",
+        sample=experiment.sample,
+        seed=experiment.seed or 0,
+        again=again,
+        queue=experiment.queue,
+    )
+
+
+def _tools(key: str, sources: Sequence[str] | None) -> list[Tool] | None:
+    if not sources:
+        return None
+    own, servers = ext.split_tools(load_tools(sources, option=key))
+    if servers:
+        raise CommandError(f"{key}: a lab asks no server for tools; name functions of Python")
+    return list(own.values())
 
 
 class Evaluation(NamedTuple):
@@ -304,7 +252,7 @@ def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
             functions.append(find_scorer(source))
             continue
         place, _, name = source.rpartition(":") if ":" in source else (source, "", "")
-        module = load_module("--score", source, place)
+        module = load_module("score", source, place)
         values = [getattr(module, name, None)] if name else list(vars(module).values())
         own = [
             value
@@ -315,7 +263,7 @@ def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
         ]
         if not own:
             raise CommandError(
-                f"--score {source}: there is no function whose parameter is named turn or session{_plugins_hint()}"
+                f"score {source}: there is no function whose parameter is named turn or session{_plugins_hint()}"
             )
         functions += own
     return functions
