@@ -357,7 +357,11 @@ class Session:
     def _undo(self, asked: Asked) -> Committed:
         turn = self.log.newest_turn()
         if not turn:
-            raise InvalidPosition("undo", 0, self.leaf.seq)
+            raise InvalidOperation(
+                f"{self.session_id} has no input to undo",
+                "session.path() lists its entries",
+                f"oakleaf log {self.session_id} lists its entries",
+            )
         return self._rewind(turn - 1, None, asked)
 
     def redo(self, *, key: str | None = None) -> Leaf:
@@ -580,7 +584,11 @@ class Session:
     def _uncompact(self, asked: Asked) -> Committed:
         active = contexts.active_compactions(self.log.store.control_entries(self.session_id, leaf=self.leaf))
         if not active:
-            raise InvalidOperation(f"no compaction is active at {self.leaf}; session.compact() makes one")
+            raise InvalidOperation(
+                f"{self.session_id} has no active compaction at {self.leaf}",
+                "session.compact() makes one",
+                f"oakleaf compact {self.session_id} makes one",
+            )
         return self._append([Uncompaction(active[-1][0])], asked)
 
     # -- usage -------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from support.terminal import oakleaf
 
 Json = dict[str, Any]
 _GENERATED = re.compile(r"\b([a-z]+_)?[0-9a-f]{20,64}\b")
-ARGUMENTS = ("reference", "references", "word", "words", "place", "places")
+ARGUMENTS = ("reference", "references", "word", "words", "pairs", "place", "places")
 """The kinds of fields that are no options at the command line."""
 _STORE = re.compile(r"\S*/pytest-\S*/\w+\.db\b")
 """The file of a sample store: each surface has one of its own."""
@@ -172,7 +172,9 @@ def words(verb: type[Verb], values: Json) -> list[str]:
     arguments: list[str] = []
     for name, value in values.items():
         field = fields(verb).get(name)
-        if field is not None and field.kind in ARGUMENTS:
+        if field is not None and field.kind == "pairs":
+            arguments += [f"{key}={item or ''}" for key, item in value.items()]
+        elif field is not None and field.kind in ARGUMENTS:
             arguments += value if isinstance(value, list) else [str(value)]
         else:
             options += _option(name, field, value)
@@ -185,17 +187,13 @@ def flag(field: Field) -> str:
 
 def _option(name: str, field: Field | None, value: Any) -> list[str]:
     typed = f"--{name.replace('_', '-')}" if field is None else flag(field)
-    if field is not None and field.kind in ("options", "pairs"):
-        return [word for key, item in value.items() for word in (typed, f"{key}={_typed(field, item)}")]
+    if field is not None and field.kind == "options":
+        return [word for key, item in value.items() for word in (typed, f"{key}={json.dumps(item)}")]
     if isinstance(value, list):
         return [typed, ",".join(value)]
     if isinstance(value, bool):
         return [typed] if value else []
     return [typed, str(value)]
-
-
-def _typed(field: Field, value: Any) -> str:
-    return json.dumps(value) if field.kind == "options" else value or ""
 
 
 # -- what is compared --------------------------------------------------------------------------------------

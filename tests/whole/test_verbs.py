@@ -74,6 +74,13 @@ def rewind(store: Store) -> None:
     store.session("ses_case").rewind(8)
 
 
+def undo_all(store: Store) -> None:
+    """Leave no input on the path."""
+    session = store.session("ses_case")
+    while session.leaf.seq > 2:
+        session.undo()
+
+
 NO_SESSION = Call({"session": "ses_none"}, "not_found")
 NO_SESSIONS = Call({"sessions": ["ses_none"]}, "not_found")
 CALLS: dict[str, list[Call]] = {
@@ -82,6 +89,84 @@ CALLS: dict[str, list[Call]] = {
         Call({"session": "Order 41", "options": {"temperature": 0}, "tools": ["look_up"], "title": "Again"}),
         Call({"session": "ses_case@99"}, "invalid_reference"),
         Call({"session": "ses_case", "options": {"temperature": [1]}}, "invalid_option"),
+        Call({"session": "ses_case", "from_turn": 1}),
+        Call({"session": "ses_case@8", "from_turn": 1}, "invalid_argument"),
+        Call({"session": "ses_case", "from_turn": 3}, "invalid_argument"),
+        NO_SESSION,
+    ],
+    "rewind": [
+        Call({"session": "ses_case@8", "summary": "The order was found."}),
+        Call({"session": "ses_case@4"}),
+        Call({"session": "ses_case", "to_turn": 1}),
+        Call({"session": "ses_case@8", "leaf": "1:10"}),
+        Call({"session": "ses_case@8", "leaf": "1:9"}, "stale_leaf"),
+        Call({"session": "ses_case@8", "leaf": "nine"}, "invalid_argument"),
+        Call({"session": "ses_case"}, "invalid_argument"),
+        Call({"session": "ses_case", "to_turn": 9}, "invalid_argument"),
+        Call({"session": "ses_case@99"}, "invalid_reference"),
+        Call({"session": "ses_case@8", "skip_changed": True}, "invalid_argument"),
+        Call({"session": "ses_case@8"}, "session_trashed", before=trash),
+        NO_SESSION,
+    ],
+    "undo": [
+        Call({"session": "ses_case"}),
+        Call({"session": "ses_case", "leaf": "1:9"}, "stale_leaf"),
+        Call({"session": "ses_case@8"}, "invalid_reference"),
+        Call({"session": "ses_case"}, "invalid_operation", before=undo_all),
+        NO_SESSION,
+    ],
+    "redo": [
+        Call({"session": "ses_case"}, before=undo_all),
+        Call({"session": "ses_case", "leaf": "1:10"}, "stale_leaf", before=undo_all),
+        Call({"session": "ses_case"}, "nothing_to_redo"),
+        NO_SESSION,
+    ],
+    "compact": [
+        Call({"session": "ses_case", "summary": "Order 41 was refunded."}),
+        Call({"session": "ses_case", "keep_from": 9}),
+        Call({"session": "ses_case", "keep_from": 99}, "invalid_position"),
+        Call({"session": "ses_case", "summary": " "}, "invalid_summary"),
+        Call({"session": "ses_case", "leaf": "1:9"}, "stale_leaf"),
+        NO_SESSION,
+    ],
+    "uncompact": [
+        Call({"session": "ses_case"}, before=lambda store: store.session("ses_case").compact("Refunded.")),
+        Call({"session": "ses_case"}, "invalid_operation"),
+        NO_SESSION,
+    ],
+    "settings": [
+        Call({"session": "ses_case", "prompt": "Be brief.", "options": {"temperature": 0}}),
+        Call({"session": "ses_case", "tools": ["look_up"], "effects": "reuse"}),
+        Call({"session": "ses_case", "options": {"temperature": 9}}, "invalid_option"),
+        Call({"session": "ses_case", "prompt": "Be brief.", "leaf": "1:9"}, "stale_leaf"),
+        Call({"session": "ses_case@8"}),
+        Call({"session": "ses_case@8", "prompt": "Be brief."}, "invalid_reference"),
+        NO_SESSION,
+    ],
+    "title": [
+        Call({"session": "ses_case", "text": "Lost parcel"}),
+        Call({"session": "ses_case", "text": ""}),
+        Call({"session": "ses_case"}),
+        Call({"session": "ses_case@8"}, "invalid_reference"),
+        Call({"session": "ses_case", "text": "Lost"}, "session_trashed", before=trash),
+        NO_SESSION,
+    ],
+    "tag": [
+        Call({"session": "ses_case", "tags": {"a": "1", "team": None}}),
+        Call({"session": "ses_case"}),
+        NO_SESSION,
+    ],
+    "label": [
+        Call({"session": "ses_case@3", "text": "the good one"}),
+        Call({"session": "ses_case", "text": "the end"}),
+        Call({"session": "ses_case"}),
+        Call({"session": "ses_case@3", "text": "x" * 101}, "invalid_argument"),
+        Call({"session": "ses_case@99", "text": "x"}, "invalid_reference"),
+        NO_SESSION,
+    ],
+    "cancel": [
+        Call({"session": "ses_other"}, before=wait),
+        Call({"session": "ses_case"}),
         NO_SESSION,
     ],
     "approve": [

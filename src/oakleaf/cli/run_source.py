@@ -69,11 +69,7 @@ class Source(Struct, frozen=True, kw_only=True):
             return _copy(position, self.to_point, agent), agent
         _refuse_replay(position.session)
         if position.leaf is not None or self.from_point is not None:
-            cut = (
-                position.move_leaf()
-                if position.leaf is not None
-                else position.session.rewind(self.from_point or 0)
-            )
+            cut = position.session.rewind(position.leaf or self.from_point or 0)
             notify(f"rewound {position.session.session_id} to entry {cut_text(cut)}")
             notify_left_behind(position.session)
         agent.update_prompt(position.session)

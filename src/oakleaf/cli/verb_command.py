@@ -42,8 +42,8 @@ from oakleaf.verbs.reference import Position
 
 PAUSE = 0.1
 """Seconds between two looks for more; each is one indexed query."""
-_ARGUMENTS = ("reference", "references", "word", "words", "place", "places")
-_LISTS = ("references", "words", "places")
+_ARGUMENTS = ("reference", "references", "word", "words", "pairs", "place", "places")
+_LISTS = ("references", "words", "pairs", "places")
 _EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")
 
 
@@ -252,7 +252,6 @@ _METAVARS = {
     "model": "NAME",
     "names": "NAME,…",
     "options": "NAME=VALUE",
-    "pairs": "NAME=VALUE",
     "file": "FILE",
     "folder": "DIR",
 }

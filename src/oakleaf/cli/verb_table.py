@@ -26,17 +26,6 @@ HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
         "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
         "run": ("commands.run", "Send one input to an agent and print its answer."),
         "resume": ("commands.run", "Continue a turn that was interrupted."),
-        "cancel": ("commands.run", "Cancel the turn of a session, wherever it runs."),
-    },
-    "Move": {
-        "rewind": ("commands.moves", "Move back to an earlier entry; nothing is deleted."),
-        "undo": ("commands.moves", "Move back to before the latest input."),
-        "redo": ("commands.moves", "Undo the last rewind."),
-        "compact": ("commands.moves", "Replace older turns with a summary in what the model receives."),
-        "uncompact": ("commands.moves", "Cancel the latest compaction."),
-        "title": ("commands.moves", "Set or print a session's title."),
-        "tag": ("commands.moves", "Set or remove a session's tags."),
-        "label": ("commands.moves", "Label an entry of a session."),
     },
     "Compare": {
         "replay": (

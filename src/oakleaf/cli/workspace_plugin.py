@@ -1,84 +1,29 @@
-"""The plugin of the name `workspace`, as the commands use it: tools in a folder, and files that follow the leaf.
+"""The plugin of the name `workspace` at the command line.
 
 Where it is not installed, an option that needs it is refused with what to install, and the rest goes on without.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol, cast
-
-from oakleaf import Cut, Leaf, Session, Workspace, plugins
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import notify
 from oakleaf.errors import OakleafError
-
-
-class FileAction(Protocol):
-    """What happens with one file."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def root(self) -> str: ...
-    @property
-    def location(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def is_imported(self) -> bool: ...
-
-
-class FilesPlan(Protocol):
-    """What happens with the files when the leaf moves."""
-
-    @property
-    def actions(self) -> Sequence[FileAction]: ...
-    @property
-    def changes(self) -> Sequence[FileAction]: ...
-    def raise_if_refused(self) -> None: ...
-    def summary(self) -> str: ...
-    def lines(self) -> list[str]: ...
-
-
-class PlanFiles(Protocol):
-    """Plans which files a move of the leaf changes in a folder."""
-
-    def __call__(self, folder: str, *, accept_imported: bool) -> FilesPlan: ...
-
-
-class WorkspacePlugin(Protocol):
-    TOOL_NAMES: Sequence[str]
-
-    def check(self, workspace: Workspace, *, commands: Iterable[str], env: Iterable[str]) -> None: ...
-    def plan_rewind(self, session: Session, to: int, folder: str, *, accept_imported: bool) -> FilesPlan: ...
-    def rewind(
-        self,
-        session: Session,
-        to: int,
-        folder: str,
-        *,
-        summary: str | None = None,
-        skip_changed: bool,
-        accept_imported: bool,
-    ) -> Cut: ...
-    def plan_redo(
-        self, session: Session, folder: str | None = None, *, accept_imported: bool = False
-    ) -> FilesPlan: ...
-    def redo(self, session: Session, folder: str, *, skip_changed: bool, accept_imported: bool) -> Leaf: ...
+from oakleaf.verbs import workspace_plugin as installed
+from oakleaf.verbs.workspace_plugin import PlanFiles as PlanFiles
+from oakleaf.verbs.workspace_plugin import WorkspacePlugin as WorkspacePlugin
 
 
 def workspace_plugin(option: str) -> WorkspacePlugin:
     """Return the plugin for an option that needs it."""
     try:
-        return cast("WorkspacePlugin", plugins.find(plugins.TOOLS, "workspace"))
+        return installed.workspace_plugin()
     except OakleafError as error:
         raise CommandError(f"{option}: {error.command_text}") from None
 
 
 def find_workspace_plugin() -> WorkspacePlugin | None:
     """Return the plugin, for what goes on without it; say so if one is installed and cannot be used."""
-    if "workspace" not in plugins.names(plugins.TOOLS):
+    if not installed.is_installed():
         return None
     try:
         return workspace_plugin("the files of the workspace")

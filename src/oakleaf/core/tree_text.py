@@ -156,7 +156,7 @@ def describe_entry(entry: Entry) -> str:
         case BranchSummary(summary=summary, leaf_seq=seq):
             text = f"left a branch at {seq}: {summary}"
         case Settings() as settings:
-            text = " · ".join(_settings_words(settings))
+            text = " · ".join(settings_words(settings))
         case Note() as note:
             text = to_json(_fields(note), "entry").decode()
         case unknown:
@@ -164,7 +164,7 @@ def describe_entry(entry: Entry) -> str:
     return _printable(" ".join(text.split()))
 
 
-def _settings_words(settings: Settings) -> Iterator[str]:
+def settings_words(settings: Settings) -> Iterator[str]:
     """Yield a phrase for each setting that is set."""
     if settings.model is not None:
         yield f"model {settings.model}"

@@ -123,6 +123,8 @@ class Verb(Struct, frozen=True, forbid_unknown_fields=True, rename=_outer):
     """Method and path, such as `GET /api/sessions/{session}`. Default: by effect, below the session or `/api`."""
     status: ClassVar[int] = 200
     """The status over HTTP: 201 for a verb that creates a session."""
+    has_local_plan: ClassVar[bool] = False
+    """Whether only local fields have a plan: a request does at once what it says."""
     examples: ClassVar[tuple[str, ...]] = ()
     """Command lines that the help shows."""
 

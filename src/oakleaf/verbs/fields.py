@@ -49,7 +49,7 @@ Kind = Literal[
     "places",
 ]
 """How a person types a value: `reference` completes sessions, `word` is an argument, `words` are joined, `text` may be @FILE,
-`names` are separated by commas, `pairs` are NAME=VALUE, `options` are those of a model's calls, a `place` is an argument that
+`names` are separated by commas, `pairs` are arguments NAME=VALUE, `options` are those of a model's calls, a `place` is an argument that
 names a file or folder."""
 
 

@@ -147,6 +147,7 @@ class Doctor(Verb, frozen=True):
     """
 
     section = "Maintain"
+    has_local_plan = True
 
     folder: Place | None = None
     fix: Annotated[

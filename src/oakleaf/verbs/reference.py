@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from oakleaf import Cut
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import (
     InvalidArgument,
@@ -24,6 +24,7 @@ from oakleaf.errors import (
     NotFound,
     OakleafError,
     SessionTrashed,
+    StaleLeaf,
 )
 from oakleaf.ext import read, read_store, session_at
 from oakleaf.session import Session
@@ -37,6 +38,7 @@ _SHOWN = 200
 """How many of the newest sessions are found by their first input, which no index has."""
 _LISTED = 6
 """How many candidates of an ambiguous name are read: one more than are shown."""
+_POSITION = re.compile(r"(\d{1,18}):(\d{1,18})$", re.ASCII)
 _AT = re.compile(r"^(?P<name>.*)@(?:(?P<branch>\d+):)?(?P<seq>\d+)$", re.DOTALL)
 
 
@@ -62,15 +64,6 @@ class Position(Struct, frozen=True):
         """Whether this position is on the path to the session's leaf."""
         session, leaf = self.session, self.leaf
         return leaf is None or (leaf.seq <= session.leaf.seq and read(session).leaf_at(leaf.seq) == leaf)
-
-    def move_leaf(self, summary: str | None = None) -> Cut:
-        """Move the session's leaf here: back along the path, or to another branch."""
-        assert self.leaf is not None
-        if self.is_on_path:
-            return self.session.rewind(self.leaf.seq, summary=summary)
-        if summary is not None:
-            raise InvalidArgument("summary", summary, "none: it applies to a rewind on the same branch")
-        return Cut(self.session.checkout(self.leaf).seq, self.leaf.seq)
 
 
 def resolve(store: Store, reference: str, *, trashed: bool = False) -> Position:
@@ -104,6 +97,32 @@ def stored(position: Position, *, trashed: bool = False) -> Position:
     if not trashed and position.session.row.trashed_at is not None:
         raise SessionTrashed(position.session.session_id)
     return position
+
+
+def after_turn(position: Position, field: str, number: int | None) -> Position:
+    """Return the position of the last entry of a turn, which people number from 1; without a number the position given."""
+    if number is None:
+        return position
+    if position.leaf is not None:
+        raise InvalidArgument(
+            field, number, f"no entry beside it, and the reference names entry {position.seq}"
+        )
+    reader = read(position.session)
+    first = reader.turn_seq(number)
+    later = (seq for seq in reader.inputs() if seq > first)
+    return replace(position, leaf=reader.leaf_at(next(later, reader.leaf.seq + 1) - 1))
+
+
+def at_leaf(session: Session, expected: str | None, key: str | None) -> Session:
+    """Return the session; raise StaleLeaf if its leaf is not the expected one, unless the change under the key is made."""
+    if expected is None or str(session.leaf) == expected:
+        return session
+    match = _POSITION.match(expected)
+    if match is None:
+        raise InvalidArgument("leaf", expected, "a position, such as 1:7")
+    if read(session).find_change(key) is None:
+        raise StaleLeaf(session.session_id, Leaf(*map(int, match.groups())), session.leaf)
+    return session
 
 
 def whole(position: Position, reference: str) -> Session:

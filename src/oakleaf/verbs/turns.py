@@ -1,18 +1,20 @@
-"""What becomes of a session's open turn: approve or deny the calls that wait."""
+"""What becomes of a session's open turn: approve or deny the calls that wait, or cancel it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from oakleaf import PendingApproval
 from oakleaf.core.messages import ToolCall
-from oakleaf.errors import NotWaiting, SessionIsReplay, TaskTrashed, plural
+from oakleaf.errors import ExitCode, NotWaiting, SessionIsReplay, TaskTrashed, plural
 from oakleaf.ext import read, store_of
 from oakleaf.session import Session
+from oakleaf.stores.base import Status
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.call_text import approval_details, call_text
 from oakleaf.verbs.fields import Help, Names, Ref
@@ -203,3 +205,75 @@ def _session_to_resume(session: Session) -> Session:
             break  # the parent abandoned this task and would not read its answer
         top = store_of(session).session(parent.session_id)
     return top
+
+
+# -- cancel ------------------------------------------------------------------------------------------------
+
+
+class Cancelled(Struct, frozen=True, kw_only=True):
+    session: str
+    turn: int | None
+    """The input of the open turn; None if no turn is open."""
+    requested: bool
+    cancelled: bool
+    """Whether the turn has ended."""
+    status: Status
+
+
+class Cancel(Verb, frozen=True):
+    """Cancel the turn of a session, wherever it runs: in this or another process, a server or a worker.
+
+    Aborts its model call, its tools and their tasks. Text that was shown and results stay, and the session accepts the
+    next input. If its process died, the turn is closed here. Exit codes: 0 cancelled, 1 no turn is open, 3 the process
+    has not confirmed in time; the request stays and takes effect when the turn is resumed.
+    """
+
+    section = "Start here"
+    effect = "write"
+    examples = ("oakleaf cancel latest", "oakleaf cancel latest --wait 0")
+
+    session: Ref
+    wait: Annotated[
+        int, Help("How long to wait until the turn has ended.", metavar="SECONDS"), Meta(ge=0, le=600)
+    ] = 10
+
+    def run(self, caller: Caller) -> Cancelled:
+        session = _runnable(caller, self.session)
+        session.refresh()
+        turn, holder = read(session).cursor.turn, session.row.holder
+        is_requested, deadline = session.cancel() is not None, time.monotonic() + self.wait
+        while (is_open := _is_open(session, turn)) and is_requested and time.monotonic() < deadline:
+            if holder is not None and not read(session).is_held():
+                holder = None
+                session.cancel()  # the user's own loop left the turn open, or its process died: close it here
+            else:
+                time.sleep(0.1)
+        return Cancelled(
+            session=session.session_id,
+            turn=turn or None,
+            requested=is_requested,
+            cancelled=is_requested and not is_open,
+            status=session.row.status,
+        )
+
+    def notes(self, result: Cancelled, screen: Screen) -> Iterator[str]:
+        name = result.session
+        if result.cancelled:
+            yield f"the turn of {name} is cancelled"
+        elif result.requested:
+            yield (
+                f"the process that runs {name} has not confirmed; it cancels the turn when it sees the request, or "
+                f"oakleaf resume {name} --take-over ends it"
+            )
+        else:
+            yield f"{name} has no open turn; nothing to cancel"
+
+    def exit_code(self, result: Cancelled) -> int:
+        if result.cancelled:
+            return ExitCode.OK
+        return ExitCode.LOCKED if result.requested else ExitCode.PROBLEM
+
+
+def _is_open(session: Session, turn: int) -> bool:
+    session.refresh()
+    return bool(turn) and read(session).cursor.turn == turn

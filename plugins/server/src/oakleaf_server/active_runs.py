@@ -98,12 +98,6 @@ class ActiveRuns:
             return False
         return True
 
-    def cancel(self, session_id: str) -> bool:
-        run = self._runs.get(session_id)
-        if run is not None:
-            run.cancel()
-        return run is not None
-
     async def close(self, grace: float) -> int:
         """Let each run finish its step, so that another process resumes its turn; refuse new ones.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from oakleaf.core.turns import OpenCall
-from oakleaf.ext import CallStatus, EarlierCall, earlier_data, read
+from oakleaf.ext import CallStatus, EarlierCall, read
 from oakleaf.session import Session
+from oakleaf.verbs.views import earlier_view
 from oakleaf_server.json_views import to_json
 from oakleaf_server.schemas import Json
 from oakleaf_server.truncate import truncate_value
@@ -87,5 +88,5 @@ def _earlier_view(call: EarlierCall | None) -> Json | None:
     """Return a call on a path that was left, and its result; both cut to a length that a person reads."""
     if call is None:
         return None
-    view, omitted = truncate_value(to_json(earlier_data(call)), 4_000)
+    view, omitted = truncate_value(to_json(earlier_view(call)), 4_000)
     return {**view, "omitted_chars": omitted} if omitted else view

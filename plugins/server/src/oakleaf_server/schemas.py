@@ -227,11 +227,6 @@ class LabelList(ApiResponse, kw_only=True):
     total: int
 
 
-class LabelResult(ApiResponse, kw_only=True):
-    position: Position
-    label: str | None
-
-
 class Outline(ApiResponse, kw_only=True):
     first: int
     last: int
@@ -286,28 +281,8 @@ class SendResponse(ApiResponse, kw_only=True):
     left_behind: LeftBehind = []
 
 
-class CancelResult(ApiResponse, kw_only=True):
-    cancelled: bool
-
-
-class MoveResult(ApiResponse, kw_only=True):
-    leaf: Position
-    cut: Json | None = None
-    left_behind: LeftBehind = []
-
-
 class LeftBehindResult(ApiResponse, kw_only=True):
     left_behind: LeftBehind
-
-
-class CompactResult(ApiResponse, kw_only=True):
-    leaf: Position
-    compaction: Json
-
-
-class UncompactResult(ApiResponse, kw_only=True):
-    leaf: Position
-    cancels: int
 
 
 class JobResult(ApiResponse, kw_only=True):

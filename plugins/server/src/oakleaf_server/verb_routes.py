@@ -223,8 +223,8 @@ def _run(verb: Verb, caller: Service, *, is_plan: bool) -> Json:
 
 
 def _has_plan(verb: type[Verb]) -> bool:
-    """Whether a request gets the plan unless it says yes. What a reading verb may change is local."""
-    return verb.effect != "read" and verb.plan is not Verb.plan
+    """Whether a request gets the plan unless it says yes."""
+    return verb.plan is not Verb.plan and not verb.has_local_plan
 
 
 # -- the description ---------------------------------------------------------------------------------------

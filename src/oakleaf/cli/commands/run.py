@@ -1,8 +1,7 @@
-"""`oakleaf run`, `oakleaf resume` and `oakleaf cancel`."""
+"""`oakleaf run` and `oakleaf resume`."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import click
@@ -18,7 +17,7 @@ from oakleaf.cli.agent_options import (
     warn_missing_tools,
 )
 from oakleaf.cli.imports import accept_import, accept_option, decided_elsewhere
-from oakleaf.cli.reference import complete, required_reference
+from oakleaf.cli.reference import complete
 from oakleaf.cli.rendering.error_text import FAILURE
 from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import (
@@ -28,7 +27,6 @@ from oakleaf.cli.rendering.output import (
     is_terminal,
     json_option,
     notify,
-    print_json,
     safe,
 )
 from oakleaf.cli.rendering.turn_events import JsonWatcher, PlainWatcher
@@ -37,7 +35,7 @@ from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.turn_driver import CANCELLED_CODE, Driver, TurnEnd, run_turn
 from oakleaf.cli.turn_input import read_input, turn_about, turn_options
 from oakleaf.core.usage import Totals, difference, format_cost, format_tokens
-from oakleaf.errors import ApprovalPending, ExitCode, SessionRunning
+from oakleaf.errors import ApprovalPending, SessionRunning
 from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf.verbs.call_text import approval_details, call_text, earlier_text
@@ -177,68 +175,6 @@ def resume(
     if accept_imported:
         session.accept_imported()
     return _run(location, session, agent_for(options, session), None, is_json=is_json)
-
-
-@click.command()
-@required_reference
-@click.option(
-    "--wait",
-    "seconds",
-    type=click.FloatRange(min=0),
-    default=10.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="How long to wait until the turn has ended.",
-)
-@json_option
-@pass_location
-def cancel(location: StoreLocation, reference: str, seconds: float, is_json: bool) -> int:
-    """Cancel the turn of a session, wherever it runs: in this or another process, a server or a worker.
-
-    Aborts its model call, its tools and their tasks. Text that was shown and results stay, and the session accepts the
-    next input. If its process died, the turn is closed here. Exit codes: 0 cancelled, 1 no turn is open, 3 the process
-    has not confirmed in time; the request stays and takes effect when the turn is resumed.
-
-    \b
-    oakleaf cancel latest
-    oakleaf cancel latest --wait 0
-    """
-    session = resolve_runnable(location, reference)
-    session.refresh()
-    turn = read(session).cursor.turn
-    holder = session.row.holder
-    is_requested, deadline = session.cancel(), time.monotonic() + seconds
-    while (has_turn := _is_open(session, turn)) and is_requested and time.monotonic() < deadline:
-        if holder is not None and not read(session).is_held():
-            holder = None
-            session.cancel()  # the user's own loop left the turn open, or its process died: close it here
-        else:
-            time.sleep(0.1)
-    is_cancelled = is_requested and not has_turn
-    if is_json:
-        print_json(
-            session_id=session.session_id,
-            turn=turn or None,
-            requested=is_requested,
-            cancelled=is_cancelled,
-            status=session.row.status,
-        )
-    if not is_requested:
-        notify(f"{session.session_id} has no open turn; nothing to cancel")
-        return FAILURE
-    if not is_cancelled:
-        notify(
-            f"the process that runs {session.session_id} has not confirmed; it cancels turn {turn} when it sees the request, "
-            f"or oakleaf resume {session.session_id} --take-over ends it"
-        )
-        return ExitCode.LOCKED
-    notify(f"turn {turn} of {session.session_id} is cancelled")
-    return 0
-
-
-def _is_open(session: Session, turn: int) -> bool:
-    session.refresh()
-    return bool(turn) and read(session).cursor.turn == turn
 
 
 def _has_work(session: Session) -> bool:

@@ -1,4 +1,4 @@
-"""Routes for runs: send, resume, cancel. Answers arrive through events."""
+"""Routes for runs: send, resume. Answers arrive through events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from oakleaf_server.active_runs import ActiveRuns
 from oakleaf_server.context import ApiRequest, context_and_caller, find_session
 from oakleaf_server.pending_calls import left_behind_views
 from oakleaf_server.problems import Refusal
-from oakleaf_server.schemas import CancelResult, SendResponse
+from oakleaf_server.schemas import SendResponse
 
 MAX_QUEUED = 1_000
 """Inputs that may wait in one session before a client's next one is refused."""
@@ -151,12 +151,4 @@ def _has_work(session: Session) -> bool:
     return bool(read(session).cursor.turn or read(session).inbox(1))
 
 
-@post("/api/sessions/{session_id:str}/cancel", status_code=200, tags=["running"])
-async def cancel(request: ApiRequest, session_id: FromPath[str]) -> CancelResult:
-    """Cancel the open turn of this session, wherever it runs; the session stays valid."""
-    session = await asyncio.to_thread(find_session, request, session_id)
-    is_cancelled = request.app.state.runs.cancel(session_id) or await asyncio.to_thread(session.cancel)
-    return CancelResult(cancelled=bool(is_cancelled))
-
-
-HANDLERS = [send, resume, cancel]
+HANDLERS = [send, resume]

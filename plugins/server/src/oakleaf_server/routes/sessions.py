@@ -1,12 +1,12 @@
-"""Routes for sessions: list, count, start, read, rename, tag."""
+"""Routes for sessions: list, count, start, read."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from litestar import Response, get, patch, post
+from litestar import Response, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import Workspace, __version__
@@ -23,7 +23,7 @@ from oakleaf.verbs.views import SessionView
 from oakleaf.wire import PROVIDERS
 from oakleaf_server.active_runs import responder
 from oakleaf_server.auth import Caller
-from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
+from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, in_thread
 from oakleaf_server.json_views import PUBLIC_ROW, public_row, row_view, to_json
 from oakleaf_server.pending_calls import open_call_views, pending_approvals
 from oakleaf_server.schemas import (
@@ -225,31 +225,9 @@ def next_action(session: Session) -> str:
     return CallModel.__name__ if cursor.turn else Rest.__name__
 
 
-class UpdateBody(Struct, forbid_unknown_fields=True):
-    """Missing fields stay as they are; null removes a value."""
-
-    title: str | UnsetType | None = UNSET
-    tags: dict[str, str | None] | UnsetType = UNSET
-
-
-@patch("/api/sessions/{session_id:str}", tags=["sessions"])
-@in_thread
-def update_session(
-    request: ApiRequest, session_id: FromPath[str], data: JSONBody[UpdateBody]
-) -> SessionResult:
-    """Rename or tag a session."""
-    session = find_session(request, session_id)
-    if data.title is not UNSET:
-        session.title(data.title or None)
-    if data.tags is not UNSET:
-        session.tag(**data.tags)
-    return session_result(session)
-
-
 HANDLERS = [
     server_info,
     facets,
     start_session,
     read_session,
-    update_session,
 ]

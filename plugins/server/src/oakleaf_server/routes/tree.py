@@ -1,12 +1,11 @@
-"""Routes for the tree: all branches in a compact form, outlines of any part, and labels."""
+"""Routes for the tree: all branches in a compact form, outlines of any part, labels, and calls left behind."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-from litestar import get, post
-from litestar.params import FromPath, JSONBody, QueryParameter
-from msgspec import Meta, Struct
+from litestar import get
+from litestar.params import FromPath, QueryParameter
 
 from oakleaf.core.entries import Entry
 from oakleaf.core.tree import Leaf
@@ -17,8 +16,9 @@ from oakleaf.stores.base import SessionQuery
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
 from oakleaf_server.json_views import entry_flags, line_view
 from oakleaf_server.path_window import read_entries
+from oakleaf_server.pending_calls import left_behind_views
 from oakleaf_server.routes.sessions import list_rows
-from oakleaf_server.schemas import BranchList, LabelList, LabelResult, Outline
+from oakleaf_server.schemas import BranchList, LabelList, LeftBehindResult, Outline
 from oakleaf_server.truncate import SizedPage
 
 LINES, MAX_POSITIONS, RELATED = 500, 200, 500
@@ -159,19 +159,11 @@ def read_labels(request: ApiRequest, session_id: FromPath[str]) -> LabelList:
     )
 
 
-class LabelBody(Struct, forbid_unknown_fields=True):
-    at: Annotated[str, Meta(description="branch:seq, or a seq of the current path")]
-    label: Annotated[str | None, Meta(description="At most 100 characters; null removes it")]
-
-
-@post("/api/sessions/{session_id:str}/labels", status_code=200, tags=["tree"])
+@get("/api/sessions/{session_id:str}/left-behind", tags=["tree"])
 @in_thread
-def set_label(request: ApiRequest, session_id: FromPath[str], data: JSONBody[LabelBody]) -> LabelResult:
-    """Label a position of the tree. Nothing moves, and the model does not see labels."""
-    context, caller = context_and_caller(request)
-    session = context.session(caller, session_id)
-    place = context.position(session, data.at)
-    return LabelResult(position=str(place), label=session.label(place, data.label))
+def left_behind(request: ApiRequest, session_id: FromPath[str]) -> LeftBehindResult:
+    """List the calls of unsafe tools that the session's path left behind, with their results."""
+    return LeftBehindResult(left_behind=left_behind_views(find_session(request, session_id)))
 
 
-HANDLERS = [branches, outline, read_labels, set_label]
+HANDLERS = [branches, outline, read_labels, left_behind]

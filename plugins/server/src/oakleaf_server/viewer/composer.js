@@ -48,7 +48,7 @@ export class Composer {
 
   /** Put an earlier input into the message box; sending it starts a new branch before that input. */
   edit(text, entry, leaf) {
-    this.#edited = { to: String(entry.seq - 1), leaf };
+    this.#edited = { at: entry.seq - 1, leaf };
     this.text.value = text;
     this.#resize();
     this.text.focus();
@@ -108,7 +108,10 @@ export class Composer {
     const text = this.text.value;
     if (!text.trim()) return;
     const sent = await whileDisabled(this.send, async () => {
-      if (this.#edited) noticeLeftBehind((await sendJson("POST", sessionPath(this.host.id, "/rewind"), this.#edited)).left_behind);
+      if (this.#edited) {
+        const { at, leaf } = this.#edited;
+        noticeLeftBehind((await sendJson("POST", sessionPath(`${this.host.id}@${at}`, "/rewind"), { leaf })).left_behind);
+      }
       this.#endEdit();
       const reply = await postAccepting(sessionPath(this.host.id, "/send"),
         { text, ...(this.isRunning ? { queue: true } : {}) }, (accepted) => this.#sent(accepted));
@@ -130,8 +133,8 @@ export class Composer {
   }
 
   async #stop() {
-    const reply = await whileDisabled(this.stop, () => sendJson("POST", sessionPath(this.host.id, "/cancel")));
-    if (reply && !reply.cancelled) notice("This session is not running in this server", { kind: "bad" });
+    const reply = await whileDisabled(this.stop, () => sendJson("POST", sessionPath(this.host.id, "/cancel"), { wait: 0 }));
+    if (reply && !reply.requested) notice("This session is not running in this server", { kind: "bad" });
   }
 
   async #resume(pressed, rollback) {

@@ -66,15 +66,15 @@ export function rewindDialog(id, to_, leaf, done) {
   dialog(`Rewind to ${to_}`, [
     h("p.muted", `The current leaf is ${leaf}. Nothing is deleted: later entries stay in the tree, and Redo goes back.`),
     field("Summary of the abandoned branch", h("textarea", { name: "summary", rows: 3 }), "shown to the model; optional"),
-  ], "Rewind", async (values) => done(await sendJson("POST", sessionPath(id, "/rewind"),
-    { to: to_, leaf, ...withoutEmpty(values) })));
+  ], "Rewind", async (values) => done(await sendJson("POST", sessionPath(`${id}@${to_}`, "/rewind"),
+    { leaf, ...withoutEmpty(values) })));
 }
 
 export function labelDialog(id, at, label, done) {
   dialog(`Label ${at}`, [
     h("p.muted", "Names this entry in the tree. The model does not see labels."),
     field("Label", h("input", { name: "label", value: label ?? "", maxlength: 100, autocomplete: "off" }), label && "leave empty to remove"),
-  ], "Label", async ({ label: words }) => done(await sendJson("POST", sessionPath(id, "/labels"), { at, label: words.trim() || null })));
+  ], "Label", async ({ label: words }) => done(await sendJson("POST", sessionPath(`${id}@${at}`, "/labels"), { text: words.trim() })));
 }
 
 export function startDialog(models, done) {

@@ -185,7 +185,7 @@ export class SessionList {
       if (!this.#editing) return;
       this.#editing = null;
       const title = input.value.trim();
-      if (keep && title !== (row.title ?? "")) await this.#rename(row.id, title || null);
+      if (keep && title !== (row.title ?? "")) await this.#rename(row.id, title);
       this.#list.changed([index]);
     };
     const input = h("input.rename", {
@@ -199,7 +199,10 @@ export class SessionList {
   }
 
   #rename(id, title) {
-    return attempt(async () => this.update((await sendJson("PATCH", sessionPath(id), { title })).session));
+    return attempt(async () => {
+      await sendJson("POST", sessionPath(id, "/title"), { text: title });
+      this.update((await fetchJson(sessionPath(id))).session);
+    });
   }
 
   #trash(row) {
