@@ -31,6 +31,7 @@
     │   ├── ApprovalRequired        a tool call that a person must approve first
     │   ├── InvalidMessage          a part its role cannot have, an unknown kind or role
     │   ├── InvalidPosition         not an entry on this path
+    │   ├── NothingToUndo           no input, or no compaction
     │   ├── NothingToRedo           nothing was rewound
     │   ├── ApprovalPending         a new input while a call waits for a person
     │   ├── NotWaiting              a decision about a call that waits for nobody
@@ -588,6 +589,13 @@ class InvalidPosition(InvalidOperation):
             "session.path() lists them, session.branches() the other branches",
             f"oakleaf log {session_id} lists them" if session_id else "oakleaf log lists them",
         )
+
+
+class NothingToUndo(InvalidOperation):
+    """No input that could be taken back, or no compaction that could be cancelled."""
+
+    exit_code = ExitCode.USAGE
+    http_status = 409
 
 
 class NothingToRedo(InvalidOperation):

@@ -58,7 +58,7 @@ from oakleaf.errors import (
     InvalidArgument,
     InvalidOperation,
     InvalidPosition,
-    InvalidSummary,
+    NothingToUndo,
     StaleLeaf,
     TaskTrashed,
 )
@@ -344,7 +344,7 @@ class Session:
         drafts = []
         if summary is not None:
             if not summary.strip():
-                raise InvalidSummary("the summary of the branch is empty")
+                raise InvalidArgument("summary", summary, "some text, or no summary")
             drafts = [Draft(BranchSummary(summary, self.leaf.seq, self.log.cursor.entry_id.hex()))]
         moved = Moved((0, 0), requested=place.cut.requested) if place.cut.has_moved else None
         return self.log.move(place, drafts=drafts, moved=moved, asked=asked)
@@ -357,7 +357,7 @@ class Session:
     def _undo(self, asked: Asked) -> Committed:
         turn = self.log.newest_turn()
         if not turn:
-            raise InvalidOperation(
+            raise NothingToUndo(
                 f"{self.session_id} has no input to undo",
                 "session.path() lists its entries",
                 f"oakleaf log {self.session_id} lists its entries",
@@ -584,7 +584,7 @@ class Session:
     def _uncompact(self, asked: Asked) -> Committed:
         active = contexts.active_compactions(self.log.store.control_entries(self.session_id, leaf=self.leaf))
         if not active:
-            raise InvalidOperation(
+            raise NothingToUndo(
                 f"{self.session_id} has no active compaction at {self.leaf}",
                 "session.compact() makes one",
                 f"oakleaf compact {self.session_id} makes one",

@@ -190,10 +190,8 @@ def test_every_command_that_a_message_suggests_runs_as_printed(
         (nothing, ["show", "Lost order@3", "-n", "2"], "oakleaf log 'Lost order@3' -n"),
         (nothing, ["rewind", "Lost order"], "oakleaf rewind 'Lost order@7'"),
         (nothing, ["rewind", "Lost order"], "oakleaf log 'Lost order' lists"),
-        (nothing, ["uncompact", "Lost order"], "oakleaf compact 'Lost order' creates"),
         (nothing, ["export", "Lost order@3", "--format", "bundle"], "oakleaf fork 'Lost order@3'"),
         (nothing, ["config", "aliases.my model"], "oakleaf config 'aliases.my model' VALUE"),
-        (nothing, ["undo", "Empty one"], "oakleaf log 'Empty one' shows"),
         (branched, ["replay", "Lost order@1:5"], "oakleaf fork 'Lost order@1:5'"),
     ],
     ids=lambda value: (
@@ -205,6 +203,5 @@ def test_a_name_of_several_words_is_quoted_in_a_suggested_command(
 ) -> None:
     with situation.store as store:
         store.session("ses_case").title("Lost order")
-        store.start(title="Empty one")
     prepare(situation)
     assert hint in situation.run(*command)[1]

@@ -61,10 +61,10 @@ class TestWhatIsLeftBehind:
 
 class TestRewind:
     def test_rewind_undo_and_redo_move_the_leaf_and_lose_nothing(self, store_path: Path) -> None:
-        assert oakleaf("rewind", "ses_case@8", "--json", store=store_path).json["leaf"]["seq"] == 8
-        assert oakleaf("redo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 10
-        assert oakleaf("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 8
-        assert oakleaf("undo", "ses_case", "--json", store=store_path).json["leaf"]["seq"] == 2
+        assert oakleaf("rewind", "ses_case@8", "--json", store=store_path).json["leaf"] == "1:8"
+        assert oakleaf("redo", "ses_case", "--json", store=store_path).json["leaf"] == "1:10"
+        assert oakleaf("undo", "ses_case", "--json", store=store_path).json["leaf"] == "1:8"
+        assert oakleaf("undo", "ses_case", "--json", store=store_path).json["leaf"] == "1:2"
         assert len(oakleaf("log", "ses_case", "--all", store=store_path).out.splitlines()) == 10
 
     def test_rewind_wants_a_place(self, store_path: Path) -> None:

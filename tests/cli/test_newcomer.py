@@ -140,7 +140,7 @@ class TestPlaces:
 
     def test_a_rewind_to_a_branch_goes_to_that_branch(self, branched_store: Path) -> None:
         moved = oakleaf("rewind", "ses_oak@1:3", "--json", store=branched_store).json
-        assert moved["leaf"] == {"branch": 1, "seq": 3}
+        assert moved["leaf"] == "1:3"
         assert "one" in oakleaf("show", "ses_oak", store=branched_store).out
 
     def test_an_overwrite_of_a_branch_goes_on_from_that_branch(
@@ -298,7 +298,7 @@ class TestSuggestions:
 
     def test_a_summary_that_is_empty_is_refused_by_its_name(self, store_path: Path) -> None:
         result = oakleaf("rewind", "ses_case@2", "--summary", "", store=store_path)
-        assert (result.code, "--summary" in result.err) == (2, True)
+        assert (result.code, "summary='' is invalid" in result.err) == (2, True)
 
     def test_undo_with_nothing_to_undo_says_so(self, store_path: Path) -> None:
         assert "no input to undo" in oakleaf("undo", "ses_other", store=store_path).err

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from mcp.shared.exceptions import MCPError
 
 import oakleaf
 from oakleaf import ScriptedModel, Store, ToolCall, assistant
@@ -34,6 +35,7 @@ from support.verb_surfaces import (
     SURFACES,
     Json,
     by_http,
+    by_mcp,
     by_python,
     command,
     confirmed,
@@ -101,7 +103,8 @@ CALLS: dict[str, list[Call]] = {
         Call({"session": "ses_case@8", "leaf": "1:10"}),
         Call({"session": "ses_case@8", "leaf": "1:9"}, "stale_leaf"),
         Call({"session": "ses_case@8", "leaf": "nine"}, "invalid_argument"),
-        Call({"session": "ses_case"}, "invalid_argument"),
+        Call({"session": "ses_case@8", "summary": " "}, "invalid_argument"),
+        Call({"session": "ses_case"}, "invalid_reference"),
         Call({"session": "ses_case", "to_turn": 9}, "invalid_argument"),
         Call({"session": "ses_case@99"}, "invalid_reference"),
         Call({"session": "ses_case@8", "skip_changed": True}, "invalid_argument"),
@@ -112,7 +115,7 @@ CALLS: dict[str, list[Call]] = {
         Call({"session": "ses_case"}),
         Call({"session": "ses_case", "leaf": "1:9"}, "stale_leaf"),
         Call({"session": "ses_case@8"}, "invalid_reference"),
-        Call({"session": "ses_case"}, "invalid_operation", before=undo_all),
+        Call({"session": "ses_case"}, "nothing_to_undo", before=undo_all),
         NO_SESSION,
     ],
     "redo": [
@@ -124,14 +127,14 @@ CALLS: dict[str, list[Call]] = {
     "compact": [
         Call({"session": "ses_case", "summary": "Order 41 was refunded."}),
         Call({"session": "ses_case", "keep_from": 9}),
-        Call({"session": "ses_case", "keep_from": 99}, "invalid_position"),
+        Call({"session": "ses_case", "keep_from": 99}, "invalid_argument"),
         Call({"session": "ses_case", "summary": " "}, "invalid_summary"),
         Call({"session": "ses_case", "leaf": "1:9"}, "stale_leaf"),
         NO_SESSION,
     ],
     "uncompact": [
         Call({"session": "ses_case"}, before=lambda store: store.session("ses_case").compact("Refunded.")),
-        Call({"session": "ses_case"}, "invalid_operation"),
+        Call({"session": "ses_case"}, "nothing_to_undo"),
         NO_SESSION,
     ],
     "settings": [
@@ -505,6 +508,16 @@ def test_an_agent_only_reads() -> None:
     assert all(verb.effect == "read" for verb in agent_verbs().values())
     for verb in VERBS.values():
         assert "agent" not in verb.callers or verb.effect == "read", verb.name
+
+
+def test_over_mcp_other_verbs_are_no_tools(store_path: Path) -> None:
+    with oakleaf.open(store_path) as store:
+        before = [row.facts for row in store.all_sessions()]
+        for verb in VERBS.values():
+            if verb not in agent_verbs().values():
+                with pytest.RaisesGroup(MCPError, allow_unwrapped=True, flatten_subgroups=True):
+                    by_mcp(store, verb, required(verb))
+        assert [row.facts for row in store.all_sessions()] == before
 
 
 # -- what destroys -----------------------------------------------------------------------------------------

@@ -63,20 +63,17 @@ class TestSessions:
             "effects": None,
             "max_messages": None,
         }
-        changed = server.change(
-            "PATCH", f"/api/sessions/{name}", {"title": "T", "tags": {"a": None, "self": "x"}}
-        )
-        assert (changed["session"]["title"], changed["session"]["tags"]) == ("T", {"self": "x"})
-        assert server.change("PATCH", f"/api/sessions/{name}", {"title": None})["session"]["title"] is None
+        assert server.post(f"/api/sessions/{name}/title", {"text": "T"})["title"] == "T"
+        assert server.post(f"/api/sessions/{name}/title", {"text": ""})["title"] is None
+        tagged = server.post(f"/api/sessions/{name}/tag", {"tags": {"a": None, "self": "x"}})
+        assert tagged["tags"] == {"self": "x"}
         planned = server.change("DELETE", f"/api/sessions/{name}")
         assert (planned["done"], planned["plan"][0]["id"]) == (False, name)
         assert [row["id"] for row in server.get("/api/sessions")["sessions"]] == [name]
         assert server.change("DELETE", f"/api/sessions/{name}?yes=true")["trashed"] == [name]
         assert server.get("/api/sessions")["sessions"] == []
         assert [row["id"] for row in server.get("/api/sessions", query="is:trashed")["sessions"]] == [name]
-        assert (
-            server.change("PATCH", f"/api/sessions/{name}", {"title": "x"}, 409)["code"] == "session_trashed"
-        )
+        assert server.post(f"/api/sessions/{name}/title", {"text": "x"}, 409)["code"] == "session_trashed"
         assert server.change("POST", f"/api/sessions/{name}/fork", {}, 409)["code"] == "session_trashed"
         server.get(f"/api/sessions/{name}/path")
         assert server.post(f"/api/sessions/{name}/restore")["restored"] == [name]

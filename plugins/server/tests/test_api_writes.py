@@ -69,15 +69,57 @@ class TestMoving:
         assert (forked["cut"], forked["session"]["parent_seq"]) == ({"at": 4, "requested": 4}, 4)
         cut = server.post(f"{session_url(session)}@3/fork", {}, 201)["cut"]
         assert cut == {"at": 2, "requested": 3}
-        moved = server.post(f"{session_url(session)}/rewind", {"to": "5", "leaf": str(leaf)})
+        moved = server.post(f"{session_url(session)}@5/rewind", {"leaf": str(leaf)})
         assert moved["leaf"] == f"{leaf.branch}:5"
-        stale = server.post(f"{session_url(session)}/rewind", {"to": "2", "leaf": str(leaf)}, 409)
+        stale = server.post(f"{session_url(session)}@2/rewind", {"leaf": str(leaf)}, 409)
         assert stale["code"] == "stale_leaf"
         assert server.post(f"{session_url(session)}/redo")["leaf"] == str(leaf)
         assert server.post(f"{session_url(session)}/undo")["leaf"] == f"{leaf.branch}:5"
-        assert server.post(f"{session_url(session)}/rewind", {"to": str(leaf)})["leaf"] == str(leaf)
-        server.post(f"{session_url(session)}/rewind", {"to": "99"}, 404)
-        server.post(f"{session_url(session)}/rewind", {}, 400)
+        assert server.post(f"{session_url(session)}@{leaf}/rewind")["leaf"] == str(leaf)
+        assert server.post(f"{session_url(session)}/rewind", {"to_turn": 1})["leaf"] == f"{leaf.branch}:5"
+        server.post(f"{session_url(session)}@99/rewind", {}, 404)
+        server.post(f"{session_url(session)}/rewind", {}, 404)
+
+    @pytest.mark.parametrize(
+        ("request_", "body", "other"),
+        [
+            ("{}@5/rewind", {}, "{}@2/rewind"),
+            ("{}/undo", {}, "{}@5/rewind"),
+            ("{}/compact", {"summary": "It is lost."}, "{}/undo"),
+            ("{}/settings", {"prompt": "Be brief."}, "{}/undo"),
+            ("{}@5/fork", {"title": "strict"}, "{}@2/fork"),
+        ],
+    )
+    def test_a_change_asked_for_again_under_its_key_is_made_once(
+        self, server: LocalServer, request_: str, body: dict[str, Any], other: str
+    ) -> None:
+        session = start_sample_session(server.sessions)
+        url, leaf = session_url(session), str(session.leaf)
+        body = {**body, "leaf": leaf} if "fork" not in request_ else body
+        headers = {**CHANGE_HEADERS, "idempotency-key": "mail-17"}
+
+        def ask(path: str, body: dict[str, Any]) -> Any:
+            return server.client.post(path.format(url), json=body, headers=headers)
+
+        first = ask(request_, body)
+        facts = session.row.facts
+        assert first.is_success, first.text
+        assert ask(request_, body).json() == first.json()
+        assert session.row.facts == facts
+        assert (ask(other, {}).json()["code"], session.row.facts) == ("key_reused", facts)
+
+    def test_redo_and_uncompact_are_made_once_under_a_key(self, server: LocalServer) -> None:
+        session = start_sample_session(server.sessions)
+        headers = {**CHANGE_HEADERS, "idempotency-key": "again"}
+        for before, verb in (("undo", "redo"), ("compact", "uncompact")):
+            server.post(f"{session_url(session)}/{before}")
+            headers["idempotency-key"] = verb
+            replies = [
+                server.client.post(f"{session_url(session)}/{verb}", json={}, headers=headers)
+                for _ in range(2)
+            ]
+            assert replies[0].is_success, replies[0].text
+            assert replies[0].json() == replies[1].json()
 
     def test_a_secret_in_an_id_is_refused_and_finds_nothing(self, server: LocalServer) -> None:
         key = "ghp_" + "a1B2" * 9
@@ -134,7 +176,7 @@ class TestMoving:
         answer = server.post(f"{session_url(session)}/compact", {"summary": "He asked; it is lost."})
         assert answer["compaction"]["first_kept"] == 6
         assert server.post(f"{session_url(session)}/uncompact")["cancels"] == 8
-        assert server.post(f"{session_url(session)}/uncompact", {}, 400)["code"] == "invalid_operation"
+        assert server.post(f"{session_url(session)}/uncompact", {}, 409)["code"] == "nothing_to_undo"
         assert (
             server.post(f"{session_url(session)}/compact", {"summary": " "}, 400)["code"] == "invalid_summary"
         )
@@ -178,11 +220,13 @@ class TestMoving:
         now = server.sessions.runtime.now()
         session.log.store.lease(session.session_id, "elsewhere:7#1", now + 10**12, now)
         for verb, body in (
-            ("rewind", {"to": "2"}),
-            ("compact", {"summary": "x"}),
-            ("send", {"text": "x"}),
+            ("@2/rewind", {}),
+            ("/undo", {}),
+            ("/settings", {"prompt": "x"}),
+            ("/compact", {"summary": "x"}),
+            ("/send", {"text": "x"}),
         ):
-            reply = server.client.post(f"{session_url(session)}/{verb}", json=body, headers=CHANGE_HEADERS)
+            reply = server.client.post(f"{session_url(session)}{verb}", json=body, headers=CHANGE_HEADERS)
             assert (reply.status_code, reply.json()["code"]) == (409, "session_running"), verb
         assert server.change("DELETE", session_url(session), status=409)["code"] == "session_running"
         queued = server.post(f"{session_url(session)}/send", {"text": "later", "queue": True}, 202)
@@ -395,7 +439,7 @@ class TestRunning:
             assert server.post(f"{session_url(session)}/cancel")["cancelled"]
             wait_until(lambda: session.row.status == "cancelled")
             wait_until(lambda: not server.get(session_url(session))["is_running_here"])
-            assert not server.post(f"{session_url(session)}/cancel")["cancelled"]
+            assert not server.post(f"{session_url(session)}/cancel")["requested"]
             assert store.session(session.session_id).verify() == []
 
     def test_a_run_elsewhere_is_cancelled_too(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -555,8 +555,8 @@ class TestTheCommand:
             with httpx.stream("GET", f"{address}api/sessions/{session_id}/events", timeout=10) as reply:
                 lines = reply.iter_lines()
                 assert next(lines).startswith("retry")
-                title = {"title": "Something that happens"}
-                httpx.patch(f"{address}api/sessions/{session_id}", json=title, headers=CHANGE_HEADERS)
+                title = {"text": "Something that happens"}
+                httpx.post(f"{address}api/sessions/{session_id}/title", json=title, headers=CHANGE_HEADERS)
                 assert any(line == "event: session:titled" for line in lines)
                 # From here on the stream waits for what comes next, which took it until it was cancelled.
                 process.send_signal(signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from io import BytesIO
+from typing import Any
 
 import pytest
 
@@ -35,14 +36,18 @@ def read_labels(server: LocalServer, session: oakleaf.Session) -> dict[str, str]
     return {one["position"]: one["label"] for one in labels}
 
 
+def label(server: LocalServer, session: oakleaf.Session, at: str, text: str, status: int = 200) -> Any:
+    return server.post(f"/api/sessions/{session.session_id}@{at}/labels", {"text": text}, status)
+
+
 class TestLabel:
     def test_names_any_place_of_the_tree_and_moves_nothing(self, server: LocalServer, store: Store) -> None:
         session = start_branched_session(store)
         old_branch, here = (f"{branch.branch}:3" for branch in session.branches())
         before = (session.row.leaf, session.row.totals, [entry.entry_id for entry in session.entries()])
-        path = f"/api/sessions/{session.session_id}/labels"
-        assert server.post(path, {"at": old_branch, "label": " the  first try "})["label"] == "the first try"
-        server.post(path, {"at": "3", "label": "good"})
+        labelled = label(server, session, old_branch, " the  first try ")
+        assert labelled["labels"] == {old_branch: "the first try"}
+        label(server, session, "3", "good")
         assert read_labels(server, session) == {old_branch: "the first try", here: "good"}
         assert before == (
             session.row.leaf,
@@ -55,25 +60,22 @@ class TestLabel:
         self, server: LocalServer, store: Store
     ) -> None:
         session = start_branched_session(store)
-        path = f"/api/sessions/{session.session_id}/labels"
-        for label in ("a", "b"):
-            server.post(path, {"at": "3", "label": label})
+        for text in ("a", "b"):
+            label(server, session, "3", text)
         assert list(read_labels(server, session).values()) == ["b"]
-        server.post(path, {"at": "3", "label": None})
+        label(server, session, "3", "")
         assert read_labels(server, session) == {}
 
     def test_what_is_no_place_or_too_long_is_refused(self, server: LocalServer, store: Store) -> None:
-        path = f"/api/sessions/{start_branched_session(store).session_id}/labels"
+        session = start_branched_session(store)
         for at in ("0", "99", "99:1", "1:1", "x"):
-            server.post(path, {"at": at, "label": "a"}, 404)
-        assert "100 characters" in server.post(path, {"at": "3", "label": "x" * 101}, 400)["detail"]
+            label(server, session, at, "a", 404)
+        assert "100 characters" in label(server, session, "3", "x" * 101, 400)["detail"]
 
     def test_goes_with_a_bundle_into_any_store(self, server: LocalServer, store: Store) -> None:
         session = start_branched_session(store)
         old_branch = session.branches()[0].branch
-        server.post(
-            f"/api/sessions/{session.session_id}/labels", {"at": f"{old_branch}:3", "label": "dead end"}
-        )
+        label(server, session, f"{old_branch}:3", "dead end")
         for redact in (False, True):
             bundle = BytesIO()
             session.export(bundle, redact=redact)
@@ -84,5 +86,5 @@ class TestLabel:
 
     def test_a_fork_begins_without(self, server: LocalServer, store: Store) -> None:
         session = start_branched_session(store)
-        server.post(f"/api/sessions/{session.session_id}/labels", {"at": "3", "label": "mine"})
+        label(server, session, "3", "mine")
         assert read_labels(server, session.fork(at=3)) == {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from oakleaf import Cut
-from oakleaf.errors import InvalidArgument, InvalidOperation, plural
+from oakleaf.errors import InvalidArgument, InvalidOperation, InvalidReference, plural
 from oakleaf.session import Session
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.fields import Count, Folder, Help, LongText, Ref
@@ -44,9 +45,7 @@ class Fork(Overrides, frozen=True):
     examples = ("oakleaf fork ses_3f@7 --prompt @stricter.txt", "oakleaf fork ses_3f --from-turn 3")
 
     session: Ref = "latest"
-    from_turn: Annotated[Count | None, Help("The last turn that the fork has, instead of REFERENCE@N.")] = (
-        None
-    )
+    from_turn: Annotated[Count | None, Help("The last turn that the fork has, instead of SESSION@N.")] = None
     title: Annotated[str | None, Help("The new session's title.")] = None
     agent: Annotated[str | None, Help("The agent that answers there. Default: the source's.")] = None
 
@@ -197,7 +196,7 @@ class _FilesMove(_LeafMove, frozen=True, kw_only=True):
 class Rewind(_FilesMove, frozen=True):
     """Move back to an earlier entry; nothing is deleted.
 
-    The reference names the entry: latest@7, or latest@3:7 on another branch, as oakleaf log --all lists them. The next
+    SESSION names the entry: latest@7, or latest@3:7 on another branch, as oakleaf log --all lists them. The next
     input starts a new branch; oakleaf redo undoes the rewind. What tools did stays done, and is listed: the same call of an
     unsafe tool waits for approval.
 
@@ -213,7 +212,7 @@ class Rewind(_FilesMove, frozen=True):
     )
 
     session: Ref
-    to_turn: Annotated[Count | None, Help("The last turn that stays, instead of REFERENCE@N.")] = None
+    to_turn: Annotated[Count | None, Help("The last turn that stays, instead of SESSION@N.")] = None
     summary: Annotated[LongText | None, Help("What the abandoned branch found out; the model sees it.")] = (
         None
     )
@@ -247,7 +246,11 @@ class Rewind(_FilesMove, frozen=True):
         self.check_files()
         position = after_turn(caller.stored_position(self.session), "to_turn", self.to_turn)
         if position.leaf is None:
-            raise InvalidArgument("session", self.session, f"an entry, such as {self.session}@7, or to_turn")
+            raise InvalidReference(
+                f"{self.session} names no entry to rewind to",
+                f"name one, such as oakleaf rewind {shlex.quote(f'{self.session}@7')}; "
+                f"oakleaf log {shlex.quote(self.session)} lists the entries",
+            )
         at_leaf(position.session, self.leaf, caller.key)
         if self.files and not position.is_on_path:
             raise InvalidArgument("files", True, f"an entry of the same branch; {self.session} is on another")

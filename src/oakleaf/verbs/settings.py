@@ -11,6 +11,7 @@ from msgspec import Struct
 from oakleaf.core.entries import Effects, Settings
 from oakleaf.core.tree_text import settings_words
 from oakleaf.core.typed_json import converter
+from oakleaf.errors import InvalidArgument
 from oakleaf.ext import read
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.fields import Count, Help, LongText, ModelName, Names, OptionValues, Ref
@@ -140,10 +141,15 @@ class Compact(Verb, frozen=True):
 
     def run(self, caller: Caller) -> Compacted:
         session = at_leaf(caller.stored_session(self.session), self.leaf, caller.key)
+        name, end = session.session_id, session.leaf.seq + 1
+        if self.keep_from is not None and self.keep_from > end:
+            raise InvalidArgument(
+                "keep_from", self.keep_from, f"at most {end}: oakleaf log {name} lists the entries"
+            )
         compaction = session.compact(
             self.summary, first_kept=self.keep_from, context_tokens=self.context_tokens, key=caller.key
         )
-        return Compacted(session.session_id, str(session.leaf), _to_view(msgspec.to_builtins(compaction)))
+        return Compacted(name, str(session.leaf), _to_view(msgspec.to_builtins(compaction)))
 
     def lines(self, result: Compacted, screen: Screen) -> Iterator[str]:
         compaction = result.compaction
