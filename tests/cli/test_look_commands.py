@@ -64,6 +64,16 @@ class TestLs:
         assert list_ids("ls", "owner:ann") == ["ses_ann"]
         assert list_ids("--owner", "bob", "ls", "owner:ann") == []
 
+    def test_a_fork_names_its_source_by_the_id_of_the_list(self, tmp_path: Path) -> None:
+        place = tmp_path / "s.db"
+        with library.open(place) as store:
+            source = store.start(session_id="claude-code-0f0e0d0c-1111")
+            source.append([library.user("Where?")])
+            source.fork()
+        out = oakleaf("ls", store=place).out
+        assert "Where? (⑂ fork of claude-code-0f0e)" in out
+        assert "claude-code-0f0e " in out
+
     def test_a_session_without_a_title_is_called_by_its_first_input(self, tmp_path: Path) -> None:
         place = tmp_path / "s.db"
         with library.open(place) as store:

@@ -127,3 +127,14 @@ def test_rates_price_cached_tokens_once() -> None:
     assert price is not None
     assert price.microcents == 57_000_000  # 100,000 at 3 dollars and 900,000 at 30 cents a million
     assert rates.price(oakleaf.Usage()) is None
+
+
+def test_a_script_counts_the_answers_of_the_session(store: Store, tmp_path: Path) -> None:
+    place = tmp_path / "answers.json"
+    place.write_text('["One."]')
+    session = store.start()
+    session.append([oakleaf.user("q"), oakleaf.assistant("An imported answer.")])
+    result = session.send_sync("q", model=f"scripted:{place}")
+    assert result.error is not None
+    assert "its script has 1 line, one for each answer of the session" in result.error.message
+    assert "the session has 1 answer; add a line for each answer" in result.error.message

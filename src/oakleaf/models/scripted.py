@@ -23,7 +23,7 @@ from oakleaf.core.fit import measure
 from oakleaf.core.messages import Message, ToolCall, assistant
 from oakleaf.core.typed_json import converter
 from oakleaf.core.usage import Usage
-from oakleaf.errors import ModelError, ModelUnavailable, TruncatedReply
+from oakleaf.errors import ModelError, ModelUnavailable, TruncatedReply, plural
 from oakleaf.install import install_line
 from oakleaf.models.base import Delta, Request
 from oakleaf.models.prices import Rates
@@ -122,7 +122,10 @@ def load_script(path: str) -> ScriptedModel:
         answers = sum(message.role == "assistant" for message in request.messages)
         if answers >= len(lines):
             raise ModelError(
-                f"scripted:{path}", f"its script has {len(lines)} lines", "add one line per model call"
+                f"scripted:{path}",
+                f"its script has {plural(len(lines), 'line')}, one for each answer of the session from its start, and the "
+                f"session has {plural(answers, 'answer')}",
+                "add a line for each answer, those of an import or a fork included",
             )
         return lines[answers]
 

@@ -16,7 +16,15 @@ from oakleaf.stores.filters import SessionSearch, parse_sessions
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.fields import Help, Words
 from oakleaf.verbs.screen import Line, Screen, Table, clip
-from oakleaf.verbs.views import SessionView, heading_text, next_page, page_errors, row_view, status_text
+from oakleaf.verbs.views import (
+    SHORT_ID,
+    SessionView,
+    heading_text,
+    next_page,
+    page_errors,
+    row_view,
+    status_text,
+)
 
 _HEAD = ("SESSION", "ACTIVE", "STATUS", "TURNS", "COST", "MODEL", "TITLE")
 _NONE = "no sessions match"
@@ -101,7 +109,7 @@ class Ls(Verb, frozen=True):
 def _row(view: SessionView, screen: Screen) -> tuple[str, ...]:
     model = view.model or ""
     return (
-        view.id[:16],
+        view.id[:SHORT_ID],
         screen.time(view.active_at or view.updated_at),
         status_text(view.status),
         str(view.turns),

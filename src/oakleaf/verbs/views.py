@@ -75,6 +75,8 @@ def session_view(session: Session) -> SessionView:
     return row_view(row, read_store(store_of(session)).heading(row))
 
 
+SHORT_ID = 16
+"""The length of an id in lists: enough for an imported session, whose id begins with the tool's name."""
 _MARKS = {"fork": "⑂ fork of {}", "task": "↳ task of {}", "replay": "↻ replay of {}", "import": "⇣ imported"}
 _COLOURS = {
     "running": "green",
@@ -91,7 +93,7 @@ def status_text(status: Status) -> str:
 
 def heading_text(view: SessionView) -> str:
     """Return what a session is called, and how it was made if it is not one of its own."""
-    relation = _MARKS[view.relation].format((view.parent_session or "")[:12]) if view.relation else ""
+    relation = _MARKS[view.relation].format((view.parent_session or "")[:SHORT_ID]) if view.relation else ""
     if view.relation == "import" and view.tags and (tool := view.tags.get("imported_from")):
         relation = f"⇣ {tool}"
     name = "" if view.heading == view.id else view.heading
