@@ -36,6 +36,30 @@ READS: dict[str, tuple[str, Work]] = {
     "by a rare tag": ("default", _list(tag=("team", "rare"))),
     "all of a rare tag": ("default", _all(tag=("team", "rare"))),
     "by a common tag": ("default", _list(tag=("team", "common"))),
+    "by a rare model": ("default", _list(model="model-2")),
+    "by a common model": ("default", _list(model="model-1")),
+    "by a model of nobody": ("default", _list(model="nobody's")),
+    "by a rare title": ("default", _list(title="rare title")),
+    "by a common title": ("default", _list(title="a title")),
+    "by a title of nobody": ("default", _list(title="nobody's")),
+    "by a rare relation": ("default", _list(relation="fork")),
+    "by a relation of nobody": ("default", _list(relation="import")),
+    "by start in the future": ("default", _list(started_from=1 << 60)),
+    "by start long ago": ("default", _list(started_before=1)),
+    "by start and creation": (
+        "default",
+        lambda store: store.backend.sessions(SessionQuery(started_before=1)),
+    ),
+    "by the beginning of an id": (
+        "default",
+        lambda store: store.backend.sessions(SessionQuery(id_prefix="ses_rar")),
+    ),
+    "by the beginning of every id": (
+        "default",
+        lambda store: store.backend.sessions(SessionQuery(id_prefix="ses_")),
+    ),
+    "by the beginning of an id of nobody": ("default", _list(id_prefix="walrus")),
+    "by the beginning of an id of the small one": ("small", _list(id_prefix="ses_")),
     "by conversation": ("default", _list(conversation_id="conv-one")),
     "queued inputs": ("default", lambda store: store.backend.queued_input_count()),
     "sessions with queued inputs": ("default", lambda store: store.backend.sessions_with_input(20)),
@@ -91,17 +115,27 @@ def purge(store: Store) -> None:
 def write_sessions(store: Store) -> None:
     """Write the sessions that are copied: all but the first few are alike, so that what is rare stays rare."""
     for n in range(SESSIONS):
-        session = store.start("support", title=f"title {n}", tags={"team": "common", "n": str(n)})
+        session = store.start(
+            "support", title="a title", model="model-1", tags={"team": "common", "n": str(n)}
+        )
         with session.turn(f"question {n} about herring") as turn:
             turn.answer(assistant("an answer about mackerel"), usage=Usage(10, 5))
     assert store.search("herring", limit=1).hits
 
 
 def write_rare_sessions(store: Store) -> None:
-    session = store.start("agent-2", session_id="ses_rare", tags={"team": "rare"}, conversation_id="conv-one")
+    session = store.start(
+        "agent-2",
+        session_id="ses_rare",
+        title="rare title",
+        model="model-2",
+        tags={"team": "rare"},
+        conversation_id="conv-one",
+    )
     with session.turn("a question about herring") as turn:
         turn.answer(assistant("an answer about plaice"), usage=Usage(10, 5))
     session.label(1, "first")
+    session.fork()
     store.start(owner="owner-0").end("failed", "no answer")
     store.delete(store.start().session_id)
     store.index()

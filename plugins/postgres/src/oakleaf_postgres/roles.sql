@@ -119,17 +119,24 @@ returns table (session_id text, seq bigint, role text, at bigint, text text)
 language sql stable security definer set search_path = pg_catalog, pg_temp set debug_print_plan = off as $$
     with recursive line (session_id, space, owner, branch, first, last, parent) as (
         select own_session.id, own_session.space, own_session.owner, branch.id, branch.parent_seq + 1, own_session.seq, branch.parent
-        from oakleaf.own_session join oakleaf.branch on branch.id = own_session.branch
-        where own_session.id collate "POSIX" = coalesce(of_session, own_session.id)
+        from oakleaf.own_session cross join lateral (
+            -- `offset 0` makes it one index probe per session, step and branch; as a join PostgreSQL may read the whole table.
+            select id, parent, parent_seq from oakleaf.branch where branch.id = own_session.branch offset 0
+        ) as branch
+        where own_session.id collate "POSIX" between coalesce(of_session, '') and coalesce(of_session, U&'\+10FFFF')
         union all
         select line.session_id, line.space, line.owner, branch.id, branch.parent_seq + 1,
                least(line.last, line.first - 1), branch.parent
-        from line join oakleaf.branch on branch.id = line.parent and branch.id < line.branch
+        from line cross join lateral (
+            select id, parent, parent_seq from oakleaf.branch where branch.id = line.parent and branch.id < line.branch offset 0
+        ) as branch
     )
     select line.session_id, entry.seq, entry.role, entry.at, oakleaf.message_text(entry.body)
-    from line join oakleaf.entry on entry.branch = line.branch and entry.seq between line.first and line.last
-    where not entry.internal and entry.kind is null
-      and entry.space = line.space and entry.owner = line.owner
+    from line cross join lateral (
+        select seq, role, at, body from oakleaf.entry
+        where entry.branch = line.branch and entry.seq between line.first and line.last
+          and not entry.internal and entry.kind is null and entry.space = line.space and entry.owner = line.owner offset 0
+    ) as entry
     order by line.session_id, entry.seq
 $$;
 
@@ -139,7 +146,7 @@ language sql stable security definer set search_path = pg_catalog, pg_temp set d
     select own_session.id, journal.number, -- an internal fact has no kind: the numbers have no gap
            case when journal.kind in ('turn_started', 'turn_ended', 'turn_left', 'turn_refused') then journal.kind end, journal.at
     from oakleaf.own_session join oakleaf.journal on journal.session_number = own_session.number
-    where own_session.id collate "POSIX" = coalesce(of_session, own_session.id) and journal.number > after
+    where own_session.id collate "POSIX" between coalesce(of_session, '') and coalesce(of_session, U&'\+10FFFF') and journal.number > after
     order by own_session.id, journal.number
 $$;
 

@@ -66,12 +66,16 @@ create index session_by_owner on oakleaf.session (space, owner, id collate "POSI
 create index session_by_activity on oakleaf.session (space, active_at, number);
 create index session_by_status on oakleaf.session (space, status, active_at, number) where trashed_at is null;
 create index session_by_agent on oakleaf.session (space, agent, active_at, number) where agent is not null;
+create index session_by_model on oakleaf.session (space, model, active_at, number) where model is not null;
+create index session_by_relation on oakleaf.session (space, relation, active_at, number) where relation is not null;
+create index session_by_start on oakleaf.session (space, started_at);
+create index session_by_id on oakleaf.session (space, id); -- for the beginning of an id: the unique index has those of all spaces
 create index session_by_owner_activity on oakleaf.session (space, owner, active_at, number) where owner is not null;
 create index session_in_trash on oakleaf.session (space, active_at, number) where trashed_at is not null;
 create index session_needs_indexing on oakleaf.session (space, number) where needs_indexing;
 
--- A row for each tag of each session, in both orders of lists. The tag is a hash of its name and value, which may be longer
--- than an index allows; lists compare the tags themselves as well.
+-- A row for each tag of each session, in both orders of lists, and one for its title. The tag is a hash of its name and value,
+-- which may be longer than an index allows; lists compare the tags and titles themselves as well.
 create table oakleaf.session_tag (
     space          text collate "C" not null,
     tag_hash       bytea not null,
@@ -84,44 +88,54 @@ create function oakleaf.tag_hash(name text, value text) returns bytea
 language sql immutable strict parallel safe
 return substring(sha256(convert_to(name || U&'\001f' || value, 'UTF8')) for 16);
 
--- Triggers keep the tags and the flag in step, whoever writes. `when` costs an append nothing to speak of.
+-- Triggers keep the tags, the title among them, and the flag in step, whoever writes. `when` costs an append nothing to speak of.
 create function oakleaf.sync_session() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+    before jsonb;
+    after  jsonb;
 begin
+    if tg_op <> 'INSERT' then
+        before := coalesce(old.tags, '{}') || jsonb_strip_nulls(jsonb_build_object(U&'\001ftitle', old.title));
+    end if;
+    if tg_op <> 'DELETE' then
+        after := coalesce(new.tags, '{}') || jsonb_strip_nulls(jsonb_build_object(U&'\001ftitle', new.title));
+    end if;
     if tg_op = 'UPDATE' then
         if new.facts <> old.facts and not new.needs_indexing then
             update oakleaf.session set needs_indexing = true where number = new.number;
         end if;
-        if new.tags is not distinct from old.tags then
+        if after = before then
             update oakleaf.session_tag set active_at = new.active_at
-            from jsonb_each_text(new.tags) as pair
+            from jsonb_each_text(after) as pair
             where session_tag.space = new.space and session_tag.tag_hash = oakleaf.tag_hash(pair.key, pair.value)
               and session_tag.session_number = new.number and session_tag.active_at <> new.active_at;
             return null;
         end if;
     end if;
     if tg_op <> 'INSERT' then
-        delete from oakleaf.session_tag using jsonb_each_text(old.tags) as pair
+        delete from oakleaf.session_tag using jsonb_each_text(before) as pair
         where session_tag.space = old.space and session_tag.tag_hash = oakleaf.tag_hash(pair.key, pair.value)
           and session_tag.session_number = old.number;
     end if;
     if tg_op <> 'DELETE' then
         insert into oakleaf.session_tag (space, tag_hash, session_number, active_at)
         select new.space, oakleaf.tag_hash(pair.key, pair.value), new.number, new.active_at
-        from jsonb_each_text(new.tags) as pair;
+        from jsonb_each_text(after) as pair;
     end if;
     return null;
 end
 $$;
 create trigger session_starts after insert on oakleaf.session
-for each row when (new.tags is not null) execute function oakleaf.sync_session();
+for each row when (new.tags is not null or new.title is not null) execute function oakleaf.sync_session();
 create trigger session_changes after update on oakleaf.session
 for each row when (
-    (new.facts <> old.facts and not new.needs_indexing) or new.tags is distinct from old.tags
-    or (new.tags is not null and new.active_at <> old.active_at)
+    (new.facts <> old.facts and not new.needs_indexing)
+    or new.tags is distinct from old.tags or new.title is distinct from old.title
+    or ((new.tags is not null or new.title is not null) and new.active_at <> old.active_at)
 ) execute function oakleaf.sync_session();
 create trigger session_ends after delete on oakleaf.session
-for each row when (old.tags is not null) execute function oakleaf.sync_session();
+for each row when (old.tags is not null or old.title is not null) execute function oakleaf.sync_session();
 
 create table oakleaf.session_detail (
     session_number bigint primary key references oakleaf.session (number),

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 
+import psycopg
 import pytest
 
 import oakleaf
+from oakleaf import assistant
 from oakleaf.stores.base import SessionQuery
 from support.filled_store import READS, write_rare_sessions, write_sessions, write_small_space
 from support.postgres import Database, DatabaseHost
@@ -115,3 +117,37 @@ def test_a_list_is_planned_once_for_a_connection(query: SessionQuery, filled: Da
                 "select generic_plans, custom_plans from pg_prepared_statements where statement ~ '^select session.number.*limit'"
             )
         assert plans == [(11, 5)], space
+
+
+def test_a_client_reads_the_rows_of_one_session_of_many(filled: Database) -> None:
+    """PostgreSQL before version 18 plans a function once for all arguments."""
+    with oakleaf.open(filled.url, owner="ann") as store:
+        session = store.start("support")
+        with session.turn("hello") as turn:
+            turn.answer(assistant("Hello yourself."))
+        fork = session.fork()
+        with fork.turn("again") as turn:
+            turn.answer(assistant("Hello again."))
+    filled.run("update oakleaf.session set owner = 'ann' where number % 10 = 0")
+    filled.run("analyze oakleaf.session")
+    before = rows_read(filled)
+    with psycopg.connect(filled.client_url) as client:
+        client.execute("set plan_cache_mode = force_generic_plan")
+        client.execute(
+            "select set_config('oakleaf.space', 'default', true), set_config('oakleaf.owner', 'ann', true)"
+        )
+        query = "select text from oakleaf.own_messages(%s)"
+        texts = [text for (text,) in client.execute(query, (fork.session_id,))]
+    assert texts == ["hello", "Hello yourself.", "again", "Hello again."]
+    deadline = time.monotonic() + 10
+    while filled.run(
+        f"select 1 from pg_stat_activity where usename = 'oakleaf_person' and datname = '{filled.name}'"
+    ):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    after = rows_read(filled)
+    assert {table: after[table] - before[table] for table in ("session", "branch", "entry")} == {
+        "session": 1,
+        "branch": 2,
+        "entry": 4,
+    }

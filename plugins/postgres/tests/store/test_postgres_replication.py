@@ -19,6 +19,7 @@ from oakleaf import Store, assistant, errors, user
 from oakleaf_postgres.store import connections
 from support.postgres import APP, Database, DatabaseHost, PostgresServer
 from support.processes import wait_until
+from support.terminal import oakleaf as run_command
 
 SETTINGS = ("fsync=off", "synchronous_commit=on")
 WAITING = f"select pid from pg_stat_activity where usename = '{APP}' and wait_event = 'SyncRep'"
@@ -192,3 +193,28 @@ def test_what_was_acknowledged_survives_a_failover(primary: Primary) -> None:
                 assert promoted.session(other.session_id).append([assistant("2")], key="mail-1").is_repeat
             standby.close()
             server.start()
+
+
+def test_a_search_on_a_standby_says_what_is_not_indexed(primary: Primary) -> None:
+    server = primary.host.server
+    assert server is not None
+    with oakleaf.open(primary.url) as store:
+        store.start(title="indexed").append([user("an old whale")])
+        store.index()
+        standby = PostgresServer(SETTINGS, primary=server)
+        standby.start()
+        try:
+            url = standby.url(primary.name, APP)
+            store.start().append([user("a new whale")])
+            with psycopg.connect(url, autocommit=True) as reader:
+                target = primary.run("select pg_current_wal_lsn()")[0][0]
+                replayed = "select pg_last_wal_replay_lsn() >= %s::pg_lsn"
+                wait_until(lambda: reader.execute(replayed, (target,)).fetchone() == (True,))
+            found = run_command("search", "--json", "whale", store=url)
+            assert (found.code, [hit["title"] for hit in found.json["hits"]]) == (0, ["indexed"])
+            assert found.json["unindexed_sessions"] == 1
+            assert "cannot be written" in found.json["index_error"]
+            nothing = run_command("search", "--json", "new", store=url)
+            assert (nothing.code, nothing.json["hits"], nothing.json["unindexed_sessions"]) == (1, [], 1)
+        finally:
+            standby.close()

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from oakleaf.core.drafts import Blob
 from oakleaf.core.tree import Branch, Leaf, Range, lineage
-from oakleaf.core.usage import Totals
+from oakleaf.core.usage import MAX_COUNT, Totals
 from oakleaf.errors import StoreDamaged
 from oakleaf.stores.base import SessionPage, SessionQuery, StoreBackend, UnreferencedBlobs, check_limit
 from oakleaf.stores.counts import (
@@ -51,6 +51,8 @@ class DatabaseStore(StoreBackend):
     """Count the sessions of each status, at most `most` of each."""
     count_own_statuses: str
     """The same for an owner."""
+    select_started: str
+    """Select one session that started between `first` and `last`, if there is one."""
     queued_source: str
     """The tables and conditions of the queued inputs of sessions not running."""
     select_lost_branches: str
@@ -76,11 +78,15 @@ class DatabaseStore(StoreBackend):
         return sort_clause(query)
 
     def sessions(self, query: SessionQuery) -> SessionPage:
+        if not self._has_started(query):
+            return SessionPage([])
         select, bindings = self._newest(query, self.list_columns, query.limit + 1)
         return page_from(self._query(select, **bindings), query)
 
     def count(self, query: SessionQuery, by: CountColumn, newest: int | None = None) -> dict[str, int]:
         check_count_column(by)
+        if not self._has_started(query):
+            return {}
         query = replace(query, order="active", before=None)
         if newest is None:
             source, bindings = self._source(query)
@@ -89,6 +95,14 @@ class DatabaseStore(StoreBackend):
             select, bindings = self._newest(query, by, newest)
             source = f"({select}) as listed"
         return dict(self._query(f"select coalesce({by}, ''), count(*) from {source} group by 1", **bindings))
+
+    def _has_started(self, query: SessionQuery) -> bool:
+        """Whether any session has started within the times of the query. Without one, a list in another order reads all."""
+        first, last = query.started_from, query.started_before
+        if first is None and last is None:
+            return True
+        first, last = 0 if first is None else first, MAX_COUNT if last is None else last
+        return bool(self._query(self.select_started, first=first, last=last))
 
     def status_counts(self, most: int) -> dict[str, int]:
         check_limit("most", most)

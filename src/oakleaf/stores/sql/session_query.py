@@ -10,6 +10,8 @@ from oakleaf.stores.sql.rows import session_from
 
 COMMON_STATUSES = ("idle", "completed")
 """Statuses of most sessions: a list of them walks all sessions."""
+MADE_ID = "ses_"
+"""The beginning of the ids that Oakleaf makes."""
 LAST_CHARACTER = chr(0x10FFFF)  # sorts after everything that may follow the prefix of an id
 
 
@@ -21,12 +23,14 @@ def session_conditions(
     parameter: str,
     indexed_parameter: str,
     space_column: str = "space",
+    walked_id: str,
     key_condition: str,
 ) -> tuple[str, dict[str, Any]]:
     """Return the conditions and bindings of a query, except for the tag.
 
     `parameter` formats a named parameter (`:{}`), `indexed_parameter` a parameter compared with a column
-    whose index has the order of lists. `key_condition` selects the sessions with the caller's key in the parameter
+    whose index has the order of lists. `walked_id` is
+    the column of ids in a form that no index has. `key_condition` selects the sessions with the caller's key in the parameter
     `key`. A status is part of the text, so that PostgreSQL knows how rare it is.
     """
     indexed: list[tuple[str, str, Any]] = [
@@ -34,15 +38,16 @@ def session_conditions(
         ("owner =", "owner", owner),
         ("owner =", "query_owner", query.owner),
         ("agent =", "agent", query.agent),
-    ]
-    comparisons: list[tuple[str, str, Any]] = [
         ("model =", "model", query.model),
-        ("conversation_id =", "conversation_id", query.conversation_id),
         ("relation =", "relation", query.relation),
-        ("parent_session =", "parent_session", query.parent_session),
-        ("id >=", "id_prefix", query.id_prefix),
-        ("id <", "id_end", None if query.id_prefix is None else query.id_prefix + LAST_CHARACTER),
         ("title =", "title", query.title),
+    ]
+    id_column = walked_id if walks_ids(query) else "id"
+    comparisons: list[tuple[str, str, Any]] = [
+        ("conversation_id =", "conversation_id", query.conversation_id),
+        ("parent_session =", "parent_session", query.parent_session),
+        (f"{id_column} >=", "id_prefix", query.id_prefix),
+        (f"{id_column} <", "id_end", None if query.id_prefix is None else query.id_prefix + LAST_CHARACTER),
         ("started_at >=", "started_from", query.started_from),
         ("started_at <", "started_before", query.started_before),
     ]
@@ -74,6 +79,12 @@ def conditions_of(
     used = [(text, name, value) for text, name, value in comparisons if value is not None]
     conditions = [f"{text} {parameter.format(name)}" for text, name, _ in used]
     return conditions, {name: value for _, name, value in used}
+
+
+def walks_ids(query: SessionQuery) -> bool:
+    """Whether so many ids have the beginning that a list walks the sessions in order, and looks up no id."""
+    prefix = query.id_prefix
+    return prefix is not None and len(prefix) < len(MADE_ID) + 2 and prefix.startswith(MADE_ID[: len(prefix)])
 
 
 def order_columns(query: SessionQuery) -> tuple[str, ...]:

@@ -58,6 +58,10 @@ create index session_by_parent on session (parent_session) where parent_session 
 -- A count by status reads nothing else: so it has the column of its condition, too.
 create index session_by_status on session (space, status, active_at, number, trashed_at) where trashed_at is null;
 create index session_by_agent on session (space, agent, active_at, number) where agent is not null;
+create index session_by_model on session (space, model, active_at, number) where model is not null;
+create index session_by_relation on session (space, relation, active_at, number) where relation is not null;
+create index session_by_title on session (space, title, active_at, number) where title is not null;
+create index session_by_start on session (space, started_at, id); -- the id makes the index so wide that SQLite takes it for nothing else
 create index session_by_owner on session (space, owner, active_at, number) where owner is not null;
 create index session_in_trash on session (space, active_at, number) where trashed_at is not null;
 -- What the search index lacks. A change sets the flag if it is not set; whoever indexes the session clears it.

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec.structs import replace
 from psycopg.errors import UniqueViolation
 
 from oakleaf.core.codec import decode_message, from_json
@@ -65,7 +66,7 @@ from oakleaf.stores.base import (
 from oakleaf.stores.sql.database_store import DatabaseStore, path_ranges
 from oakleaf.stores.sql.purge import descendants
 from oakleaf.stores.sql.rows import call_from, entries_from, fact_from, session_from, stored_from
-from oakleaf.stores.sql.session_query import session_conditions
+from oakleaf.stores.sql.session_query import session_conditions, walks_ids
 from oakleaf.stores.sql.session_rows import detail_from
 from oakleaf_postgres.absurd.signals import wake_task
 from oakleaf_postgres.errors import needs_absurd
@@ -228,13 +229,16 @@ SELECT_LABELS = SELECT_FACTS_OF_KIND.replace("%(kind)s", f"'{LABEL}'")
 # all rows, and walks the index that has the order of the list.
 UNPLANNED = "(select %({})s)"
 # Fenced, so that it is a probe for each row of the tag, in their order, until the page is full.
-TAGGED = f"""(
+LISTED = f"""(
     select session_number as tagged_number, active_at as tagged_at from oakleaf.session_tag
     where {SET_SPACE} and session_tag.space = (select %(space)s) and session_tag.tag_hash = (select %(tag)s::bytea)
 ) as tagged cross join lateral (
     select * from oakleaf.session
-    where session.number = tagged_number and session.tags ->> %(tag_name)s::text = %(tag_value)s::text offset 0
+    where session.number = tagged_number and {{}} offset 0
 ) as session"""
+HAS_TAG = "session.tags ->> %(tag_name)s::text = %(tag_value)s::text"
+TITLE = "\x1ftitle"
+"""The name under which a title is among the tags: that of no tag of a person."""
 SELECT_CHANGE = f"""
 select {FACT_COLUMNS}, session.branch, session.seq from oakleaf.session
 left join oakleaf.journal on journal.session_number = session.number and journal.key = %(key)s and {IS_CALLERS_KEY}
@@ -407,6 +411,10 @@ where counted.number > 0
 select status, least(pg_catalog.count(*), %(most)s) from oakleaf.session
 where {SET_SPACE} and space = %(space)s and owner = %(owner)s and trashed_at is null group by status
 """
+    select_started = f"""
+select 1 from oakleaf.session
+where {SET_SPACE} and space = (select %(space)s) and started_at >= %(first)s and started_at < %(last)s limit 1
+"""
     queued_source = f"""
 from oakleaf.inbox join oakleaf.session on session.number = inbox.session_number
 where {SET_SPACE} and inbox.space = %(space)s and (%(owner)s::text is null or session.owner = %(owner)s)
@@ -498,20 +506,30 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     def _source(self, query: SessionQuery) -> tuple[str, dict[str, Any]]:
         conditions, bindings = session_conditions(
-            query,
+            _listed_by_tag(query),
             self.space,
             self.owner,
             parameter="%({})s",
             indexed_parameter=UNPLANNED,
             space_column="session.space",
+            walked_id="(id || '')",
             key_condition="number in (select session_number from oakleaf.journal"
             " where session_number = session.number and key = %(key)s::text and left(key, 1) <> '~')",
         )
-        if query.tag is None:
+        if query.tag is None and query.title is None:
             return f"oakleaf.session where {SET_SPACE} and {conditions}", bindings
+        if query.tag is None:
+            bindings["tag"] = tag_hash(TITLE, query.title or "")
+            return f"{LISTED.format('true')} where {SET_SPACE} and {conditions}", bindings
         name, value = bindings["tag_name"], bindings["tag_value"] = query.tag
         bindings["tag"] = tag_hash(name, value)
-        return f"{TAGGED} where {SET_SPACE} and {conditions}", bindings
+        return f"{LISTED.format(HAS_TAG)} where {SET_SPACE} and {conditions}", bindings
+
+    def _sort_clause(self, query: SessionQuery) -> str:
+        """Return the order of a list: of the sessions with an id that begins so, in a form that no index has, or PostgreSQL walks
+        all of them."""
+        order = super()._sort_clause(_listed_by_tag(query))
+        return order.replace(" desc", " + 0 desc") if query.id_prefix and not walks_ids(query) else order
 
     def heads(self, session_ids: Sequence[str]) -> dict[str, SessionHead]:
         rows = self._query(SELECT_HEADS, ids=list(session_ids))
@@ -993,6 +1011,11 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     def _has(self, connection: Connection, session_id: str) -> bool:
         return connection.execute(SELECT_SESSION, self._named(session_id)).fetchone() is not None
+
+
+def _listed_by_tag(query: SessionQuery) -> SessionQuery:
+    """Return a query whose order is that of the rows of tags, if these have the title that it asks for."""
+    return query if query.title is None else replace(query, tag=query.tag or (TITLE, query.title))
 
 
 def tag_hash(name: str, value: str) -> bytes:
