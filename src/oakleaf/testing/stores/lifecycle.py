@@ -201,6 +201,27 @@ class QueryConformance(StoreFactory):
         assert matching_ids(key="~made") == matching_ids(key="mail-1", agent="a1") == []
         assert len(matching_ids(include_children=False)) == 6
 
+    def test_a_list_by_title_follows_the_titles_and_the_activity_of_its_sessions(self) -> None:
+        store, long = self.open_store(), "x" * 5_000
+        writers = {n: SessionWriter(store, f"ses_{n}", title="one", tags={"n": str(n % 2)}) for n in range(4)}
+
+        def listed(title: str = "one", **query: Any) -> str:
+            return "".join(_names(store, title=title, limit=2, **query))
+
+        assert (listed(), listed(order="active"), listed("other")) == ("3210", "3210", "")
+        writers[1].append(user("x"), at=200)
+        assert (listed(), listed(order="active"), listed(order="active", tag=("n", "1"))) == (
+            "3210",
+            "1320",
+            "13",
+        )
+        writers[3].append(columns={"title": long}, at=201)
+        writers[2].append(columns={"title": None}, at=202)
+        assert (listed(order="active"), listed(long), listed(id_prefix="ses_1")) == ("10", "3", "1")
+        assert store.count(SessionQuery(title="one"), "status") == {"idle": 2}
+        store.trash("ses_0", 300)
+        assert (listed(), listed(trashed=True)) == ("1", "0")
+
     def test_sessions_marked_running_are_found_beside_those_of_a_status(self) -> None:
         store = self.open_store()
         for status in ("idle", "running", "interrupted"):
