@@ -53,7 +53,8 @@ def test_a_difference_that_may_be_noise_is_not_decided() -> None:
     effect = rates(0.10, 0.17)
     result = check_gate(parse_gate("tool_changed > baseline + 5%", METRICS), effect)
     assert (result.outcome, effect.is_difference) == ("undecided", False)
-    assert result.why.endswith(f"over 100 turns of 100 sessions; too few to tell: {effect.need} would")
+    assert "over 100 turns of 100 sessions, 95 % interval −" in result.why
+    assert result.why.endswith(f"; too few to tell: {effect.need} would")
 
 
 def test_a_difference_too_small_to_tell_does_not_fire() -> None:

@@ -344,6 +344,10 @@ class TestNeed:
         effect = rate_difference(steady)
         assert (effect.needed_sessions is not None, effect.needed_repeat) == (True, None)
 
+    def test_repetitions_do_not_replace_the_least_number_of_sessions(self) -> None:
+        effect = rate_difference([PairedTurn(f"s{n}", [float(n < 3)], [1.0]) for n in range(5)])
+        assert (effect.needed_sessions is not None, effect.needed_repeat) == (True, None)
+
     @pytest.mark.parametrize("compare", [rate_difference, mean_difference, mean_ratio])
     def test_a_difference_and_none_at_all_need_nothing(
         self, compare: Callable[[list[PairedTurn]], Effect]

@@ -121,6 +121,13 @@ class TestMoving:
             assert replies[0].is_success, replies[0].text
             assert replies[0].json() == replies[1].json()
 
+    def test_a_text_over_http_is_a_text_and_names_no_file(self, server: LocalServer, tmp_path: Path) -> None:
+        (tmp_path / "new.txt").write_text("Be strict.")
+        session = start_sample_session(server.sessions)
+        for text in (f"@{tmp_path}/new.txt", f"{tmp_path}/new.txt", " Be strict.\r\n\n"):
+            forked = server.post(f"{session_url(session)}@4/fork", {"prompt": text}, 201)["session"]
+            assert server.sessions.session(forked["session_id"]).context().system == (text,)
+
     def test_a_secret_in_an_id_is_refused_and_finds_nothing(self, server: LocalServer) -> None:
         key = "ghp_" + "a1B2" * 9
         for body in ({"owner": key}, {"conversation_id": key}, {"session_id": key}):

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from oakleaf.errors import plural
 from oakleaf_lab.errors import InvalidLab
-from oakleaf_lab.statistics import Effect, why_unclear
+from oakleaf_lab.statistics import Effect, describe_interval, why_unclear
 
 Operator = Literal["<", "<=", ">", ">="]
 _GATE = re.compile(
@@ -102,6 +102,7 @@ def check_gate(gate: Gate, effect: Effect, unscored: Mapping[str, int] = {}, tot
     bound = _bound(gate, effect, effect.baseline)
     basis = f"over {plural(effect.turns, 'turn')} of {plural(effect.sessions, 'session')}"
     figures = f"{_figure(effect.candidate, effect)} against a bound of {_figure(bound, effect)}, {basis}"
+    figures += describe_interval(effect) if gate.bound is None else ""
     is_beyond = _compare(effect.candidate, gate.operator, bound)
     if is_beyond and (gate.bound is not None or effect.is_difference):
         return GateResult(gate.text, "failed", figures)

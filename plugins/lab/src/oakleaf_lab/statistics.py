@@ -125,7 +125,7 @@ def describe(effect: Effect, what: str, against: str = "by noise alone") -> str:
     """
     if effect.baseline is None or effect.candidate is None:
         return f"{what}: no turn has a value in both lanes, so there is nothing to compare"
-    text = f"{_describe_lanes(effect, what, against)}{_describe_interval(effect)}"
+    text = f"{_describe_lanes(effect, what, against)}{describe_interval(effect)}"
     return text if effect.is_difference else f"{text}; {why_unclear(effect)}"
 
 
@@ -154,7 +154,8 @@ def _describe_lanes(effect: Effect, what: str, against: str) -> str:
     return lanes if effect.estimate is None else f"{lanes}: {effect.estimate:.3g} times"
 
 
-def _describe_interval(effect: Effect) -> str:
+def describe_interval(effect: Effect) -> str:
+    """Say the interval of an effect; empty if it has none."""
     if effect.low is None or effect.high is None:
         return ""
     if effect.kind == "rate":
@@ -238,7 +239,7 @@ def _with_need(effect: Effect, noise: _Noise) -> Effect:
     if times is None or times > MOST_TIMES:
         return effect
     sessions = max(MIN_SESSIONS, ceil(effect.sessions * times))
-    repeat = None if sessions == MIN_SESSIONS else _needed_repeat(effect, noise, times)
+    repeat = None if effect.sessions < MIN_SESSIONS else _needed_repeat(effect, noise, times)
     return replace(effect, needed_sessions=sessions, needed_repeat=repeat)
 
 
