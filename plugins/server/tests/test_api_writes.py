@@ -126,7 +126,7 @@ class TestMoving:
         session = start_sample_session(server.sessions)
         for text in (f"@{tmp_path}/new.txt", f"{tmp_path}/new.txt", " Be strict.\r\n\n"):
             forked = server.post(f"{session_url(session)}@4/fork", {"prompt": text}, 201)["session"]
-            assert server.sessions.session(forked["session_id"]).context().system == (text,)
+            assert server.sessions.session(forked["id"]).context().system == (text,)
 
     def test_a_secret_in_an_id_is_refused_and_finds_nothing(self, server: LocalServer) -> None:
         key = "ghp_" + "a1B2" * 9
