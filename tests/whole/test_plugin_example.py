@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,6 +16,8 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from mcp import Client, StdioServerParameters
+from mcp_types import CallToolResult, Tool
 
 ROOT = Path(__file__).parents[2]
 UV = [sys.executable, "-m", "uv"]
@@ -26,12 +29,13 @@ CHAT = """\
 
 
 class Environment:
-    """A virtual environment with the library, the server and the example, and a folder to work in."""
+    """A virtual environment with the library, the server, MCP and the example, and a folder to work in."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.bin = folder, folder / "venv" / "bin"
         self.run(*UV, "venv", "--quiet", "--python", sys.executable, "venv")
-        projects = (f"{ROOT}[cli]", ROOT / "plugins/server", ROOT / "examples/plugin")
+        plugins = (ROOT / "plugins/server", ROOT / "plugins/mcp")
+        projects = (f"{ROOT}[cli]", *plugins, ROOT / "examples/plugin")
         self.pip("install", "-c", ROOT / "constraints.txt", *projects)
 
     def pip(self, verb: str, *arguments: str | Path) -> None:
@@ -128,7 +132,7 @@ def test_the_commands_use_importer_command_page_and_store(environment: Environme
     assert "It is lost." in environment.oakleaf("--store", store, "show", "latest")
     assert "acme-first@2" in environment.oakleaf("--store", store, "search", "lost")
     minutes = "1. user: Where is order 41?\n2. assistant: It is lost.\n"
-    assert environment.oakleaf("--store", store, "export", "latest", "--minutes", "-o", "-") == minutes
+    assert environment.oakleaf("--store", store, "export", "latest", "--format", "minutes") == minutes
     with environment.serving(store) as address:
         assert json.loads(read(f"{address}/api/wall"))["headings"] == ["Where is order 41?"]
         (page,) = json.loads(read(f"{address}/api"))["pages"]
@@ -156,6 +160,29 @@ def test_a_verb_is_on_every_surface_by_being_registered(environment: Environment
         assert json.loads(refused.value.read())["detail"] == refusal
         described = json.loads(read(f"{address}/openapi.json"))["paths"]["/api/headlines"]["get"]
         assert [one["name"] for one in described["parameters"]] == ["limit", "order"]
+    tool, answered, wrong = over_mcp(environment, "wide.db")
+    assert set(tool.input_schema["properties"]) == {"limit", "order"}
+    assert answered.structured_content == expected
+    assert refusal in str(wrong.content)
+
+
+def over_mcp(environment: Environment, store: str) -> tuple[Tool, CallToolResult, CallToolResult]:
+    """Return the tool `headlines` as a client sees it, and the answers to a right and to a wrong call."""
+    words = ["--store", store, "mcp"]
+    server = StdioServerParameters(
+        command=str(environment.bin / "oakleaf"),
+        args=words,
+        env=environment.variables,
+        cwd=str(environment.folder),
+    )
+
+    async def talk() -> tuple[Tool, CallToolResult, CallToolResult]:
+        async with Client(server) as client:
+            (tool,) = [one for one in (await client.list_tools()).tools if one.name == "headlines"]
+            answered = await client.call_tool("headlines", {"limit": 1})
+            return tool, answered, await client.call_tool("headlines", {"order": "newest"})
+
+    return asyncio.run(talk())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
 from test_api_reads import server, session_url, start_sample_session
 
 import oakleaf
@@ -796,6 +797,10 @@ class TestOpenApi:
                 assert operation["tags"], (path, method)
                 assert "Asynccallable" not in operation["summary"]
         assert len(set(names)) == len(names) > 40
+
+    def test_the_description_is_valid(self, server: LocalServer) -> None:
+        description = server.client.get("/openapi.json").json()
+        assert [error.message for error in OpenAPIV31SpecValidator(description).iter_errors()] == []
 
     def test_a_client_generated_from_it_works(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with (
