@@ -42,11 +42,6 @@ def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = F
     return references.stored(resolve(location, reference, trashed=trashed), trashed=trashed)
 
 
-def resolve_session(location: StoreLocation, reference: str) -> Session:
-    """Resolve a reference for a command that takes whole sessions: `@7` is refused."""
-    return references.whole(resolve(location, reference), reference)
-
-
 def resolve_stored_session(location: StoreLocation, reference: str, *, trashed: bool = False) -> Session:
     """Resolve a reference to a whole session of this store."""
     return references.whole(resolve_stored(location, reference, trashed=trashed), reference)

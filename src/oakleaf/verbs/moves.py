@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from oakleaf import Cut
-from oakleaf.errors import InvalidArgument, InvalidOperation, InvalidReference, plural
+from oakleaf.errors import InvalidArgument, InvalidOperation, InvalidReference, PluginBroken, plural
 from oakleaf.session import Session
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.fields import Count, Folder, Help, LongText, Ref
@@ -106,7 +107,7 @@ class Moved(Struct, frozen=True, kw_only=True):
     """Calls of unsafe tools that are not on the path any more, which nothing undoes."""
     files: list[MovedFile] = []
     files_summary: str | None = None
-    """What became of the files, in words."""
+    """What became of the files, in words; or why that is not known."""
     unwritten_files: int = 0
     """Files that a rewind restored, and that a redo without files does not write again."""
 
@@ -303,9 +304,9 @@ class Redo(_FilesMove, frozen=True):
                 accept_imported=self.accept_imported,
             )
             return _moved(session, None, plan)
-        count = _unwritten_files(session) if caller.level == "operator" else 0
+        count, problem = _unwritten_files(session) if caller.level == "operator" else (0, None)
         session.redo(key=caller.key)
-        return _moved(session, None, unwritten_files=count)
+        return replace(_moved(session, None), unwritten_files=count, files_summary=problem)
 
     def _session(self, caller: Caller) -> Session:
         self.check_files()
@@ -316,9 +317,7 @@ class Redo(_FilesMove, frozen=True):
         return self.check_plan(plan(session, self.folder, accept_imported=self.accept_imported))
 
 
-def _moved(
-    session: Session, cut: Cut | None, plan: FilesPlan | None = None, *, unwritten_files: int = 0
-) -> Moved:
+def _moved(session: Session, cut: Cut | None, plan: FilesPlan | None = None) -> Moved:
     return Moved(
         session=session.session_id,
         leaf=str(session.leaf),
@@ -326,7 +325,6 @@ def _moved(
         left_behind=left_behind(session),
         files=[] if plan is None else _moved_files(plan),
         files_summary=None if plan is None else plan.summary(),
-        unwritten_files=unwritten_files,
     )
 
 
@@ -337,14 +335,16 @@ def _moved_files(plan: FilesPlan) -> list[MovedFile]:
     ]
 
 
-def _unwritten_files(session: Session) -> int:
-    """Return how many files a redo without --files leaves as the rewind restored them."""
+def _unwritten_files(session: Session) -> tuple[int, str | None]:
+    """Return how many files a redo without --files leaves as the rewind restored them, or why that is not known."""
     if not is_installed():
-        return 0
+        return 0, None
     try:
-        return len(workspace_plugin().plan_redo(session).changes)
+        return len(workspace_plugin().plan_redo(session).changes), None
     except InvalidOperation:  # it goes to another branch
-        return 0
+        return 0, None
+    except PluginBroken as error:
+        return 0, error.command_text
 
 
 def cut_notes(cut: Cut | None) -> Iterator[str]:
