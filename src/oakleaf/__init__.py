@@ -64,6 +64,7 @@ _HOMES = {
     "oakleaf.log.request": ["Committed", "Cut"],
     "oakleaf.log.log": ["HydratedSession"],
     "oakleaf.log.runtime": ["Runtime"],
+    "oakleaf.log.audit": ["AuditedCall", "AuditPage"],
     "oakleaf.log.seal": ["Seal", "SealCheck"],
     "oakleaf.log.verify": ["Problem"],
     "oakleaf.log.workspace": ["Workspace"],
@@ -145,6 +146,8 @@ if TYPE_CHECKING:
     from oakleaf.errors import OakleafError as OakleafError
     from oakleaf.errors import StaleLeaf as StaleLeaf
     from oakleaf.ingest.ingest import ToolImportResult as ToolImportResult
+    from oakleaf.log.audit import AuditedCall as AuditedCall
+    from oakleaf.log.audit import AuditPage as AuditPage
     from oakleaf.log.log import HydratedSession as HydratedSession
     from oakleaf.log.request import Committed as Committed
     from oakleaf.log.request import Cut as Cut

@@ -182,7 +182,7 @@ class Session:
 
             tools = require_list(tools)
         specs = None if tools is None else _tool_specs(tools)
-        repeatable = _repeatable_tools(tools or ())
+        effects = _effects_of(tools or ())
         if accept_imported:
             self.accept_imported()
         if take_over:
@@ -191,7 +191,7 @@ class Session:
         about = turn_about(trigger, policy, self.log.runtime.redactor)
         names = tuple(tool_names or ())
         started = replace(about, model=model, context_window=context_window, tool_names=names)
-        tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor, repeatable)
+        tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor, effects)
         models: Sequence[Model] = ()
         if task_models is not None:
             from oakleaf.agent.run import resolve_models
@@ -1015,11 +1015,11 @@ def _tool_specs(tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]]) -> 
     return [parsed[id(item)] if isinstance(item, dict) else next(specs) for item in tools]
 
 
-def _repeatable_tools(tools: Iterable[object]) -> set[str]:
-    """Return the names of the tools declared safe to run again; functions and dicts declare nothing."""
+def _effects_of(tools: Iterable[object]) -> dict[str, str]:
+    """Return the declared effects of tools by name; functions and dicts declare nothing."""
     from oakleaf.agent.tools.tool import Tool
 
-    return {tool.name for tool in tools if isinstance(tool, Tool) and tool.effect != "unsafe"}
+    return {tool.name: tool.effect for tool in tools if isinstance(tool, Tool)}
 
 
 def _decision(*, allow: bool, by: str | None, reason: str | None, surface: str | None) -> Approved | Denied:

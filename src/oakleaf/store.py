@@ -32,6 +32,7 @@ from oakleaf.errors import (
     WrongOwner,
     WrongSpace,
 )
+from oakleaf.log.audit import AuditPage, audit
 from oakleaf.log.changes import ask, check_callers_key, keyed_session_id
 from oakleaf.log.fork import fork
 from oakleaf.log.lease import require_free
@@ -518,6 +519,22 @@ class Store:
             progress(done, len(names))
         if session_ids is None:
             yield from verify_branches(self.backend)
+
+    def audit(
+        self,
+        after: int,
+        before: int | None = None,
+        *,
+        owner: str | None = None,
+        page: str | None = None,
+        limit: int = 200,
+    ) -> AuditPage:
+        """Return the calls of tools with an effect in a span of time, with who allowed each, and how it ended.
+
+        Times are microseconds since 1970. A page covers `limit` sessions; `page` is the `next` of the page before.
+        Replays are left out.
+        """
+        return audit(self.backend, after, before, owner=owner, page=page, limit=limit)
 
     def seal(self, progress: Callable[[int, int], None] = lambda done, total: None) -> Seal:
         """Return digests of all sessions of the space, also in the trash, as they are now. Changes nothing.

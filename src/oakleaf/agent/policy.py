@@ -77,9 +77,9 @@ class ToolBox(Protocol):
         """Return the tools in force at the leaf, out of the tools allowed by the session."""
         ...
 
-    def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], set[str]]:
-        """Return the definitions shown to a model for the tools in force, and the names of the repeatable
-        tools."""
+    def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], dict[str, str]]:
+        """Return the definitions shown to a model for the tools in force, and the effects of tools by
+        name."""
         ...
 
     def original(self, log: Log, call: OpenCall) -> ToolCall | None:
@@ -109,8 +109,8 @@ class OwnTools(Struct, frozen=True):
     def in_force(self, allowed: Mapping[str, Tool]) -> Mapping[str, Tool]:
         return allowed
 
-    def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], set[str]]:
-        return [tool.spec for tool in tools.values()], repeatable_names(tools.values())
+    def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], dict[str, str]]:
+        return [tool.spec for tool in tools.values()], effects_of(tools.values())
 
     def original(self, log: Log, call: OpenCall) -> ToolCall | None:
         return log.original_call(call)
@@ -208,6 +208,6 @@ def local_run(
     )
 
 
-def repeatable_names(tools: Iterable[Tool]) -> set[str]:
-    """Return the names of the tools with a repeatable effect."""
-    return {tool.name for tool in tools if tool.effect != "unsafe"}
+def effects_of(tools: Iterable[Tool]) -> dict[str, str]:
+    """Return the effects of tools by name."""
+    return {tool.name: tool.effect for tool in tools}

@@ -84,7 +84,7 @@ class ToolRunner:
         self.connections: Connections | None = None
         """The connections to the sources, if any. Closing them leaves them to the next run of the session, or
         ends them with all processes that they started."""
-        self._tool_set: tuple[tuple[list[ToolSpec], set[str]], ToolSet] | None = None
+        self._tool_set: tuple[tuple[list[ToolSpec], dict[str, str]], ToolSet] | None = None
         """The tools last in force, and the definitions."""
         self._has_left_paths: bool | None = None
         self._blobs: dict[CallPosition, list[Blob]] = {}
@@ -111,10 +111,10 @@ class ToolRunner:
     def tool_set(self) -> ToolSet | None:
         """Return the definitions of the tools in force. None: the path has the definitions already."""
         settings = self.writer.settings()
-        specs, repeatable = self.box.shown(self.allowed(), settings)
-        if self._tool_set is None or (specs, repeatable) != self._tool_set[0]:
-            definitions = define_tools(specs, self.log.runtime.redactor, repeatable)
-            self._tool_set = (specs, repeatable), definitions
+        specs, effects = self.box.shown(self.allowed(), settings)
+        if self._tool_set is None or (specs, effects) != self._tool_set[0]:
+            definitions = define_tools(specs, self.log.runtime.redactor, effects)
+            self._tool_set = (specs, effects), definitions
         return changed_tools(self._tool_set[1], settings.tool_definitions)
 
     async def call_status(self) -> CallStatus:

@@ -55,6 +55,8 @@ class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
     """In bytes: the share of a window, known without reading the definitions."""
     repeatable: tuple[str, ...] = ()
     """The names of repeatable tools, with the effect `read` or `idempotent`. Other tools count as unsafe."""
+    reads: tuple[str, ...] = ()
+    """The names among them with the effect `read`."""
     is_callable: bool = True
     """False once no tools are in force: a model sees the tools if the history calls any, and may call none. Never stored."""
 

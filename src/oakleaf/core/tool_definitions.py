@@ -6,7 +6,8 @@ how a provider writes a tool; `wire` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -43,11 +44,13 @@ class ToolSet(Struct, frozen=True):
 
 
 def define_tools(
-    tools: Iterable[ToolSpec], redactor: Redactor | None = None, repeatable: Container[str] = ()
+    tools: Iterable[ToolSpec],
+    redactor: Redactor | None = None,
+    effects: Mapping[str, str] = MappingProxyType({}),
 ) -> ToolSet:
     """Encode definitions: equal definitions give equal bytes and the same blob, in every process.
 
-    `repeatable` has the names of tools that may run again.
+    `effects` has the effects of tools by name: `read` or `idempotent` if a tool may run again.
     """
     plain = [msgspec.to_builtins(tool) for tool in tools]
     data = to_json(plain, "tool definitions")
@@ -55,8 +58,9 @@ def define_tools(
         plain = redactor.redact_json(plain)
         data = to_json(plain, "tool definitions")
     names = tuple(tool["name"] for tool in plain)
-    safe = tuple(name for name in names if name in repeatable)
-    definitions = ToolDefinitions(digest(data), names, len(data), safe)
+    repeatable = tuple(name for name in names if effects.get(name, "unsafe") != "unsafe")
+    reads = tuple(name for name in repeatable if effects[name] == "read")
+    definitions = ToolDefinitions(digest(data), names, len(data), repeatable, reads)
     return ToolSet(definitions, Blob(definitions.hash, MIME, data))
 
 

@@ -16,7 +16,7 @@ from oakleaf.agent.call_meter import CallMeter
 from oakleaf.agent.earlier_calls import find_earlier_call
 from oakleaf.agent.limits import Limits
 from oakleaf.agent.loop import Loop, build_loop
-from oakleaf.agent.policy import Answers, GoesOn, HostDrafts, Recorded, RunPolicy, repeatable_names
+from oakleaf.agent.policy import Answers, GoesOn, HostDrafts, Recorded, RunPolicy, effects_of
 from oakleaf.agent.tools.tool import Tool, ToolContext
 from oakleaf.agent.writer import Writer
 from oakleaf.core.entries import Entry, Settings
@@ -166,7 +166,7 @@ class ReplayedTools:
         others = {name: without_effect(recorded_tool(name)) for name in called.difference(allowed)}
         return {**allowed, **others}
 
-    def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], set[str]]:
+    def shown(self, tools: Mapping[str, Tool], settings: Settings) -> tuple[list[ToolSpec], dict[str, str]]:
         """Return the recorded definitions at the present position.
 
         With tools passed by the caller, return their definitions; without either, definitions derived from
@@ -175,9 +175,12 @@ class ReplayedTools:
         definitions = settings.tool_definitions
         recorded = read_callable_tools(definitions, self._log.read_blob)
         if recorded is None or definitions is None or self._parts.host_entries.has_own_tools:
-            return [tool.spec for tool in tools.values()], repeatable_names(self._parts.tools)
+            return [tool.spec for tool in tools.values()], effects_of(self._parts.tools)
         specs = [tool for tool in recorded if settings.tools is None or tool.name in settings.tools]
-        return specs, set(definitions.repeatable)
+        effects = {
+            name: "read" if name in definitions.reads else "idempotent" for name in definitions.repeatable
+        }
+        return specs, effects
 
     def original(self, log: Log, call: OpenCall) -> ToolCall | None:
         """Return the call, even with hidden arguments.

@@ -41,6 +41,7 @@ _HOMES = {
     "purge": "trash:Purge",
     "verify": "health:Verify",
     "seal": "seal:SealStore",
+    "audit": "audit:Audit",
     "doctor": "health:Doctor",
     "backup": "format:Backup",
     "migrate": "format:Migrate",
