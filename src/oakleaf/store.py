@@ -481,6 +481,13 @@ class Store:
             self.raise_if_running(self.family(session_id, forks=with_forks))
         return self.backend.purge(session_id, with_forks=with_forks, scrub=scrub)
 
+    def scrub(self) -> bool:
+        """Remove every byte of purged sessions from the store's files; False if a reader holds SQLite's log open.
+
+        On PostgreSQL the tables are rewritten, which their owner alone may do. The last `purge` on SQLite does it by itself.
+        """
+        return self.backend.scrub()
+
     def family(self, session_id: str, *, forks: bool = False) -> list[SessionRow]:
         """The rows of a session and all tasks, which are deleted together; with `forks` also the forks."""
         row = self.backend.session(session_id)

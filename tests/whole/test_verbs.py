@@ -191,6 +191,12 @@ CALLS: dict[str, list[Call]] = {
     "backup": [Call({"to": "/no/such/folder/copy.db"}, "invalid_value")],
     "copy": [Call({"to": "memory:", "all": True}), Call({"to": "memory:"}, "invalid_argument")],
     "doctor": [Call({}), Call({"folder": "/no/such/folder"}, "invalid_argument")],
+    "erase": [
+        Call(
+            {"owner": "ann"}, before=lambda store: store.start("support", owner="ann", session_id="ses_ann")
+        ),
+        Call({"owner": "ann", "receipt": "/no/such/folder/x.json"}, "invalid_argument"),
+    ],
     "migrate": [],  # each kind of store has another answer: tests of the commands
     "plugins": [Call({})],
     "purge": [

@@ -24,6 +24,8 @@ from oakleaf_lab.experiment import AfterDivergence
 from oakleaf_lab.function_identity import function_identity
 from oakleaf_lab.lab import Lab
 from oakleaf_lab.lab_report import LabReport
+from oakleaf_lab.plugin import keep_without, quoting_sessions
+from oakleaf_lab.record import LabRecord
 from oakleaf_lab.scorers import ScoredTurn
 from support.fake_providers import FakeProviders
 from support.lab_sessions import RATES, answer, noisy, record_sessions, write_cohort
@@ -437,3 +439,23 @@ class TestBadInput:
     def test_strict_changes_nothing(self, store: Store) -> None:
         with pytest.raises(InvalidLab, match="mode strict"):
             Lab(store, "agent:support", mode="strict", prompt="Be brief.")
+
+
+class TestErasure:
+    def test_a_run_loses_the_cells_of_an_erased_customer_alone(self, store: Store) -> None:
+        """What it says of other customers is in a new run, with its scores."""
+        report = run(store)
+        gone, *others = [one.session_id for one in report.sessions]
+        others_before = [one for one in report.sessions if one.session_id != gone]
+        row = store.session(report.run_id).row
+        keep_without(store, row, {gone})
+        keep_without(store, row, {gone})  # it goes on after an interruption
+        store.delete(report.run_id)
+        store.purge(report.run_id)
+        assert list(quoting_sessions(store, {gone})) == []
+        ((kept, _),) = quoting_sessions(store, {others[0]})
+        record = LabRecord.load(store, kept.session_id)
+        assert {cell.source for cell in record.cells} == set(others)
+        assert {score.cell.source for score in record.scores.values()} <= set(others)
+        assert (record.is_complete, kept.status) == (True, "completed")
+        assert len(record.cells) == 3 * len(others_before)

@@ -9,7 +9,7 @@ import re
 import select
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from inspect import cleandoc
 from typing import Any
@@ -18,6 +18,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from oakleaf import plugins
+from oakleaf.cli.chat_history import forget_inputs
 from oakleaf.cli.config import complete_model, load_config, read_options
 from oakleaf.cli.person import COMMAND_LINE, user_name
 from oakleaf.cli.reference import complete, complete_trashed, resolve, resolve_stored
@@ -64,6 +65,9 @@ class Typist(Caller):
 
     def person(self, named: str | None) -> str | None:
         return named or user_name()
+
+    def forget(self, inputs: Collection[str]) -> int:
+        return forget_inputs(inputs)
 
     def typed(self, command: str) -> str:
         return suggestions.complete(command)

@@ -262,6 +262,13 @@ class StoreBackend(ABC):
         """
         raise StoreLacks(self.url, "delete sessions")
 
+    def scrub(self) -> bool:
+        """Remove every byte of what was purged from the files of the store.
+
+        False if a reader holds the write-ahead log open: the next scrub or purge cleans it.
+        """
+        return True
+
     def unreferenced_blobs(self, before: int) -> UnreferencedBlobs:
         """Count the blobs that `delete_unreferenced_blobs` would delete."""
         return UnreferencedBlobs(0, 0)

@@ -55,7 +55,7 @@ class Audit(Verb, frozen=True):
 
     after: Annotated[str, Help("Calls since then: today, 7d, 2026-11-01.", metavar="TIME")] = "today"
     before: Annotated[str | None, Help("Calls before then.", metavar="TIME")] = None
-    owner: Annotated[str | None, Help("Only sessions of this owner.")] = None
+    owner: Annotated[str | None, Help("Only sessions of this owner.", metavar="NAME")] = None
     tool: Annotated[str | None, Help("Only this tool.")] = None
     limit: Annotated[int, Help("Read at most N sessions for a page.", short="n"), Meta(ge=1, le=10_000)] = (
         1_000

@@ -7,7 +7,7 @@ shows: the command line as `lines` or JSON, HTTP and MCP as JSON. Knows no surfa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal, Protocol, get_type_hints
 
@@ -80,6 +80,10 @@ class Caller:
     def person(self, named: str | None) -> str | None:
         """Return the name of the person who decides; `named` is the name in the call."""
         return named
+
+    def forget(self, inputs: Collection[str]) -> int:
+        """Remove inputs from what the caller's own programs keep of them; return how many were found."""
+        return 0
 
     def typed(self, command: str) -> str:
         """Return a suggested command as the caller must type it."""

@@ -42,6 +42,7 @@ _HOMES = {
     "verify": "health:Verify",
     "seal": "seal:SealStore",
     "audit": "audit:Audit",
+    "erase": "erase:Erase",
     "doctor": "health:Doctor",
     "backup": "format:Backup",
     "migrate": "format:Migrate",

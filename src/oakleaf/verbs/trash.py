@@ -62,7 +62,7 @@ class Rm(Verb, frozen=True):
     def plan(self, caller: Caller) -> Trashed:
         rows = [row for name in _names(caller, self.sessions) for row in caller.store.family(name)]
         caller.store.raise_if_running(rows)
-        return Trashed(done=False, trashed=_ids(rows), plan=_planned(caller.store, rows))
+        return Trashed(done=False, trashed=_ids(rows), plan=planned_sessions(caller.store, rows))
 
     def question(self, planned: Trashed) -> str:
         return "Move to the trash?"
@@ -73,7 +73,7 @@ class Rm(Verb, frozen=True):
         return Trashed(done=True, trashed=[one for name in names for one in caller.store.delete(name)])
 
     def lines(self, result: Trashed, screen: Screen) -> Iterator[str]:
-        yield from _plan_lines(result.plan, "moves to the trash")
+        yield from plan_lines(result.plan, "moves to the trash")
 
     def notes(self, result: Trashed, screen: Screen) -> Iterator[str]:
         count = plural(len(result.trashed), "session")
@@ -246,9 +246,11 @@ class _Selection(Struct, frozen=True):
             attachment_bytes=0 if loose is None else loose.bytes,
             file_bytes=_file_size(caller.address) if rows else None,
             problems=problems,
-            plan=_planned(store, rows),
-            planned_trash=_planned(store, self.idle),
-            planned_survivors=_planned(store, [row for row, _ in surviving], [kind for _, kind in surviving]),
+            plan=planned_sessions(store, rows),
+            planned_trash=planned_sessions(store, self.idle),
+            planned_survivors=planned_sessions(
+                store, [row for row, _ in surviving], [kind for _, kind in surviving]
+            ),
         )
 
     def purge(self, caller: Caller, planned: Purged, *, with_forks: bool) -> Purged:
@@ -355,7 +357,7 @@ def _ids(rows: Iterable[SessionRow]) -> list[str]:
     return [row.session_id for row in rows]
 
 
-def _planned(
+def planned_sessions(
     store: Store, rows: Sequence[SessionRow], relations: Sequence[str] | None = None
 ) -> list[PlannedSession]:
     headings: dict[str, Any] = store.headings(rows[:SHOWN])
@@ -366,7 +368,7 @@ def _planned(
     ]
 
 
-def _plan_lines(sessions: Sequence[PlannedSession], what: str, *, by_relation: bool = False) -> Iterator[str]:
+def plan_lines(sessions: Sequence[PlannedSession], what: str, *, by_relation: bool = False) -> Iterator[str]:
     for one in sessions[:SHOWN]:
         about = one.relation if by_relation else plural(one.turns, "turn")
         yield f"  {one.id}  {clip(one.heading or '', 60)}  ({about}) {what}"
@@ -378,8 +380,8 @@ def _purge_plan(planned: Purged, with_forks: bool) -> Iterator[str]:
     if planned.attachments:
         size = f"{planned.attachment_bytes:,} bytes"
         yield f"  {plural(planned.attachments, 'unreferenced attachment')} ({size}) will be deleted"
-    yield from _plan_lines(planned.plan, "is deleted permanently")
-    yield from _plan_lines(planned.planned_survivors, "stays and repeats parts of it", by_relation=True)
+    yield from plan_lines(planned.plan, "is deleted permanently")
+    yield from plan_lines(planned.planned_survivors, "stays and repeats parts of it", by_relation=True)
     if planned.surviving:
         remedy = "" if with_forks else "; --with-forks deletes forks and replays too"
         count = plural(len(planned.surviving), "session")
@@ -389,7 +391,7 @@ def _purge_plan(planned: Purged, with_forks: bool) -> Iterator[str]:
     if planned.file_bytes is not None:
         size = f"{planned.file_bytes / 1e6:,.1f} MB"
         yield f"  the file ({size}) is rewritten, so that no byte is left; other writers wait meanwhile"
-    yield from _plan_lines(planned.planned_trash, "moves to the trash")
+    yield from plan_lines(planned.planned_trash, "moves to the trash")
 
 
 def _plan_imported(imported: dict[str, str]) -> Iterator[str]:

@@ -19,3 +19,10 @@ def quoting_sessions(store: Store, session_ids: Set[str]) -> Iterator[tuple[Sess
     from oakleaf_lab.record import runs_that_quote
 
     yield from ((row, "lab run") for row in runs_that_quote(store, session_ids))
+
+
+def keep_without(store: Store, row: SessionRow, session_ids: Set[str]) -> None:
+    """Copy what a lab run says of other sessions to a new run, before the run is deleted."""
+    from oakleaf_lab.record import copy_without
+
+    copy_without(store, row.session_id, session_ids)

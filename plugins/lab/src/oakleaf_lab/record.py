@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from oakleaf import Session, Store
 from oakleaf.core.entries import Entry, Note
@@ -162,6 +163,28 @@ def runs_that_quote(store: Store, session_ids: Set[str]) -> Iterator[SessionRow]
             plans = (_to_plan(data["plan"]) for data in notes if "plan" in data)
             if any(each.session_id in session_ids for plan in plans for each in plan.cohort.sources):
                 yield row
+
+
+def copy_without(store: Store, run_id: str, session_ids: Set[str]) -> str | None:
+    """Store a run again without its cells of some sessions; return the id of the new run, None if no cell is left.
+
+    A cell is stored under its key, so a copy that was cut off goes on.
+    """
+    old = LabRecord.load(store, run_id)
+    sources = [one for one in old.plan.cohort.sources if one.session_id not in session_ids]
+    if not sources:
+        return None
+    plan = replace(old.plan, cohort=replace(old.plan.cohort, sources=type(old.plan.cohort.sources)(sources)))
+    new = LabRecord.create(store, plan.run_id, plan)
+    for cell, result in old.cells.items():
+        if cell.source not in session_ids:
+            new.add_cell(result)
+    scores = [score for score in old.scores.values() if score.cell.source not in session_ids]
+    new.add_scores(scores, f"kept:{run_id}")
+    new.add_gates(old.gates)
+    if new.is_complete:
+        new.finish(is_complete=True, why=None)
+    return new.run_id
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):

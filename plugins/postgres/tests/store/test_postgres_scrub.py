@@ -13,6 +13,7 @@ import pytest
 
 import oakleaf
 from oakleaf import Store, assistant, user
+from oakleaf.verbs.erase import Erase
 from oakleaf_postgres.errors import MissingPermission, StoreHeld
 from oakleaf_postgres.store.scrub import scrub
 from support.postgres import Database, DatabaseHost, PostgresServer
@@ -63,6 +64,26 @@ def test_after_purge_and_scrub_no_byte_of_it_is_in_the_files_of_the_database(dat
         database.run("analyze")
         purge_all(store, purged)
     scrub(database.owner_url)
+    assert (files_with(folder, PURGED), bool(files_with(folder, KEPT))) == ([], True)
+
+
+def test_an_erasure_leaves_no_byte_once_the_owner_of_the_tables_ran_it(
+    database: Database, tmp_path: Path
+) -> None:
+    """The service deletes the rows, and its receipt says that bytes are left. The owner goes on with the receipt."""
+    folder = data_folder(database)
+    erase = Erase(owner=f"{PURGED}-owner-1", receipt=str(tmp_path / "receipt.json"))
+    with oakleaf.open(database.url) as store:
+        write(store, KEPT, 0)
+        purged = write(store, PURGED, 1)
+        database.run("analyze")
+        by_service = erase(store)
+    assert (by_service.done, by_service.scrubbed, by_service.purged) == (True, False, [purged])
+    assert erase.exit_code(by_service) == 1
+    assert "lacks a permission" in by_service.problems[0]
+    with oakleaf.open(database.owner_url) as store:
+        by_owner = erase(store)
+    assert (by_owner.scrubbed, by_owner.purged) == (True, [purged])
     assert (files_with(folder, PURGED), bool(files_with(folder, KEPT))) == ([], True)
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from oakleaf.cli.chat_history import history_path
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import echo, safe
-from oakleaf.cli.store_option import default_store
 
 MAX_HISTORY = 1_000
 QUOTES = '"""'
@@ -83,7 +83,7 @@ class TerminalInput:
         self._readline, self._complete, self._redact = readline, complete, redact
         self._draft = ""
         self._matches: list[str] = []
-        self._history_path = default_store().parent / "chat_history"
+        self._history_path = history_path()
         self._load_history()
         readline.set_auto_history(False)  # keep the y of an approval out of the history
         readline.set_completer(self._completion)

@@ -278,10 +278,10 @@ from blob where space = :space and at < :before and number not in (select blob_n
             if not self._read(lambda reader: self._is_unscrubbed(reader, session_id)):
                 raise
             result = PurgeResult((session_id,), 0, 0, 0)
-        is_scrubbed = scrub and self._scrub()
+        is_scrubbed = scrub and self.scrub()
         return PurgeResult(result.sessions, result.entries, result.kept_entries, result.blobs, is_scrubbed)
 
-    def _scrub(self) -> bool:
+    def scrub(self) -> bool:
         """Remove every deleted byte from the file: first the words, in pieces, to let other writers in between."""
         pages = -MERGED_PAGES
         while self._connections.write(partial(merge_segments, pages=pages)):

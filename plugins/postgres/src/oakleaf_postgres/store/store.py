@@ -117,6 +117,7 @@ from oakleaf_postgres.store.rows import (
     SESSION_COLUMNS,
     caller_clock,
 )
+from oakleaf_postgres.store.scrub import scrub
 from oakleaf_postgres.store.search import PostgresSearch
 from oakleaf_postgres.store.search_index import PostgresSearchIndex
 from oakleaf_postgres.store.statement import Connection, Statement
@@ -442,6 +443,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     def __init__(self, url: str, *, space: str = "default", owner: str | None = None) -> None:
         address = Address.parse(url)
         self.url, self.space, self.owner = address.safe_url, space, owner
+        self._whole_url = url
         self._connections = PostgresConnections(address, space)
         self._extendable: set[tuple[str, int] | None] = set()
         """Sessions and branches of theirs that this store has extended: a branch stays its session's own."""
@@ -834,6 +836,10 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             return not self._has(writer, session_id)
 
         return self._connections.write(work, was_committed)
+
+    def scrub(self) -> bool:
+        scrub(self._whole_url)
+        return True
 
     def lease(
         self, session_id: str, holder: str, until: int, at: int, *, take_from: int | None = None
