@@ -56,7 +56,7 @@ replay: $(VENV)/.demo ## SESSION_ID=…|FILE [MODEL=…] [PROMPT=…] [OPTIONS="
 
 lab: $(VENV)/.demo ## COHORT="agent:support after:7d" [PROMPT=@new.txt] [MODEL=…] [TOOLS="shop.py …"] [OPTIONS="temperature=0 …"] [GATE="calls:refund > baseline + 5%"] [MAX_COST=5]: what a change would have done
 	@$(BIN)/oakleaf lab run "$(or $(COHORT),after:7d)" $(if $(MODEL),--model "$(MODEL)") $(if $(PROMPT),--prompt "$(PROMPT)") \
-		$(foreach tools,$(TOOLS),--tools "$(tools)") $(foreach option,$(OPTIONS),-o "$(option)") $(if $(GATE),--fail-if "$(GATE)") $(if $(MAX_COST),--max-cost $(MAX_COST)) $(ARGS)
+		$(foreach tools,$(TOOLS),--set "tools=$(tools)") $(foreach option,$(OPTIONS),-o "$(option)") $(if $(GATE),--fail-if "$(GATE)") $(if $(MAX_COST),--max-cost $(MAX_COST)) $(ARGS)
 
 export-session: $(VENV)/.demo ## SESSION_ID=… [OUTPUT=FILE] [FORCE=1]: write a session as a bundle; FORCE overwrites a file
 	@$(BIN)/oakleaf export "$(or $(SESSION_ID),$(SESSION),latest)" $(if $(OUTPUT),-o "$(OUTPUT)") $(if $(FORCE),--force)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from functools import cache
@@ -54,6 +55,21 @@ def home(tmp_path: Path) -> Path:
     script(tmp_path / "new.json", tool="track")
     script(tmp_path / "polite.json", text="I am sorry, it is lost.")
     return tmp_path
+
+
+SHOP = """
+import oakleaf
+
+@oakleaf.tool(effect="read")
+def look_up(order: int) -> dict[str, object]:
+    \"\"\"Look an order up.\"\"\"
+    return {"order": order, "status": "lost"}
+
+@oakleaf.tool(effect="unsafe", dry_run=lambda order: "would refund")
+def refund(order: int) -> str:
+    \"\"\"Give the money back.\"\"\"
+    return "refunded"
+"""
 
 
 def run(home: Path, *arguments: object, **variables: str) -> CommandResult:
@@ -233,6 +249,33 @@ def test_cohorts_are_saved_listed_and_removed(home: Path) -> None:
 def test_bad_input_says_what_to_do(home: Path, arguments: list[str], code: int, words: str) -> None:
     ran = run(home, *arguments, OPENAI_API_KEY="")
     assert (ran.code, words in ran.out + ran.err) == (code, True), ran.out + ran.err
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/lab.md", "docs/cli.md", "Makefile"])
+def test_the_command_that_people_copy_runs(home: Path, page: str) -> None:
+    (home / "new.txt").write_text("Be strict.")
+    (home / "shop.py").write_text(SHOP)
+    root = Path(__file__).parents[3]
+    if page == "Makefile":
+        how = [
+            "COHORT=agent:support after:7d",
+            "PROMPT=@new.txt",
+            "TOOLS=shop.py",
+            "GATE=calls:refund > baseline + 5%",
+        ]
+        text = subprocess.run(
+            ["make", "-n", "lab", *how], cwd=root, capture_output=True, text=True, check=True
+        ).stdout
+    else:
+        text = (root / page).read_text()
+    lines = re.findall(r"oakleaf (lab run [^#\n]*--fail-if [^#\n]*)", text.replace("\\\n", " "))
+    commands = [line for line in lines if "@new.txt" in line]
+    assert commands
+    for line in commands:
+        ran = oakleaf(*shlex.split(line), "--set", "baseline.model=scripted:old.json", home=home)
+        assert (ran.code, "passed     calls:refund > baseline + 5%" in ran.out) == (0, True), (
+            ran.err + ran.out
+        )
 
 
 def test_every_byte_of_the_prompt_is_tested(home: Path) -> None:

@@ -58,7 +58,7 @@ def lab() -> None:
     the sources do not change.
 
     \b
-    oakleaf lab run 'agent:support after:7d' --prompt @new.txt --fail-if 'calls:refund > baseline + 5%'
+    oakleaf lab run 'agent:support after:7d' --prompt @new.txt --set tools=shop.py --fail-if 'calls:refund > baseline + 5%'
     oakleaf lab show
     oakleaf lab show lab_3f
     oakleaf lab promote ses_3f@7 tests/regressions
