@@ -1580,13 +1580,17 @@ class TestLongQueue:
     def test_an_input_queued_while_its_task_is_claimed_is_answered(self, queue: AbsurdQueue) -> None:
         """A task that waits takes it. One that a worker claims at that moment may have looked already."""
         session = queue.store.start("a")
-        with queue.working(Agent("a", by_step("Yes."), limits=Limits(turns=200)), concurrency=2):
+        with queue.working(Agent("a", by_step("Yes."), limits=Limits(turns=200)), concurrency=4):
             for n in range(60):
                 absurd.enqueue(session, f"{n}", queue=queue.name)
             wait_until(lambda: session.refresh().turns == 60)
             wait_until(queue.is_done)
         assert queue.store.backend.queued_input_count() == 0
         assert session.verify() == []
+        failed = queue.database.run(
+            f"select failure_reason from absurd.r_{queue.name} where state = 'failed'"
+        )
+        assert failed == [], "a turn of another task's is no failure of this one"
 
     @pytest.mark.parametrize("is_analyzed", [True, False])
     def test_a_claim_reads_no_more_of_a_long_queue_than_of_a_short_one(

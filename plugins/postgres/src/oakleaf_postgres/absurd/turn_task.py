@@ -158,6 +158,8 @@ class TaskRun:
         row = self._turn.refresh()
         if self._turn.is_open:
             self._turn.require_free()
+            row = self._turn.refresh()  # another runner may have ended it since
+        if self._turn.is_open:
             raise TurnFailed(row.session_id, row.error or "the loop ended before its turn did", TRIED_AGAIN)
         if self._turn.has_work():
             self._spawn_next()
