@@ -34,7 +34,6 @@ from support.verb_surfaces import (
     ARGUMENTS,
     SURFACES,
     Json,
-    by_http,
     by_mcp,
     by_python,
     command,
@@ -418,13 +417,11 @@ def test_two_values_for_one_are_refused(verb: type[Verb], store_path: Path) -> N
         option = flag(fields(verb)[name])
         typed = [option, "1", option, "2", *words(verb, required(verb))]
         assert expected in (command(store, verb, *typed).text or "")
-        if name in surfaces_of_requests(verb) and not address(verb).has_body:
-            answer = by_http(store, verb, {**required(verb), name: ["1", "2"]})
+        given = {**required(verb), name: ["1", "2"]}
+        others = [SURFACES[one] for one in surfaces_of(verb, given, store) if one != "command line"]
+        for call_by in (by_python, *others):
+            answer = call_by(store, verb, given)
             assert (answer.code, answer.text) == ("invalid_argument", f"{name}=['1', '2'] {expected}")
-
-
-def surfaces_of_requests(verb: type[Verb]) -> list[str]:
-    return [name for name, field in fields(verb).items() if not field.is_local] * ("service" in verb.callers)
 
 
 @pytest.fixture(scope="module")

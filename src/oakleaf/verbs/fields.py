@@ -225,7 +225,8 @@ def bind(verb: type[V], values: Mapping[str, Any], *, is_text: bool = False) -> 
             raise InvalidArgument(name, None, field.expected)
     for name, value in values.items():
         if not _fits(known[name].hint, value, is_text=is_text):
-            raise InvalidArgument(name, value, known[name].expected)
+            several = isinstance(value, list) and known[name].type is not list
+            raise InvalidArgument(name, value, "one value" if several else known[name].expected)
     return msgspec.convert(values, verb, strict=not is_text)
 
 
