@@ -14,10 +14,9 @@ import pytest
 import oakleaf as library
 from oakleaf.cli.main import oakleaf as group
 from oakleaf.cli.rendering.error_text import describe_error
-from oakleaf.cli.verb_table import built_in_names, sections
+from oakleaf.cli.verb_table import sections
 from oakleaf.errors import TokenRequired
 from oakleaf.install import install_line
-from oakleaf.verbs.registry import command_names
 from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 
@@ -30,9 +29,6 @@ class TestVerbs:
             assert command is not None
             assert command.help is not None
             assert command.help.split("\n")[0].startswith(summary.rstrip(".")), verb
-
-    def test_no_command_of_the_library_can_be_a_plugins(self) -> None:
-        assert command_names() == frozenset(built_in_names())
 
     def test_help_loads_no_verb_no_driver_and_nothing_optional(self) -> None:
         code = (

@@ -17,49 +17,12 @@ from oakleaf.verbs import registry
 if TYPE_CHECKING:
     import click
 
-HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
-    "Start here": {
-        "demo": (
-            "demo.demo",
-            "Watch an agent get killed during a refund and recover; needs no key and no network.",
-        ),
-        "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
-        "run": ("commands.run", "Send one input to an agent and print its answer."),
-        "resume": ("commands.run", "Continue a turn that was interrupted."),
-    },
-    "Compare": {
-        "replay": (
-            "commands.replay",
-            "Run a session again without side effects, with another model or prompt.",
-        ),
-    },
-    "Exchange": {
-        "export": (
-            "commands.export",
-            "Export a session as a bundle, web page, Markdown, or another tool's format.",
-        ),
-        "import": ("commands.import_", "Import a bundle, or the sessions of another tool."),
-    },
-    "Maintain": {
-        "config": (
-            "commands.config",
-            "Print the configuration, or a value of it; with VALUE set it.",
-        ),
-        "help": ("commands.help", "List every command, or explain one."),
-        "completion": ("commands.completion", "Print the completion script for your shell."),
-    },
-}
-"""The library's hand-written commands by section: where each is, and what it does."""
 SECTIONS = ("Start here", "Look", "Move", "Compare", "Exchange", "Maintain")
-_HOMES = {name: home for verbs in HAND_WRITTEN.values() for name, (home, _) in verbs.items()}
-
-
-def built_in_names() -> list[str]:
-    return [*_HOMES, *registry.names()]
+_HOMES = {name: home for verbs in registry.HAND_WRITTEN.values() for name, (home, _) in verbs.items()}
 
 
 def verb_names() -> list[str]:
-    own = built_in_names()
+    own = registry.command_names()
     added = (name for name in plugins.names(plugins.VERBS) if name not in own and "." not in name)
     return [*own, *added]
 
@@ -75,7 +38,9 @@ def sections() -> dict[str, dict[str, str]]:
 
 def _described(name: str) -> tuple[str, str]:
     if name in _HOMES:
-        return next((section, verbs[name][1]) for section, verbs in HAND_WRITTEN.items() if name in verbs)
+        return next(
+            (section, verbs[name][1]) for section, verbs in registry.HAND_WRITTEN.items() if name in verbs
+        )
     try:
         if (verb := registry.find(name)) is not None:
             from oakleaf.verbs.base import summary

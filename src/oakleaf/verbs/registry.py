@@ -1,6 +1,7 @@
 """The verbs of the library, and those that plugins register in the group `oakleaf.verbs`.
 
 A verb's module is imported when the verb is used. Says only where a verb is: everything else is in its declaration.
+`HAND_WRITTEN` has the commands that are no verbs.
 """
 
 from __future__ import annotations
@@ -50,21 +51,39 @@ _HOMES = {
     "copy": "exchange:Copy",
 }
 """Where each verb of the library is declared."""
-_HAND_WRITTEN = frozenset(
-    [
-        "demo",
-        "chat",
-        "run",
-        "resume",
-        "replay",
-        "export",
-        "import",
-        "config",
-        "help",
-        "completion",
-    ]
-)
-"""The other commands of the library, which `oakleaf.cli.verb_table` describes."""
+HAND_WRITTEN: dict[str, dict[str, tuple[str, str]]] = {
+    "Start here": {
+        "demo": (
+            "demo.demo",
+            "Watch an agent get killed during a refund and recover; needs no key and no network.",
+        ),
+        "chat": ("chat.chat", "Talk to an agent in the terminal; every message is saved as it is sent."),
+        "run": ("commands.run", "Send one input to an agent and print its answer."),
+        "resume": ("commands.run", "Continue a turn that was interrupted."),
+    },
+    "Compare": {
+        "replay": (
+            "commands.replay",
+            "Run a session again without side effects, with another model or prompt.",
+        ),
+    },
+    "Exchange": {
+        "export": (
+            "commands.export",
+            "Export a session as a bundle, web page, Markdown, or another tool's format.",
+        ),
+        "import": ("commands.import_", "Import a bundle, or the sessions of another tool."),
+    },
+    "Maintain": {
+        "config": (
+            "commands.config",
+            "Print the configuration, or a value of it; with VALUE set it.",
+        ),
+        "help": ("commands.help", "List every command, or explain one."),
+        "completion": ("commands.completion", "Print the completion script for your shell."),
+    },
+}
+"""The library's hand-written commands by section: the module of `oakleaf.cli` that each is in, and what it does."""
 
 
 def names() -> list[str]:
@@ -72,9 +91,9 @@ def names() -> list[str]:
     return list(_HOMES)
 
 
-def command_names() -> frozenset[str]:
+def command_names() -> list[str]:
     """Return the names of the library's commands, verbs or not: no plugin's command can have one of them."""
-    return _HAND_WRITTEN.union(_HOMES)
+    return [*(name for commands in HAND_WRITTEN.values() for name in commands), *_HOMES]
 
 
 def find(name: str) -> type[Verb] | None:
