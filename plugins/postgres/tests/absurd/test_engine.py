@@ -1572,7 +1572,7 @@ class TestLongQueue:
         asked = [request.messages[-1].text for request in model.requests]
         assert asked.index("hello") <= 20
         assert [text for text in asked if text != "hello"] == [f"{n}" for n in range(120)]
-        assert queue.store.backend.queued_input_count() == 0
+        assert queue.store.backend.inbox(long.session_id) == []
         tasks = f"select count(*), count(distinct params ->> 'session') from absurd.t_{queue.name}"
         [(count, sessions)] = queue.database.run(tasks)
         assert (count <= 160, sessions) == (True, 2)
@@ -1585,7 +1585,7 @@ class TestLongQueue:
                 absurd.enqueue(session, f"{n}", queue=queue.name)
             wait_until(lambda: session.refresh().turns == 60)
             wait_until(queue.is_done)
-        assert queue.store.backend.queued_input_count() == 0
+        assert queue.store.backend.inbox(session.session_id) == []
         assert session.verify() == []
         failed = queue.database.run(
             f"select failure_reason from absurd.r_{queue.name} where state = 'failed'"
