@@ -57,6 +57,7 @@ from oakleaf.stores.base import (
     Status,
     StoreBackend,
 )
+from oakleaf.stores.counts import UsageColumn, UsageSums
 from oakleaf.stores.opening import StoreOptions
 from oakleaf.stores.search import IndexProgress, SearchPage
 
@@ -526,6 +527,10 @@ class Store:
             progress(done, len(names))
         if session_ids is None:
             yield from verify_branches(self.backend)
+
+    def usage(self, by: UsageColumn = "bucket", since: int = 0) -> UsageSums:
+        """Sum the calls of all sessions since a time by model, agent, owner …, those of replays apart; also of the trash."""
+        return self.backend.usage_by(by, since)
 
     def audit(
         self,

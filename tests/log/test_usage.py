@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oakleaf import Leaf, OakleafError, Session, Totals, Usage, assistant, user
+from oakleaf import Leaf, OakleafError, ScriptedModel, Session, Totals, Usage, assistant, user
 from oakleaf.core.usage import total
 from oakleaf.errors import InvalidPosition
 from oakleaf.models.prices import price
@@ -220,3 +220,13 @@ def test_usage_that_is_no_count_is_unknown(store: Store, usage: Usage) -> None:
     assert [call.usage for call in again.model_calls()] == [Usage(None, 1)]
     assert again.path()[-1].message == assistant("y")
     assert again.verify() == []
+
+
+def test_a_store_sums_its_calls_by_owner(any_store: Store) -> None:
+    for owner, calls in (("ann", 2), ("bob", 1), (None, 1)):
+        session = any_store.start(owner=owner)
+        for n in range(calls):
+            session.send_sync(f"q{n}", model=ScriptedModel(["a"]))
+    sums = any_store.usage("owner")
+    assert {name: totals.calls for name, totals in sums.live.items()} == {"ann": 2, "bob": 1, "": 1}
+    assert any_store.in_space("acme").usage("owner").live == {}

@@ -279,6 +279,7 @@ CALLS: dict[str, list[Call]] = {
         Call({}),
         Call({"session": "ses_case@8", "view": "path", "by": "model"}),
         Call({"session": "ses_case", "by": "storage"}),
+        Call({"by": "owner"}, before=lambda store: store.start(owner="ann")),
         Call({"by": "storage"}, "invalid_argument"),
         NO_SESSION,
     ],

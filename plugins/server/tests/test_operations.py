@@ -245,7 +245,7 @@ class TestDoctor:
             store.start(session_id=f"ses_q{n:02}").enqueue("later")
         store.session("ses_q00").enqueue("and then")
         messages = [finding.message for finding in session_health(store.backend, store.runtime)]
-        assert messages[0] == "48 sessions, 0 in the trash"
+        assert messages[0] == "48 sessions in the space default, 0 in the trash"
         assert sum("was interrupted" in message for message in messages) == 20
         assert "5 more sessions were interrupted" in messages
         assert "ses_f failed: no answer" in messages

@@ -31,7 +31,8 @@ def session_health(
     """Yield findings about stuck and interrupted sessions, queued inputs and unreferenced blobs."""
     counts = store.count(SessionQuery(), "status")
     trashed = sum(store.count(SessionQuery(trashed=True), "status").values())
-    yield Finding("ok", f"{plural(sum(counts.values()), 'session')}, {trashed:,} in the trash")
+    found = plural(sum(counts.values()), "session")
+    yield Finding("ok", f"{found} in the space {store.space}, {trashed:,} in the trash")
     yield from _running_sessions(store, runtime, progress)
     yield from _interrupted_sessions(store, counts.get("interrupted", 0))
     yield from _failed_sessions(store, runtime, counts.get("failed", 0))

@@ -35,7 +35,7 @@ select usage.at / {DAY}, nullif(session.agent, ''), nullif(usage.model, ''), coa
 """
 """The columns of `daily_usage_from`; group them by the first four."""
 
-UsageColumn = Literal["quarter", "model", "agent", "session", "purpose", "bucket"]
+UsageColumn = Literal["quarter", "model", "agent", "owner", "session", "purpose", "bucket"]
 QUARTER = 900 * 1_000_000
 """Microseconds of a quarter of an hour: the days of every time zone begin with a quarter."""
 IS_REPLAY = "coalesce(usage.bucket, 'live') = 'replay'"
@@ -43,6 +43,7 @@ USAGE_COLUMNS: dict[UsageColumn, str] = {
     "quarter": f"cast(usage.at / {QUARTER} as text)",
     "model": "coalesce(usage.model, '')",
     "agent": "coalesce(session.agent, '')",
+    "owner": "coalesce(session.owner, '')",
     "session": "session.id",
     "purpose": "coalesce(usage.purpose, 'answer')",
     "bucket": "coalesce(usage.bucket, 'live')",
@@ -114,6 +115,7 @@ def sum_usage(calls: Iterable[tuple[SessionRow, Call]], by: UsageColumn) -> dict
         "quarter": lambda row, call: str(call.at // QUARTER),
         "model": lambda row, call: call.model or "",
         "agent": lambda row, call: row.agent or "",
+        "owner": lambda row, call: row.owner or "",
         "session": lambda row, call: row.session_id,
         "purpose": lambda row, call: call.purpose,
         "bucket": lambda row, call: call.bucket,

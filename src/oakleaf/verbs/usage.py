@@ -22,16 +22,18 @@ from oakleaf.verbs.fields import Help, Ref
 from oakleaf.verbs.screen import Line, Screen, Table, clip, safe
 from oakleaf.verbs.views import NamedTotals
 
-Group = Literal["day", "model", "agent", "session", "purpose", "bucket", "storage"]
+Group = Literal["day", "model", "agent", "owner", "session", "purpose", "bucket", "storage"]
 _HEAD = ("", "CALLS", "INPUT", "CACHED", "OUTPUT", "COST")
 _STORAGE_HEAD = ("STORED", "COUNT", "BYTES", "BYTES A TURN")
-_NO_NAME = {"model": "(unknown)", "agent": "(none)"}
+_NO_NAME = {"model": "(unknown)", "agent": "(none)", "owner": "(none)"}
 
 
 class Used(Struct, frozen=True, kw_only=True):
     usage: list[NamedTotals]
     """The sums of each day, model, agent …, by name."""
     total: Totals
+    space: str = "default"
+    """The space of the sessions."""
     replays: Totals | None = None
     """The calls of replays, which the sums leave out; null if the sums are those of one session, of replays or of buckets."""
     storage: SessionStorage | None = None
@@ -40,7 +42,7 @@ class Used(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Verb, frozen=True):
-    """Sum tokens and cost by session, day, model or agent.
+    """Sum tokens and cost by session, day, model, agent or owner.
 
     Without a session all sessions of the store are summed, trashed ones too, and replays are left out: --replays sums
     those alone, --by bucket shows both. A day begins where this program runs.
@@ -69,7 +71,8 @@ class Usage(Verb, frozen=True):
                 raise InvalidArgument(
                     "replays", True, "no session: the sums of one session are all its own calls"
                 )
-            return self._of_one(caller.position(self.session).session_at())
+            session = caller.position(self.session).session_at()
+            return replace(self._of_one(session), space=read(session).store.space)
         if self.view is not None:
             raise InvalidArgument("view", self.view, "a session: oakleaf usage latest --view tree")
         if self.by == "storage":
@@ -79,10 +82,12 @@ class Usage(Verb, frozen=True):
         # Summed in the database: a store may have millions of calls.
         sums = store.usage_by(self._column, max(floor, 0))
         if self.replays:
-            return self._used(sums.replays)
-        if self.by == "bucket":
-            return self._used(sums.live | sums.replays)
-        return replace(self._used(sums.live), replays=reduce(add, sums.replays.values(), Totals()))
+            used = self._used(sums.replays)
+        elif self.by == "bucket":
+            used = self._used(sums.live | sums.replays)
+        else:
+            used = replace(self._used(sums.live), replays=reduce(add, sums.replays.values(), Totals()))
+        return replace(used, space=store.space)
 
     def _of_one(self, session: Session) -> Used:
         reader, view = read(session), self.view or "own"
@@ -137,6 +142,8 @@ class Usage(Verb, frozen=True):
             yield Table(_STORAGE_HEAD, stored, right=_STORAGE_HEAD[1:], clip_last=False)
 
     def notes(self, result: Used, screen: Screen) -> Iterator[str]:
+        if result.space != "default":
+            yield f"in the space {result.space}"
         unknown, unpriced = result.total.unknown_calls, result.total.unpriced_calls
         if unknown:
             yield f"not in the tokens: {plural(unknown, 'call')} that reported none"

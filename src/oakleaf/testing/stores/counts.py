@@ -81,7 +81,7 @@ class CountConformance(StoreFactory):
 
     def test_spending_is_summed_by_day_agent_model_and_bucket(self) -> None:
         store = self.open_store()
-        one, other = SessionWriter(store, "ses_1", agent="a"), SessionWriter(store, "ses_2")
+        one, other = SessionWriter(store, "ses_1", agent="a", owner="ann"), SessionWriter(store, "ses_2")
         today = replace(call("c1", 1, 2), at=3 * DAY + 5)
         one.append(user("x"), assistant("y"), calls=(today, replace(today, call_id="c2")))
         later = replace(call("c3", 3, None, tokens=None, cost=None), at=4 * DAY)
@@ -107,6 +107,7 @@ class CountConformance(StoreFactory):
         expected: dict[UsageColumn, dict[str, int]] = {
             "agent": {"a": 3, "": 1},
             "model": {"m": 4},
+            "owner": {"ann": 3, "": 1},
             "bucket": {"live": 4},
         }
         for by, calls in expected.items():
