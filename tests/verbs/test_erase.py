@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ from oakleaf.verbs.base import Caller, Step
 from oakleaf.verbs.erase import Erase
 from oakleaf.verbs.health import Verify
 from oakleaf.verbs.seal import seal_text
+from support.processes import wait_until
+from support.terminal import OAKLEAF
 from support.terminal import oakleaf as command
 
 CANARY = "canary-7d1f"
@@ -120,6 +124,22 @@ def test_an_interrupted_erasure_goes_on_and_the_receipt_is_whole(
     assert CANARY not in receipt.read_text()
     assert files_with(path.parent, CANARY) == []
     assert verify(disk).problems == []
+
+
+def test_an_erasure_killed_with_kill_9_goes_on(path: Path, tmp_path: Path) -> None:
+    with oakleaf.open(path) as store:
+        for n in range(60):
+            store.start(session_id=f"ses_{n}", owner="ann").append([user(f"{CANARY} {n}"), assistant(CANARY)])
+    receipt = tmp_path / "ann.json"
+    arguments = ["--store", str(path), "erase", "--owner", "ann", "--receipt", str(receipt), "--yes"]
+    with subprocess.Popen([*OAKLEAF, *arguments], stdout=subprocess.DEVNULL) as process:
+        wait_until(receipt.exists)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert command(*arguments[2:], store=path).code == 0
+    whole = json.loads(receipt.read_bytes())
+    assert (whole["done"], sorted(whole["purged"])) == (True, sorted(f"ses_{n}" for n in range(60)))
+    assert files_with(path.parent, CANARY) == []
 
 
 def test_a_receipt_of_another_customer_or_a_whole_one_is_refused(disk: Store, tmp_path: Path) -> None:
