@@ -79,9 +79,11 @@ def _prompt(report: LabReport) -> list[str]:
 
 def _hint(report: LabReport) -> list[str]:
     """Say how to decide a gate that calls without an answer left open."""
-    if report.experiment.mode != "recorded" or not any(NOT_RECORDED in gate.why for gate in report.gates):
+    if not any(NOT_RECORDED in gate.why for gate in report.gates):
         return []
-    return ["calls that were not recorded are answered by the dry runs of your tools: --set tools=FILE.py"]
+    return [
+        "calls that were not recorded are answered by your tools that read or have a dry_run: --set tools=FILE.py"
+    ]
 
 
 def _table(report: LabReport) -> list[str]:
