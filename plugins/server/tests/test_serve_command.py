@@ -54,7 +54,7 @@ class TestFlags:
         lines = '[chat]\nmax_turns = 7\nallowed_commands = ["git"]\nfs_scope = "project"\n'
         (tmp_path / "config.toml").write_text(lines)
         agent = _agent(
-            read_options(models=["scripted:one.json"], workspace=".", changes=["limits.rounds=3"]), ()
+            read_options(models=["scripted:one.json"], changes=["workspace.dir=.", "limits.rounds=3"]), ()
         )
         assert (agent.limits_of(Settings()).turns, agent.limits_of(Settings()).rounds, agent.commands) == (
             7,

@@ -235,7 +235,7 @@ def _agent_without_models(options: AgentOptions, others: tuple[Model, ...]) -> S
 
     agent = options.agent
     if agent.workspace.dir or options.model_options or agent.limits != AgentFile().limits:
-        raise CommandError("--set of workspace, limits and options needs --model")
+        raise CommandError("workspace, limits and options need --model")
     tools, servers = command_tools(options)
     connect_once(tools, servers)
     return ServerAgent(
