@@ -112,24 +112,16 @@ def test_an_option_that_is_refused_writes_nothing(store: Store, way: str) -> Non
     assert model.requests == []
 
 
-def test_another_providers_option_on_the_path_is_an_error_that_says_how_to_take_it_back(store: Store) -> None:
+def test_an_option_of_another_provider_on_the_path_is_left_out(store: Store) -> None:
     session = store.start(model="openai-chat:m")
-    session.set(options={"seed": 7})
-    before = session.leaf
-    model = ResponsesLike(["a"])
-    for switch in (
-        lambda: session.send_sync("q", model=model),
-        lambda: session.send_sync("q", model=[ScriptedModel(["x"]), model]),
-        lambda: session.set(model="openai:m"),
-        lambda: session.fork(model="openai:m"),
-    ):
-        with pytest.raises(InvalidOption, match=r"set\(options=\{'seed': None\}\)"):
-            switch()
-    with pytest.raises(InvalidOption, match="openai has no option 'seed'"):
-        session.replay_sync(model=model)
-    assert (session.leaf, model.requests) == (before, [])
-    session.send_sync("q", model=model, options={"seed": None})
-    assert _sent_options(model) == [None]
+    session.set(options={"seed": 7, "temperature": 0})
+    model = ResponsesLike(["a", "b", "c"])
+    session.send_sync("q", model=model)
+    session.set(model="openai:m")
+    assert session.request("openai")["temperature"] == 0
+    assert "seed" not in session.request("openai")
+    assert session.fork(model="openai:m").request("openai-chat")["seed"] == 7
+    assert session.replay_sync(model=model).turns == 1
 
 
 def test_a_task_without_a_model_of_its_own_has_the_options_of_its_parent(store: Store) -> None:

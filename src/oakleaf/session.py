@@ -90,7 +90,7 @@ if TYPE_CHECKING:
 
     Tools = Iterable[ToolLike]
 
-Appendable = Payload | dict[str, Any]
+Appendable = Payload | Draft | dict[str, Any]
 UsageView = Literal["own", "path", "tree"]
 
 
@@ -258,17 +258,17 @@ class Session:
     def _with_options(
         self, settings: Settings, options: Mapping[str, Any] | None, leaf: Leaf | None = None
     ) -> Settings:
-        """Add options to settings; after a change of options or model, check all settings then in force."""
-        if options is None and settings.model is None:
+        """Add options to settings, after a check against the model in force."""
+        if options is None:
             return settings
         path = self.log.store.control_entries(self.session_id, leaf=leaf or self.leaf)
         now = contexts.fold_settings(path)
         model = settings.model or now.model or self.row.model
         # A model without the prefix of a provider is the host's own.
         provider = None if model is None else model.partition(":")[0]
-        check_options(provider, contexts.merge_options(now.options, options))
+        check_options(provider, options, now.options)
         self.log.runtime.redactor.check_options(options)
-        return settings if options is None else replace(settings, options=dict(options))
+        return replace(settings, options=dict(options))
 
     def close_batch(self, why: str, *, outcome: Outcome = "interrupted") -> Committed | None:
         """Give every open tool call an explicit result, so that other entries may follow."""
@@ -994,7 +994,7 @@ def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:
             history = wire.parse_history(group)
             drafts.extend(Draft(parsed.message, evidence=parsed.evidence) for parsed in history)
         else:
-            drafts.extend(map(Draft, group))
+            drafts.extend(item if isinstance(item, Draft) else Draft(item) for item in group)
     return drafts
 
 

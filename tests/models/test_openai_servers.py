@@ -19,7 +19,17 @@ from msgspec.structs import replace
 import oakleaf
 from oakleaf.core.context import Context, Item
 from oakleaf.core.entries import Evidence, Settings
-from oakleaf.core.messages import Attachment, Message, Reasoning, Text, ToolCall, assistant, tool_result, user
+from oakleaf.core.messages import (
+    Attachment,
+    Message,
+    ProviderBlock,
+    Reasoning,
+    Text,
+    ToolCall,
+    assistant,
+    tool_result,
+    user,
+)
 from oakleaf.core.usage import Usage
 from oakleaf.errors import ContextOverflow, ModelError, ModelUnavailable, Overloaded, TruncatedReply
 from oakleaf.models.base import Delta, Request
@@ -485,7 +495,7 @@ SHAPES: dict[str, Shape] = {
             chunk({"content": [{"type": "reference", "reference_ids": [1, 2]}]}),
             STOP,
         ),
-        assistant(Reasoning("hm"), Text("yes"), Text("[reference: 1, 2]")),
+        assistant(Reasoning("hm"), Text("yes"), ProviderBlock("reference", "reference: 1, 2")),
     ),
     "an image in the answer (OpenRouter)": Shape(
         sse(

@@ -474,7 +474,6 @@ class TestReading:
             u(image(data="%%%")),
             u(image(data="")),
             u({"inlineData": {"data": PNG_64}}),
-            u({"executableCode": {"code": "1"}}),
             u(text(7)),  # type: ignore[arg-type]
             u(call()),
             m(answer()),

@@ -39,7 +39,7 @@ def text(content: str) -> dict[str, Any]:
 
 
 def image(url: str = PNG_URL) -> dict[str, Any]:
-    return {"type": "input_image", "image_url": url, "detail": "auto"}
+    return {"type": "input_image", "image_url": url}
 
 
 def u(*content: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,6 @@ HI, YES = u(text("hi")), {"role": "assistant", "content": "yes"}
 
 REJECTED = {
     "an item that is no object": ["hi"],
-    "unknown type": [{"type": "magic"}],
     "unknown role": [{"role": "robot", "content": "x"}],
     "no role": [{"content": "x"}],
     "the role of chat's results": [HI, {"role": "tool", "content": "r"}],
@@ -91,10 +90,6 @@ REJECTED = {
     "system with an image": [{"role": "system", "content": [image()]}, HI],
     "answer with input_text": [HI, {"role": "assistant", "content": [text("x")]}],
     "answer with nothing": [HI, {"role": "assistant", "content": ""}],
-    "answer without annotations": [
-        HI,
-        {"role": "assistant", "content": [{"type": "output_text", "text": "x"}]},
-    ],
     "answer with an id and no status": [
         HI,
         {key: value for key, value in says("x").items() if key != "status"},
@@ -133,11 +128,6 @@ REJECTED = {
     "reasoning alone": [HI, reasoning_item()],
     "reasoning before the user": [HI, reasoning_item(), HI],
     "reasoning before an output": [HI, call(), reasoning_item(), output()],
-    "reasoning without an id": [
-        HI,
-        {"type": "reasoning", "summary": [], "encrypted_content": "e"},
-        YES,
-    ],
     "reasoning without summary": [HI, {"type": "reasoning", "id": "rs_1", "encrypted_content": "e"}, YES],
     "reasoning nobody encrypted": [HI, {"type": "reasoning", "id": "rs_1", "summary": []}, YES],
     "reasoning with text for a summary": [HI, {**reasoning_item(), "summary": ["hm"]}, YES],
@@ -174,7 +164,7 @@ ACCEPTED = {
 class TestRules:
     @pytest.mark.parametrize("items", REJECTED.values(), ids=REJECTED)
     def test_refused_histories_are_found(self, items):
-        assert violations({"input": items, "tools": TOOLS}) != []
+        assert violations({"input": items, "tools": TOOLS, "store": False}) != []
 
     @pytest.mark.parametrize("items", ACCEPTED.values(), ids=ACCEPTED)
     def test_accepted_histories_have_no_violations(self, items):
@@ -183,7 +173,7 @@ class TestRules:
     def test_a_request_without_input_is_found(self):
         assert violations({}) == ["input: not a list"]
 
-    @pytest.mark.parametrize("more", [{"messages": []}, {"system": "x"}, {"instructions": ""}], ids=str)
+    @pytest.mark.parametrize("more", [{"messages": []}, {"system": "x"}, {"instructions": 7}], ids=str)
     def test_a_field_that_is_not_there_or_empty_is_found(self, more):
         assert violations({"input": [HI], **more}) != []
         assert violations({"input": [HI], "instructions": "be kind"}) == []
@@ -506,7 +496,7 @@ class TestReading:
             {"role": "system", "content": [image()]},
             u(image("data:image/png;base64,%%%")),
             u({"type": "input_image"}),
-            u({"type": "video"}),
+            u({"type": 7}),
             {"role": "user", "content": 7},
             {"role": "robot", "content": "x"},
         ],

@@ -57,13 +57,6 @@ TYPES = {
         "thinking": "ThinkingBlockParam",
         "redacted_thinking": "RedactedThinkingBlockParam",
     },
-    "openai.types.chat": {
-        "system": "ChatCompletionSystemMessageParam",
-        "developer": "ChatCompletionDeveloperMessageParam",
-        "user": "ChatCompletionUserMessageParam",
-        "assistant": "ChatCompletionAssistantMessageParam",
-        "tool": "ChatCompletionToolMessageParam",
-    },
     "openai.types.responses": {
         "message": "ResponseOutputMessageParam",
         "function_call": "ResponseFunctionToolCallParam",
@@ -82,7 +75,6 @@ TYPES = {
 }
 FIELDS = {
     "anthropic.types": anthropic._FIELDS,
-    "openai.types.chat": openai_chat._FIELDS,
     "openai.types.responses": openai_responses._FIELDS | openai_responses._PART_FIELDS,
     "google.genai.types": gemini._FIELDS,
 }

@@ -472,7 +472,6 @@ class TestReadAnyMessages:
             {"role": "robot", "content": "x"},
             "x",
             {"role": "tool"},
-            {"type": "web_search_call"},
         ],
     )
     def test_a_message_without_a_known_role_is_refused(self, bad):

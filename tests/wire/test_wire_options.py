@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from oakleaf.errors import InvalidOption
-from oakleaf.wire.options import DEFAULT_MAX_TOKENS, OPTIONS, check_options, request_fields
+from oakleaf.wire.options import (
+    DEFAULT_MAX_TOKENS,
+    check_options,
+    left_out_options,
+    read_options,
+    request_fields,
+)
 
 FIELDS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     (
@@ -117,9 +123,50 @@ def test_an_unknown_or_refused_option_is_named_in_the_error(
     with pytest.raises(InvalidOption) as excinfo:
         check_options(provider, options)
     assert message in str(excinfo.value)
-    if provider in OPTIONS:
-        with pytest.raises(InvalidOption):
-            request_fields(provider, options)
+
+
+@pytest.mark.parametrize(
+    ("provider", "options", "left_out"),
+    [
+        ("openai", {"thinking": {"type": "adaptive"}, "temperature": 0}, ["thinking"]),
+        ("openai-chat", {"stop": [], "top_k": 40.0}, ["stop", "top_k"]),
+        ("anthropic", {"tool_choice": "auto", "seed": 7, "max_tokens": 9}, ["seed", "tool_choice"]),
+        ("gemini", {"anthropic.mcp_servers": [], "effort": "low"}, ["anthropic.mcp_servers"]),
+    ],
+)
+def test_options_of_another_provider_are_left_out_and_named(
+    provider: str, options: dict[str, Any], left_out: list[str]
+) -> None:
+    kept = {name: value for name, value in options.items() if name not in left_out}
+    assert request_fields(provider, options) == request_fields(provider, kept)
+    assert list(left_out_options(provider, options)) == left_out
+    check_options(provider, kept, in_force=options)
+    with pytest.raises(InvalidOption):
+        check_options(provider, {left_out[0]: options[left_out[0]], "zzz": 1})
+
+
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    (
+        "anthropic",
+        {"max_tokens": 9, "mcp_servers": [{"type": "url"}], "container": "c", "stop_sequences": []},
+    ),
+    ("anthropic", {"max_tokens": 9, "output_config": {"effort": "low", "format": {"type": "json_schema"}}}),
+    ("openai", {"store": False, "include": ["x"], "prompt_cache_key": "k", "reasoning": {"effort": "odd"}}),
+    ("openai", {"context_management": [{"type": "compaction"}], "background": False}),
+    ("openai-chat", {"n": 1, "provider": {"only": ["x"]}, "stop": "END", "top_k": 40.5, "functions": []}),
+    ("gemini", {"generationConfig": {"topK": 40.5, "temperature": 0, "responseSchema": {"type": "OBJECT"}}}),
+    ("gemini", {"generationConfig": {"thinkingConfig": {"thinkingLevel": "low"}}, "labels": {"team": "a"}}),
+]
+
+
+@pytest.mark.parametrize(("provider", "request_"), REQUESTS)
+def test_every_field_of_a_request_is_an_option_of_its_provider(
+    provider: str, request_: dict[str, Any]
+) -> None:
+    options = read_options(provider, request_)
+    assert request_fields(provider, options) == request_
+    assert left_out_options(provider, options) == {}
+    check_options(provider, options)
 
 
 def test_a_hosts_own_model_takes_own_options() -> None:

@@ -102,14 +102,14 @@ class ModelCaller:
         return contexts.merge_options(self.writer.settings().options, self._options)
 
     def check_options(self) -> None:
-        """Raise for wrong options before anything is written: `InvalidOption` if a model of the chain lacks
-        an option, `SecretInName` if an option of this run contains a secret. Options of a recording are not
-        checked, because no provider is sent those."""
+        """Raise for wrong options of this run before anything is written: `InvalidOption` if a model of the chain lacks
+        one, `SecretInName` if one contains a secret. Options of a recording are not checked, because no provider is
+        sent those; options on the path that a model lacks are left out of its requests."""
         if self.answers.recording is not None:
             return
         self.log.runtime.redactor.check_options(self._options)
         for model in self.models:
-            check_options(model.provider, self.all_options())
+            check_options(model.provider, self._options, self.writer.settings().options)
 
     def changed_settings(self) -> list[Draft]:
         """Return the new settings of the next call, to be appended before the call."""

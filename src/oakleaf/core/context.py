@@ -53,6 +53,8 @@ class Context(Struct, frozen=True):
     system: tuple[str, ...]
     items: tuple[Item, ...]
     settings: Settings = Settings()
+    system_evidence: tuple[Evidence | None, ...] = ()
+    """The evidence of each system prompt; empty for none."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -267,14 +269,16 @@ def replace_entries(path: Sequence[Entry], replacement: Replacement) -> Context:
     """Return the whole context at the end of a path with replaced entries."""
     settings = fold_settings(path)
     head = head_length(path)
-    prompts = [entry.message.text for entry in path[:head] if entry.message is not None]
+    seeds = [entry for entry in path[:head] if entry.message is not None and settings.prompt is None]
+    prompts = [entry.message.text for entry in seeds if entry.message is not None]
+    evidence = tuple(entry.evidence for entry in seeds)
     if settings.prompt is not None:
         prompts = [settings.prompt]
     if settings.prompt_patch is not None:
         prompts.append(settings.prompt_patch)
     items = list(replacement.summaries)
     items.extend(item for item in map(replacement.item, path[head:]) if item is not None)
-    return Context(tuple(prompts), tuple(items), settings)
+    return Context(tuple(prompts), tuple(items), settings, evidence if any(evidence) else ())
 
 
 def head_length(path: Sequence[Entry]) -> int:

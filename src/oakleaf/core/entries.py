@@ -61,6 +61,9 @@ class ToolDefinitions(Struct, frozen=True, omit_defaults=True):
     """False once no tools are in force: a model sees the tools if the history calls any, and may call none. Never stored."""
 
 
+TokenLimit = Literal["max_tokens", "max_completion_tokens"]
+
+
 class Endpoint(Struct, frozen=True, omit_defaults=True):
     """The server asked in a provider's format, and the server's own demands: servers of a format differ."""
 
@@ -68,11 +71,12 @@ class Endpoint(Struct, frozen=True, omit_defaults=True):
     """None: the vendor's own."""
     model: str | None = None
     """The model behind the demands below; None without demands."""
-    token_limit: Literal["max_tokens", "max_completion_tokens"] | None = None
+    token_limit: TokenLimit | None = None
     """The name of the accepted limit. None: the usual name."""
     reasoning: Literal["demanded", "refused"] | None = None
     """Whether reasoning must be in every answer that is sent back, or in none."""
-    encrypts_reasoning: bool = True
+    encrypts_reasoning: bool | None = None
+    """Whether OpenAI is asked to store nothing and to return its reasoning encrypted, if the model can; None: neither."""
 
 
 Effects = Literal["ask", "repeat", "reuse"]

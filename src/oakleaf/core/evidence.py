@@ -15,8 +15,8 @@ from oakleaf.core.entries import Evidence, Payload
 from oakleaf.core.messages import Attachment, Message, Part, ProviderBlock, Reasoning, ToolResult
 from oakleaf.core.redact import Redactor
 
-CONTENT = ("block", "item", "citations", "annotations", "metadata", "raw")
-"""Keys with content in the issuer's form: whole blocks, and references to the text of a part."""
+CONTENT = ("block", "item", "annotations", "metadata", "raw", "shape", "pieces")
+"""Keys with content in the issuer's form: whole blocks, what stands beside a part, and references to its text."""
 CHECKED = ("signature", "data", "encrypted_content", "id", *CONTENT)
 """Keys that issuers compare with a part's content; other keys describe the part and stay true."""
 

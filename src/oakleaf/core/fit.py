@@ -130,7 +130,7 @@ def fit(context: Context, budget: Budget, provider: str | None = None) -> FitRes
         dropped = [item for part in rest for item in part] + group
         break
     items = (*pinned, *(item for group in reversed(kept_turns) for item in group))
-    fitted = Context(context.system, items, context.settings)
+    fitted = replace(context, items=items)
     return FitResult(fitted, tuple(item.seq for item in dropped), used)
 
 

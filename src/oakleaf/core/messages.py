@@ -145,7 +145,7 @@ class Message(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 PARTS_BY_ROLE: dict[str, tuple[type, ...]] = {
-    "system": (Text,),
+    "system": (Text, ProviderBlock),
     "user": (Text, Media, Attachment, ProviderBlock),
     "assistant": (Text, Reasoning, ToolCall, Media, Attachment, ProviderBlock),
     "tool": (ToolResult,),

@@ -17,7 +17,7 @@ from oakleaf.core.context import (
     replace_entries,
     trim,
 )
-from oakleaf.core.entries import Entry, Note, Settings
+from oakleaf.core.entries import Entry, Evidence, Note, Settings
 
 
 class PromptPath:
@@ -34,6 +34,7 @@ class PromptPath:
         self._items: list[Item] = []
         self._replacement = Replacement()
         self._system: tuple[str, ...] = ()
+        self._system_evidence: tuple[Evidence | None, ...] = ()
         self._built = 0
         """How many entries the items cover; 0: build the items again."""
         self._context: Context | None = None
@@ -90,7 +91,9 @@ class PromptPath:
             new = map(self._replacement.item, self.entries[self._built :])
             self._items.extend(item for item in new if item is not None)
             self._built = len(self.entries)
-        self._context = trim(Context(self._system, tuple(self._items), self.settings()), maximum)
+        self._context = trim(
+            Context(self._system, tuple(self._items), self.settings(), self._system_evidence), maximum
+        )
         self._max_messages = maximum
         return self._context
 
@@ -98,6 +101,7 @@ class PromptPath:
         self._replacement = read_replacement(self.entries)
         context = replace_entries(self.entries, self._replacement)
         self._system, self._items = context.system, list(context.items)
+        self._system_evidence = context.system_evidence
         # As long as there is nothing but the system prompt, what comes next may be part of it.
         is_begun = head_length(self.entries) < len(self.entries)
         self._built = len(self.entries) if is_begun else 0

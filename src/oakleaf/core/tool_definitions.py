@@ -22,12 +22,18 @@ from oakleaf.core.redact import Redactor
 MIME = "application/json"
 
 
-class ToolSpec(Struct, frozen=True):
+class ToolSpec(Struct, frozen=True, omit_defaults=True):
     """A tool as a model sees it; `parameters` is a JSON schema of an object."""
 
     name: str
     description: str
     parameters: dict[str, Any]
+    issuer: str | None = None
+    """The provider whose form the definition had."""
+    shape: dict[str, Any] | None = None
+    """The definition in that form, for its issuer alone; `wire.shapes` says how."""
+    hosted: bool = False
+    """True for a tool that only its issuer defines, such as a web search: other providers are not told of it."""
 
 
 _decoder = msgspec.json.Decoder(tuple[ToolSpec, ...])

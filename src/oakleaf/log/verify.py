@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from oakleaf.core.call_hash import call_hashes
 from oakleaf.core.context import build_context
@@ -182,8 +181,6 @@ class _Verification:
                 blob = self.store.blob(hash)
                 blobs[hash] = None if blob is None else blob.data
         context = build_context(self.path)
-        # The options are one provider's own.
-        context = replace(context, settings=replace(context.settings, options=None))
         for name in PROVIDERS:
             provider = find_provider(name)
             for violation in provider.violations(provider.project(context, blobs.get)):

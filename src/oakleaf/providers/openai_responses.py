@@ -53,8 +53,10 @@ class OpenAIModel(VendorClient):
 
     def endpoint_for(self, settings: Settings) -> Endpoint:
         endpoint = endpoint_of(settings, self.provider)
-        encrypts = self._encrypts_reasoning and (endpoint.encrypts_reasoning or endpoint.model != self.model)
-        return Endpoint() if encrypts else Endpoint(model=self.model, encrypts_reasoning=False)
+        is_refused = endpoint.encrypts_reasoning is False and endpoint.model == self.model
+        if self._encrypts_reasoning and not is_refused:
+            return Endpoint(encrypts_reasoning=True)
+        return Endpoint(model=self.model, encrypts_reasoning=False)
 
     async def _ask(self, sdk: Any, create: Callable[..., Any], request: Request) -> Any:
         arguments = await self._arguments(create, request, stream=True)

@@ -24,7 +24,7 @@ from oakleaf.agent.run import resolve_models
 from oakleaf.agent.tools.sources import Connections, ToolLike, split_tools
 from oakleaf.agent.tools.tool import Tool
 from oakleaf.agent.writer import run_uncancelled
-from oakleaf.core.context import fold_settings, merge_options
+from oakleaf.core.context import fold_settings
 from oakleaf.core.entries import Effects, Entry, Note, Settings, check_effects
 from oakleaf.core.facts import SessionEnded, Status
 from oakleaf.core.tool_definitions import ToolSpec, read_tools
@@ -142,7 +142,7 @@ class Replay:
         place, until = await asyncio.to_thread(self._find_place)
         cut = place.cut
         recording = Recording(path, cut.at, until)
-        self._check_options(path[:until], cut.at)
+        self._check_options(path[: cut.at])
         await asyncio.to_thread(self._check_attachments, path[cut.at : until])
         limits = self.plan.limits if self.models else None
         overrides = Settings(
@@ -166,17 +166,10 @@ class Replay:
             self.stop_reason = position.stop_reason
         return await asyncio.to_thread(self._build_report, log, parts, cut, turns, source_before)
 
-    def _check_options(self, path: Sequence[Entry], cut: int) -> None:
-        """Raise `InvalidOption` if the replay's model lacks an option of the plan or of the recording
-        after the cut."""
-        if not self.models:
-            return
-        options = fold_settings(path[:cut]).options
-        later = [entry.payload.options for entry in path[cut:] if isinstance(entry.payload, Settings)]
-        for changed in (None, *later):
-            options = merge_options(options, changed)
-            for model in self.models:
-                check_options(model.provider, merge_options(options, self.plan.options))
+    def _check_options(self, path: Sequence[Entry]) -> None:
+        """Raise `InvalidOption` if a model of the replay lacks an option of the plan."""
+        for model in self.models:
+            check_options(model.provider, self.plan.options, fold_settings(path).options)
 
     def _check_attachments(self, entries: Sequence[Entry]) -> None:
         """Raise `InvalidReplay` if an attachment is missing. A bundle holds attachments only on request."""

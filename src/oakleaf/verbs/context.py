@@ -21,6 +21,7 @@ from oakleaf.verbs.fields import Help, Ref
 from oakleaf.verbs.screen import Screen, safe, style
 from oakleaf.wire import PROVIDERS, find_provider
 from oakleaf.wire.explain import Missing
+from oakleaf.wire.left_out import left_out
 
 
 class Change(Struct, frozen=True, kw_only=True):
@@ -42,6 +43,8 @@ class Sent(Struct, frozen=True, kw_only=True):
     tools: str | None = None
     """The tools of the request in words; null without tools."""
     options: dict[str, Any] = {}
+    left_out: list[str] = []
+    """What the session has and the provider is not sent: options, tools and fields of other providers."""
     difference: Change | None = None
     """With `explain`: the first difference from the last request; null if the provider's cache stays warm."""
 
@@ -80,6 +83,7 @@ class Context(Verb, frozen=True):
             system=list(given.system),
             tools=_tools(session, given),
             options=msgspec.to_builtins(given.settings.options or {}),
+            left_out=left_out(provider, given, reader.blob),
         )
 
     def lines(self, result: Sent, screen: Screen) -> Iterator[str]:
@@ -99,6 +103,7 @@ class Context(Verb, frozen=True):
             yield from _message(message.role, message, screen)
 
     def notes(self, result: Sent, screen: Screen) -> Iterator[str]:
+        yield from (f"left out for {result.provider}: {safe(line)}" for line in result.left_out)
         if result.window_use is not None:
             is_empty = not result.system and not (result.request or {}).get(
                 find_provider(result.provider).history

@@ -7,14 +7,15 @@ provider's rules: repair happens here and never in the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from types import ModuleType
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from oakleaf.core.messages import Message
+from oakleaf.core.messages import Message, system
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.typed_json import converter
 from oakleaf.errors import InvalidArgument, InvalidTool, UnknownProvider, UnrecognizedReply
@@ -27,13 +28,15 @@ from oakleaf.wire.explain import Difference, first_difference
 from oakleaf.wire.gemini import parse as gemini_parse
 from oakleaf.wire.gemini import request as gemini_request
 from oakleaf.wire.gemini import rules as gemini_rules
+from oakleaf.wire.gemini.parse import camel_case
 from oakleaf.wire.openai_chat import parse as openai_chat_parse
 from oakleaf.wire.openai_chat import request as openai_chat_request
 from oakleaf.wire.openai_chat import rules as openai_chat_rules
 from oakleaf.wire.openai_responses import parse as openai_responses_parse
 from oakleaf.wire.openai_responses import request as openai_responses_request
 from oakleaf.wire.openai_responses import rules as openai_responses_rules
-from oakleaf.wire.parsing import to_dict
+from oakleaf.wire.parsing import content_blocks, to_dict
+from oakleaf.wire.shapes import shape_of
 
 _to_tool_spec = converter(ToolSpec)
 
@@ -49,7 +52,9 @@ __all__ = [
     "first_difference",
     "parse_history",
     "parse_reply",
+    "parse_system",
     "parse_tool",
+    "parse_tools",
     "render",
 ]
 
@@ -63,7 +68,16 @@ def _provider(
     block_key: str | None = None,
 ) -> Provider:
     project, violations = request.project, rules.violations
-    return Provider(name, project, violations, parse.parse_reply, parse.parse_history, history, block_key)
+    return Provider(
+        name,
+        project,
+        violations,
+        request.write_tools,
+        parse.parse_reply,
+        parse.parse_history,
+        history,
+        block_key,
+    )
 
 
 PROVIDERS: dict[str, Provider] = {
@@ -83,6 +97,9 @@ PROVIDERS: dict[str, Provider] = {
 }
 
 _TOOL_FIELDS = {"type", "function", "name", "description", "parameters", "input_schema", "strict"}
+_FUNCTION_TYPES = (None, "function", "custom")
+_DECLARATIONS = ("functionDeclarations", "function_declarations")
+_SCHEMAS = ("input_schema", "parameters", "parametersJsonSchema", "parameters_json_schema")
 _CHAT_PARTS = {"image_url", "file", "input_audio", "refusal"}
 _RESPONSES_PARTS = {"input_text", "input_image", "input_file", "output_text"}
 _GEMINI_REPLY = {"candidates", "promptFeedback", "prompt_feedback"}
@@ -143,6 +160,63 @@ def parse_tool(definition: dict[str, Any]) -> ToolSpec:
         )
     except msgspec.ValidationError as error:
         raise InvalidTool(fields["name"], str(error)) from None
+
+
+def parse_tools(provider: str, tools: object, issuer: str) -> list[ToolSpec]:
+    """Parse the tools of a request to `issuer`: the functions, and the tools that only the issuer defines."""
+    specs: list[ToolSpec] = []
+    for tool in tools if isinstance(tools, list) else ():
+        definition = to_dict(tool)
+        name = (
+            next((key for key in _DECLARATIONS if key in definition), None) if provider == "gemini" else None
+        )
+        if name is not None:
+            declared = [camel_case(to_dict(one)) for one in definition.pop(name) or ()]
+            specs.extend(_parse_spec(provider, one, issuer) for one in declared)
+        if definition or name is None:
+            specs.append(_parse_spec(provider, definition, issuer, is_function=provider != "gemini"))
+    return specs
+
+
+def _parse_spec(
+    provider: str, definition: dict[str, Any], issuer: str, *, is_function: bool = True
+) -> ToolSpec:
+    fields = definition.get("function") if "function" in definition else definition
+    name = fields.get("name") if isinstance(fields, dict) else None
+    is_ours = is_function and definition.get("type") in _FUNCTION_TYPES and isinstance(name, str) and name
+    if not is_ours or not isinstance(fields, dict):
+        kind = definition.get("type") or next(iter(definition), "tool")
+        return ToolSpec(
+            name if isinstance(name, str) and name else str(kind), "", {}, issuer, definition, True
+        )
+    schema: dict[str, Any] = next((fields[key] for key in _SCHEMAS if isinstance(fields.get(key), dict)), {})
+    spec = ToolSpec(str(name), str(fields.get("description") or ""), schema)
+    return _with_shape(provider, spec, definition, issuer)
+
+
+def _with_shape(provider: str, spec: ToolSpec, definition: dict[str, Any], issuer: str) -> ToolSpec:
+    [written] = PROVIDERS[provider].write_tools([spec])
+    if provider == "gemini":  # which has two fields for the parameters
+        [written] = written["functionDeclarations"]
+        written |= {key: spec.parameters for key in _SCHEMAS if key in definition}
+        written = {key: value for key, value in written.items() if key not in _SCHEMAS or key in definition}
+    shape = shape_of(definition, written)
+    is_named_so = provider == "gemini" and "parameters" in definition
+    shape = dict.fromkeys(definition) if shape is None and is_named_so else shape
+    return replace(spec, issuer=None if shape is None else issuer, shape=shape)
+
+
+def parse_system(provider: str, request: Mapping[str, Any]) -> list[HistoryMessage]:
+    """Parse the system prompt of a request, where it is no part of the history."""
+    if provider == "anthropic":
+        return anthropic_parse.parse_system(request.get("system"))
+    if provider == "openai":
+        blocks = content_blocks(request.get("instructions"))
+    else:
+        prompt = request.get("systemInstruction") or request.get("system_instruction")
+        parts = prompt.get("parts") if isinstance(prompt, dict) else prompt
+        blocks = content_blocks([parts] if isinstance(parts, dict) else parts)
+    return [HistoryMessage(system(text)) for block in blocks if isinstance(text := block.get("text"), str)]
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:

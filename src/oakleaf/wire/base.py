@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from oakleaf.core.context import Context
 from oakleaf.core.entries import Endpoint, Evidence
 from oakleaf.core.messages import Message, Part, Role
+from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.usage import Usage
 
 Request = dict[str, Any]
@@ -61,9 +62,20 @@ class HistoryMessage(Struct, frozen=True):
     evidence: Evidence | None = None
 
 
-def history_message(issuer: str, role: Role, parsed: Sequence[tuple[Part, Proof]]) -> HistoryMessage:
-    """Return the message of the parsed parts; proofs become evidence, by the index of the part."""
+MESSAGE = "message"
+"""The key of the evidence of a message as a whole, beside the indexes of its parts."""
+
+
+def history_message(
+    issuer: str, role: Role, parsed: Sequence[tuple[Part, Proof]], shape: dict[str, Any] | None = None
+) -> HistoryMessage:
+    """Return the message of the parsed parts; proofs become evidence, by the index of the part.
+
+    `shape` is that of the message as a whole.
+    """
     proofs = {str(index): proof for index, (_, proof) in enumerate(parsed) if proof}
+    if shape is not None:
+        proofs[MESSAGE] = {"shape": shape}
     message = Message(role, tuple(part for part, _ in parsed))
     return HistoryMessage(message, Evidence(issuer, proofs) if proofs else None)
 
@@ -82,6 +94,7 @@ class Provider(Struct, frozen=True):
     name: str
     project: Projection
     violations: Violations
+    write_tools: Callable[[Iterable[ToolSpec]], list[dict[str, Any]]]
     parse_reply: Callable[[object], Answer]
     parse_history: Callable[[Iterable[object]], list[HistoryMessage]]
     history: str = "messages"

@@ -29,11 +29,15 @@ class OfferedTools(Struct, frozen=True):
 
 
 def offered_tools(
-    context: Context, blobs: Blobs, part: HistoryPart, legal_name: Callable[[str], str]
+    context: Context, blobs: Blobs, part: HistoryPart, legal_name: Callable[[str], str], issuer: str
 ) -> OfferedTools:
-    """Return the tools of a request."""
+    """Return the tools of a request to `issuer`, without those that another provider hosts."""
     definitions = context.settings.tool_definitions
-    recorded = read_tools(definitions, blobs) or ()
+    recorded = [
+        spec if spec.issuer == issuer else replace(spec, shape=None)
+        for spec in read_tools(definitions, blobs) or ()
+        if not spec.hosted or spec.issuer == issuer
+    ]
     if recorded and definitions is not None and definitions.is_callable:
         return OfferedTools(_with_legal_names(recorded, legal_name))
     names = called_tools(context.items) if part.called_tools is None else part.called_tools
@@ -50,8 +54,10 @@ def called_tools(items: Iterable[Item]) -> tuple[str, ...]:
 
 def _with_legal_names(specs: Iterable[ToolSpec], legal_name: Callable[[str], str]) -> tuple[ToolSpec, ...]:
     """Return the tools under the names that calls in the history have."""
-    named: dict[str, ToolSpec] = {}
-    for spec in specs:
-        name = legal_name(spec.name)
-        named.setdefault(name, spec if name == spec.name else replace(spec, name=name))
+    named: dict[object, ToolSpec] = {}
+    for number, spec in enumerate(specs):
+        name = spec.name if spec.hosted else legal_name(spec.name)
+        named.setdefault(
+            number if spec.hosted else name, spec if name == spec.name else replace(spec, name=name)
+        )
     return tuple(named.values())

@@ -1,14 +1,17 @@
 """Options of a model call: the names all providers share, and where each provider has them in its request.
 
 `temperature`, `max_tokens`, `effort` … are the same names everywhere and are written as the provider calls them. A field
-of one provider alone, such as Anthropic's `thinking`, has the provider's own name. An option that a provider lacks, or
-a value that it would refuse, raises `InvalidOption`: nothing is dropped and nothing is sent that was not asked for.
+of one provider alone, such as Anthropic's `thinking`, has the provider's own name. Any other field is an option under
+the name of its provider, such as `openai.background`, and reaches that provider as it is. A new option that a provider
+lacks, or a value that it would refuse, raises `InvalidOption`. An option already on the path, set for another provider,
+is left out of a request, and `left_out_options` says so: a history never makes a request fail.
 A choice of tools alone is left out of a request without tools: providers refuse it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Annotated, Any, Literal, get_args
 
@@ -174,52 +177,94 @@ OPTIONS: dict[str, dict[str, Option]] = {
 """The options of each provider, by the names here. A provider outside the table has a model of the host's own."""
 
 _ANY = {**OPTIONS["anthropic"], **OPTIONS["openai"], **OPTIONS["gemini"], **OPTIONS["openai-chat"], **COMMON}
-_RESERVED = ("model", "messages", "tools", "stream", "stream_options")
+_RESERVED = (
+    *("model", "messages", "input", "contents", "tools", "stream", "stream_options"),
+    *("system", "instructions", "systemInstruction", "previous_response_id", "conversation"),
+)
 
 
-def check_options(provider: str | None, options: Mapping[str, Any] | None) -> None:
+def check_options(
+    provider: str | None, options: Mapping[str, Any] | None, in_force: Mapping[str, Any] | None = None
+) -> None:
     """Raise `InvalidOption` for an unknown option or a refused value; None is always a value.
 
     Without a provider an option must be one that some provider has. Of a provider that has no wire format, which is
-    a model of the host's own, only the common options are checked.
+    a model of the host's own, only the common options are checked. Those `in_force` are not: they may be another
+    provider's.
     """
     if options is not None and not isinstance(options, Mapping):
         raise InvalidOption(f"options={options!r} is invalid", "expected a dict of names and values")
-    available = _known_options(provider)
     fields: dict[str, str] = {}
+    kept = {name: value for name, value in (in_force or {}).items() if name not in (options or {})}
+    for name, value in kept.items():
+        with suppress(InvalidOption):
+            _check_option(provider, name, value, fields)
     for name, value in (options or {}).items():
-        option = available.get(name)
-        if value is None:
-            continue
-        if option is None and (provider is None or provider in OPTIONS):
-            raise _missing_option(provider, name, available)
-        if option is not None:
-            _check_value(provider, name, value, option)
-            for field in _set_fields(value, option):
-                if field in fields:
-                    raise InvalidOption(
-                        f"{fields[field]} and {name} both set {field}", "leave one of them out"
-                    )
-                fields[field] = name
+        _check_option(provider, name, value, fields)
+
+
+def _check_option(provider: str | None, name: str, value: Any, fields: dict[str, str]) -> None:
+    """Check an option, and add the fields it sets to `fields`, with its name."""
+    option = _option(provider, name)
+    if value is None or _is_foreign(provider, name):
+        return
+    if option is None and (provider is None or provider in OPTIONS):
+        raise _missing_option(provider, name, _known_options(provider))
+    if option is not None:
+        _check_value(provider, name, value, option)
+        set_fields = list(_set_fields(value, option))
+        for field in set_fields:
+            if field in fields:
+                raise InvalidOption(f"{fields[field]} and {name} both set {field}", "leave one of them out")
+        fields.update(dict.fromkeys(set_fields, name))
 
 
 def request_fields(provider: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options as fields of the provider's request; raise `InvalidOption` as `check_options` does."""
-    check_options(provider, options)
-    available = _known_options(provider)
+    """Return the options as fields of the provider's request, without those of `left_out_options`."""
     fields: dict[str, Any] = {"max_tokens": DEFAULT_MAX_TOKENS} if provider == "anthropic" else {}
+    left_out = left_out_options(provider, options)
     for name, value in sorted((options or {}).items()):
-        if value is None or name not in available:
+        option = _option(provider, name)
+        if value is None or name in left_out or option is None:
             continue
         if name == EXTRA_BODY:
             fields |= value
         else:
-            _put(fields, available[name].field.split("."), _wire_value(provider, name, value))
+            _put(fields, option.field.split("."), _wire_value(provider, name, value))
     return fields
+
+
+def left_out_options(provider: str, options: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the options that a request to the provider lacks, each with the reason."""
+    left_out: dict[str, str] = {}
+    fields: dict[str, str] = {}
+    for name, value in sorted((options or {}).items()):
+        if value is not None and _is_foreign(provider, name):
+            left_out[name] = f"{provider} has no option {name!r}"
+            continue
+        try:
+            _check_option(provider, name, value, fields)
+        except InvalidOption as error:
+            left_out[name] = error.problem
+    return left_out
 
 
 def _known_options(provider: str | None) -> Mapping[str, Option]:
     return _ANY if provider is None else OPTIONS.get(provider, COMMON)
+
+
+def _option(provider: str | None, name: str) -> Option | None:
+    """Return the option of that name, which may be any field under the name of its provider."""
+    owner, _, field = name.partition(".")
+    if owner in OPTIONS and field:
+        return None if field.partition(".")[0] in _RESERVED else Option(field, Any, "any value")
+    return _known_options(provider).get(name)
+
+
+def _is_foreign(provider: str | None, name: str) -> bool:
+    """Whether an option is a field of another provider."""
+    owner, _, field = name.partition(".")
+    return provider is not None and bool(field) and owner in OPTIONS and owner != provider
 
 
 def _missing_option(provider: str | None, name: str, available: Mapping[str, Option]) -> InvalidOption:
@@ -253,7 +298,7 @@ def _check_value(provider: str | None, name: str, value: object, option: Option)
 
 def _set_fields(value: Any, option: Option) -> Iterator[str]:
     """Yield the fields that an option sets; of an object each field, because other options may add fields."""
-    if isinstance(value, Mapping) and option.values == dict[str, Any]:
+    if isinstance(value, Mapping) and value and option.values in (dict[str, Any], Any):
         prefix = f"{option.field}." if option.field else ""
         yield from (f"{prefix}{key}" for key in value)
     else:
@@ -261,7 +306,7 @@ def _set_fields(value: Any, option: Option) -> Iterator[str]:
 
 
 def _wire_value(provider: str, name: str, value: Any) -> Any:
-    if name == "stop" and isinstance(value, str):
+    if name == "stop" and provider != "openai-chat" and isinstance(value, str):
         return [value]
     return value.upper() if provider == "gemini" and name == "effort" else value
 
@@ -277,11 +322,12 @@ def read_options(provider: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of a provider's request, by the names here; the inverse of `request_fields`.
 
     An option that is part of an object, such as an effort, is read from it, and the rest of the object is an option too.
+    What has no name here, or a value that is not one of its name, is an option under the name of the provider.
     """
     options: dict[str, Any] = {}
     rest = msgspec.json.decode(msgspec.json.encode(request))
     if provider == "openai-chat" and "max_tokens" in rest:
-        rest.setdefault("max_completion_tokens", rest["max_tokens"])
+        rest.setdefault("max_completion_tokens", rest.pop("max_tokens"))
     for name, option in sorted(OPTIONS[provider].items(), key=lambda item: -item[1].field.count(".")):
         if not option.field:
             continue
@@ -289,8 +335,28 @@ def read_options(provider: str, request: Mapping[str, Any]) -> dict[str, Any]:
         holder: Any = rest
         for parent in parents:
             holder = holder.get(parent) if isinstance(holder, dict) else None
-        if not isinstance(holder, dict) or holder.get(last) in (None, {}):
+        if not isinstance(holder, dict) or holder.get(last) is None:
             continue
-        value = holder.pop(last)
-        options[name] = value.lower() if provider == "gemini" and name == "effort" else value
-    return options
+        value = holder[last]
+        if provider == "gemini" and name == "effort" and isinstance(value, str) and value == value.upper():
+            value = value.lower()
+        with suppress(InvalidOption):
+            _check_value(provider, name, value, option)
+            if _wire_value(provider, name, value) == holder[last]:
+                options[name] = value
+                del holder[last]
+                _remove_empty(rest, parents)
+    fields = {
+        name: value for name, value in rest.items() if name not in _RESERVED and value not in (None, {})
+    }
+    return options | {f"{provider}.{name}": value for name, value in fields.items()}
+
+
+def _remove_empty(fields: dict[str, Any], path: list[str]) -> None:
+    """Remove an object that has no fields left, and the objects around it."""
+    for depth in range(len(path), 0, -1):
+        holder = fields
+        for name in path[: depth - 1]:
+            holder = holder[name]
+        if holder[path[depth - 1]] == {}:
+            del holder[path[depth - 1]]

@@ -103,18 +103,18 @@ def parse_tool_call(call_id: str, name: str, arguments: object) -> ToolCall:
 def result_parts(
     parsed: Iterable[tuple[Part, Proof]],
 ) -> tuple[tuple[Text | Attachment, ...], dict[str, Any]]:
-    """Return a tool result's content, and by index the blocks that the provider requires back."""
+    """Return a tool result's content, and by index the evidence of its pieces."""
     content: list[Text | Attachment] = []
-    blocks: dict[str, Any] = {}
+    pieces: dict[str, Any] = {}
     for part, proof in parsed:
-        if "block" in proof:
-            blocks[str(len(content))] = proof["block"]
+        if proof:
+            pieces[str(len(content))] = proof
         if isinstance(part, ProviderBlock):
             part = Text(part.stub)
         elif not isinstance(part, Text | Attachment):
             raise UnrecognizedReply(f"a {type(part).__name__} in a tool_result")
         content.append(part)
-    return tuple(content), {"block": blocks} if blocks else {}
+    return tuple(content), {"pieces": pieces} if pieces else {}
 
 
 def parse_base64(data: object, mime: object, name: object = None) -> Attachment:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from itertools import zip_longest
 from typing import Any
 
 from msgspec import Struct
 
-from oakleaf.core.context import Item
+from oakleaf.core.context import Context, Item
 from oakleaf.core.entries import Evidence
 from oakleaf.core.messages import Attachment, Media, Text, ToolCall, ToolResult, user
 from oakleaf.wire.base import HistoryPart
@@ -43,8 +44,8 @@ class ToolPair(Struct, frozen=True, gc=False):
     result: ToolResult | None = None
     """None: the history ends before the result."""
     issuer: str | None = None
-    blocks: Mapping[str, Any] = {}
-    """The issuer's blocks in place of pieces of the result's content, by index."""
+    proof: Mapping[str, Any] = {}
+    """The issuer's evidence of the result."""
 
     @property
     def is_error(self) -> bool:
@@ -56,10 +57,14 @@ class ToolPair(Struct, frozen=True, gc=False):
         malformed = self.call.malformed
         return self.call.arguments if malformed is None else {"malformed_arguments": malformed}
 
-    def pieces(self, issuer: str) -> list[tuple[ResultPart, Any]]:
-        """Return the pieces of the result for the model, each with the block for `issuer`."""
-        blocks = self.blocks if self.issuer == issuer else {}
-        return [(piece, blocks.get(index)) for piece, index in _result_pieces(self.result)]
+    def proof_for(self, issuer: str) -> Mapping[str, Any]:
+        """Return the evidence of the result for `issuer`."""
+        return self.proof if self.issuer == issuer else {}
+
+    def pieces(self, issuer: str) -> list[tuple[ResultPart, Mapping[str, Any]]]:
+        """Return the pieces of the result for the model, each with the evidence for `issuer`."""
+        proofs = self.proof_for(issuer).get("pieces", {})
+        return [(piece, proofs.get(index, {})) for piece, index in _result_pieces(self.result)]
 
 
 class PairedMessage(Struct, frozen=True, gc=False):
@@ -100,6 +105,12 @@ def proofs_of(evidence: Evidence | None, issuer: str) -> Mapping[str, Mapping[st
     return evidence.parts if evidence is not None and evidence.issuer == issuer else {}
 
 
+def system_prompts(context: Context, issuer: str) -> list[tuple[str, Mapping[str, Mapping[str, Any]]]]:
+    """Return the system prompts that say something, each with the evidence for `issuer`."""
+    pairs = zip_longest(context.system, context.system_evidence[: len(context.system)])
+    return [(text, proofs_of(evidence, issuer)) for text, evidence in pairs if text.strip()]
+
+
 def _attach_result(
     paired: list[PairedMessage], item: Item, result: ToolResult, proof: Mapping[str, Any]
 ) -> None:
@@ -109,7 +120,7 @@ def _attach_result(
         if last and pair.result is None and pair.call.id == result.call_id:
             pairs = list(last.pairs)
             issuer = None if item.evidence is None else item.evidence.issuer
-            pairs[index] = ToolPair(pair.call, pair.wire_id, result, issuer, proof.get("block", {}))
+            pairs[index] = ToolPair(pair.call, pair.wire_id, result, issuer, proof)
             paired[-1] = PairedMessage(last.item, tuple(pairs))
             return
     orphan = Item(user(Text(ORPHAN_HEADING), *result_content(result)), item.seq, item.turn)

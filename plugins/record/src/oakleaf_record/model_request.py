@@ -7,39 +7,40 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from oakleaf.core.entries import Evidence, TokenLimit
 from oakleaf.core.json_repair import INVALID_JSON, decode_repaired
+from oakleaf.core.messages import Message, system
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.errors import UnrecognizedReply
-from oakleaf.wire import find_provider
+from oakleaf.wire import find_provider, parse_system, parse_tools
 from oakleaf.wire.base import HistoryMessage
+from oakleaf.wire.openai_chat.request import LIMIT_FIELDS
 from oakleaf.wire.options import read_options
-from oakleaf.wire.parsing import content_blocks, to_dict
+from oakleaf.wire.parsing import to_dict
 
 _VOLATILE = re.compile(r"^x-anthropic-billing-header:.*$", re.MULTILINE)
 """Lines of a system prompt that change with every request and say nothing to the model."""
-_NOT_OPTIONS = (
-    "metadata",
-    "user",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "cache_control",
-)
-"""Fields that do not decide an answer."""
 
 
 class ModelRequest(Struct, frozen=True):
     provider: str
     model: str
-    system: str
+    system: tuple[HistoryMessage, ...]
     messages: tuple[HistoryMessage, ...]
     tools: tuple[ToolSpec, ...]
     options: dict[str, Any]
+    token_limit: TokenLimit | None = None
+    """The name of the limit, of the two of OpenAI's Chat Completions."""
     previous_response: str | None = None
     """The response that the messages follow, on OpenAI's Responses."""
     conversation: str | None = None
     """The conversation that the messages are added to, on OpenAI's Responses."""
+
+    @property
+    def prompt(self) -> str:
+        return "\n\n".join(item.message.text for item in self.system)
 
     @property
     def continues_stored(self) -> bool:
@@ -48,9 +49,16 @@ class ModelRequest(Struct, frozen=True):
 
 
 def read_request(
-    provider: str, path_model: str | None, body: bytes, mask: Callable[[Any], Any] = lambda value: value
+    provider: str,
+    path_model: str | None,
+    body: bytes,
+    mask: Callable[[Any], Any] = lambda value: value,
+    issuer: str | None = None,
 ) -> ModelRequest:
-    """Raises `UnrecognizedReply` if the body is not a request of this provider. `mask` hides secrets in a JSON value."""
+    """Raises `UnrecognizedReply` if the body is not a request of this provider. `mask` hides secrets in a JSON value.
+
+    `issuer` names the server, if servers of the provider's format differ.
+    """
     try:
         data = to_dict(mask(decode_repaired(body)))
     except INVALID_JSON as error:
@@ -61,8 +69,9 @@ def read_request(
     if not isinstance(history, list):
         raise UnrecognizedReply(f"a request without {find_provider(provider).history}")
     parsed = find_provider(provider).parse_history(_content(provider, history))
-    system, messages = _split_system(parsed)
-    prompt = "\n\n".join(filter(None, [*_system_texts(data), *system]))
+    head, messages = _split_system(parsed)
+    prompt = map(_without_volatile, [*parse_system(provider, data), *head])
+    issuer = issuer or provider
     continued = data if provider == "openai" else {}
     previous, conversation = continued.get("previous_response_id"), continued.get("conversation")
     if isinstance(conversation, dict):
@@ -70,10 +79,13 @@ def read_request(
     return ModelRequest(
         provider,
         mask(path_model) or str(data.get("model") or "unknown"),
-        _VOLATILE.sub("", prompt).strip(),
-        tuple(messages),
-        tuple(_tools(data.get("tools"))),
-        {name: value for name, value in read_options(provider, data).items() if name not in _NOT_OPTIONS},
+        tuple(issued_by(issuer, item) for item in prompt if item.message.text.strip()),
+        tuple(issued_by(issuer, item) for item in _join_answers(messages)),
+        tuple(parse_tools(provider, data.get("tools"), issuer)),
+        read_options(provider, data),
+        next((name for name in LIMIT_FIELDS if data.get(name) is not None), None)
+        if provider == "openai-chat"
+        else None,
         previous if isinstance(previous, str) else None,
         conversation if isinstance(conversation, str) else None,
     )
@@ -86,36 +98,51 @@ def _content(provider: str, history: list[Any]) -> list[Any]:
     return [item for item in history if to_dict(item).get("type") != "item_reference"]
 
 
-def _split_system(parsed: Iterable[HistoryMessage]) -> tuple[list[str], list[HistoryMessage]]:
+def _split_system(
+    parsed: Iterable[HistoryMessage],
+) -> tuple[list[HistoryMessage], list[HistoryMessage]]:
     """Return the system messages before the first other one, and the rest."""
-    texts: list[str] = []
+    head: list[HistoryMessage] = []
     messages: list[HistoryMessage] = []
     for item in parsed:
         if item.message.role == "system" and not messages:
-            texts.append(item.message.text)
+            head.append(item)
         elif item.message.parts:
             messages.append(item)
-    return texts, messages
+    return head, messages
 
 
-def _system_texts(data: dict[str, Any]) -> Iterator[str]:
-    for name in ("system", "instructions", "systemInstruction", "system_instruction"):
-        value = data.get(name)
-        parts = value.get("parts") if isinstance(value, dict) else value
-        for block in content_blocks(parts):
-            if isinstance(text := block.get("text"), str):
-                yield text
+def issued_by(issuer: str, item: HistoryMessage) -> HistoryMessage:
+    """Return a message with the evidence of this server."""
+    return replace(item, evidence=item.evidence and replace(item.evidence, issuer=issuer))
 
 
-def _tools(tools: object) -> Iterator[ToolSpec]:
-    """Yield the functions among the tools. A hosted tool has no definition that anybody sends."""
-    for tool in content_blocks(tools if isinstance(tools, list) else None):
-        declarations = tool.get("functionDeclarations") or tool.get("function_declarations")
-        for function in declarations if isinstance(declarations, list) else [tool.get("function") or tool]:
-            fields = to_dict(function)
-            schema = next((fields[name] for name in _SCHEMAS if isinstance(fields.get(name), dict)), None)
-            if isinstance(fields.get("name"), str) and (schema is not None or fields.get("description")):
-                yield ToolSpec(fields["name"], str(fields.get("description") or ""), schema or {})
+def _join_answers(messages: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
+    """Join the messages of one answer: calls made together may come one by one, and the results after all of them."""
+    last: HistoryMessage | None = None
+    for item in messages:
+        if last is not None and last.message.calls and item.message.role == "assistant":
+            last = _joined(last, item)
+            continue
+        if last is not None:
+            yield last
+        last = item
+    if last is not None:
+        yield last
 
 
-_SCHEMAS = ("input_schema", "parameters", "parametersJsonSchema", "parameters_json_schema")
+def _joined(first: HistoryMessage, second: HistoryMessage) -> HistoryMessage:
+    parts, shift = (*first.message.parts, *second.message.parts), len(first.message.parts)
+    proofs = {} if first.evidence is None else dict(first.evidence.parts)
+    issuer = ""
+    for item in (first, second):
+        issuer = item.evidence.issuer if item.evidence is not None else issuer
+    for index, proof in ({} if second.evidence is None else second.evidence.parts).items():
+        proofs[str(int(index) + shift) if index.isdecimal() else index] = proof
+    return HistoryMessage(Message("assistant", parts), Evidence(issuer, proofs) if proofs else None)
+
+
+def _without_volatile(item: HistoryMessage) -> HistoryMessage:
+    text = item.message.text
+    steady = _VOLATILE.sub("", text)
+    return item if steady == text else replace(item, message=system(steady.strip()))

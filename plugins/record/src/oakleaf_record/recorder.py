@@ -21,16 +21,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import Session, plugins
-from oakleaf.core.context import build_context
+from oakleaf.core.context import build_context, endpoint_of
 from oakleaf.core.drafts import Draft
-from oakleaf.core.entries import INTERRUPTED, Settings
+from oakleaf.core.entries import INTERRUPTED, Endpoint, Settings
 from oakleaf.core.facts import ModelCallFailed, ModelCallRecorded, ModelCallStarted, PluginFact, RunnerEnded
 from oakleaf.core.messages import (
     Message,
     Part,
     ToolResult,
     assistant,
-    system,
     tool_result,
     with_unique_ids,
 )
@@ -52,10 +51,11 @@ from oakleaf.ext import Mirror, price, read, read_store
 from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf.wire import Answer, find_provider
 from oakleaf.wire.base import HistoryMessage
+from oakleaf.wire.openai_chat.request import HOST, issuer_of
 from oakleaf_record.content_encoding import decompress
 from oakleaf_record.credentials import SecretMask
 from oakleaf_record.history import history_digests
-from oakleaf_record.model_request import ModelRequest, read_request
+from oakleaf_record.model_request import ModelRequest, issued_by, read_request
 from oakleaf_record.server import ApiCall, Listener
 
 if TYPE_CHECKING:
@@ -296,7 +296,7 @@ class Recorder(Listener):
     def _append_request(self, call: ApiCall) -> CallPosition:
         """Append what is new in the request, and announce the call."""
         body = decompress(call.request, call.request_encoding)
-        request = read_request(call.provider, call.path_model, body, self._mask.json)
+        request = read_request(call.provider, call.path_model, body, self._mask.json, _issuer(call))
         stored = self._find_stored(request)
         start = _history_start(request, stored)
         digests = [start, *history_digests(request.messages, start)]
@@ -306,7 +306,7 @@ class Recorder(Listener):
             Mirror(session).move(position[1])
         self.sessions.setdefault(session.session_id)
         tools = define_tools(request.tools, self._reader.redactor)
-        settings = self._new_settings(session, request, tools)
+        settings = self._new_settings(session, request, tools, call)
         holder = {"holder": self._holder, "lease_until": None}  # a name for `doctor`, which leases it nothing
         columns = {**_tool_columns(session.row.tool_names, tools), **holder}
         call_id = self._reader.new_id()
@@ -398,7 +398,7 @@ class Recorder(Listener):
         if _has_answer(request.messages[:count]) or request.continues_stored:
             return _history_key(digest)
         tools = ",".join(tool.name for tool in request.tools)
-        setup = f"{self._run}\0{request.model}\0{request.system}\0{tools}\0".encode("utf-8", "replace")
+        setup = f"{self._run}\0{request.model}\0{request.prompt}\0{tools}\0".encode("utf-8", "replace")
         return _history_key(sha256(setup + digest).digest())
 
     def _find_key(self, key: str, *, is_first: bool = False) -> tuple[Session, Leaf] | None:
@@ -417,7 +417,7 @@ class Recorder(Listener):
         return self.store.session(row.session_id), leaf
 
     def _start(self, request: ModelRequest, call: ApiCall) -> Session:
-        seeds = [system(request.system)] if request.system else []
+        seeds = [Draft(item.message, evidence=item.evidence) for item in request.system]
         program = self._mask.text(call.client).partition("/")[0].partition(" ")[0] or "unknown"
         tags = {"recorded_from": program}
         model = f"{request.provider}:{request.model}"
@@ -438,15 +438,17 @@ class Recorder(Listener):
                 return session_id
         return None
 
-    def _new_settings(self, session: Session, request: ModelRequest, tools: ToolSet) -> Draft | None:
+    def _new_settings(
+        self, session: Session, request: ModelRequest, tools: ToolSet, call: ApiCall
+    ) -> Draft | None:
         """Return the settings that differ from those of the session; None if none do."""
         context = build_context(session.path())
         now = context.settings
         redact = self._reader.redactor.redact_json
         options = redact(request.options)
         changed: dict[str, Any] = {}
-        if redact(request.system) != "\n\n".join(context.system):
-            changed["prompt"] = request.system
+        if redact(request.prompt) != "\n\n".join(context.system):
+            changed["prompt"] = request.prompt
         if options != (now.options or {}):
             removed = {name: None for name in now.options or {} if name not in options}
             changed["options"] = {**options, **removed}
@@ -456,6 +458,9 @@ class Recorder(Listener):
         model = f"{request.provider}:{request.model}"
         if model != (now.model or session.row.model):
             changed["model"] = model
+        endpoint = _endpoint(request, call)
+        if endpoint != endpoint_of(now, request.provider):
+            changed["endpoints"] = {request.provider: endpoint}
         if not changed:
             return None
         return Draft(Settings(**changed), blobs=() if new_tools is None else (new_tools.blob,))
@@ -514,6 +519,8 @@ class Recorder(Listener):
                 self._fail(position, call, reply.error or why)
                 return
             answer = find_provider(request.provider).parse_reply(reply.data)
+            issued = issued_by(_issuer(call), HistoryMessage(answer.message, answer.evidence))
+            answer = replace(answer, evidence=issued.evidence)
         except UnrecognizedReply as error:
             self._fail(position, call, error.problem)
             raise
@@ -595,6 +602,19 @@ class Recorder(Listener):
             model=model,
             price=price(usage, position.request.provider, model, units),
         )
+
+
+def _issuer(call: ApiCall) -> str:
+    """Return the issuer of a call's evidence: servers of OpenAI's Chat Completions differ."""
+    return issuer_of(call.upstream_host) if call.provider == "openai-chat" else call.provider
+
+
+def _endpoint(request: ModelRequest, call: ApiCall) -> Endpoint:
+    """Return the server of a call, as far as it decides the form of a request."""
+    if request.provider != "openai-chat":
+        return Endpoint()
+    host = None if call.upstream_host == HOST else call.upstream_host
+    return Endpoint(host, request.model if request.token_limit else None, request.token_limit)
 
 
 def _retry_if_stale(write: Callable[[], _Result]) -> _Result:

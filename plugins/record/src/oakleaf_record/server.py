@@ -41,7 +41,7 @@ class ApiCall(Struct):
     number: int
     """Its own among the calls of a proxy."""
     provider: str
-    upstream: str
+    upstream_host: str
     path_model: str | None
     """The model, if the path names it."""
     client: str
@@ -223,7 +223,7 @@ class ClientConnection:
         number, now = next(self._proxy.call_numbers), time_ns() // 1000
         secrets = request_secrets(head, path)
         return ApiCall(
-            number, provider, upstream.name, model, client, now, secrets, request_encoding=encoding
+            number, provider, upstream.host, model, client, now, secrets, request_encoding=encoding
         )
 
     def _end_call(self, call: ApiCall | None, download: Download | None) -> None:

@@ -28,19 +28,21 @@ from oakleaf.wire.parsing import (
     to_dict,
     to_plain,
 )
+from oakleaf.wire.shapes import shape_around
 
-_OF_THE_USER = ("text", "image", "document", "search_result", "container_upload", "tool_result")
 _ID_KEYS = {"use": "id", "result": "tool_use_id"}
 _LINKS = {"url": "url", "file": "file_id", "content": "type"}
 
 Block = dict[str, Any]
 
-_PROOF = {
-    "thinking": ("signature",),
+_HELD = {
+    "thinking": ("thinking", "signature"),
     "redacted_thinking": ("data",),
-    "text": ("citations",),
-    "tool_use": ("caller", "toolset_name"),
+    "text": ("text",),
+    "tool_use": ("id", "name", "input"),
 }
+"""The fields of a block that its part and the proof hold; the others are its shape."""
+_PROOF = {"thinking": "signature", "redacted_thinking": "data"}
 
 
 def parse_reply(reply: object) -> Answer:
@@ -103,8 +105,6 @@ def _parse_message(message: dict[str, Any]) -> list[HistoryMessage]:
     tools: list[HistoryMessage] = []
     rest: list[tuple[Part, Proof]] = []
     for block in content_blocks(message.get("content")):
-        if block.get("type") not in _OF_THE_USER:
-            raise UnrecognizedReply(f"an Anthropic block of type {block.get('type')!r} in a {role} message")
         part, proof = _parse_block(block)
         if isinstance(part, ToolResult):
             tools.append(history_message(NAME, "tool", [(part, proof)]))
@@ -117,8 +117,14 @@ def _parse_message(message: dict[str, Any]) -> list[HistoryMessage]:
     return [*tools, _checked_message(role, rest)]
 
 
+def parse_system(system: object) -> list[HistoryMessage]:
+    """Return a message for each block of a system prompt."""
+    return [history_message(NAME, "system", [_parse_block(block)]) for block in content_blocks(system)]
+
+
 def _checked_message(role: str, parsed: Sequence[tuple[Part, Proof]]) -> HistoryMessage:
-    history = history_message(NAME, role, parsed)  # type: ignore[arg-type]  # checked on the next line
+    shape = {"role": None, "content": None} if role == "system" else None
+    history = history_message(NAME, role, parsed, shape)  # type: ignore[arg-type]  # checked on the next line
     try:
         check_message(history.message)
     except InvalidMessage as error:
@@ -127,35 +133,48 @@ def _checked_message(role: str, parsed: Sequence[tuple[Part, Proof]]) -> History
 
 
 def _parse_block(block: Block) -> tuple[Part, Proof]:
-    """Return the part of a block, and the evidence that Anthropic requires back."""
-    kind = block.get("type")
-    proof = {key: to_plain(block[key]) for key in _PROOF.get(str(kind), ()) if block.get(key)}
-    if block.get("unread_deltas"):
-        proof["raw"] = to_plain(block["unread_deltas"])
+    """Return the part of a block, and the evidence for Anthropic."""
+    kind = str(block.get("type"))
+    if kind == "tool_result":
+        return _parse_result(block)
+    if kind in ("image", "document"):
+        return _parse_media(block)
+    if kind not in _HELD:
+        return _parse_provider_block(text_field(block, "type"), block)
+    plain = _plain(block)
+    key = _PROOF.get(kind, "")
+    proof: Proof = {key: plain[key]} if plain.get(key) else {}
+    if unread := plain.pop("unread_deltas", None):
+        proof["raw"] = unread
+    if shape := shape_around(plain, *_HELD[kind]):
+        proof["shape"] = shape
     if kind == "text":
         return Text(text_field(block, "text")), proof
     if kind == "thinking":
         return Reasoning(text_field(block, "thinking")), proof
     if kind == "redacted_thinking":
         return Reasoning(), proof
-    if kind == "tool_use":
-        return parse_tool_call(text_field(block, "id"), text_field(block, "name"), block.get("input")), proof
-    if kind == "tool_result":
-        return _parse_result(block)
-    if kind in ("image", "document"):
-        return _parse_media(block)
-    return _parse_provider_block(text_field(block, "type"), block)
+    return parse_tool_call(text_field(block, "id"), text_field(block, "name"), block.get("input")), proof
+
+
+def _plain(block: Block) -> Block:
+    """Return a block as JSON, without the fields that say nothing."""
+    return {key: value for key, value in to_plain(block).items() if value is not None}
 
 
 def _parse_result(block: Block) -> tuple[Part, Proof]:
     content, proof = result_parts(map(_parse_block, content_blocks(block.get("content"))))
+    plain = _plain(block)
+    held = [key for key in ("tool_use_id", "content", "is_error") if plain.get(key)]
+    if shape := shape_around(plain, *held):
+        proof["shape"] = shape
     return ToolResult(text_field(block, "tool_use_id"), content, bool(block.get("is_error"))), proof
 
 
 def _parse_media(block: Block) -> tuple[Part, Proof]:
     """Bytes become an attachment. What Anthropic fetches or keeps itself is a block of its own, with a text for others."""
     source = to_dict(block.get("source"))
-    plain = _without_cache_control(block)
+    plain = _plain(block)
     if source.get("type") == "base64":
         attachment = parse_base64(source.get("data"), source.get("media_type"), block.get("title"))
         is_described = plain.keys() - {"type", "source"}
@@ -163,20 +182,16 @@ def _parse_media(block: Block) -> tuple[Part, Proof]:
             "block": plain | {"source": plain["source"] | {"data": None}}
         } if is_described else {}
     if source.get("type") == "text":
-        return Text(text_field(source, "data")), {"block": plain}
+        text = Text(text_field(source, "data"))
+        return text, {"block": plain | {"source": plain["source"] | {"data": None}}}
     if source.get("type") not in _LINKS:
         raise UnrecognizedReply(f"a source of type {source.get('type')!r} of an Anthropic {block['type']}")
     link = _text_of(plain["source"].get("content")) or text_field(source, _LINKS[source["type"]])
     return ProviderBlock(str(block["type"]), f"{block['type']}: {link}"), {"block": plain}
 
 
-def _without_cache_control(block: Block) -> Block:
-    plain: Block = to_plain(block)
-    return {key: value for key, value in plain.items() if key != "cache_control"}
-
-
 def _parse_provider_block(kind: str, block: Block) -> tuple[Part, Proof]:
-    plain = _without_cache_control(block)
+    plain = _plain(block)
     if "_tool_" in kind:  # a call and its result belong together
         text_field(plain, _ID_KEYS.get(kind.rpartition("_")[2], "type"))
     is_whole = "unread_deltas" not in plain  # else pieces of a stream of a newer API

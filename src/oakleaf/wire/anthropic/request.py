@@ -7,7 +7,7 @@ change how an earlier one is written, so the provider's cache stays warm. The ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -16,10 +16,11 @@ from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reason
 from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.wire.anthropic import NAME
 from oakleaf.wire.anthropic.parse import describe
-from oakleaf.wire.base import Blobs, HistoryPart, Request
+from oakleaf.wire.base import MESSAGE, Blobs, HistoryPart, Request
 from oakleaf.wire.media import PDF, load_content, media_stub, with_reasoning
 from oakleaf.wire.offered_tools import offered_tools
 from oakleaf.wire.options import request_fields
+from oakleaf.wire.shapes import fill
 from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
@@ -29,6 +30,7 @@ from oakleaf.wire.tool_pairs import (
     legal_name,
     pair_results,
     proofs_of,
+    system_prompts,
 )
 
 ID_LENGTH = 64
@@ -38,6 +40,7 @@ PDF_BYTES = 22 * 1024 * 1024  # a request may have 32 MB in all, base64 and ever
 MEDIA_LIMITS = dict.fromkeys(("image/png", "image/jpeg", "image/gif", "image/webp"), IMAGE_BYTES) | {
     PDF: PDF_BYTES
 }
+MAX_CACHE_MARKS = 4
 OPENING = "(the conversation goes on from here)"
 
 Block = dict[str, Any]
@@ -56,17 +59,40 @@ def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> 
     if part.is_start and messages and messages[0]["role"] == "assistant":
         messages.insert(0, {"role": "user", "content": [_text(OPENING)]})
     request: Request = {}
-    if system := [_text(prompt) for prompt in context.system if prompt.strip()]:
+    prompts = system_prompts(context, NAME)
+    if system := [fill(proofs.get("0", {}).get("shape"), _text(prompt)) for prompt, proofs in prompts]:
         request["system"] = system
-    tools = offered_tools(context, blobs, part, _name)
+    tools = offered_tools(context, blobs, part, _name, NAME)
     if tools.specs:
-        request["tools"] = [_tool(tool) for tool in tools.specs]
+        request["tools"] = write_tools(tools.specs)
     request["messages"] = messages
     container = _pending_container(context.items) if part.is_end else {}
     fields = request_fields(NAME, context.settings.options)
     if not tools.specs:
         fields.pop("tool_choice", None)
-    return request | container | fields | ({"tool_choice": {"type": "none"}} if tools.are_forbidden else {})
+    request |= container | fields | ({"tool_choice": {"type": "none"}} if tools.are_forbidden else {})
+    _limit_cache_marks(request)
+    return request
+
+
+def _limit_cache_marks(request: Request) -> None:
+    """Keep the marks of the tools and the prompt, and the newest of the messages: Anthropic refuses more than four."""
+    marked = [*_marked(request.get("tools")), *_marked(request.get("system"))]
+    marked += list(_marked(request["messages"]))[::-1]
+    for block in marked[MAX_CACHE_MARKS - ("cache_control" in request) :]:
+        del block["cache_control"]
+
+
+def _marked(value: object) -> Iterator[Block]:
+    """Yield the blocks with a mark, in order."""
+    if isinstance(value, dict):
+        if "cache_control" in value:
+            yield value
+        if value.get("type", "tool_result") == "tool_result":  # or a message
+            yield from _marked(value.get("content"))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _marked(item)
 
 
 def _pending_container(items: Sequence[Item]) -> dict[str, str]:
@@ -76,13 +102,19 @@ def _pending_container(items: Sequence[Item]) -> dict[str, str]:
     if last is None or last.evidence is None or any(item.message.role == "user" for item in later):
         return {}
     proofs = last.evidence.parts
-    calls_by_code = any("tool_id" in proof.get("caller", {}) for proof in proofs.values())
+    callers = (proof.get("shape", {}).get("caller") or {} for proof in proofs.values())
+    calls_by_code = any("tool_id" in caller for caller in callers)
     is_waiting = last.evidence.issuer == NAME and (last.paused or calls_by_code)
     return {"container": proofs["container"]["id"]} if is_waiting and "container" in proofs else {}
 
 
+def write_tools(tools: Iterable[ToolSpec]) -> list[Block]:
+    return [fill(tool.shape, _tool(tool)) for tool in tools]
+
+
 def _tool(tool: ToolSpec) -> Block:
-    return {"name": tool.name, "description": tool.description, "input_schema": tool.parameters}
+    described = {"description": tool.description} if tool.description else {}
+    return {"name": tool.name, **described, "input_schema": tool.parameters}
 
 
 def _name(raw: str) -> str:
@@ -94,17 +126,17 @@ def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Block]]]
     if message.role == "assistant":
         answer = ("assistant", _answer(paired, blobs))
         return [answer, ("user", _results(paired.pairs, blobs))] if paired.pairs else [answer]
-    if message.role == "system":
-        # The list has no system role; the tag tells the model that this is not the user.
+    proofs = proofs_of(paired.item.evidence, NAME)
+    if message.role == "system" and MESSAGE not in proofs:
+        # Not every model takes the system's role here; the tag tells the model that this is not the user.
         text = message.text.strip()
         return [("user", [_text(f"<system>\n{text}\n</system>")])] if text else []
-    proofs = proofs_of(paired.item.evidence, NAME)
     content = [
         _content(part, blobs, proofs.get(str(index), {}))
         for index, part in enumerate(message.parts)
         if not is_blank(part)
     ]
-    return [("user", content or [_text(EMPTY_MESSAGE)])]
+    return [("system" if message.role == "system" else "user", content or [_text(EMPTY_MESSAGE)])]
 
 
 def _answer(paired: PairedMessage, blobs: Blobs) -> list[Block]:
@@ -123,8 +155,7 @@ def _answer(paired: PairedMessage, blobs: Blobs) -> list[Block]:
         elif isinstance(part, Media | Attachment):
             content.append(_text(media_stub(part)))
         elif isinstance(part, Text) and not is_blank(part):
-            cited = {"citations": proof["citations"]} if proof.get("citations") else {}
-            content.append(_text(part.text) | cited)
+            content.append(_content(part, blobs, proof))
     while content and content[-1]["type"] in ("thinking", "redacted_thinking"):
         content.pop()
     _trim(content)
@@ -187,29 +218,32 @@ def _is_input(message: dict[str, Any]) -> bool:
 def _thinking(part: Reasoning, signed: Mapping[str, Any]) -> list[Block]:
     """Thinking is accepted only with a signature; the signature may come without text."""
     signature, data = signed.get("signature"), signed.get("data")
+    shape = signed.get("shape")
     if isinstance(signature, str) and signature:
-        return [{"type": "thinking", "thinking": part.text, "signature": signature}]
+        return [fill(shape, {"type": "thinking", "thinking": part.text, "signature": signature})]
     if isinstance(data, str) and data:
-        return [{"type": "redacted_thinking", "data": data}]
+        return [fill(shape, {"type": "redacted_thinking", "data": data})]
     return []
 
 
 def _call(pair: ToolPair, proof: Mapping[str, Any]) -> Block:
     name, arguments = _name(pair.call.name), pair.arguments
-    block = {"type": "tool_use", "id": pair.wire_id, "name": name, "input": arguments}
-    return block | {key: proof[key] for key in ("caller", "toolset_name") if proof.get(key)}
+    return fill(
+        proof.get("shape"), {"type": "tool_use", "id": pair.wire_id, "name": name, "input": arguments}
+    )
 
 
 def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[Block]:
     results: list[Block] = []
     below: list[Block] = []
     for pair in pairs:
-        content = [_content(piece, blobs, {"block": block}) for piece, block in pair.pieces(NAME)]
+        content = [_content(piece, blobs, proof) for piece, proof in pair.pieces(NAME)]
         if pair.is_error:  # an error may hold text only: its media follow the results
             content, media = _split_media(content)
             below.extend(media)
         result: Block = {"type": "tool_result", "tool_use_id": pair.wire_id, "content": content}
-        results.append(result | {"is_error": True} if pair.is_error else result)
+        result |= {"is_error": True} if pair.is_error else {}
+        results.append(fill(pair.proof_for(NAME).get("shape"), result))
     return [*results, _text(MEDIA_HEADING), *below] if below else results
 
 
@@ -220,8 +254,13 @@ def _split_media(content: list[Block]) -> tuple[list[Block], list[Block]]:
 
 def _content(part: Part, blobs: Blobs, proof: Mapping[str, Any]) -> Block:
     block = proof.get("block")
-    if isinstance(block, dict) and isinstance(part, Text | ProviderBlock):
-        return dict(block)
+    if isinstance(part, Text) and not isinstance(block, dict):
+        return fill(proof.get("shape"), _text(part.text))
+    if isinstance(part, Text | ProviderBlock) and isinstance(block, dict):
+        is_plain_text = block["type"] == "document" and block["source"].get("type") == "text"
+        return fill(
+            block, {"source": {"data": part.text}} if is_plain_text and isinstance(part, Text) else {}
+        )
     media = load_content(part, blobs, MEDIA_LIMITS)
     if isinstance(media, str):
         return _text(media)

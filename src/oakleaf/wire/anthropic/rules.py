@@ -42,7 +42,10 @@ _FIELDS = {
 _ALLOWED_PARTS = {
     "user": {"text", "image", "document", "search_result", "container_upload", "tool_result"},
     "system": {"text"},
-    "assistant": {"text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use"},
+    "assistant": {
+        *("text", "thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use"),
+        "container_upload",
+    },
     "tool_result": {"text", "image", "document", "search_result"},
 }
 _HOSTED_CALLS = ("server_tool_use", "mcp_tool_use")
@@ -51,7 +54,6 @@ _HOSTED_RESULTS = (
     *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result"),
     *("tool_search_tool_result", "advisor_tool_result"),
 )
-_USERS_ONLY = _ALLOWED_PARTS["user"] - {"text", "container_upload"}
 _SOURCE_FIELDS = {"url": {"type", "url"}, "file": {"type", "file_id"}, "content": {"type", "content"}}
 
 Violations = Iterator[str]
@@ -143,8 +145,9 @@ def _block(path: str, block: Any, may_hold: set[str]) -> Violations:
         yield from _hosted_result(path, block)
         return
     if kind not in may_hold:
-        # A type of a newer API occurs in the model's messages only: other messages hold what is documented here.
-        if may_hold is not _ALLOWED_PARTS["assistant"] or not isinstance(kind, str) or kind in _USERS_ONLY:
+        if (
+            not isinstance(kind, str) or kind in _FIELDS
+        ):  # others are of a newer API: what was sent once, it accepts
             yield f"{path}: a block of type {kind!r} cannot stand here"
         return
     if not block.keys() <= _FIELDS[kind]:

@@ -27,11 +27,13 @@ from oakleaf.wire.parsing import (
     to_dict,
     to_plain,
 )
+from oakleaf.wire.shapes import shape_around
 
 _USUAL = str.maketrans("-_", "+/")
+_USUAL_TYPES = ("image/png", "image/jpeg", "image/webp", "application/pdf")
 _METADATA = ("grounding_metadata", "url_context_metadata", "citation_metadata")
 """A candidate's fields about sources."""
-_AS_GIVEN = ("args", "response", "partMetadata")
+_AS_GIVEN = ("args", "response", "partMetadata", "parameters", "parametersJsonSchema")
 """Fields with the user's own JSON, under names outside the API."""
 
 
@@ -54,7 +56,7 @@ def parse_reply(reply: object) -> Answer:
     if any(isinstance(part, ToolResult) for part, _ in parsed):
         raise UnrecognizedReply("a function response is not an answer")
     for name in _METADATA:
-        metadata = _camel_case(to_plain(_field(candidate, name) or {}))
+        metadata = camel_case(to_plain(_field(candidate, name) or {}))
         if metadata:
             block = ProviderBlock(_camel(name), _describe_sources(metadata))
             parsed.append((block, {"metadata": metadata}))
@@ -155,6 +157,13 @@ def _parse_response(data: dict[str, Any], counts: Counter[str]) -> tuple[ToolRes
     parsed: list[tuple[Part, Proof]] = [(Text(text), {})] if text else []
     parsed += [_parse_part(piece, {}, is_answer=False) for piece in content_blocks(data.get("parts"))]
     content, proof = result_parts(parsed)
+    if not isinstance(output, str):
+        proof["json"] = key if output is not response else ""
+    if data.get("parts"):
+        proof["has_parts"] = True
+    fields = {name: value for name, value in _fields(data).items() if name not in ("id", "parts")}
+    if shape := shape_around(fields, "name", "response"):
+        proof["shape"] = shape
     return ToolResult(_parse_id(data, counts), content, key == "error"), proof
 
 
@@ -170,7 +179,8 @@ def _parse_part(
             _standard_base64(blob.get("data")), _field(blob, "mime_type"), _field(blob, "display_name")
         )
         # An image of the model is sent back as one; further fields, such as a video's offsets, with any.
-        is_described = is_answer or len(fields) > 1
+        mime = fields["inlineData"].get("mimeType")
+        is_described = is_answer or len(fields) > 1 or mime not in _USUAL_TYPES
         fields["inlineData"] = {**fields["inlineData"], "data": ""}
         return attachment, {"block": fields} if is_described else {}
     if file is not None:
@@ -179,8 +189,6 @@ def _parse_part(
         return Text(text_field({"text": "", **fields}, "text")), proof
     if "text" in fields and not fields.get("thought"):
         return Text(text_field(fields, "text")), {"block": fields | {"text": ""}}
-    if not is_answer:
-        raise UnrecognizedReply(f"a part with {', '.join(fields)}, which is not supported")
     kind = next((name for name in fields if name not in ("thought", "thoughtSignature")), "part")
     return ProviderBlock(kind, _describe(fields)), {"block": fields}
 
@@ -188,20 +196,20 @@ def _parse_part(
 def _fields(piece: Mapping[str, Any]) -> dict[str, Any]:
     """Return a part in the form of the REST API."""
     plain = to_plain({key: value for key, value in piece.items() if value is not None})
-    fields: dict[str, Any] = _camel_case(plain)
+    fields: dict[str, Any] = camel_case(plain)
     if "thoughtSignature" in fields:
         fields["thoughtSignature"] = _standard_base64(fields["thoughtSignature"])
     return fields
 
 
-def _camel_case(value: Any) -> Any:
+def camel_case(value: Any) -> Any:
     """Return JSON with the names of the REST API, without unset fields."""
     if isinstance(value, list):
-        return [_camel_case(item) for item in value]
+        return [camel_case(item) for item in value]
     if not isinstance(value, dict):
         return value
     named = {_camel(key): item for key, item in value.items() if item is not None}
-    return {key: item if key in _AS_GIVEN else _camel_case(item) for key, item in named.items()}
+    return {key: item if key in _AS_GIVEN else camel_case(item) for key, item in named.items()}
 
 
 def _camel(name: str) -> str:

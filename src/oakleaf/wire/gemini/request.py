@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 from oakleaf.core.context import Context
 from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
@@ -20,6 +23,7 @@ from oakleaf.wire.gemini import NAME
 from oakleaf.wire.media import PDF, load_content, media_stub
 from oakleaf.wire.offered_tools import OfferedTools, offered_tools
 from oakleaf.wire.options import request_fields
+from oakleaf.wire.shapes import fill
 from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
     MEDIA_HEADING,
@@ -62,9 +66,9 @@ def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> 
     request: Request = {}
     if system := [_text(prompt) for prompt in context.system if prompt.strip()]:
         request["systemInstruction"] = {"parts": system}
-    tools = offered_tools(context, blobs, part, _name)
+    tools = offered_tools(context, blobs, part, _name, NAME)
     if tools.specs:
-        request["tools"] = [{"functionDeclarations": [_tool(tool) for tool in tools.specs]}]
+        request["tools"] = write_tools(tools.specs)
     fields = _choose_tools(request_fields(NAME, context.settings.options), tools)
     return {**request, "contents": contents, **fields}
 
@@ -80,8 +84,23 @@ def _choose_tools(fields: dict[str, Any], tools: OfferedTools) -> dict[str, Any]
     return {**rest, "toolConfig": chosen} if chosen else rest
 
 
-def _tool(tool: ToolSpec) -> Piece:
-    return {"name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters}
+def write_tools(tools: Iterable[ToolSpec]) -> list[Piece]:
+    """Return the tools with the functions that stand together in one object."""
+    written: list[Piece] = []
+    for tool in tools:
+        if tool.hosted:
+            written.append(dict(tool.shape or {}))
+        elif written and "functionDeclarations" in written[-1]:
+            written[-1]["functionDeclarations"].append(_declaration(tool))
+        else:
+            written.append({"functionDeclarations": [_declaration(tool)]})
+    return written
+
+
+def _declaration(tool: ToolSpec) -> Piece:
+    described = {"description": tool.description} if tool.description else {}
+    key = "parameters" if "parameters" in (tool.shape or {}) else "parametersJsonSchema"
+    return fill(tool.shape, {"name": tool.name, **described, key: tool.parameters})
 
 
 def _write(paired: PairedMessage, blobs: Blobs) -> list[tuple[str, list[Piece]]]:
@@ -141,13 +160,28 @@ def _responses(paired: PairedMessage, proofs: Mapping[str, Mapping[str, Any]], b
     responses: list[Piece] = []
     below: list[Piece] = []
     for pair, proof in zip(paired.pairs, call_proofs, strict=True):
-        content = [_content(piece, blobs, block) for piece, block in pair.pieces(NAME)]
+        own = pair.proof_for(NAME)
+        content = [_content(piece, blobs, one.get("block")) for piece, one in pair.pieces(NAME)]
+        within: list[Piece] = []
+        if own.get("has_parts"):
+            is_said = bool(content) and content[0].keys() == {"text"}
+            content, within = content[:is_said], content[is_said:]
         below.extend(piece for piece in content if "text" not in piece)
         text = "\n".join(piece.get("text", "[media: shown below]") for piece in content)
-        response = {"error" if pair.is_error else "output": text}
-        named = {"name": _name(pair.call.name), "response": response}
+        response = _response(text, own.get("json"), is_error=pair.is_error)
+        named = fill(own.get("shape"), {"name": _name(pair.call.name), "response": response})
+        named |= {"parts": within} if within else {}
         responses.append({"functionResponse": named | _id(pair, proof)})
     return [*responses, _text(MEDIA_HEADING), *below] if below else responses
+
+
+def _response(text: str, key: object, *, is_error: bool) -> Any:
+    """Return the text of a result as the object that it was; `key` is the name of the value, or "" for all of it."""
+    if isinstance(key, str):
+        with suppress(msgspec.DecodeError):
+            value = msgspec.json.decode(text)
+            return {key: value} if key else value
+    return {"error" if is_error else "output": text}
 
 
 def _id(pair: ToolPair, proof: Mapping[str, Any]) -> Piece:

@@ -8,12 +8,30 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from oakleaf.core.messages import Attachment, Message, Part, Reasoning, Text, ToolResult
+from oakleaf.core.messages import (
+    Attachment,
+    Part,
+    ProviderBlock,
+    Reasoning,
+    Text,
+    ToolResult,
+    check_message,
+)
 from oakleaf.core.usage import Usage
-from oakleaf.errors import UnrecognizedReply
+from oakleaf.errors import InvalidMessage, UnrecognizedReply
 from oakleaf.wire.base import Answer, HistoryMessage, Proof, history_message
 from oakleaf.wire.openai_chat import NAME
-from oakleaf.wire.parsing import content_blocks, int_field, parse_base64, parse_tool_call, text_field, to_dict
+from oakleaf.wire.parsing import (
+    content_blocks,
+    int_field,
+    parse_base64,
+    parse_tool_call,
+    result_parts,
+    text_field,
+    to_dict,
+    to_plain,
+)
+from oakleaf.wire.shapes import shape_around
 
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 """Where compatible servers have the reasoning: DeepSeek, Kimi and llama.cpp the first; OpenRouter, Groq and vLLM the second."""
@@ -44,7 +62,7 @@ def parse_reply(reply: object) -> Answer:
     if text_field(message, "role") != "assistant":
         raise UnrecognizedReply(f"a chat message of role {message['role']!r} is not an answer")
     usage = data.get("usage") or choice.get("usage")
-    parsed = _parse_assistant(message)
+    parsed = _parse_assistant(message, is_sent_back=False)
     return Answer(
         parsed.message,
         None if usage is None else parse_usage(to_dict(usage)),
@@ -69,27 +87,50 @@ def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
 
 def _parse_message(message: dict[str, Any]) -> HistoryMessage:
     role = text_field(message, "role")
+    plain = to_plain(message)
     if role == "assistant":
-        return _parse_assistant(message)
-    parsed = [_parse_part(part) for part in content_blocks(message.get("content"))]
-    parts = tuple(part for part, _ in parsed)
-    if role == "user":
-        return history_message(NAME, "user", parsed)
-    texts = tuple(part for part in parts if isinstance(part, Text))
-    if role in ("system", "developer", "tool", "function") and len(texts) == len(parts):
-        if role in ("tool", "function"):
-            call_id = message.get("tool_call_id") if role == "tool" else message.get("name")
-            return HistoryMessage(Message("tool", (ToolResult(_parse_id(call_id, role), texts),)))
-        return HistoryMessage(Message("system", texts))
-    raise UnrecognizedReply(
-        f"a chat message of role {role!r} with {len(parts)} parts, which is not supported"
-    )
+        return _parse_assistant(message, is_sent_back=True)
+    parsed_parts = [_parse_part(part) for part in content_blocks(message.get("content"))]
+    if role in ("user", "system", "developer"):
+        shape = shape_around(plain, "role", "content")
+        if role == "developer":
+            shape = {**(shape or {"content": None}), "role": role}
+        return _checked(history_message(NAME, "user" if role == "user" else "system", parsed_parts, shape))
+    if role in ("tool", "function"):
+        key = "tool_call_id" if role == "tool" else "name"
+        content, proof = result_parts(parsed_parts)
+        if shape := shape_around(plain, "role", "content", "tool_call_id") if role == "tool" else None:
+            proof["shape"] = shape
+        return history_message(
+            NAME, "tool", [(ToolResult(_parse_id(message.get(key), role), content), proof)]
+        )
+    raise UnrecognizedReply(f"a chat message of role {role!r}, which is not supported")
 
 
-def _parse_assistant(message: dict[str, Any]) -> HistoryMessage:
+def _held(message: dict[str, Any]) -> Iterator[str]:
+    """Yield the fields of an answer that its parts hold."""
+    yield from ("role", "tool_calls") if message.get("content") == [] else ("role", "content", "tool_calls")
+    yield from ("refusal",) if message.get("refusal") else ()
+    yield from [field for field in REASONING_FIELDS if _is_text(message.get(field))][:1]
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _checked(parsed: HistoryMessage) -> HistoryMessage:
+    try:
+        check_message(parsed.message)
+    except InvalidMessage as error:
+        raise UnrecognizedReply(str(error)) from None
+    return parsed
+
+
+def _parse_assistant(message: dict[str, Any], *, is_sent_back: bool) -> HistoryMessage:
     """Return reasoning, then text, then calls: the order in which a model writes.
 
-    A server that demands its reasoning back demands it with tool calls; so only with them the field is evidence.
+    A server that demands its reasoning back demands it with tool calls; so of a reply the field is evidence only with
+    them. What a program sends back itself, it sends back again.
     """
     calls = [to_dict(call) for call in message.get("tool_calls") or ()]
     old_call = to_dict(message["function_call"]) if message.get("function_call") else None
@@ -97,18 +138,29 @@ def _parse_assistant(message: dict[str, Any]) -> HistoryMessage:
         calls.append({"id": old_call.get("name"), "function": old_call})
     parsed: list[tuple[Part, Proof]] = []
     for field in REASONING_FIELDS:
-        if isinstance(reasoning := message.get(field), str) and reasoning and not parsed:
-            parsed.append((Reasoning(reasoning), {"field": field} if calls else {}))
+        if _is_text(reasoning := message.get(field)) and not parsed:
+            parsed.append((Reasoning(str(reasoning)), {"field": field} if calls or is_sent_back else {}))
     for part in (*content_blocks(message.get("content")), *content_blocks(message.get("images"))):
-        parsed.append(
-            (Reasoning(_thinking(part)), {}) if part.get("type") == "thinking" else _parse_part(part)
-        )
+        if part.get("type") == "thinking":
+            parsed.append((Reasoning(_thinking(part)), {"block": to_plain(part)} if is_sent_back else {}))
+        else:
+            read, proof = _parse_part(part)
+            if isinstance(read, ProviderBlock) and not (read.text or is_sent_back):
+                kind = part.get("type")
+                raise UnrecognizedReply(f"a content part of type {kind!r}, which is not supported", part)
+            parsed.append((read, proof))
     if message.get("refusal"):
-        parsed.append((Text(text_field(message, "refusal")), {}))
+        parsed.append((Text(text_field(message, "refusal")), {"refusal": True}))
     if message.get("audio"):
         parsed.extend((part, {}) for part in _parse_audio(to_dict(message["audio"])))
     parsed.extend(_parse_call(call, number) for number, call in enumerate(calls))
-    return history_message(NAME, "assistant", [pair for pair in parsed if pair[0] != Text("")])
+    shape = None
+    if is_sent_back or message.get("reasoning_details"):
+        plain = to_plain(message)
+        if not is_sent_back:  # OpenRouter's, which it asks to have back
+            plain = {key: plain[key] for key in (*_held(message), "reasoning_details") if key in plain}
+        shape = shape_around(plain, *_held(message))
+    return history_message(NAME, "assistant", [pair for pair in parsed if pair[0] != Text("")], shape)
 
 
 def _thinking(block: dict[str, Any]) -> str:
@@ -133,7 +185,8 @@ def _parse_call(call: dict[str, Any], number: int) -> tuple[Part, Proof]:
     function = to_dict(call.get("function"))
     call_id = call.get("id")
     call_id = f"call_{number}" if call_id in (None, "") else _parse_id(call_id, "tool call")
-    proof = {"extra_content": call["extra_content"]} if call.get("extra_content") else {}
+    shape = shape_around(to_plain(call), "id", "type", "function")
+    proof: Proof = {} if shape is None else {"shape": shape}
     return parse_tool_call(call_id, text_field(function, "name"), function.get("arguments")), proof
 
 
@@ -143,25 +196,40 @@ def _parse_id(value: object, what: str) -> str:
     raise UnrecognizedReply(f"the id of a {what} is {type(value).__name__}, not text")
 
 
-def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment, Proof]:
-    kind = part.get("type")
-    if kind in ("text", "refusal"):
-        return Text(text_field(part, str(kind))), {}
+def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment | ProviderBlock, Proof]:
+    """Return a part of content; of a type unknown here a block for its server, with a text for others."""
+    kind, plain = part.get("type"), to_plain(part)
+    shape: dict[str, Any] | None = None
+    if kind == "text":
+        shape = shape_around(plain, "text")
+        return Text(text_field(part, "text")), {} if shape is None else {"shape": shape}
+    if kind == "refusal":
+        return Text(text_field(part, "refusal")), {"shape": {"type": kind, "refusal": None}}
     if kind == "input_audio":
         audio = to_dict(part.get("input_audio"))
         sound = parse_base64(audio.get("data"), AUDIO_TYPES.get(str(audio.get("format"))))
-        return sound, {"format": audio["format"]}
-    if kind == "reference":  # Mistral's, to a document
-        return Text(f"[reference: {', '.join(map(str, part.get('reference_ids') or ()))}]"), {}
+        shape = shape_around(plain, "input_audio")
+        return sound, {"format": audio["format"]} | ({} if shape is None else {"shape": shape})
     link = link_text(part)
-    if link is not None:
-        return Text(link), {"data": part}
-    if kind == "image_url":
-        return _parse_data_url("image", text_field(to_dict(part.get("image_url")), "url"), None), {}
-    if kind == "file":
-        file = to_dict(part.get("file"))
-        return _parse_data_url("file", text_field(file, "file_data"), file.get("filename")), {}
-    raise UnrecognizedReply(f"a content part of type {kind!r}, which is not supported", part)
+    if link is None and kind in ("image_url", "file"):
+        file = to_dict(part.get(str(kind)))
+        key = "url" if kind == "image_url" else "file_data"
+        name = file.get("filename")
+        if data := DATA_URL.fullmatch(text_field(file, key)):
+            shape = _media_shape(plain, str(kind), key)
+            return parse_base64(data[2], data[1], name), {} if shape is None else {"shape": shape}
+    if kind == "reference":  # Mistral's, to a document
+        link = f"[reference: {', '.join(map(str, part.get('reference_ids') or ()))}]"
+    return ProviderBlock(text_field(part, "type"), (link or "").strip("[]")), {"block": plain}
+
+
+def _media_shape(part: dict[str, Any], kind: str, key: str) -> dict[str, Any] | None:
+    """Return the shape of a part with inline media, if it says more than they do."""
+    inner = part[kind]
+    known = {key, "filename"}
+    if inner.keys() <= known and part.keys() <= {"type", kind}:
+        return None
+    return {**part, kind: {name: None if name in known else value for name, value in inner.items()}}
 
 
 def link_text(part: Mapping[str, Any]) -> str | None:
@@ -177,8 +245,3 @@ def link_text(part: Mapping[str, Any]) -> str | None:
     if kind == "file" and isinstance(file_id := target.get("file_id"), str) and not target.get("file_data"):
         return f"[file: {file_id}]"
     return None
-
-
-def _parse_data_url(kind: str, url: str, name: object) -> Text | Attachment:
-    data = DATA_URL.fullmatch(url)
-    return parse_base64(data[2], data[1], name) if data else Text(f"[{kind}: {url}]")

@@ -6,11 +6,11 @@ itself is evidence, to be sent back as it came.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-from oakleaf.core.messages import Attachment, Message, Part, ProviderBlock, Reasoning, Text, ToolResult
+from oakleaf.core.messages import Attachment, Part, ProviderBlock, Reasoning, Text, ToolCall, ToolResult
 from oakleaf.core.usage import Usage
 from oakleaf.errors import UnrecognizedReply
 from oakleaf.wire.base import Answer, HistoryMessage, Proof, history_message
@@ -27,6 +27,7 @@ from oakleaf.wire.parsing import (
     to_dict,
     to_plain,
 )
+from oakleaf.wire.shapes import shape_around
 
 _PROOF = {
     "message": ("id", "status", "phase"),
@@ -45,7 +46,7 @@ def parse_reply(reply: object) -> Answer:
     if is_response and (data.get("status") == "failed" or data.get("error")):
         raise UnrecognizedReply(f"a response that failed: {data.get('error')!r}")
     items = content_blocks(data.get("output")) if is_response else [data]
-    parsed = _parse_answer(items)
+    parsed = _parse_answer(items, _parse_output_item)
     usage = data.get("usage")
     searches = sum(map(_is_search, items))
     return Answer(
@@ -81,7 +82,7 @@ def _parse_usage(usage: dict[str, Any]) -> Usage:
     return Usage(int_field(usage, "input_tokens"), int_field(usage, "output_tokens"), read, written)
 
 
-def _parse_output_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
+def _parse_output_item(item: dict[str, Any], *, is_sent: bool = False) -> Iterator[tuple[Part, Proof]]:
     """Yield the parts of an output item, each with the data that OpenAI requires back."""
     kind = item.get("type") or "message"
     proof = {key: to_plain(item[key]) for key in _PROOF.get(kind, ()) if item.get(key)}
@@ -100,16 +101,36 @@ def _parse_output_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
     elif kind == "message" and item.get("role") == "assistant":
         for piece in content_blocks(item.get("content")):
             part, described = _parse_part(piece)
-            if part != Text(""):
-                yield part, proof | described
+            yield part, proof | described
     elif kind == "message":
         raise UnrecognizedReply(f"an item of role {item.get('role')!r} is not an answer")
     elif kind == "image_generation_call" and item.get("result"):
         yield _parse_image(to_plain(item))
     else:
         plain = to_plain(item)
-        text_field(plain, "id")
-        yield ProviderBlock(kind, _describe(plain)), {"block": plain}
+        if not is_sent:
+            text_field(plain, "id")
+        yield ProviderBlock(text_field({"type": kind}, "type"), _describe(plain)), {"block": plain}
+
+
+def _parse_sent_item(item: dict[str, Any]) -> Iterator[tuple[Part, Proof]]:
+    """Yield the parts of an item of an answer that the program sends, which goes back as it was sent."""
+    kind, plain = item.get("type") or "message", to_plain(item)
+    for number, (part, proof) in enumerate(_parse_output_item(item, is_sent=True)):
+        sent: Proof = {"sent": True}
+        if isinstance(part, Reasoning):
+            sent["block"] = plain
+        elif isinstance(part, ToolCall):
+            key = "input" if kind == "custom_tool_call" else "arguments"
+            sent["shape"] = shape_around(plain, "call_id", "name", key) or {}
+        elif isinstance(part, Text):
+            content = plain["content"]
+            is_list = isinstance(content, list)
+            piece: dict[str, Any] = content[number] if is_list else {"type": "output_text", "text": content}
+            sent["shape"] = {key: None if key in ("text", "refusal") else piece[key] for key in piece}
+            sent["message"] = {key: None if key == "content" else value for key, value in plain.items()}
+            sent["is_first"] = number == 0
+        yield part, proof | sent
 
 
 def _parse_image(item: dict[str, Any]) -> tuple[Part, Proof]:
@@ -132,8 +153,12 @@ def _parse_reasoning(item: dict[str, Any]) -> tuple[Part, Proof]:
     return Reasoning(text), proof
 
 
-def _parse_answer(items: Iterable[dict[str, Any]]) -> HistoryMessage:
-    return history_message(NAME, "assistant", [pair for item in items for pair in _parse_output_item(item)])
+def _parse_answer(
+    items: Iterable[dict[str, Any]],
+    parse_item: Callable[[dict[str, Any]], Iterable[tuple[Part, Proof]]],
+) -> HistoryMessage:
+    parsed = [pair for item in items for pair in parse_item(item) if pair[0] != Text("")]
+    return history_message(NAME, "assistant", parsed)
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
@@ -141,7 +166,7 @@ def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
     parsed: list[HistoryMessage] = []
     for is_output, items in groupby(map(to_dict, messages), _is_output):
         if is_output:
-            parsed.append(_parse_answer(items))
+            parsed.append(_parse_answer(items, _parse_sent_item))
         else:
             parsed.extend(_parse_item(item.get("type") or "message", item) for item in items)
     return parsed
@@ -169,17 +194,19 @@ def _parse_item(kind: str, item: dict[str, Any]) -> HistoryMessage:
         return history_message(NAME, "user", [(block, {"item": plain})])
     role = text_field(item, "role")
     parsed = [_parse_part(piece) for piece in content_blocks(item.get("content"))]
+    shape = shape_around(to_plain(item), "role", "content")
     if role == "user":
-        return history_message(
-            NAME, "user", [(part, proof if "block" in proof else {}) for part, proof in parsed]
-        )
+        return history_message(NAME, "user", parsed, shape)
     if role in ("system", "developer") and all(isinstance(part, Text) for part, _ in parsed):
-        return HistoryMessage(Message("system", tuple(part for part, _ in parsed)))
+        shape = (shape or {"content": None}) | {"role": role}
+        return history_message(NAME, "system", parsed, shape)
     raise UnrecognizedReply(f"an item of role {role!r} with {len(parsed)} parts, which is not supported")
 
 
 def _parse_output(item: dict[str, Any]) -> HistoryMessage:
     content, proof = result_parts(map(_parse_part, content_blocks(item.get("output"))))
+    if shape := shape_around(to_plain(item), "type", "call_id", "output"):
+        proof["shape"] = shape
     return history_message(NAME, "tool", [(ToolResult(text_field(item, "call_id"), content), proof)])
 
 
@@ -187,8 +214,10 @@ def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment | ProviderBlock
     kind = part.get("type")
     if kind in ("text", "input_text", "output_text"):
         annotations = to_plain(part.get("annotations"))
-        has_annotations = isinstance(annotations, list) and annotations
-        return Text(text_field(part, "text")), {"annotations": annotations} if has_annotations else {}
+        proof: Proof = {"annotations": annotations} if isinstance(annotations, list) and annotations else {}
+        if kind == "input_text" and (shape := shape_around(to_plain(part), "text")):
+            proof["shape"] = shape
+        return Text(text_field(part, "text")), proof
     if kind == "refusal":
         return Text(text_field(part, "refusal")), {"refusal": True}
     if kind == "input_image":
@@ -199,7 +228,7 @@ def _parse_part(part: dict[str, Any]) -> tuple[Text | Attachment | ProviderBlock
         audio = to_dict(part.get("input_audio"))
         attachment = parse_base64(audio.get("data"), AUDIO_TYPES.get(str(audio.get("format"))))
         return attachment, {"block": to_plain(part) | {"input_audio": audio | {"data": ""}}}
-    raise UnrecognizedReply(f"a content part of type {kind!r}, which is not supported")
+    return ProviderBlock(text_field(part, "type")), {"block": to_plain(part)}
 
 
 def _parse_link(kind: str, part: dict[str, Any], key: str) -> tuple[Text | Attachment | ProviderBlock, Proof]:
@@ -208,7 +237,8 @@ def _parse_link(kind: str, part: dict[str, Any], key: str) -> tuple[Text | Attac
     data = DATA_URL.fullmatch(link)
     if data:
         attachment = parse_base64(data[2], data[1], part.get("filename"))
-        is_usual = data[1] == "application/pdf" or (kind == "image" and part.get("detail") in (None, "auto"))
+        known = {"type", key, "filename"} if data[1] == "application/pdf" else {"type", key}
+        is_usual = (data[1] == "application/pdf" or kind == "image") and part.keys() <= known
         return attachment, {} if is_usual else {"block": to_plain(part) | {key: link[: data.start(2)]}}
     return ProviderBlock(text_field(part, "type"), f"{kind}: {link}"), {"block": to_plain(part)}
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,12 +19,13 @@ from oakleaf.core.context import Context, endpoint_of
 from oakleaf.core.context import Item as ContextItem
 from oakleaf.core.messages import Attachment, Media, Part, ProviderBlock, Reasoning, Text, ToolCall
 from oakleaf.core.tool_definitions import ToolSpec
-from oakleaf.wire.base import Blobs, HistoryPart, Request
+from oakleaf.wire.base import MESSAGE, Blobs, HistoryPart, Request
 from oakleaf.wire.media import PDF, load_content, media_stub, with_reasoning
 from oakleaf.wire.offered_tools import offered_tools
 from oakleaf.wire.openai_chat.request import ERROR, MEDIA_LIMITS, choose_tools
 from oakleaf.wire.openai_responses import NAME
 from oakleaf.wire.options import request_fields
+from oakleaf.wire.shapes import fill
 from oakleaf.wire.tool_pairs import (
     EMPTY_MESSAGE,
     PairedMessage,
@@ -33,6 +34,7 @@ from oakleaf.wire.tool_pairs import (
     legal_name,
     pair_results,
     proofs_of,
+    system_prompts,
 )
 
 ID_LENGTH = 64
@@ -53,24 +55,44 @@ ENCRYPTED_REASONING = "reasoning.encrypted_content"
 def project(context: Context, blobs: Blobs, part: HistoryPart | None = None) -> Request:
     part = part or HistoryPart()
     items: list[Item] = []
-    used = _UsedIds(part, _outputs_of_user(context.items))
+    encrypts = endpoint_of(context.settings, NAME).encrypts_reasoning
+    used = _UsedIds(part, _outputs_of_user(context.items), is_stateless=encrypts is not None)
     for paired in pair_results(context.items, ID_LENGTH, part):
         items.extend(_write(paired, blobs, used))
     request: Request = {}
-    if prompt := "\n\n".join(prompt for prompt in context.system if prompt.strip()):
+    prompts = system_prompts(context, NAME)
+    if prompt := "\n\n".join(text for text, proofs in prompts if MESSAGE not in proofs):
         request["instructions"] = prompt
-    tools = offered_tools(context, blobs, part, _name)
+    head = [_system(text, proofs) for text, proofs in prompts if MESSAGE in proofs]
+    tools = offered_tools(context, blobs, part, _name, NAME)
     if tools.specs:
-        request["tools"] = [_tool(tool) for tool in tools.specs]
-    request |= {"input": items, "store": False}
-    if endpoint_of(context.settings, NAME).encrypts_reasoning:
-        request["include"] = [ENCRYPTED_REASONING]
+        request["tools"] = write_tools(tools.specs)
+    request["input"] = [*head, *items]
+    if encrypts is not None:  # known of the calls of our own loop
+        request |= {"store": False} | ({"include": [ENCRYPTED_REASONING]} if encrypts else {})
     return request | choose_tools(request_fields(NAME, context.settings.options), tools)
 
 
+def _system(text: str, proofs: Mapping[str, Proof]) -> Item:
+    """Return an item of the system, under the name that it had."""
+    content = [fill(proofs.get("0", {}).get("shape"), _text(text))]
+    return fill(proofs.get(MESSAGE, {}).get("shape"), {"role": "system", "content": content})
+
+
+def write_tools(tools: Iterable[ToolSpec]) -> list[Item]:
+    return [fill(tool.shape, _tool(tool)) for tool in tools]
+
+
 def _tool(tool: ToolSpec) -> Item:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
-    return {"type": "function", **function, "strict": False}
+    described = {"description": tool.description} if tool.description else {}
+    # Without a word about it the definition would be made strict, and refused for optional parameters.
+    return {
+        "type": "function",
+        "name": tool.name,
+        **described,
+        "parameters": tool.parameters,
+        "strict": False,
+    }
 
 
 def _name(raw: str) -> str:
@@ -80,8 +102,10 @@ def _name(raw: str) -> str:
 class _UsedIds:
     """The ids in the input so far, and the user's outputs after each answer."""
 
-    def __init__(self, part: HistoryPart, outputs_after: dict[int, set[str]]) -> None:
+    def __init__(self, part: HistoryPart, outputs_after: dict[int, set[str]], *, is_stateless: bool) -> None:
         self.items, self.calls = part.used_items, part.used_calls
+        self.is_stateless = is_stateless
+        """Whether OpenAI is known to store nothing: alone an id of reasoning says nothing to it."""
         self.outputs_after = outputs_after
 
 
@@ -112,15 +136,16 @@ def _write(paired: PairedMessage, blobs: Blobs, used: _UsedIds) -> list[Item]:
         items = _answer(paired, used, blobs)
         custom = {item["call_id"] for item in items if item.get("type") == CUSTOM_CALL}
         return [*items, *(_output(pair, blobs, pair.wire_id in custom) for pair in paired.pairs)]
+    whole = proofs_of(paired.item.evidence, NAME)
     if message.role == "system":
-        text = message.text
-        return [{"role": "system", "content": [_text(text)]}] if text.strip() else []
+        return [_system(message.text, whole)] if message.text.strip() else []
     proofs = _part_proofs(paired)
     if proofs and (item := _input_item(proofs[0].get("item"), used)):
         return [item]
     parts = zip(message.parts, proofs, strict=True)
-    content = [_content(part, blobs, proof.get("block")) for part, proof in parts if not is_blank(part)]
-    return [{"role": "user", "content": content or [_text(EMPTY_MESSAGE)]}]
+    content = [_content(part, blobs, proof) for part, proof in parts if not is_blank(part)]
+    written = {"role": "user", "content": content or [_text(EMPTY_MESSAGE)]}
+    return [fill(whole.get(MESSAGE, {}).get("shape"), written)]
 
 
 def _input_item(item: Item | None, used: _UsedIds) -> Item | None:
@@ -185,7 +210,10 @@ def _has_all_ids(
     outputs: set[str],
 ) -> bool:
     """Whether every part has a well-formed, new item id, and all reasoning has encrypted content."""
-    if not parts or isinstance(parts[-1], Reasoning):
+    is_sent = all(proof.get("sent") for proof in proofs)
+    if not parts or (isinstance(parts[-1], Reasoning) and not is_sent):
+        return False
+    if not is_sent and any(proof.get("sent") for proof in proofs):
         return False
     ids: list[str] = []
     calls: set[str] = set()
@@ -206,6 +234,12 @@ def _has_all_ids(
                     return False
                 calls.add(call_id)
             ids.extend([block["id"]] if isinstance(block.get("id"), str) else [])
+            continue
+        if proof.get("sent"):  # by the program, so OpenAI took it
+            is_known = proof.get("encrypted_content") or "id" not in proof.get("block", {})
+            if used.is_stateless and isinstance(part, Reasoning) and not is_known:
+                return False
+            ids.extend([item_id] if proof.get("id") and ids[-1:] != [item_id] else [])
             continue
         if is_blank(part) or not pattern.fullmatch(item_id):
             return False
@@ -230,6 +264,13 @@ def _append_text(items: list[Item], text: str, proof: Proof) -> None:
 
 
 def _append_output_text(items: list[Item], text: str, proof: Proof) -> None:
+    if proof.get("sent"):
+        key = "refusal" if proof.get("refusal") else "text"
+        content = fill(proof["shape"], {"type": "output_text", key: text})
+        if proof["is_first"] or not items or "content" not in items[-1]:
+            items.append(fill(proof["message"], {"content": []}))
+        items[-1]["content"].append(content)
+        return
     # OpenAI accepts missing annotations, stricter servers of the same API do not.
     content = {"type": "output_text", "text": text, "annotations": proof.get("annotations", [])}
     if proof.get("refusal"):
@@ -246,6 +287,8 @@ def _phase(proof: Proof) -> Item:
 
 
 def _reasoning(part: Reasoning, proof: Proof) -> Item:
+    if proof.get("sent"):
+        return dict(proof["block"])
     summary = [{"type": "summary_text", "text": part.text}] if part.text else []
     item: Item = {"type": "reasoning", "id": proof["id"], "summary": summary, **proof.get("block", {})}
     return item | {"encrypted_content": proof["encrypted_content"]}
@@ -254,38 +297,44 @@ def _reasoning(part: Reasoning, proof: Proof) -> Item:
 def _call(pair: ToolPair, proof: Proof, is_original: bool) -> Item:
     call = pair.call
     described = {key: proof[key] for key in ("namespace", "caller") if proof.get(key)}
+    shape = proof.get("shape") or None if is_original else None
     if is_original and proof.get("type") == CUSTOM_CALL:
-        custom = {"type": CUSTOM_CALL, "id": proof["id"], "call_id": pair.wire_id, "name": call.name}
-        return custom | {"input": call.arguments["input"]} | described
+        custom = {"type": CUSTOM_CALL, "id": proof.get("id"), "call_id": pair.wire_id, "name": call.name}
+        return fill(shape, custom | {"input": call.arguments["input"]} | described)
     # Keys keep their order: the text is the same bytes whenever it is written. What is not JSON fails every later request
     # at servers that parse the history.
     written = msgspec.json.encode(pair.arguments).decode()
     name = _name(call.name)
     item = {"type": "function_call", "call_id": pair.wire_id, "name": name, "arguments": written}
+    if proof.get("sent"):
+        return fill(shape, item)
     return (item | {"id": proof["id"]} if is_original else item) | described
 
 
 def _output(pair: ToolPair, blobs: Blobs, is_custom: bool) -> Item:
-    content = [_content(piece, blobs, block) for piece, block in pair.pieces(NAME)]
+    content = [_content(piece, blobs, proof) for piece, proof in pair.pieces(NAME)]
     if pair.is_error:  # there is no field for it
         content.insert(0, _text(ERROR))
     kind = f"{CUSTOM_CALL}_output" if is_custom else "function_call_output"
-    item = {"type": kind, "call_id": pair.wire_id}
-    if all(piece["type"] == "input_text" for piece in content):
-        return item | {"output": "\n".join(piece["text"] for piece in content)}
-    return item | {"output": content}
+    output: Any = content
+    if all(piece.keys() == {"type", "text"} for piece in content):
+        output = "\n".join(piece["text"] for piece in content)
+    return fill(pair.proof_for(NAME).get("shape"), {"type": kind, "call_id": pair.wire_id, "output": output})
 
 
-def _content(part: Part, blobs: Blobs, block: Item | None) -> Item:
+def _content(part: Part, blobs: Blobs, proof: Proof) -> Item:
+    block = proof.get("block")
     if isinstance(block, dict):
         return _with_bytes(block, part, blobs) if isinstance(part, Media | Attachment) else dict(block)
+    if isinstance(part, Text):
+        return fill(proof.get("shape"), _text(part.text))
     media = load_content(part, blobs, MEDIA_LIMITS)
     if isinstance(media, str):
         return _text(media)
     url = f"data:{media.mime};base64,{media.base64}"
     if media.mime == PDF:
         return {"type": "input_file", "filename": media.name or "document.pdf", "file_data": url}
-    return {"type": "input_image", "image_url": url, "detail": "auto"}
+    return {"type": "input_image", "image_url": url}
 
 
 def _with_bytes(block: Item, part: Media | Attachment, blobs: Blobs) -> Item:

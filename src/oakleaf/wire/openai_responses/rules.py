@@ -47,6 +47,7 @@ _ID_BEGINS = {
     "mcp_list_tools": "mcpl",
     "mcp_approval_request": "mcpr",
 }
+_OF_OTHERS = ("text", "thinking", "tool_use", "tool_result")
 _CALLS = ("function_call", "custom_tool_call")
 _OUTPUTS = ("function_call_output", "custom_tool_call_output")
 _OF_THE_USER = ("mcp_approval_response", "computer_call_output", "local_shell_call_output")
@@ -84,10 +85,10 @@ def violations(request: Request, *, ready: bool = False) -> list[str]:
     if not isinstance(items, list):
         return ["input: not a list"]
     problems = [f"{key}: no such field, it is `input`" for key in ("messages", "system") if key in request]
-    if "instructions" in request and not _is_text(request["instructions"]):
-        problems.append("instructions: must be text and not empty")
+    if not isinstance(request.get("instructions", ""), str):
+        problems.append("instructions: must be text")
     for index, item in enumerate(items):
-        problems.extend(_item(f"input[{index}]", item))
+        problems.extend(_item(f"input[{index}]", item, is_stored=request.get("store") is not False))
     if not problems:  # pairs can only be checked if all shapes are valid
         problems.extend(_ids(items))
         problems.extend(_other_pairs(items))
@@ -112,7 +113,7 @@ def _kind(item: dict[str, Any]) -> Any:
     ),
     sdk("openai 3.49.0, types/responses/response_input_item_param.py", "2026-11", "items and fields"),
 )
-def _item(path: str, item: Any) -> Violations:
+def _item(path: str, item: Any, *, is_stored: bool) -> Violations:
     kind = _kind(item) if isinstance(item, dict) else None
     if not isinstance(kind, str):
         yield f"{path}: {kind!r} is not the type of an item"
@@ -120,18 +121,18 @@ def _item(path: str, item: Any) -> Violations:
     begin = _ID_BEGINS.get(kind, "")
     if "id" in item and not (_matches(_ID, item["id"]) and item["id"].startswith(begin)):
         yield f"{path}.id: expected 1 to 64 characters that begin with {begin!r}"
-    if kind not in _FIELDS:  # of a tool that OpenAI runs, or of a newer API: what it sent, it accepts
-        if kind not in _OF_THE_USER and "id" not in item:
-            yield f"{path}: {kind!r} is not one of {', '.join(_FIELDS)}, and has no id"
+    if kind in _OF_OTHERS:
+        yield f"{path}: an item of type {kind!r} is another format's"
+    if kind not in _FIELDS:  # of a tool that OpenAI runs, or of a newer API: what was sent once, it accepts
         return
     if not item.keys() <= _FIELDS[kind]:
         yield f"{path}: extra fields {', '.join(sorted(item.keys() - _FIELDS[kind]))}"
-    if "status" in item and item["status"] not in _STATUS:
+    if item.get("status") is not None and item["status"] not in _STATUS:
         yield f"{path}.status: {item['status']!r} is not one of {', '.join(_STATUS)}"
     if kind == "message":
         yield from _message(path, item)
     elif kind == "reasoning":
-        yield from _reasoning(path, item)
+        yield from _reasoning(path, item, is_stored=is_stored)
     else:
         yield from _tool(path, kind, item)
 
@@ -175,10 +176,8 @@ def _tool(path: str, kind: str, item: dict[str, Any]) -> Violations:
     sdk("openai 3.49.0, types/responses/response_reasoning_item_param.py", "2026-11", "the fields"),
     error("coder/xum#59", "2025-10-07", "encrypted content where nothing is stored"),
 )
-def _reasoning(path: str, item: dict[str, Any]) -> Violations:
-    if "id" not in item:
-        yield f"{path}.id: field required"
-    if not _is_text(item.get("encrypted_content")):
+def _reasoning(path: str, item: dict[str, Any], *, is_stored: bool) -> Violations:
+    if not is_stored and "id" in item and not _is_text(item.get("encrypted_content")):
         yield f"{path}.encrypted_content: required where nothing is stored"
     summary = item.get("summary")
     if not isinstance(summary, list):
@@ -239,8 +238,8 @@ def _part(path: str, part: Any, holder: str) -> Violations:
         key = "refusal" if kind == "refusal" else "text"
         if not _is_text(part.get(key)):
             yield f"{path}.{key}: must be text and not empty"
-        if kind == "output_text" and not isinstance(part.get("annotations"), list):
-            yield f"{path}.annotations: field required"
+        if kind == "output_text" and not isinstance(part.get("annotations", []), list):
+            yield f"{path}.annotations: must be a list"
 
 
 @learned(
