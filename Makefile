@@ -16,7 +16,7 @@ SUITES = $(BIN)/python tests/support/run_suites.py $(WORKERS) .=$(BIN)/python pl
 PLUGINS := $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml))
 PROJECTS := pyproject.toml $(PLUGINS:%=%/pyproject.toml)
 EXTRAS_postgres := [absurd]
-EXTRAS_importers := [redis]
+EXTRAS_importers := [redis,zstd]
 EXTRAS_frameworks := [langgraph,openai-agents,claude-agent,adk,pydantic-ai]
 editable = $(foreach plugin,$(filter $(1:%=plugins/%),$(PLUGINS)),-e "$(plugin)$(EXTRAS_$(notdir $(plugin)))")
 

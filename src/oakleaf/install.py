@@ -19,6 +19,7 @@ PLUGINS_OF = {
     "lab": ("lab",),
     "importers": ("importers",),
     "redis": ("importers",),
+    "zstd": ("importers",),
     "record": ("record",),
     "mcp": ("mcp",),
     "workspace": ("workspace",),

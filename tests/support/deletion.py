@@ -17,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 UV = [sys.executable, "-m", "uv", "--quiet"]
-EXTRAS = {"postgres": "[absurd]", "importers": "[redis]"}
+EXTRAS = {"postgres": "[absurd]", "importers": "[redis,zstd]"}
 TOOLS = (
     "pytest",
     "pytest-xdist",

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
+from backports import zstd
 
 from oakleaf.core.entries import Compaction, Note, Settings
 from oakleaf.core.messages import Media, Reasoning, Text, ToolCall
@@ -17,9 +20,11 @@ from oakleaf.store import Store
 from support.import_sources import (
     Record,
     entries_of,
+    file_contents,
     import_all,
     import_one,
     memory_store,
+    message_texts,
     store,
     write_jsonl,
 )
@@ -299,7 +304,7 @@ class TestARollout:
         assert {what: loss.count for what, loss in report.losses.items()} == {
             "an item of unknown kind, kept as a note": 2,
             "a search the provider ran": 1,
-            "a compressed session; decompress it with zstd -d and import it again": 1,
+            "a file that cannot be read": 1,
         }
 
 
@@ -386,8 +391,211 @@ class TestSubAgents:
         (report,) = import_all(store, "codex", tmp_path)
         assert len(report.added) == 2
 
+    def test_name_the_session_when_they_name_no_parent(self, store: Store, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "rollout-1.jsonl", [meta(session_id=THREAD), *SAMPLE[1:]])
+        review = meta(CHILD, session_id=THREAD, source={"subagent": "review"})
+        write_jsonl(tmp_path / "rollout-2.jsonl", [review, message_item("assistant", "Fine.")])
+        (report,) = import_all(store, "codex", tmp_path)
+        assert report.added == (f"codex-{THREAD}", f"codex-{CHILD}")
+
+    def test_do_not_pay_again_for_the_history_they_were_given(self, store: Store, tmp_path: Path) -> None:
+        copied = [{**each, "ordinal": number} for number, each in enumerate(SAMPLE, 1)]
+        own = {**message_item("assistant", "Read.", 9), "ordinal": len(SAMPLE) + 1}
+        spent = {**token_count_line((500, 200, 40), (50, 10, 5), 9), "ordinal": len(SAMPLE) + 2}
+        start = len(SAMPLE) + 1
+        head = {**meta(CHILD, subagent_history_start_ordinal=start, parent_thread_id=THREAD), "ordinal": 0}
+        write_jsonl(tmp_path / "rollout-1.jsonl", [head, *copied, own, spent])
+        session, _ = import_one(store, "codex", tmp_path)
+        assert (session.usage().calls, session.usage().input_tokens) == (1, 50)
+
+
+def numbered(records: list[Record], start: int = 0) -> list[Record]:
+    """Return lines as paginated history has them."""
+    return [{**record, "ordinal": number} for number, record in enumerate(records, start)]
+
+
+def completed(kind: str, second: int = 3, **fields: Any) -> Record:
+    return line(
+        "event_msg", {"type": "item_completed", "turn_id": "t", "item": {"type": kind, **fields}}, second
+    )
+
+
+class TestPaginatedHistory:
+    PAGINATED = [meta(history_mode="paginated"), *SAMPLE[1:]]
+
+    def fork(self, base: str, end: int, thread: str = CHILD, *more: Record) -> list[Record]:
+        position = {"thread_id": base, "end_ordinal_exclusive": end, "end_byte_offset": 0}
+        return numbered([meta(thread, history_mode="paginated", history_base=position), *more], end)
+
+    def test_keeps_what_completed_items_say_about_calls(self, store: Store, tmp_path: Path) -> None:
+        at = next(n for n, each in enumerate(SAMPLE) if each["payload"].get("type") == "function_call_output")
+        more = [
+            completed("UserMessage", id="u", content=[]),
+            completed("CommandExecution", id="call_1", exit_code=2, status="failed", cwd="/home"),
+            completed("FileChange", id="call_2", status="declined", changes={}),
+        ]
+        write_jsonl(tmp_path / "rollout-1.jsonl", numbered([*SAMPLE[:at], *more, *SAMPLE[at:]]))
+        session, report = import_one(store, "codex", tmp_path)
+        results = [part for entry in entries_of(session) if entry.message for part in entry.message.results]
+        assert [result.error for result in results] == [True, True]
+        assert results[0].details == {"codex": {"exit_code": 2, "status": "failed", "cwd": "/home"}}
+        assert report.losses == {}
+
+    def test_keeps_unknown_items_and_events_as_notes(self, store: Store, tmp_path: Path) -> None:
+        strange = [completed("Hologram", 7, rays=[1]), line("event_msg", {"type": "beamed", "to": "ship"}, 8)]
+        write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, *strange])
+        session, report = import_one(store, "codex", tmp_path)
+        notes = [entry.payload for entry in entries_of(session) if isinstance(entry.payload, Note)]
+        assert [note.data["kind"] for note in notes] == ["Hologram", "beamed"]
+        assert report.losses["an item of unknown kind, kept as a note"].count == 2
+
+    def test_of_a_fork_begins_in_the_rollout_it_names(self, store: Store, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / f"rollout-1-{THREAD}.jsonl", numbered(self.PAGINATED))
+        asked = [message_item("user", "And why?", 20), message_item("assistant", "A typo.", 21)]
+        spent = token_count_line((600, 200, 40), (150, 10, 5), 22)
+        fork = self.fork(THREAD, len(SAMPLE), CHILD, *asked, spent)
+        write_jsonl(tmp_path / f"rollout-2-{CHILD}.jsonl", fork)
+        import_all(store, "codex", tmp_path)
+        origin, copy = store.session(f"codex-{THREAD}"), store.session(f"codex-{CHILD}")
+        assert message_texts(copy) == [*message_texts(origin), "And why?", "A typo."]
+        assert (origin.usage().calls, origin.usage().input_tokens) == (3, 450)
+        assert (copy.usage().calls, copy.usage().input_tokens) == (1, 150)
+
+    def test_of_a_fork_is_found_among_the_archived(self, store: Store, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "archived_sessions" / f"rollout-1-{THREAD}.jsonl", numbered(self.PAGINATED))
+        fork = self.fork(THREAD, 6, CHILD, message_item("assistant", "A typo.", 21))
+        place = write_jsonl(tmp_path / "sessions" / "2026" / f"rollout-2-{CHILD}.jsonl", fork)
+        session, report = import_one(store, "codex", place)
+        assert message_texts(session)[-2:] == ["Why does the test fail?", "A typo."]
+        assert report.losses == {}
+
+    def test_of_a_fork_whose_origin_is_gone_is_counted(self, store: Store, tmp_path: Path) -> None:
+        fork = self.fork(THREAD, 6, CHILD, message_item("user", "Go on.", 21))
+        session, report = import_one(store, "codex", write_jsonl(tmp_path / "rollout-2.jsonl", fork))
+        assert message_texts(session)[-1] == "Go on."
+        assert report.losses["the beginning, which is in another rollout file"].count == 1
+
+    def test_of_forks_in_a_ring_ends(self, store: Store, tmp_path: Path) -> None:
+        for one, other in ((THREAD, CHILD), (CHILD, THREAD)):
+            ring = self.fork(other, 5, one, message_item("user", "Go on.", 21))
+            write_jsonl(tmp_path / f"rollout-1-{one}.jsonl", ring)
+        assert len(import_all(store, "codex", tmp_path)) == 2
+
+    def test_that_was_reverted_leaves_a_branch(self, store: Store, tmp_path: Path) -> None:
+        wrong = [message_item("user", "Delete it.", 7), message_item("assistant", "Deleted.", 8)]
+        before = [*self.PAGINATED, *wrong]
+        write_jsonl(tmp_path / f"rollout-1-{THREAD}.jsonl", numbered(before))
+        with memory_store() as at_once:
+            import_one(store, "codex", tmp_path)
+            right = [message_item("user", "Keep it.", 10), message_item("assistant", "Kept.", 11)]
+            again = self.fork(THREAD, len(self.PAGINATED), THREAD, *right)
+            write_jsonl(tmp_path / f"rollout-2-{THREAD}_{CHILD}.jsonl", again)
+            session, report = import_one(store, "codex", tmp_path)
+            assert message_texts(session)[-2:] == ["Keep it.", "Kept."]
+            assert [branch.parent_seq for branch in session.branches()] == [0, 9]
+            whole, _ = import_one(at_once, "codex", tmp_path)
+            assert [e.entry_id for e in whole.path()] == [e.entry_id for e in session.path()]
+            assert whole.usage() == session.usage()
+            assert report.losses == {}
+
+
+class TestCompressedRollouts:
+    def compress(self, path: Path) -> Path:
+        compressed = path.with_name(f"{path.name}.zst")
+        compressed.write_bytes(zstd.compress(path.read_bytes()))
+        os.utime(compressed, (time.time() - 3_600,) * 2)
+        path.unlink()
+        return compressed
+
+    def test_are_the_same_session_as_before(self, store: Store, tmp_path: Path) -> None:
+        path = write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE)
+        plain, _ = import_one(store, "codex", tmp_path)
+        before = [entry.entry_id for entry in plain.path()]
+        self.compress(path)
+        again, report = import_one(store, "codex", tmp_path)
+        assert (report.entries, report.losses) == (0, {})
+        assert [entry.entry_id for entry in again.path()] == before
+
+    def test_beside_the_unpacked_one_are_not_read_twice(self, store: Store, tmp_path: Path) -> None:
+        path = write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE[:5])
+        self.compress(path)
+        write_jsonl(path, SAMPLE)
+        session, _ = import_one(store, "codex", tmp_path)
+        assert len(entries_of(session)) == 9
+
+    def test_that_are_cut_off_are_counted(self, store: Store, tmp_path: Path) -> None:
+        more = [message_item("user", os.urandom(60_000).hex(), 7) for _ in range(5)]
+        path = self.compress(write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, *more]))
+        path.write_bytes(path.read_bytes()[:-100_000])
+        session, report = import_one(store, "codex", tmp_path)
+        assert entries_of(session)
+        assert "a file that cannot be read" in report.losses
+
+    def test_that_unpack_to_too_much_are_refused(
+        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write_jsonl(tmp_path / "rollout-1.jsonl", [*SAMPLE, message_item("user", "a" * 200_000, 7)])
+        self.compress(path)
+        monkeypatch.setenv("OAKLEAF_IMPORT_MAX_BYTES", "100000")
+        _, report = import_one(store, "codex", tmp_path)
+        (what,) = report.losses
+        assert "more than 100,000 bytes" in what
+
+    def test_without_the_package_name_what_to_install(
+        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.compress(write_jsonl(tmp_path / "rollout-1.jsonl", SAMPLE))
+        write_jsonl(tmp_path / "rollout-2.jsonl", [meta(CHILD), *SAMPLE[1:]])
+        for name in ("backports.zstd", "compression.zstd"):
+            monkeypatch.setitem(sys.modules, name, None)
+        _, report = import_one(store, "codex", tmp_path)
+        (what,) = report.losses
+        assert "[zstd]" in what
+
+
+class TestTitles:
+    def database(self, folder: Path, *rows: tuple[str, str, str, str | None]) -> apsw.Connection:
+        connection = apsw.Connection(str(folder / "state_5.sqlite"))
+        connection.execute("pragma journal_mode=wal")
+        connection.execute("create table threads (id text, title text, first_user_message text, name text)")
+        connection.executemany("insert into threads values (?, ?, ?, ?)", rows)
+        return connection
+
+    @pytest.mark.parametrize(
+        ("title", "name", "shown"),
+        [("Why?", "The test", "The test"), ("Why?", None, None), ("Mending", None, "Mending")],
+    )
+    def test_come_from_the_database(
+        self, store: Store, tmp_path: Path, title: str, name: str | None, shown: str | None
+    ) -> None:
+        write_jsonl(tmp_path / "sessions" / "rollout-1.jsonl", SAMPLE)
+        connection = self.database(tmp_path, (THREAD, title, "Why?", name))
+        connection.execute("begin exclusive")  # Codex is writing
+        before = file_contents(tmp_path)
+        session, report = import_one(store, "codex", tmp_path / "sessions")
+        assert (session.row.title, report.losses) == (shown, {})
+        assert file_contents(tmp_path) == before
+        connection.close()
+
+    def test_of_a_damaged_database_are_counted(self, store: Store, tmp_path: Path) -> None:
+        write_jsonl(tmp_path / "sessions" / "rollout-1.jsonl", SAMPLE)
+        (tmp_path / "state_5.sqlite").write_bytes(b"SQLite format 3\0 and no more")
+        _, report = import_one(store, "codex", tmp_path / "sessions")
+        assert report.losses["titles in a database that cannot be read"].count == 1
+
 
 class TestTheSource:
+    def test_by_default_is_both_folders(
+        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        write_jsonl(tmp_path / ".codex" / "sessions" / "rollout-1.jsonl", SAMPLE)
+        archived = tmp_path / ".codex" / "archived_sessions"
+        archived.mkdir()
+        assert len(list(store.import_from("codex"))) == 1
+        write_jsonl(archived / "rollout-2.jsonl", [meta(CHILD), *SAMPLE[1:]])
+        assert len(list(store.import_from("codex"))) == 2
+
     @pytest.mark.parametrize("age", [0, 3_600])
     def test_line_by_line_grows_into_the_same_ledger(self, age: int, tmp_path: Path) -> None:
         sample = [*SAMPLE, line("turn_context", {"model": "gpt-5-codex", "effort": "high"}, 7)]

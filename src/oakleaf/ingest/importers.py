@@ -6,6 +6,7 @@ Knows no tool and writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from msgspec import Struct
@@ -28,7 +29,7 @@ class Importer(Struct, frozen=True, kw_only=True):
     sessions: Callable[[str], Iterator[SessionRecord]]
     """Read the sessions of a source. Raises InvalidSource for a place without sessions of the tool."""
     default_paths: tuple[str, ...] = ()
-    """The tool's default places of sessions; the first existing path is used."""
+    """The tool's default places of sessions; every existing path is read."""
     source_of: Callable[[Path, Path], Path | None] = _no_source
     """For `import --watch`: the source to read when a file below a root has changed; None if the file is no part of a session.
     Databases need no answer: they are sources themselves."""
@@ -36,9 +37,11 @@ class Importer(Struct, frozen=True, kw_only=True):
     """Read a single conversation of a source by id, if cheaper than reading all."""
 
     @property
-    def default_path(self) -> str | None:
-        paths = (Path(path).expanduser() for path in self.default_paths)
-        return next((str(path) for path in paths if path.exists()), None)
+    def default_places(self) -> list[str]:
+        """The existing default paths; of several, those that are not empty folders."""
+        paths = [path for name in self.default_paths if (path := Path(name).expanduser()).exists()]
+        filled = [path for path in paths if path.is_file() or any(path.iterdir())]
+        return [str(path) for path in filled or paths]
 
 
 def find_importer(tool: str) -> Importer:
@@ -59,14 +62,14 @@ def find_importer(tool: str) -> Importer:
 
 
 def read_sessions(tool: str, source: str | None = None) -> Iterator[SessionRecord]:
-    """Read the sessions of a tool from `source` or the default location."""
+    """Read the sessions of a tool from `source` or the default locations."""
     importer = find_importer(tool)
-    location = source or importer.default_path
-    if location is None:
+    places = [source] if source else importer.default_places
+    if not places:
         paths = " or ".join(importer.default_paths)
         reason = f"nothing is at {paths}" if paths else "it has no default location"
         raise InvalidSource(None, tool, f"{reason}; name {importer.source}")
-    return _checked(tool, importer.sessions(location))
+    return chain.from_iterable([_checked(tool, importer.sessions(place)) for place in places])
 
 
 def read_conversation(tool: str, source: str, conversation_id: str) -> SessionRecord | None:

@@ -396,16 +396,16 @@ def _purge_plan(planned: Purged, with_forks: bool) -> Iterator[str]:
 
 def _plan_imported(imported: dict[str, str]) -> Iterator[str]:
     for tool, count in Counter(imported.values()).items():
-        sessions, path = plural(count, "session"), _default_path(tool) or "the source"
+        sessions, path = plural(count, "session"), _default_places(tool) or "the source"
         yield (
             f"  {sessions} imported from {tool}, which keeps its own: the next import, or a watcher, adds again "
             f"what is still in {path}"
         )
 
 
-def _default_path(tool: str) -> str | None:
-    """Return where a tool keeps its sessions; None if no reader of the tool is installed to say so."""
+def _default_places(tool: str) -> str:
+    """Return where a tool keeps its sessions; nothing if no reader of the tool is installed to say so."""
     try:
-        return find_importer(tool).default_path
+        return " and ".join(find_importer(tool).default_places)
     except OakleafError:
-        return None
+        return ""

@@ -1,23 +1,26 @@
 """Import Codex: one rollout file per session, one JSON line per Responses API item and per event.
 
 Some lines carry the conversation, others only repeat it for the screen. Usage is reported as running totals, often more
-than once. Turns can be rolled back, and a sub-agent names the session that started it. Compressed rollouts (.zst) are
-counted as lost.
+than once. Turns can be rolled back, and a sub-agent names the session that started it. A fork or a reverted session with
+paginated history names the place in another rollout that it goes on from; Codex compresses rollouts at rest (.zst).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf.core.codec import is_storable
 from oakleaf.core.entries import Compaction, Evidence, Note, Payload, Settings
 from oakleaf.core.messages import Message, Text, ToolResult, system, user
 from oakleaf.core.usage import Usage
+from oakleaf.errors import InvalidSource
 from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 from oakleaf_importers.formats.json_values import (
@@ -32,12 +35,15 @@ from oakleaf_importers.formats.json_values import (
 )
 from oakleaf_importers.formats.jsonl import WRITTEN_SECONDS, read_objects, seconds_since_written
 from oakleaf_importers.formats.responses_items import AnswerBuilder, is_input_item, read_input_item
-from oakleaf_importers.formats.source_files import find_files, leads_to
+from oakleaf_importers.formats.source_files import files_within, find_files, leads_to, only_within
+from oakleaf_importers.formats.zstd import SUFFIX
 from oakleaf_importers.session_records import EntryList, with_source_losses, with_tasks
+from oakleaf_importers.sqlite_files import SourceTables, open_tables
 
-INDEX = "session_index.jsonl"
+INDEX, DATABASES = "session_index.jsonl", "state_*.sqlite"
 SESSION_FOLDERS = ("sessions", "archived_sessions")
-"""The folders beside the index: sessions/YYYY/MM/DD/rollout-….jsonl."""
+"""The folders beside the index and the database: sessions/YYYY/MM/DD/rollout-….jsonl."""
+ROLLOUTS = ("**/rollout-*.jsonl", "**/rollout-*.jsonl.zst")
 CODEX_TEXT_PREFIXES = (
     *("<environment_context>", "<user_instructions>", "<turn_aborted>", "<subagent_notification>", "<skill>"),
     *("<user_shell_command>", "<permissions instructions>", "<current_time_reminder>", "<model_switch>"),
@@ -58,8 +64,38 @@ ENDS = {
     "exec_command_end": ("exit_code", "status", "duration", "cwd", "command"),
     "patch_apply_end": ("success", "status", "changes"),
     "mcp_tool_call_end": ("duration", "invocation"),
+    "CommandExecution": ("exit_code", "status", "duration", "cwd", "command"),
+    "FileChange": ("status", "changes"),
+    "McpToolCall": ("duration", "server", "tool"),
+    "DynamicToolCall": ("success", "duration"),
 }
-"""Events about a call that ended, and what they say beyond the output that the model received."""
+"""Events and completed items about a call that ended, and what they say beyond the output that the model received."""
+SCREEN_ITEMS = {
+    *(
+        "UserMessage",
+        "HookPrompt",
+        "AgentMessage",
+        "Plan",
+        "Reasoning",
+        "CollabAgentToolCall",
+        "SubAgentActivity",
+    ),
+    *("WebSearch", "ImageView", "Extension", "ImageGeneration", "EnteredReviewMode", "ExitedReviewMode"),
+    "ContextCompaction",
+}
+"""Completed items that only repeat other lines for the screen."""
+SCREEN_EVENTS = {
+    *("user_message", "agent_message", "agent_reasoning", "agent_reasoning_raw_content"),
+    *("agent_reasoning_section_break", "context_compacted", "entered_review_mode", "exited_review_mode"),
+    *("task_started", "turn_started", "thread_settings_applied", "thread_goal_updated", "sub_agent_activity"),
+    *("error", "stream_error", "warning", "guardian_warning", "guardian_assessment", "model_reroute"),
+    *("exec_command_begin", "patch_apply_begin", "mcp_tool_call_begin", "web_search_begin", "web_search_end"),
+    *("image_generation_begin", "image_generation_end", "view_image_tool_call", "turn_diff", "plan_update"),
+    *("dynamic_tool_call_request", "dynamic_tool_call_response", "item_started", "undo_completed"),
+    *("collab_agent_spawn_end", "collab_agent_interaction_end", "collab_waiting_end", "collab_close_end"),
+    "collab_resume_end",
+}
+"""Events that only repeat other lines for the screen, or are about the program."""
 _EXIT_CODE = re.compile(r"(?:\A|\n)(?:Exit code:|Process exited with code) (-?\d{1,10})(?=\n|\Z)")
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh")
 TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens")
@@ -69,36 +105,134 @@ RolloutLine = dict[str, Any]
 Tokens = tuple[int, ...]
 
 
+class Rollout(Struct, frozen=True):
+    """A file and its first line. A session that was reverted has a file for each time."""
+
+    path: Path
+    metadata: RolloutLine
+
+    @property
+    def name(self) -> str:
+        return self.path.name.removesuffix(SUFFIX).removesuffix(".jsonl")
+
+    @property
+    def thread(self) -> str:
+        """The id of the session."""
+        return text_or_none(self.metadata.get("id")) or self.name
+
+    @property
+    def rollout_id(self) -> str:
+        """The id of this file: the name says it where it is not that of the session."""
+        return self.name.rpartition("_")[2] if "_" in self.name else self.thread
+
+    @property
+    def parent(self) -> str | None:
+        """The id of the session that started this one."""
+        source = as_dict(self.metadata.get("source"))
+        spawned = as_dict(as_dict(source.get("subagent")).get("thread_spawn"))
+        named = first_text(self.metadata, "parent_thread_id") or first_text(spawned, "parent_thread_id")
+        return named or (first_text(self.metadata, "session_id") if "subagent" in source else None)
+
+    @property
+    def base(self) -> tuple[str, int] | None:
+        """The rollout that this one goes on from, and the number of its first line that is not part of it."""
+        fields = as_dict(self.metadata.get("history_base"))
+        rollout, end = fields.get("thread_id"), fields.get("end_ordinal_exclusive")
+        return (rollout, end) if isinstance(rollout, str) and type(end) is int else None
+
+
 def read_sessions(source: str) -> Iterator[SessionRecord]:
     """Yield each session with the sub-agents it started, if they are in the same source."""
     losses = LossReport()
-    heads = {path: _metadata(path) for path in find_files(source, "codex", losses, "**/rollout-*.jsonl")}
-    by_thread = {_thread_id(path, metadata): path for path, metadata in heads.items()}
-    parents = {path: by_thread.get(_parent_id(metadata) or "") for path, metadata in heads.items()}
-    losses.merge(_compressed_files(source))
-    titles = _titles(next(iter(heads), Path(source)))
+    rollouts = [
+        Rollout(path, _metadata(path))
+        for path in _without_copies(find_files(source, "codex", losses, *ROLLOUTS))
+    ]
+    threads: dict[str, list[Rollout]] = {}
+    for rollout in sorted(rollouts, key=lambda each: each.path.name):
+        threads.setdefault(rollout.thread, []).append(rollout)
+    parents = {thread: files[-1].parent for thread, files in threads.items()}
+    library = Library(rollouts, losses)
 
-    def read(path: Path, tasks: tuple[SessionRecord, ...]) -> SessionRecord | None:
-        rollout = CodexRollout(path)
-        if rollout.entries or tasks:
-            return rollout.record(tasks, titles)
-        losses.merge(rollout.losses)
+    def read(thread: str, tasks: tuple[SessionRecord, ...]) -> SessionRecord | None:
+        session = CodexSession(threads[thread], library)
+        if session.entries or tasks:
+            return session.record(tasks)
+        losses.merge(session.losses)
         return None
 
     yield from with_source_losses("codex", with_tasks(parents, read), losses)
 
 
+def _without_copies(paths: list[Path]) -> list[Path]:
+    """Return the files without those compressed ones that Codex has unpacked again beside them."""
+    return [path for path in paths if path.suffix != SUFFIX or path.with_suffix("") not in paths]
+
+
+class Library:
+    """Rollouts by id and the titles of sessions, in the source and in the folders of Codex that it is in."""
+
+    def __init__(self, rollouts: list[Rollout], losses: LossReport) -> None:
+        self._rollouts = {rollout.rollout_id: rollout for rollout in rollouts}
+        self._losses = losses
+        self._home = _home(rollouts[0].path) if rollouts else None
+
+    def find(self, rollout_id: str) -> Rollout | None:
+        """Return the rollout with this id; None if there is none."""
+        if rollout_id not in self._rollouts and self._home is not None:
+            for folder in SESSION_FOLDERS:
+                paths = [path for pattern in ROLLOUTS for path in (self._home / folder).glob(pattern)]
+                for path in _without_copies(only_within(self._home, paths, self._losses)):
+                    if path.name.removesuffix(SUFFIX).endswith(f"{rollout_id}.jsonl"):
+                        self._rollouts[rollout_id] = Rollout(path, _metadata(path))
+        return self._rollouts.get(rollout_id)
+
+    @cached_property
+    def titles(self) -> dict[str, str]:
+        """The titles users gave, by session: those of the database, and of the index that older versions wrote."""
+        if self._home is None:
+            return {}
+        titles: dict[str, str] = {}
+        if leads_to(self._home.resolve(), self._home / INDEX) and (self._home / INDEX).is_file():
+            for line in read_objects(self._home / INDEX, LossReport()):
+                if (thread := text_or_none(line.get("id"))) and (
+                    name := text_or_none(line.get("thread_name"))
+                ):
+                    titles[thread] = name
+        for path in files_within(self._home, self._losses, DATABASES):
+            try:
+                with open_tables(str(path), "codex", "threads") as tables:
+                    titles |= dict(_named_threads(tables))
+            except InvalidSource as error:
+                self._losses.add("titles in a database that cannot be read", f"{path.name}: {error.reason}")
+        return titles
+
+
+def _home(path: Path) -> Path | None:
+    """Return the folder of Codex that a rollout is in; None if it is elsewhere."""
+    return next((each.parent for each in path.absolute().parents if each.name in SESSION_FOLDERS), None)
+
+
+def _named_threads(tables: SourceTables) -> Iterator[tuple[str, str]]:
+    """Yield the names of sessions. A title that only repeats the first input is none."""
+    for row in tables.rows("threads"):
+        title = row.get("title") if row.get("title") != row.get("first_user_message") else None
+        thread, name = text_or_none(row.get("id")), text_or_none(row.get("name")) or text_or_none(title)
+        if thread and name:
+            yield thread, name
+
+
 def _source_of(root: Path, file: Path) -> Path | None:
-    if not file.name.startswith("rollout-") or file.suffix != ".jsonl":
+    if not file.name.startswith("rollout-") or not file.name.removesuffix(SUFFIX).endswith(".jsonl"):
         return None
-    return root if _has_parent(file) else file
+    return root if _needs_others(file) else file
 
 
 _parents: dict[Path, bool] = {}
 
 
-def _has_parent(path: Path) -> bool:
-    """Return whether a rollout names the session that started it, in its first line, which never changes."""
+def _needs_others(path: Path) -> bool:
+    """Return whether a rollout names another in its first line, which never changes: a parent, or an earlier history."""
     if path not in _parents:
         try:
             with path.open("rb") as file:
@@ -107,14 +241,14 @@ def _has_parent(path: Path) -> bool:
             return False
         if not line.endswith(b"\n") and len(line) < FIRST_LINE_BYTES:
             return False  # it is being written
-        _parents[path] = b"parent_thread_id" in line
+        _parents[path] = b"parent_thread_id" in line or b"history_base" in line
     return _parents[path]
 
 
 IMPORTER = Importer(
     source="a rollout-….jsonl file, or a folder of them",
     sessions=read_sessions,
-    default_paths=("~/.codex/sessions",),
+    default_paths=("~/.codex/sessions", "~/.codex/archived_sessions"),
     source_of=_source_of,
 )
 
@@ -132,30 +266,22 @@ def _payload(line: RolloutLine) -> RolloutLine:
     return as_dict(line.get("payload", line))
 
 
-def _thread_id(path: Path, metadata: RolloutLine) -> str:
-    return text_or_none(metadata.get("id")) or path.stem
+class Mark(Struct, frozen=True):
+    """How far a session was read when it reached the place that another rollout goes on from."""
+
+    path: tuple[tuple[str, bool], ...]
+    total: Tokens
+    model: str | None
+    options: dict[str, Any]
 
 
-def _parent_id(metadata: RolloutLine) -> str | None:
-    spawned = as_dict(as_dict(as_dict(metadata.get("source")).get("subagent")).get("thread_spawn"))
-    return first_text(metadata, "parent_thread_id") or first_text(spawned, "parent_thread_id")
+class CodexSession(EntryList):
+    """Reads the rollouts of a session, oldest first. The last one is the present history, the others led to it."""
 
-
-def _compressed_files(place: str) -> LossReport:
-    losses = LossReport()
-    where = Path(place).expanduser()
-    for path in where.rglob("rollout-*.jsonl.zst") if where.is_dir() else ():
-        losses.add("a compressed session; decompress it with zstd -d and import it again", path.name)
-    return losses
-
-
-class CodexRollout(EntryList):
-    """Reads one rollout file."""
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, rollouts: list[Rollout], library: Library) -> None:
         super().__init__("codex")
-        self.path = path
-        self.metadata: RolloutLine = {}
+        self.rollouts, self.library = rollouts, library
+        self.metadata = rollouts[-1].metadata
         self.seeds: list[Message] = []
         self._answer = AnswerBuilder(self.losses)
         self._answer_at: int | None = None
@@ -167,31 +293,75 @@ class CodexRollout(EntryList):
         self._held_back: list[tuple[Message, int | None]] = []
         """Messages that arrived while calls were open. Codex writes them before the results, where no provider accepts them."""
         self._total: Tokens = (0,) * len(TOKENS)
+        self._is_inherited = False
+        """Whether the lines are another session's, which counts their usage."""
         self._without_usage: int | None = None
         self._title: str | None = None
         self._options: dict[str, Any] = {}
         self._new_options: dict[str, Any] = {}
         self._details: dict[str, dict[str, Any]] = {}
         """What events said about calls, by call; they come before the output that the model received."""
+        self._marks: dict[tuple[str, int], Mark] = {}
         self.unfinished = 0
-        for line in read_objects(path, self.losses):
+        for rollout in rollouts:
+            self._go_to(rollout.base, {rollout.rollout_id})
+            self._read_file(rollout, is_last=rollout is rollouts[-1])
+
+    def _go_to(self, base: tuple[str, int] | None, visited: set[str]) -> None:
+        """Go back to the place a rollout goes on from. What another session wrote before it is read first."""
+        if base is None:
+            return
+        rollout_id, end = base
+        if mark := self._marks.get(base):
+            self._path, self._total, self._model = list(mark.path), mark.total, mark.model
+            self._options, self._new_options = dict(mark.options), {}
+            self._has_moved, self._without_usage = True, None
+            return
+        rollout = None if rollout_id in visited else self.library.find(rollout_id)
+        if rollout is None:
+            self.losses.add("the beginning, which is in another rollout file", rollout_id)
+            return
+        self._go_to(rollout.base, {*visited, rollout_id})
+        self._read_file(rollout, end=end)
+
+    def _read_file(self, rollout: Rollout, end: int | None = None, *, is_last: bool = False) -> None:
+        """Read a rollout; up to the line `end`, it is that of another session."""
+        own_start = rollout.metadata.get("subagent_history_start_ordinal")
+        places = sorted(
+            base[1] for each in self.rollouts if (base := each.base) and base[0] == rollout.rollout_id
+        )
+        for line in read_objects(rollout.path, self.losses):
+            ordinal = line.get("ordinal")
+            if type(ordinal) is int:
+                if end is not None and ordinal >= end:
+                    break
+                while places and end is None and ordinal >= places[0]:
+                    self._mark(rollout.rollout_id, places.pop(0))
+            is_copied = type(ordinal) is int and type(own_start) is int and ordinal < own_start
+            self._is_inherited = end is not None or is_copied
             self._read(line)
-        if self._answer.is_open and seconds_since_written(path) < WRITTEN_SECONDS:
+        self._is_inherited = False
+        if is_last and self._answer.is_open and seconds_since_written(rollout.path) < WRITTEN_SECONDS:
             self.unfinished = 1  # more of it may come: a later import adds it in one piece
         else:
             self._finish_answer()
         self._release_messages()
+        for place in places if end is None else ():
+            self._mark(rollout.rollout_id, place)
 
-    def record(self, tasks: tuple[SessionRecord, ...], titles: Mapping[str, str]) -> SessionRecord:
-        metadata = self.metadata
-        if isinstance(metadata.get("history_base"), dict):
-            self.losses.add("the beginning, which is in another rollout file", self.path.name)
-        thread = _thread_id(self.path, metadata)
+    def _mark(self, rollout_id: str, place: int) -> None:
+        self._finish_answer()
+        self._release_messages()
+        state = Mark(tuple(self._path), self._total, self._model, dict(self._options))
+        self._marks[rollout_id, place] = state
+
+    def record(self, tasks: tuple[SessionRecord, ...]) -> SessionRecord:
+        metadata, thread = self.metadata, self.rollouts[-1].thread
         return self.to_record(
             thread,
             seeds=tuple(self._prompt() + self.seeds),
             leaf=(self._path[-1][0] if self._path else START) if self._has_moved else None,
-            title=self._title or titles.get(thread),
+            title=self._title or self.library.titles.get(thread),
             agent=text_or_none(metadata.get("agent_role")) or "codex",
             started_at=parse_time(metadata.get("timestamp")),
             tags=known_texts(
@@ -215,8 +385,8 @@ class CodexRollout(EntryList):
         payload, kind = _payload(line), text_or_none(line.get("type"))
         at = parse_time(line.get("timestamp"))
         if _is_meta(line):
-            self.metadata = self.metadata or payload  # a fork repeats the metadata of its source
-        elif kind == "event_msg":
+            return  # read before; a fork repeats that of its source
+        if kind == "event_msg":
             self._read_event(payload, at)
         elif kind == "turn_context":
             self._model = text_or_none(payload.get("model")) or self._model
@@ -233,7 +403,7 @@ class CodexRollout(EntryList):
             self._read_item(payload, at)
         elif kind not in IGNORED_TYPES and "record_type" not in line:
             self._finish_answer()
-            self._add(unknown_note("codex", kind or self.path.name, line, self.losses), at)
+            self._add(unknown_note("codex", kind or "a line without a type", line, self.losses), at)
 
     def _read_item(self, item: RolloutLine, at: int | None) -> None:
         kind = item.get("type", "message")
@@ -295,9 +465,22 @@ class CodexRollout(EntryList):
             self._finish_answer()
         elif kind == "thread_name_updated":
             self._title = text_or_none(event.get("thread_name")) or self._title
-        elif kind in ENDS and isinstance(event.get("call_id"), str):
+        elif kind == "item_completed":
+            item = as_dict(event.get("item"))
+            self._read_end(item.get("type"), item, item.get("id"), SCREEN_ITEMS, at)
+        else:
+            self._read_end(kind, event, event.get("call_id"), SCREEN_EVENTS, at)
+
+    def _read_end(
+        self, kind: object, event: RolloutLine, call_id: object, known: set[str], at: int | None
+    ) -> None:
+        """Keep what is said about a call that ended. What is neither that nor for the screen becomes a note."""
+        if isinstance(kind, str) and kind in ENDS and isinstance(call_id, str):
             fields = {name: event[name] for name in ENDS[kind] if event.get(name) is not None}
-            self._details.setdefault(event["call_id"], {}).update(fields)
+            self._details.setdefault(call_id, {}).update(fields)
+        elif not (isinstance(kind, str) and kind in known):
+            self._finish_answer()
+            self._add(unknown_note("codex", kind, event, self.losses), at)
 
     def _read_usage(self, info: object, at: int | None) -> None:
         """Add the growth of the running totals, which are repeated with every change of the rate limits."""
@@ -312,7 +495,9 @@ class CodexRollout(EntryList):
         if min(growth) < 0:  # another process restarted the count
             growth = token_counts(info.get("last_token_usage"), TOKENS) or total
         self._total = total
-        if any(growth):
+        if self._is_inherited:
+            self._without_usage = None
+        elif any(growth):
             self._add_usage(Usage(*growth), at)
 
     def _add_usage(self, usage: Usage, at: int | None) -> None:
@@ -361,7 +546,11 @@ class CodexRollout(EntryList):
                 details = self._details.pop(part.call_id, {})
                 if "exit_code" not in details and (code := _exit_code(part)) is not None:
                     details = {"exit_code": code, **details}
-                has_failed = details.get("exit_code") not in (None, 0) or details.get("success") is False
+                has_failed = (
+                    details.get("exit_code") not in (None, 0)
+                    or details.get("success") is False
+                    or details.get("status") in ("failed", "declined")
+                )
                 if details and is_storable(details):
                     part = replace(part, details={"codex": details}, error=part.error or has_failed)
             parts.append(part)
@@ -423,13 +612,3 @@ def _is_from_codex(message: Message) -> bool:
 
 def _texts(content: object) -> str | None:
     return "\n".join(piece["text"] for piece in dicts_in(content) if text_or_none(piece.get("text")))
-
-
-def _titles(path: Path) -> dict[str, str]:
-    """Return the titles users gave, by thread; the last one wins."""
-    folder = next((each.parent for each in path.absolute().parents if each.name in SESSION_FOLDERS), None)
-    if folder is None or not leads_to(folder.resolve(), folder / INDEX) or not (folder / INDEX).is_file():
-        return {}
-    lines = read_objects(folder / INDEX, LossReport())
-    named = ((text_or_none(line.get("id")), text_or_none(line.get("thread_name"))) for line in lines)
-    return {thread: name for thread, name in named if thread and name}

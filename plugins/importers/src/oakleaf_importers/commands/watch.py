@@ -86,29 +86,29 @@ def watched_folders(tool: str | None, arguments: Sequence[str]) -> list[WatchedF
             raise CommandError(f"{paths[0]}: no such file or folder")
         find_importer(tools[0])
         return [WatchedFolder(tools[0], path)]
-    folders = [_named_folder(name) for name in sorted(set(tools))] if tools else list(_default_folders(known))
+    named = [folder for name in sorted(set(tools)) for folder in _named_folders(name)]
+    folders = named or list(_default_folders(known))
     if not folders:
         raise CommandError("no tool has sessions at its default location; name one and its path")
     return folders
 
 
-def _named_folder(tool: str) -> WatchedFolder:
-    path = find_importer(tool).default_path
-    if path is None:
+def _named_folders(tool: str) -> list[WatchedFolder]:
+    places = find_importer(tool).default_places
+    if not places:
         raise CommandError(f"{tool} has nothing at its default location; name the path after it")
-    return WatchedFolder(tool, Path(path).absolute())
+    return [WatchedFolder(tool, Path(place).absolute()) for place in places]
 
 
 def _default_folders(tools: Sequence[str]) -> Iterator[WatchedFolder]:
     """Yield the tools' own locations, without those that depend on the working directory. A broken reader is named."""
     for tool in tools:
         try:
-            path = find_importer(tool).default_path
+            places = find_importer(tool).default_places
         except OakleafError as error:
             notify(safe(f"{tool} is not watched: {error.command_text}"))
             continue
-        if path is not None and Path(path).is_absolute():
-            yield WatchedFolder(tool, Path(path))
+        yield from (WatchedFolder(tool, Path(place)) for place in places if Path(place).is_absolute())
 
 
 def state_file(location: StoreLocation, folders: Sequence[WatchedFolder]) -> Path:

@@ -23,6 +23,7 @@ from oakleaf_importers.formats.source_files import (
     read_bytes,
     too_large,
 )
+from oakleaf_importers.formats.zstd import SUFFIX, open_compressed
 
 MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longer lines are counted and skipped: no provider accepts a request half as large, and decoding takes four times the memory."""
@@ -43,8 +44,8 @@ def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
         if state.st_size > limit:
             losses.add(f"a file of {too_large(limit)}", path.name)
             return
-        with path.open("rb") as file:
-            for number, line in enumerate(_lines(file), 1):
+        with open_compressed(path) if path.suffix == SUFFIX else path.open("rb") as file:
+            for number, line in enumerate(_lines(file, limit), 1):
                 if line is None:
                     losses.add("a line longer than 64 MB", f"{path.name}:{number}")
                     continue
@@ -63,17 +64,24 @@ def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
                     losses.add("a line that is not a JSON object", f"{path.name}:{number}")
     except OSError as error:  # the next file may be readable
         losses.add("a file that cannot be read", f"{path.name}: {error.strerror}")
+    except ValueError as error:
+        losses.add(f"a file that was not read: {error}", path.name)
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes | None]:
-    """Yield the lines of a file, None for each that is too long: it is never held in memory."""
+def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
+    """Yield the lines of a file, None for each that is too long: it is never held in memory.
+
+    `ValueError` if the file unpacks to more than `limit` bytes.
+    """
+    size, is_rest = 0, False
     while line := file.readline(MAX_LINE_BYTES):
-        if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
-            yield line
-            continue
-        while (rest := file.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
-            pass
-        yield None
+        size += len(line)
+        if size > limit:
+            raise ValueError(f"it has {too_large(limit)}")
+        is_whole = len(line) < MAX_LINE_BYTES or line.endswith(b"\n")
+        if not is_rest:
+            yield line if is_whole else None
+        is_rest = not is_whole
 
 
 def seconds_since_written(path: Path) -> float:
