@@ -89,7 +89,7 @@ class TestVerbs:
             == "ses_case@5"
         )
         assert oakleaf("fork", "case@8", store=url).code == 0
-        assert oakleaf("undo", "ses_case", "--json", store=url).json["leaf"]["seq"] == 8
+        assert oakleaf("undo", "ses_case", "--json", store=url).json["leaf"] == "1:8"
         assert oakleaf("replay", "ses_case", store=url).code == 0
         assert oakleaf("usage", "--json", store=url).json["total"]["calls"] == 4
         assert oakleaf("tail", "ses_case", "-n", "1", "--json", store=url).json["facts"][0]["kind"] == "moved"
