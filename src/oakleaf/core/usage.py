@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from oakleaf.core.entries import Entry
 
 MICROCENTS_PER_DOLLAR = 100_000_000
+STATED_COST = "stated_microcents"
+"""The unit of a cost that the server states itself."""
 
 K = TypeVar("K")
 

@@ -14,13 +14,20 @@ from typing import Any
 
 from msgspec import Struct
 
-from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, Price, Usage, is_count
+from oakleaf.core.usage import MAX_COUNT, MICROCENTS_PER_DOLLAR, STATED_COST, Price, Usage, is_count
 from oakleaf.models.base import Model
 
 PROBE = 1_000
 """Tokens of a question to the table."""
 UNPRICED_PROVIDERS = ("scripted", "recorded")
 """Outside the table, and loading the table takes longer than the whole answer."""
+
+
+PRICED_UNITS = (
+    *("web_searches", "cache_write_1h_tokens"),
+    *("input_audio_tokens", "output_audio_tokens", "cache_audio_read_tokens"),
+    *("input_image_tokens", "output_image_tokens", "cache_image_read_tokens"),
+)
 
 
 @lru_cache(maxsize=1)
@@ -39,6 +46,8 @@ def price(
 
     `units` are what has a price of its own beside the tokens; those that the table does not know cost nothing.
     """
+    if (units or {}).get(STATED_COST) is not None and provider not in UNPRICED_PROVIDERS:
+        return Price((units or {})[STATED_COST], "stated by the server")
     if model is None or not _is_complete(usage) or provider in UNPRICED_PROVIDERS:
         return None
     library = _library()
@@ -147,9 +156,7 @@ def _probe(vendor: str | None, model: str, low: int, high: int) -> TokenRates:
 
 
 def _known_units(usage: Usage, units: Mapping[str, int]) -> dict[str, int]:
-    priced_units = {
-        name: count for name, count in units.items() if name in ("web_searches", "cache_write_1h_tokens")
-    }
+    priced_units = {name: count for name, count in units.items() if name in PRICED_UNITS}
     if priced_units.get("cache_write_1h_tokens", 0) > (usage.cache_write_tokens or 0):
         del priced_units["cache_write_1h_tokens"]  # a part of the cache writes, so the report makes no sense
     return priced_units

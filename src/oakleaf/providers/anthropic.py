@@ -16,7 +16,12 @@ from oakleaf.providers.connections import VendorConnection
 from oakleaf.providers.replies import RecordedReply, text_or_none
 from oakleaf.wire.parsing import to_dict
 
-_DELTA_FIELDS = {"text_delta": "text", "thinking_delta": "thinking", "signature_delta": "signature"}
+_DELTA_FIELDS = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "compaction_delta": "content",
+}
 
 
 class AnthropicModel(VendorClient):
@@ -70,7 +75,7 @@ def _extend_block(block: dict[str, Any], delta: dict[str, Any]) -> Delta:
     elif kind in _DELTA_FIELDS:
         key = _DELTA_FIELDS[kind]
         block[key] = (block.get(key) or "") + delta[key]
-        if key != "signature":
+        if key in ("text", "thinking"):
             return Delta(text=delta[key]) if key == "text" else Delta(reasoning=delta[key])
     elif kind == "citations_delta":
         block["citations"] = [*(block.get("citations") or ()), delta["citation"]]
@@ -106,7 +111,7 @@ class RecordedMessage(RecordedReply):
 
     def _add_delta(self, index: int, delta: dict[str, Any]) -> None:
         block = self._blocks.setdefault(index, {"type": "text", "text": ""})
-        for name in ("text", "thinking", "signature"):
+        for name in ("text", "thinking", "signature", "content", "encrypted_content"):
             if isinstance(delta.get(name), str):
                 block[name] = (block.get(name) or "") + delta[name]
         if isinstance(delta.get("partial_json"), str):

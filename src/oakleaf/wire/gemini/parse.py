@@ -31,6 +31,12 @@ from oakleaf.wire.shapes import shape_around
 
 _USUAL = str.maketrans("-_", "+/")
 _USUAL_TYPES = ("image/png", "image/jpeg", "image/webp", "application/pdf")
+_MEDIA_UNITS = {
+    "prompt_tokens_details": "input_{}_tokens",
+    "candidates_tokens_details": "output_{}_tokens",
+    "cache_tokens_details": "cache_{}_read_tokens",
+}
+"""Lists of tokens by kind, with the names of `genai-prices` for them."""
 _METADATA = ("grounding_metadata", "url_context_metadata", "citation_metadata")
 """A candidate's fields about sources."""
 _AS_GIVEN = ("args", "response", "partMetadata", "parameters", "parametersJsonSchema")
@@ -69,16 +75,31 @@ def parse_reply(reply: object) -> Answer:
         NAME,
         _field(data, "model_version"),
         getattr(finish, "value", finish),  # the SDK has an enum of it
-        _parse_units(_field(data, "model_version"), _field(candidate, "grounding_metadata")),
+        _count_searches(_field(data, "model_version"), _field(candidate, "grounding_metadata"))
+        | ({} if usage is None else _count_media(to_dict(usage)))
+        or None,
     )
 
 
-def _parse_units(model: object, grounding: object) -> dict[str, int] | None:
+def _count_searches(model: object, grounding: object) -> dict[str, int]:
     """Return the billed searches: each query, before Gemini 3 each answer with a search."""
     queries = _field(to_dict(grounding), "web_search_queries") if grounding is not None else None
     if not queries:
-        return None
+        return {}
     return {"web_searches": 1 if str(model).startswith(("gemini-1", "gemini-2")) else len(queries)}
+
+
+def _count_media(usage: dict[str, Any]) -> dict[str, int]:
+    """Return the tokens of sound and images, which have rates of their own."""
+    counts: Counter[str] = Counter()
+    for name, unit in _MEDIA_UNITS.items():
+        for detail in content_blocks(_field(usage, name)):
+            modality = detail.get("modality")
+            kind = str(getattr(modality, "value", modality)).lower()
+            count = _field(detail, "token_count")
+            if kind in ("audio", "image") and is_count(count) and count:
+                counts[unit.format(kind)] += count
+    return dict(counts)
 
 
 def _parse_usage(usage: dict[str, Any]) -> Usage:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from typing import Any
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from oakleaf.core.messages import (
     ToolResult,
     check_message,
 )
-from oakleaf.core.usage import Usage
+from oakleaf.core.usage import MICROCENTS_PER_DOLLAR, STATED_COST, Usage, is_count
 from oakleaf.errors import InvalidMessage, UnrecognizedReply
 from oakleaf.wire.base import Answer, HistoryMessage, Proof, history_message
 from oakleaf.wire.openai_chat import NAME
@@ -59,7 +60,8 @@ def parse_reply(reply: object) -> Answer:
             )
         choice = to_dict(choices[0])
         message = {"role": "assistant", **to_dict(choice.get("message"))}
-    if text_field(message, "role") != "assistant":
+    # The SDK joins the role that some servers repeat in each chunk of a stream, and leaves it null if none names it.
+    if (message.get("role") or "assistant").replace("assistant", ""):
         raise UnrecognizedReply(f"a chat message of role {message['role']!r} is not an answer")
     usage = data.get("usage") or choice.get("usage")
     parsed = _parse_assistant(message, is_sent_back=False)
@@ -70,7 +72,20 @@ def parse_reply(reply: object) -> Answer:
         NAME,
         data.get("model"),
         choice.get("finish_reason") or None,
+        None if usage is None else _stated_cost(to_dict(usage)),
     )
+
+
+def _stated_cost(usage: dict[str, Any]) -> dict[str, int] | None:
+    """Return the cost as OpenRouter states it; with a key of the caller's own, what the key was charged comes on top."""
+    details = usage.get("cost_details")
+    own = to_dict(details).get("upstream_inference_cost") if usage.get("is_byok") and details else 0
+    try:
+        dollars = Decimal(str(usage["cost"])) + Decimal(str(own or 0))
+    except (KeyError, ArithmeticError):
+        return None
+    microcents = int((dollars * MICROCENTS_PER_DOLLAR).to_integral_value()) if dollars.is_finite() else -1
+    return {STATED_COST: microcents} if is_count(microcents) else None
 
 
 def parse_usage(usage: dict[str, Any]) -> Usage:
@@ -78,7 +93,8 @@ def parse_usage(usage: dict[str, Any]) -> Usage:
     cached = None if details is None else int_field(to_dict(details), "cached_tokens")
     for key in ("cached_tokens", "prompt_cache_hit_tokens"):  # Kimi, DeepSeek
         cached = int_field(usage, key) if cached is None else cached
-    return Usage(int_field(usage, "prompt_tokens"), int_field(usage, "completion_tokens"), cached)
+    written = None if details is None else int_field(to_dict(details), "cache_write_tokens")
+    return Usage(int_field(usage, "prompt_tokens"), int_field(usage, "completion_tokens"), cached, written)
 
 
 def parse_history(messages: Iterable[object]) -> list[HistoryMessage]:
