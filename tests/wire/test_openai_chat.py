@@ -79,7 +79,6 @@ REJECTED = {
     "answer with nothing": [HI, {"role": "assistant", "content": ""}],
     "answer with an image": [HI, {"role": "assistant", "content": [image()]}],
     "an empty list of calls": [HI, {**YES, "tool_calls": []}],
-    "calls that are null": [HI, {**YES, "tool_calls": None}],
     "call without result at the end": [HI, asks(call())],
     "call without result before the user": [HI, asks(call()), HI],
     "one of two calls without result": [HI, asks(call("a"), call("b")), tool("a"), HI],

@@ -181,7 +181,7 @@ while not pathlib.Path("away").exists():
             wait_until(
                 lambda: (
                     (tmp_path / "called").exists()
-                    and database.run("select 1 from oakleaf.entry where seq = 2")
+                    and database.run("select 1 from oakleaf.entry where seq = 3")
                 )
             )
             with database.outage():

@@ -347,7 +347,9 @@ def read_options(provider: str, request: Mapping[str, Any]) -> dict[str, Any]:
                 del holder[last]
                 _remove_empty(rest, parents)
     fields = {
-        name: value for name, value in rest.items() if name not in _RESERVED and value not in (None, {})
+        name: value
+        for name, value in rest.items()
+        if name not in _RESERVED and value is not None and (value or provider != "gemini")
     }
     return options | {f"{provider}.{name}": value for name, value in fields.items()}
 

@@ -110,7 +110,8 @@ def result_parts(
         if proof:
             pieces[str(len(content))] = proof
         if isinstance(part, ProviderBlock):
-            part = Text(part.stub)
+            is_unknown = not part.text and "block" in proof
+            part = Text(json_text(proof["block"]) if is_unknown else part.stub)
         elif not isinstance(part, Text | Attachment):
             raise UnrecognizedReply(f"a {type(part).__name__} in a tool_result")
         content.append(part)

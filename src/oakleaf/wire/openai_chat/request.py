@@ -143,7 +143,7 @@ def _write(paired: PairedMessage, blobs: Blobs) -> list[dict[str, Any]]:
         if not is_blank(part)
     ]
     written = {"role": message.role, "content": _shortest(content) or EMPTY_MESSAGE}
-    return [fill(_shape(proofs), written)]
+    return [{**written, **fill(_shape(proofs), written)}]
 
 
 def _shape(proofs: Mapping[str, Mapping[str, Any]]) -> Shape | None:
@@ -227,7 +227,7 @@ def _results(pairs: Iterable[ToolPair], blobs: Blobs) -> list[dict[str, Any]]:
         if all(piece.keys() == {"type", "text"} for piece in content):
             content = [_text("\n".join(piece["text"] for piece in content))]
         written = {"role": "tool", "tool_call_id": pair.wire_id, "content": _shortest(content)}
-        results.append(fill(shape, written))
+        results.append({**written, **fill(shape, written)})
     if below:
         results.append({"role": "user", "content": [_text(MEDIA_HEADING), *below]})
     return results

@@ -82,7 +82,7 @@ def _assistant(path: str, message: dict[str, Any]) -> Violations:
         yield from _content(f"{path}.content", message["content"], "assistant")
     elif calls is None and not message.get("refusal"):
         yield f"{path}.content: is null, and there are no tool_calls"
-    if "tool_calls" not in message:
+    if calls is None:
         return
     if not isinstance(calls, list) or not calls:
         yield f"{path}.tool_calls: must be a list and not empty"
@@ -197,7 +197,7 @@ def _pairs(messages: list[dict[str, Any]]) -> Violations:
             continue
         if waiting:
             yield f"{path}: tool_calls before it were not answered: {', '.join(waiting)}"
-        waiting = [call["id"] for call in message.get("tool_calls", ())]
+        waiting = [call["id"] for call in message.get("tool_calls") or ()]
         for call_id in waiting:
             if call_id in ids:
                 yield f"{path}: ids must be unique, {call_id} is not"
