@@ -340,6 +340,17 @@ class TestSignatures:
 
 @pytest.mark.extra
 class TestReading:
+    def test_tokens_of_sound_and_images_are_counted_by_themselves(self):
+        counts = [{"modality": "AUDIO", "tokenCount": 7}, {"modality": "TEXT", "tokenCount": 3}]
+        usage = {
+            "promptTokenCount": 10,
+            "promptTokensDetails": counts,
+            "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 9}],
+        }
+        content = {"role": "model", "parts": [{"text": "x"}]}
+        reply = parse_reply({"candidates": [{"content": content}], "usageMetadata": usage})
+        assert reply.units == {"input_audio_tokens": 7, "output_image_tokens": 9}
+
     def reply(self, *parts: dict[str, Any], finish: Any = "STOP", **more: Any) -> dict[str, Any]:
         """As the REST API writes it."""
         candidate = {"content": {"role": "model", "parts": list(parts)}, "finishReason": finish, "index": 0}

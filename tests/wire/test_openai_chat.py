@@ -382,6 +382,14 @@ class TestReading:
         assert violations(request) == []
         assert request["messages"] == [u(content)]
 
+    @pytest.mark.parametrize("role", ["assistantassistantassistant", None])
+    def test_a_stream_joined_by_the_sdk_is_an_answer(self, role):
+        """Some servers repeat the role in each chunk, others send none."""
+        answer = parse_reply(
+            {"choices": [{"message": {"role": role, "content": "hi"}, "finish_reason": "stop"}]}
+        )
+        assert answer.message == assistant("hi")
+
     def test_an_old_function_call_becomes_a_call_with_a_result(self):
         old = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"x": 1}'}}
         messages = find_provider("openai-chat").parse_messages(

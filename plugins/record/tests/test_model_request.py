@@ -71,9 +71,11 @@ def recorded(
     *,
     host: str = "vendor.test",
     reply: dict[str, Any] | None = None,
+    stream: str | None = None,
 ) -> Session:
     """Record one call; return its session."""
-    body: Body = Whole(json.dumps(reply or REPLIES[provider]).encode())  # type: ignore[assignment]
+    content = stream or json.dumps(reply or REPLIES[provider])
+    body: Body = Whole(content.encode())  # type: ignore[assignment]
     call = ApiCall(
         1,
         provider,
@@ -83,7 +85,7 @@ def recorded(
         1,
         request=json.dumps(request).encode(),
         status=200,
-        content_type="application/json",
+        content_type="text/event-stream" if stream else "application/json",
         body=body,
         end="complete",
         ended_at=2,
@@ -312,6 +314,15 @@ GEMINI: dict[str, dict[str, Any]] = {
             }
         ),
     },
+    "a file within a response": {
+        "tools": DECLARED,
+        "contents": gemini_call(
+            {
+                "response": {"output": "see"},
+                "parts": [{"fileData": {"mimeType": "application/pdf", "fileUri": "https://x/files/1"}}],
+            }
+        ),
+    },
     "plain text as media": {
         "contents": [
             {"role": "user", "parts": [{"inlineData": {"mimeType": "text/plain", "data": "QSBwYWdl"}}]}
@@ -407,6 +418,30 @@ def test_results_of_calls_that_came_one_by_one_are_kept(store: Store) -> None:
     assert [result.text for message in session.context().messages for result in message.results] == [
         "ra",
         "rb",
+    ]
+
+
+def test_a_streamed_compaction_keeps_the_content(store: Store) -> None:
+    events = (
+        {"type": "message_start", "message": {"type": "message", "role": "assistant", "content": []}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": None}},
+        *(
+            {
+                "type": "content_block_delta",
+                "index": 0,
+                "delta": {"type": "compaction_delta", "content": text},
+            }
+            for text in ("So ", "far.")
+        ),
+        {"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": "Fine."}},
+        {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {}},
+        {"type": "message_stop"},
+    )
+    stream = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    session = recorded(store, "anthropic", {"model": "m", **DEFAULTS["anthropic"]}, stream=stream)
+    assert session.request("anthropic")["messages"][-1]["content"] == [
+        {"type": "compaction", "content": "So far."},
+        {"type": "text", "text": "Fine."},
     ]
 
 

@@ -204,7 +204,7 @@ def _content(part: Part, blobs: Blobs, block: Piece | None) -> Piece:
 
 def _original(part: Part, blobs: Blobs, block: Piece) -> Piece:
     """Return a part in the original form, with the text or the bytes from the store."""
-    if isinstance(part, Text):
+    if isinstance(part, Text) and "text" in block:
         return {**block, "text": part.text}
     if not isinstance(part, Media | Attachment):
         return dict(block)
