@@ -57,7 +57,7 @@ from oakleaf.stores.base import (
     Status,
     StoreBackend,
 )
-from oakleaf.stores.counts import UsageColumn, UsageSums
+from oakleaf.stores.counts import UsageSums
 from oakleaf.stores.opening import StoreOptions
 from oakleaf.stores.search import IndexProgress, SearchPage
 
@@ -528,8 +528,12 @@ class Store:
         if session_ids is None:
             yield from verify_branches(self.backend)
 
-    def usage(self, by: UsageColumn = "bucket", since: int = 0) -> UsageSums:
-        """Sum the calls of all sessions since a time by model, agent, owner …, those of replays apart; also of the trash."""
+    def usage(self, by: str = "bucket", since: int = 0) -> UsageSums:
+        """Sum the calls of all sessions since a time, those of replays apart; also of the trash.
+
+        `by` is quarter (of an hour), model, agent, owner, session, purpose or bucket, or `tag:team` for the values of the
+        tag `team`.
+        """
         return self.backend.usage_by(by, since)
 
     def audit(

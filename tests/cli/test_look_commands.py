@@ -411,6 +411,17 @@ class TestUsage:
         assert sum(group["totals"]["calls"] for group in groups) == 4
         assert oakleaf("usage", "--by", by, store=store_path).code == 0
 
+    def test_sums_by_the_values_of_a_tag(self, store_path: Path) -> None:
+        oakleaf("tag", "ses_case", "team=blue", store=store_path)
+        for by, name in (("tag:team", "blue"), ("tag:tier", "(none)")):
+            groups = oakleaf("usage", "--json", "--by", by, store=store_path).json["usage"]
+            assert {group["name"]: group["totals"]["calls"] for group in groups} == {name: 4}
+        one = oakleaf("usage", "ses_case", "--by", "tag:team", "--json", store=store_path).json["usage"]
+        assert [group["name"] for group in one] == ["blue"]
+        for wrong in ("tag:", "tag", "team"):
+            refused = oakleaf("usage", "--by", wrong, store=store_path)
+            assert (refused.code, "tag:NAME" in refused.err) == (2, True)
+
 
 class TestContext:
     @pytest.mark.parametrize("provider", ["anthropic", "openai-chat", "openai", "gemini"])

@@ -63,7 +63,7 @@ from oakleaf.stores.base import (
     StoreBackend,
     UnreferencedBlobs,
 )
-from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageColumn, UsageSums, sum_usage
+from oakleaf.stores.counts import CountColumn, DailyUsage, StorageSize, UsageSums, sum_usage
 from oakleaf.stores.filters import SessionSearch
 from oakleaf.stores.search import SearchHit, SearchPage
 from oakleaf.wire import find_provider
@@ -261,7 +261,7 @@ class SessionReader:
         return ledger.calls_with_sessions(self._log, view)
 
     def usage_by(
-        self, by: UsageColumn, view: str = "own", *, after: Leaf | None = None, since: int = 0
+        self, by: str, view: str = "own", *, after: Leaf | None = None, since: int = 0
     ) -> dict[str, Totals]:
         """Sum the calls of a view of `Session.usage` by one column. Calls before a leaf or a time may be left
         out."""
@@ -525,7 +525,7 @@ class StoreReader:
         """Return the usage of all sessions by day, agent, model and bucket."""
         return self._store.daily_usage(since)
 
-    def usage_by(self, by: UsageColumn, since: int = 0) -> UsageSums:
+    def usage_by(self, by: str, since: int = 0) -> UsageSums:
         """Sum the calls of all sessions since a time, those of replays apart."""
         return self._store.usage_by(by, since)
 

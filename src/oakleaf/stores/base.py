@@ -59,7 +59,6 @@ from oakleaf.stores.counts import (
     CountColumn,
     DailyUsage,
     StorageSize,
-    UsageColumn,
     UsageSums,
     count_by,
     storage_size_of,
@@ -508,8 +507,11 @@ class StoreBackend(ABC):
         """Return the usage of all sessions, also in the trash, by day, agent, model and bucket, sorted."""
         return sum_daily(self._calls_since(since))
 
-    def usage_by(self, by: UsageColumn, since: int = 0) -> UsageSums:
-        """Sum the calls of all sessions since a time, also in the trash; quarters of hours are numbered since 1970."""
+    def usage_by(self, by: str, since: int = 0) -> UsageSums:
+        """Sum the calls of all sessions since a time, also in the trash, by a column or by the values of `tag:NAME`.
+
+        Quarters of hours are numbered since 1970. A session without a value counts under "".
+        """
         calls: dict[bool, list[tuple[SessionRow, Call]]] = {False: [], True: []}
         for row, call in self._calls_since(since):
             calls[call.bucket == "replay"].append((row, call))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from msgspec import Struct
 
+from oakleaf.core.codec import check_text
 from oakleaf.core.usage import Call, Totals, total
 from oakleaf.errors import InvalidArgument
 
@@ -35,11 +36,10 @@ select usage.at / {DAY}, nullif(session.agent, ''), nullif(usage.model, ''), coa
 """
 """The columns of `daily_usage_from`; group them by the first four."""
 
-UsageColumn = Literal["quarter", "model", "agent", "owner", "session", "purpose", "bucket"]
 QUARTER = 900 * 1_000_000
 """Microseconds of a quarter of an hour: the days of every time zone begin with a quarter."""
 IS_REPLAY = "coalesce(usage.bucket, 'live') = 'replay'"
-USAGE_COLUMNS: dict[UsageColumn, str] = {
+USAGE_COLUMNS = {
     "quarter": f"cast(usage.at / {QUARTER} as text)",
     "model": "coalesce(usage.model, '')",
     "agent": "coalesce(session.agent, '')",
@@ -48,6 +48,8 @@ USAGE_COLUMNS: dict[UsageColumn, str] = {
     "purpose": "coalesce(usage.purpose, 'answer')",
     "bucket": "coalesce(usage.bucket, 'live')",
 }
+TAG = "tag:"
+"""Before the name of the tag by whose values calls are summed."""
 
 
 class DailyUsage(Struct, frozen=True):
@@ -62,7 +64,7 @@ class DailyUsage(Struct, frozen=True):
 
 
 class UsageSums(Struct, frozen=True):
-    """The totals of calls by the values of a column: those of replays apart."""
+    """The totals of calls by the values of a column or of a tag: those of replays apart."""
 
     live: dict[str, Totals] = {}
     replays: dict[str, Totals] = {}
@@ -91,6 +93,16 @@ def check_count_column(by: str) -> None:
         raise InvalidArgument("by", by, ", ".join(get_args(CountColumn)))
 
 
+def usage_tag(by: str) -> str | None:
+    """Return the name of the tag by whose values calls are summed; None for a column. Refuse anything else."""
+    if by in USAGE_COLUMNS:
+        return None
+    name = by.removeprefix(TAG)
+    if name in ("", by):
+        raise InvalidArgument("by", by, f"{', '.join(USAGE_COLUMNS)}, or tag:NAME")
+    return check_text(name, "tag")
+
+
 def sum_daily(calls: Iterable[tuple[SessionRow, Call]]) -> list[DailyUsage]:
     groups: dict[tuple[int, str, str, str], list[Call]] = {}
     for row, call in calls:
@@ -110,8 +122,9 @@ def usage_sums(rows: Iterable[tuple[str, bool, Totals]]) -> UsageSums:
     return sums
 
 
-def sum_usage(calls: Iterable[tuple[SessionRow, Call]], by: UsageColumn) -> dict[str, Totals]:
-    values: dict[UsageColumn, Callable[[SessionRow, Call], str]] = {
+def sum_usage(calls: Iterable[tuple[SessionRow, Call]], by: str) -> dict[str, Totals]:
+    tag = usage_tag(by)
+    values: dict[str, Callable[[SessionRow, Call], str]] = {
         "quarter": lambda row, call: str(call.at // QUARTER),
         "model": lambda row, call: call.model or "",
         "agent": lambda row, call: row.agent or "",
@@ -120,9 +133,10 @@ def sum_usage(calls: Iterable[tuple[SessionRow, Call]], by: UsageColumn) -> dict
         "purpose": lambda row, call: call.purpose,
         "bucket": lambda row, call: call.bucket,
     }
+    value = values[by] if tag is None else lambda row, call: row.tags.get(tag, "")
     groups: dict[str, list[Call]] = {}
     for row, call in calls:
-        groups.setdefault(values[by](row, call), []).append(call)
+        groups.setdefault(value(row, call), []).append(call)
     return {name: total(group) for name, group in groups.items()}
 
 

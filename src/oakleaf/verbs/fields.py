@@ -114,6 +114,8 @@ class Field(Struct, frozen=True, kw_only=True):
     """Whether a reference names a session in the trash."""
     least: int | None
     most: int | None
+    choices: tuple[str, ...]
+    """The words of a Literal, or those that the field names; empty for any other."""
 
     @property
     def is_required(self) -> bool:
@@ -122,11 +124,6 @@ class Field(Struct, frozen=True, kw_only=True):
     @property
     def is_flag(self) -> bool:
         return self.type is bool
-
-    @property
-    def choices(self) -> tuple[str, ...]:
-        """The words of a Literal; empty for any other type."""
-        return get_args(self.type) if get_origin(self.type) is Literal else ()
 
     @property
     def expected(self) -> str:
@@ -169,12 +166,13 @@ def _field(attribute: str, name: str, hint: Any, default: Any) -> Field:
     notes: dict[str, Any] = {}
     for meta in reversed(metas):
         notes |= meta.extra or {}
+    kind = _plain(hint)
     help = next((meta.description for meta in metas if meta.description), "")
     return Field(
         name=name,
         attribute=attribute,
         hint=hint,
-        type=_plain(hint),
+        type=kind,
         default=default,
         help=help,
         kind=notes.get("kind", "value"),
@@ -185,6 +183,7 @@ def _field(attribute: str, name: str, hint: Any, default: Any) -> Field:
         is_trashed=bool(notes.get("trashed")),
         least=next((int(meta.ge) for meta in metas if meta.ge is not None), None),
         most=next((int(meta.le) for meta in metas if meta.le is not None), None),
+        choices=get_args(kind) if get_origin(kind) is Literal else notes.get("choices", ()),
     )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import reduce
-from typing import Annotated, Literal, cast
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from oakleaf.core.time_text import parse_time
@@ -16,16 +16,17 @@ from oakleaf.core.usage import Totals, add, format_cost
 from oakleaf.errors import InvalidArgument, plural
 from oakleaf.ext import SessionStorage, read, read_store
 from oakleaf.session import Session, UsageView
-from oakleaf.stores.counts import QUARTER, UsageColumn
+from oakleaf.stores.counts import QUARTER, TAG
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.fields import Help, Ref
 from oakleaf.verbs.screen import Line, Screen, Table, clip, safe
 from oakleaf.verbs.views import NamedTotals
 
-Group = Literal["day", "model", "agent", "owner", "session", "purpose", "bucket", "storage"]
+_GROUPS = ("day", "model", "agent", "owner", "session", "purpose", "bucket", "storage", "tag:NAME")
+Group = Annotated[str, Meta(pattern=f"^(({'|'.join(_GROUPS[:-1])})$|{TAG}.)", extra={"choices": _GROUPS})]
 _HEAD = ("", "CALLS", "INPUT", "CACHED", "OUTPUT", "COST")
 _STORAGE_HEAD = ("STORED", "COUNT", "BYTES", "BYTES A TURN")
-_NO_NAME = {"model": "(unknown)", "agent": "(none)", "owner": "(none)"}
+_NO_NAME = {"model": "(unknown)"}
 
 
 class Used(Struct, frozen=True, kw_only=True):
@@ -42,10 +43,10 @@ class Used(Struct, frozen=True, kw_only=True):
 
 
 class Usage(Verb, frozen=True):
-    """Sum tokens and cost by session, day, model, agent or owner.
+    """Sum tokens and cost by session, day, model, agent, owner or tag.
 
     Without a session all sessions of the store are summed, trashed ones too, and replays are left out: --replays sums
-    those alone, --by bucket shows both. A day begins where this program runs.
+    those alone, --by bucket shows both. --by tag:team has a line for each value of the tag team. A day begins where this program runs.
     """
 
     section = "Look"
@@ -105,9 +106,9 @@ class Usage(Verb, frozen=True):
         return Used(usage=used.usage, total=used.total, storage=reader.storage(), turns=session.row.turns)
 
     @property
-    def _column(self) -> UsageColumn:
-        columns: dict[str | None, UsageColumn] = {"day": "quarter", None: "bucket", "storage": "bucket"}
-        return columns.get(self.by, cast("UsageColumn", self.by))
+    def _column(self) -> str:
+        by = self.by or "bucket"
+        return {"day": "quarter", "storage": "bucket"}.get(by, by)
 
     def _used(self, sums: Mapping[str, Totals]) -> Used:
         """Return the sums by what each group is called, in order; those with the same name are added."""
@@ -128,7 +129,7 @@ class Usage(Verb, frozen=True):
         """Return what a group is called."""
         if self.by == "day":
             return datetime.fromtimestamp(int(value) * QUARTER / 1e6).strftime("%Y-%m-%d")
-        return value or _NO_NAME.get(self.by or "", value)
+        return value or _NO_NAME.get(self.by or "", "(none)")
 
     def lines(self, result: Used, screen: Screen) -> Iterator[Line]:
         rows = [_row(one.name, one.totals, screen) for one in result.usage]

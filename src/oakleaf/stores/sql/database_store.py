@@ -20,11 +20,11 @@ from oakleaf.stores.counts import (
     USAGE_SUMS,
     CountColumn,
     DailyUsage,
-    UsageColumn,
     UsageSums,
     check_count_column,
     daily_usage_from,
     usage_sums,
+    usage_tag,
 )
 from oakleaf.stores.sql.session_query import page_from, sort_clause
 
@@ -45,6 +45,8 @@ class DatabaseStore(StoreBackend):
     """How the statement of a list names the value `limit`."""
     list_columns: str
     """The columns of a session and `active_at`."""
+    tag_value: str
+    """The value of a session's tag `tag`; null without one."""
     usage_source: str
     """The tables and conditions of the calls after `since`."""
     count_statuses: str
@@ -113,9 +115,11 @@ class DatabaseStore(StoreBackend):
         query = f"{SELECT_DAILY_USAGE} {self.usage_source} group by 1, 2, 3, 4"
         return daily_usage_from(self._query(query, since=since))
 
-    def usage_by(self, by: UsageColumn, since: int = 0) -> UsageSums:
-        query = f"select {USAGE_COLUMNS[by]}, {IS_REPLAY}, {USAGE_SUMS} {self.usage_source} group by 1, 2"
-        rows = self._query(query, since=since)
+    def usage_by(self, by: str, since: int = 0) -> UsageSums:
+        tag = usage_tag(by)
+        value = USAGE_COLUMNS[by] if tag is None else f"coalesce({self.tag_value}, '')"
+        query = f"select {value}, {IS_REPLAY}, {USAGE_SUMS} {self.usage_source} group by 1, 2"
+        rows = self._query(query, since=since, tag=tag)
         return usage_sums((name, bool(is_replay), Totals(*sums)) for name, is_replay, *sums in rows)
 
     def queued_input_count(self) -> int:

@@ -12,9 +12,9 @@ from oakleaf.core.messages import assistant, user
 from oakleaf.core.tree import Leaf
 from oakleaf.core.turns import Cursor
 from oakleaf.core.usage import Totals
-from oakleaf.errors import InvalidArgument, NotFound
+from oakleaf.errors import InvalidArgument, InvalidText, NotFound
 from oakleaf.stores.base import SessionQuery
-from oakleaf.stores.counts import DAY, QUARTER, StorageSize, UsageColumn, UsageSums
+from oakleaf.stores.counts import DAY, QUARTER, StorageSize, UsageSums
 from oakleaf.testing.stores.writer import (
     SessionWriter,
     StoreFactory,
@@ -104,7 +104,7 @@ class CountConformance(StoreFactory):
         quarter = str(4 * DAY // QUARTER)
         assert store.usage_by("quarter", 4 * DAY) == UsageSums({quarter: unknown}, {quarter: unknown})
         assert store.usage_by("agent", 4 * DAY) == UsageSums({"a": unknown}, {"a": unknown})
-        expected: dict[UsageColumn, dict[str, int]] = {
+        expected: dict[str, dict[str, int]] = {
             "agent": {"a": 3, "": 1},
             "model": {"m": 4},
             "owner": {"ann": 3, "": 1},
@@ -114,6 +114,34 @@ class CountConformance(StoreFactory):
             assert {name: sums.calls for name, sums in store.usage_by(by).live.items()} == calls
         assert store.usage_by("model").replays == {"": unknown}
         assert store.usage_by("purpose").live.keys() == {"answer"}
+
+    def test_spending_is_summed_by_the_values_of_a_tag(self) -> None:
+        store, name = self.open_store(), "te am.\"'$é"
+        tags = {
+            "ses_1": {name: "blue", "tier": "1"},
+            "ses_2": {name: "blue"},
+            "ses_3": {"tier": name},
+            "ses_4": {},
+        }
+        for number, (session_id, of_session) in enumerate(tags.items()):
+            writer = SessionWriter(store, session_id, tags=of_session)
+            live = call(f"c{number}", 1, 2)
+            calls = (live, replace(live, call_id=f"r{number}", bucket="replay"))
+            writer.append(user("x"), assistant("y"), calls=calls)
+        SessionWriter(self.open_store(space="other"), "ses_other", tags={name: "blue"}).append(
+            user("x"), calls=(call("c", 1, None),)
+        )
+        store.trash("ses_2", 1)
+        sums = store.usage_by(f"tag:{name}")
+        assert {value: each.calls for value, each in sums.live.items()} == {"blue": 2, "": 2}
+        assert sums.replays == sums.live
+        assert {value: each.calls for value, each in store.usage_by("tag:tier").live.items()} == {
+            "1": 1, name: 1, "": 2,
+        }  # fmt: skip
+        assert store.usage_by("tag:absent").live.keys() == {""}
+        for refused in ("tag:", "tag", "owners", ""):
+            assert_raises(InvalidArgument, lambda: store.usage_by(refused))  # noqa: B023
+        assert_raises(InvalidText, lambda: store.usage_by("tag:a\0b"))
 
     def test_a_session_holds_its_own_branches_and_their_blobs_once(self) -> None:
         store = self.open_store()

@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
 from oakleaf.cli.terminal import (
@@ -31,6 +30,7 @@ from oakleaf.cli.terminal import (
     text_beside,
     tool_beside,
 )
+from oakleaf.core.typed_json import converter
 
 Text = Annotated[str, Meta(min_length=1, description="a text")]
 LongText = Annotated[str, Meta(description="a text, or @FILE")]
@@ -86,6 +86,9 @@ class ExperimentFile(Struct, frozen=True, kw_only=True):
     judge: JudgeTable = JudgeTable()
 
 
+_experiment = converter(ExperimentFile)
+
+
 def read_experiment(
     cohort: Iterable[str], changes: Iterable[str], flags: Mapping[str, Any]
 ) -> ExperimentFile:
@@ -104,7 +107,7 @@ def read_experiment(
         data = merge(_beside(Path(files[0]), read_toml(ExperimentFile, Path(files[0]))), data)
     if not data.get("cohort"):
         raise CommandError("name a COHORT, or an EXPERIMENT.toml that has one")
-    return msgspec.convert(_resolved(data), ExperimentFile)
+    return _experiment(_resolved(data))
 
 
 def _beside(path: Path, data: dict[str, Any]) -> dict[str, Any]:

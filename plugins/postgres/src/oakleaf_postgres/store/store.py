@@ -393,6 +393,7 @@ class PostgresStore(DatabaseStore):
     limit = UNPLANNED.format("limit") + "::bigint"
     list_columns = f"{SESSION_COLUMNS}, session.active_at"
     # By the sessions that were active since then: so no index of calls is needed, and none of another space is read.
+    tag_value = "session.tags ->> %(tag)s::text"
     usage_source = f"""
 from oakleaf.session cross join lateral (
     select * from oakleaf.usage where usage.session_number = session.number and usage.at >= %(since)s offset 0
