@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import pytest
+
 from oakleaf.core.entries import Compaction
 from oakleaf.core.messages import Reasoning, Text, ToolCall
 from oakleaf.store import Store
@@ -62,6 +64,35 @@ class TestASession:
         import_one(store, "gemini-cli", gemini_cli.write(tmp_path, SAMPLE))
         assert store.backend.session(f"gemini-cli-{MAIN}").title == "Paint the shop"
         assert store.backend.session(f"gemini-cli-{gemini_cli.SUB}").relation == "task"
+
+    @pytest.mark.parametrize("is_recorded", [True, False])
+    def test_of_a_sub_agent_keeps_results_of_calls_without_ids(
+        self, store: Store, tmp_path: Path, is_recorded: bool
+    ) -> None:
+        """Gemini 2.5 gives calls no ids, and gemini-cli gives the responses some."""
+        names = ("a.py", "b.py")
+        made = [{"functionCall": {"name": "read_file", "args": {"path": name}}} for name in names]
+        answers = [
+            {"functionResponse": {"id": f"p-{n}", "name": "read_file", "response": {"output": name}}}
+            for n, name in enumerate(names)
+        ]
+        records = [
+            {"id": f"p-{n}", "name": "read_file", "args": {}, "status": "success", "result": [answer]}
+            for n, answer in enumerate(answers)
+        ]
+        more = {"toolCalls": records} if is_recorded else {}
+        lines = [
+            head(gemini_cli.SUB, kind="subagent"),
+            message("a", "user", 1, [{"text": "Look."}]),
+            message("b", "gemini", 2, made, model="gemini-2.5-pro", **more),
+            message("c", "user", 3, answers),
+            message("d", "gemini", 4, made, model="gemini-2.5-pro", **more),
+            message("e", "user", 5, answers),
+        ]
+        session, report = import_one(store, "gemini-cli", gemini_cli.write(tmp_path, lines))
+        results = [r for entry in session.path() if entry.message for r in entry.message.results]
+        assert [(r.content, r.error) for r in results] == [((Text(name),), False) for name in names] * 2
+        assert report.losses == {}
 
     def test_of_an_older_version_is_one_object(self, store: Store, tmp_path: Path) -> None:
         messages = [message("a", "user", 1, "Hi"), message("b", "gemini", 2, "Hello", model="gemini-2.5-pro")]

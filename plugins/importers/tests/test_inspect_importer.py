@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+from backports.zstd import zipfile
 from hypothesis import Phase, given, settings
 
 from oakleaf import ToolCall, assistant, system
@@ -17,6 +19,7 @@ from oakleaf.core.usage import Usage
 from oakleaf.errors import InvalidSource
 from oakleaf.session import Session
 from oakleaf.store import Store
+from oakleaf_importers.formats.zstd import ZIP_METHOD
 from support.import_sources import entries_of, import_all, import_one, memory_store, store
 from support.random_sessions import sessions
 from support.sessions import exported
@@ -122,6 +125,35 @@ class TestInspectsOwnLogs:
             import_all(first, "inspect", inspect_log.write(tmp_path / "in", SAMPLE))
             import_all(second, "inspect", inspect_log.write_archive(tmp_path / "log.eval", SAMPLE))
             assert stored_counts(first) == stored_counts(second)
+
+    def test_compressed_with_zstd_give_the_same(self, tmp_path: Path) -> None:
+        with memory_store() as first, memory_store() as second:
+            import_all(first, "inspect", inspect_log.write_archive(tmp_path / "one.eval", SAMPLE))
+            place = inspect_log.write_archive(tmp_path / "two.eval", SAMPLE, zipfile.ZipFile, ZIP_METHOD)
+            import_all(second, "inspect", place)
+            assert stored_counts(first) == stored_counts(second)
+
+    def test_compressed_with_zstd_name_what_is_missing(
+        self, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        inspect_log.write_archive(tmp_path / "a.eval", SAMPLE)
+        place = inspect_log.write_archive(tmp_path / "b.eval", SAMPLE, zipfile.ZipFile, ZIP_METHOD)
+        for name in ("backports.zstd", "backports.zstd.zipfile", "compression.zstd"):
+            monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(InvalidSource, match=r"compressed with zstd; pip install '.*\[zstd\]'"):
+            import_all(store, "inspect", place)
+        (*_, report) = import_all(store, "inspect", tmp_path)  # the others are read
+        assert report.losses["a file that cannot be read"].count == 1
+
+    def test_compressed_with_zstd_and_damaged_are_counted(self, store: Store, tmp_path: Path) -> None:
+        place = inspect_log.write_archive(tmp_path / "a.eval", SAMPLE, zipfile.ZipFile, ZIP_METHOD)
+        body = bytearray(place.read_bytes())
+        start = body.index(b"\x28\xb5\x2f\xfd", body.index(b"samples/"))
+        body[start + 12 : start + 60] = bytes(48)
+        place.write_bytes(body)
+        import_all(store, "inspect", place)
+        (loss,) = [report for report in store.import_from("inspect", str(place)) if report.losses]
+        assert "a sample that cannot be read" in loss.losses
 
     def test_keep_scores_errors_and_images(self, store: Store, tmp_path: Path) -> None:
         import_all(store, "inspect", inspect_log.write(tmp_path, SAMPLE))

@@ -9,7 +9,7 @@ from oakleaf.core.entries import Compaction, Note
 from oakleaf.core.messages import Media, Reasoning, Text
 from oakleaf.store import Store
 from support.import_sources import entries_of, import_all, import_one, memory_store, store
-from support.tool_sources import opencode, stored_counts
+from support.tool_sources import opencode, opencode_2, stored_counts
 from support.tool_sources.opencode import SAMPLE, A
 
 __all__ = ["store"]
@@ -92,3 +92,48 @@ class TestASession:
             assert [e.entry_id for e in first.session(f"opencode-{A}").path()] == [
                 e.entry_id for e in second.session(f"opencode-{A}").path()
             ]
+
+
+class TestASessionOfVersion2:
+    def test_keeps_answers_results_and_what_the_user_ran(self, store: Store, tmp_path: Path) -> None:
+        session, _ = import_one(store, "opencode", opencode.write(tmp_path, opencode_2.SAMPLE))
+        path = entries_of(session)
+        roles = [entry.role or entry.kind for entry in path]
+        assert roles == [
+            *("user", "assistant", "tool", "tool", "note", "assistant"),
+            *("system", "system", "compaction", "user", "assistant"),
+        ]
+        assert path[1].evidence is not None
+        assert path[1].evidence.parts == {"0": {"signature": "sig"}}
+        (shown,) = path[2].message.results if path[2].message else ()
+        assert [type(part) for part in shown.content] == [Text, Media]
+        assert shown.details == {"opencode": {"metadata": {"exit": 0}}}
+        (failed,) = path[3].message.results if path[3].message else ()
+        assert (failed.error, failed.content) == (True, (Text("no such file"),))
+        assert path[8].payload == Compaction("They looked.\n\nA shop.", 9, replaces_earlier=True)
+
+    def test_is_read_beside_those_of_version_1(self, store: Store, tmp_path: Path) -> None:
+        import_all(store, "opencode", opencode.write(tmp_path, [*SAMPLE, *opencode_2.SAMPLE]))
+        names = {row.session_id for row in store.all_sessions()}
+        assert names == {"opencode-ses_a", "opencode-ses_b", "opencode-ses_c", "opencode-ses_d"}
+
+    def test_that_version_1_began_is_one_session(self, tmp_path: Path) -> None:
+        moved = {**SAMPLE[0], "table": "session_v2"}
+        copied = opencode_2.message("msg_1", A, 1, "user", text="What is here?")
+        later = opencode_2.message("msg_z", A, 60, "user", text="And now?")
+        with memory_store() as store:
+            import_all(store, "opencode", opencode.write(tmp_path / "1", SAMPLE))
+            before = entries_of(store.session(f"opencode-{A}"))
+            import_all(store, "opencode", opencode.write(tmp_path / "2", [*SAMPLE, moved, copied, later]))
+            after = entries_of(store.session(f"opencode-{A}"))
+            assert [e.entry_id for e in after[: len(before)]] == [e.entry_id for e in before]
+            assert [e.message.text for e in after[len(before) :] if e.message] == ["And now?"]
+
+    def test_names_the_file_of_a_result_that_is_elsewhere(self, store: Store, tmp_path: Path) -> None:
+        file = {"type": "file", "uri": "file:///home/ann/plot.png", "mime": "image/png", "name": "plot.png"}
+        call = opencode_2.tool("toolu_9", 3, "completed", file)
+        sample = [opencode_2.SAMPLE[0], opencode_2.answer("msg_c2", "ses_c", 2, [call], 0, opencode.tokens())]
+        session, report = import_one(store, "opencode", opencode.write(tmp_path, sample))
+        (result,) = [part for entry in session.path() if entry.message for part in entry.message.results]
+        assert result.content == (Text("[file plot.png: not in the session]"),)
+        assert report.losses["a file that is not in the session"].count == 1

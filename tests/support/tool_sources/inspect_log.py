@@ -143,8 +143,10 @@ def write(folder: Path, records: list[Record]) -> Path:
     return folder
 
 
-def write_archive(path: Path, records: list[Record]) -> Path:
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+def write_archive(
+    path: Path, records: list[Record], writer: type[zipfile.ZipFile] = zipfile.ZipFile, method: int = 8
+) -> Path:
+    with writer(path, "w", method) as archive:
         archive.writestr("header.json", json.dumps({"version": 2, "status": "success", "eval": ABOUT}))
         for record in records:
             archive.writestr(f"samples/{record['id']}_epoch_1.json", json.dumps(record))

@@ -92,6 +92,8 @@ class GeminiChat(EntryTree):
         self._known: set[str] = set()
         """The ids in `_path`."""
         self._answered: set[str] = set()
+        self._without_id: list[tuple[str, str]] = []
+        """The calls of the last answer that Gemini gave no id: name, and the id here. Their responses have one of the tool's."""
         for line in self._lines(source_losses):
             self._read(line)
         self.unfinished = 0
@@ -224,14 +226,15 @@ class GeminiChat(EntryTree):
         if text.startswith(CONTEXT_PREFIXES):
             self.add(Message("system", (Text(text),)), at)
             return
-        for parsed in parse_history([{"role": "user", "parts": _parts(message.get("content"))}]):
+        parts = [self._with_call_id(part) for part in _parts(message.get("content"))]
+        for parsed in parse_history([{"role": "user", "parts": parts}]):
             results = [result for result in parsed.message.results if result.call_id in self._answered]
             if parsed.message.parts and not results:
                 self.add(parsed.message, at)
 
     def _answer(self, message: Line, at: int | None) -> None:
-        parts = _parts(message.get("content"))
         calls = [call for call in message.get("toolCalls") or () if isinstance(call, dict)]
+        parts = self._with_ids(_parts(message.get("content")), message["id"], calls)
         (parsed,) = parse_history([{"role": "model", "parts": parts}])
         message_parts: list[Part] = list(parsed.message.parts)
         is_complete = any(isinstance(part, Reasoning) for part in message_parts) or parsed.message.calls
@@ -253,6 +256,33 @@ class GeminiChat(EntryTree):
             self.add(Note({NAME: "an empty answer"}), at, usage=usage, **about)
         for call in calls:
             self._result(call, at)
+
+    def _with_ids(self, parts: list[Any], message_id: str, calls: list[Line]) -> list[Any]:
+        """Return the parts of an answer with an id for each call: that of the tool's record of the call, if it has one."""
+        records, self._without_id = list(calls), []
+        named = []
+        for index, part in enumerate(parts):
+            call = as_dict(as_dict(part).get("functionCall"))
+            if call and not call.get("id"):
+                record = next((each for each in records if each.get("name") == call.get("name")), None)
+                if record is not None:
+                    records.remove(record)
+                    call = {**call, "id": _call_id(record)}
+                else:
+                    call = {**call, "id": f"{message_id}-{index}"}
+                    self._without_id.append((str(call.get("name")), call["id"]))
+                part = {**part, "functionCall": call}
+            named.append(part)
+        return named
+
+    def _with_call_id(self, part: Any) -> Any:
+        """Return a response with the id of the call it answers: the first one of that name, if calls came without ids."""
+        response = as_dict(as_dict(part).get("functionResponse"))
+        waiting = next((each for each in self._without_id if each[0] == response.get("name")), None)
+        if not response or waiting is None:
+            return part
+        self._without_id.remove(waiting)
+        return {**part, "functionResponse": {**response, "id": waiting[1]}}
 
     def _result(self, call: Line, at: int | None) -> None:
         status, name = call.get("status"), _call_id(call)

@@ -2,6 +2,7 @@
 
 A message has parts, and one of the model has one or more steps: each is an answer with its results. An answer that is still
 being written, and an input before it has an answer, are left for the next import: their parts are written one by one.
+Version 2 writes a message with its parts as one row of `session_message`; a session that both versions wrote is one session.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from oakleaf.wire.parsing import parse_data_url, parse_tool_call
 from oakleaf_importers.formats.json_values import (
     UNEXPECTED_SHAPE,
     as_dict,
+    dicts_in,
     first_text,
     gemini_signature,
     json_object,
@@ -41,6 +43,10 @@ PROVIDERS = {"google": "gemini", "google-vertex": "gemini"}
 ISSUERS = {"anthropic": "anthropic", "openai": "openai", "google": "gemini"}
 """The provider whose signatures an answer holds, by opencode's name of it."""
 BOOKKEEPING = {"snapshot", "patch", "step-start", "agent", "retry"}
+SESSION_TABLES = ("session", "session_v2")
+SWITCHES = {"agent-switched", "model-switched"}
+"""Messages of version 2 that no model sees: each answer names its model."""
+NOT_THERE = "a file that is not in the session"
 UNANSWERED = "an input without an answer; import again when it has one"
 
 Fields = dict[str, Any]
@@ -85,7 +91,7 @@ def _read_places(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
         raise InvalidSource(str(path), NAME, "the folder has neither opencode.db nor storage/session")
     session_ids: set[str] = set()
     for database in databases:
-        with open_tables(str(database), NAME, "session") as tables:
+        with open_tables(str(database), NAME, *SESSION_TABLES) as tables:
             sessions = _database_sessions(tables, losses)
             session_ids |= sessions.keys()
             yield from _with_tasks(sessions)
@@ -108,7 +114,8 @@ def _with_tasks(sessions: dict[str, SourceSession]) -> Iterator[SessionRecord]:
 def _database_sessions(tables: SourceTables, losses: LossReport) -> dict[str, SourceSession]:
     sessions: dict[str, SourceSession] = {}
     order = "time_created, id"
-    for row in tables.rows("session", order=order):
+    rows = (row for table in SESSION_TABLES for row in tables.rows(table, order=order))
+    for row in rows:
         name = text_or_none(row.get("id"))
         if name is None:
             losses.add("a session without an id")
@@ -120,10 +127,16 @@ def _database_sessions(tables: SourceTables, losses: LossReport) -> dict[str, So
                 parts.setdefault(part.get("message_id"), []).append(
                     {"id": part.get("id"), **json_object(part.get("data"))}
                 )
-            rows = tables.rows("message", "session_id = ?", name, order=order)
-            return [
+            older = [
                 ({"id": each.get("id"), **json_object(each.get("data"))}, parts.get(each.get("id"), []))
-                for each in rows
+                for each in tables.rows("message", "session_id = ?", name, order=order)
+            ]
+            present = {each.get("id") for each, _ in older}
+            newer = sorted(tables.rows("session_message", "session_id = ?", name, order=order), key=_seq)
+            return older + [
+                ({**json_object(each.get("data")), "id": each.get("id"), "type": each.get("type")}, [])
+                for each in newer
+                if each.get("id") not in present
             ]
 
         fields = {
@@ -132,11 +145,12 @@ def _database_sessions(tables: SourceTables, losses: LossReport) -> dict[str, So
             "time": {"created": row.get("time_created")},
         }
         sessions[name] = SourceSession(name, text_or_none(row.get("parent_id")), fields, messages)
-    newer = {row.get("session_id") for row in tables.rows("session_message")}
-    older = {row.get("session_id") for row in tables.rows("message")}
-    for name in newer - older:
-        losses.add("a session that only opencode's new event store has", str(name))
     return sessions
+
+
+def _seq(row: Fields) -> int:
+    seq = row.get("seq")
+    return seq if type(seq) is int else 0
 
 
 def _file_sessions(storage: Path, losses: LossReport) -> dict[str, SourceSession]:
@@ -211,13 +225,14 @@ class OpencodeSession(EntryList):
 
     def _read(self, message: Fields, parts: list[Fields], *, is_last: bool) -> None:
         role = message.get("role")
-        if role == "user" and is_last:
+        if "type" in message:
+            self._read_newer(message, is_last=is_last)
+        elif role == "user" and is_last:
             self.losses.add(UNANSWERED, str(message.get("id")))
         elif role == "user":
             self._input(message, parts)
         elif role == "assistant":
-            is_done = bool(as_dict(message.get("time")).get("completed")) or "error" in message
-            if is_last and not is_done:
+            if is_last and not _is_done(message):
                 self.unfinished += 1
             elif message.get("summary") is True:
                 self._summary(message, parts)
@@ -225,6 +240,30 @@ class OpencodeSession(EntryList):
                 OpencodeAnswer(self, message, parts)
         else:
             self.add_unknown(f"role {role}", message, _time(message, "created"))
+
+    def _read_newer(self, message: Fields, *, is_last: bool) -> None:
+        """Read a message of version 2."""
+        kind, at, text = message["type"], _time(message, "created"), message.get("text")
+        if is_last and kind in ("assistant", "shell") and not _is_done(message):
+            self.unfinished += 1
+        elif kind == "assistant":
+            answer = {**message, **_model_names(message)}
+            OpencodeAnswer(self, answer, [_older_part(part) for part in dicts_in(message.get("content"))])
+        elif kind == "user" and isinstance(text, str):
+            files = [self.attachment(file, "uri", "name") for file in dicts_in(message.get("files"))]
+            texts = [Text(text)] if text else []
+            if texts or files:
+                self.add(Message("user", (*texts, *files)), at)
+        elif kind in ("system", "synthetic") and isinstance(text, str):
+            self.add(Message("system", (Text(text),)), at)
+        elif kind == "shell":
+            words = f"Shell command: {message.get('command')}\n\n{message.get('output')}"
+            self.add(Message("system", (Text(words),)), at)
+        elif kind == "compaction" and isinstance(message.get("summary"), str):
+            summary = "\n\n".join(known_texts(a=message["summary"], b=message.get("recent")).values())
+            self.add(Compaction(summary, 0, replaces_earlier=True), at)
+        elif str(kind) not in SWITCHES:
+            self.add_unknown(kind, message, at)
 
     def _input(self, message: Fields, parts: list[Fields]) -> None:
         """Add an input; what opencode adds to it, such as the text of a mentioned file, is a system message after it."""
@@ -253,15 +292,20 @@ class OpencodeSession(EntryList):
             self.add(Message("user", tuple(added)), at)
 
     def _file(self, part: Fields) -> Iterator[Text | Attachment]:
-        mime, url, name = (text_or_none(part.get(field)) for field in ("mime", "url", "filename"))
-        if mime in ("text/plain", "application/x-directory"):
-            return  # its text is a part of its own
-        attachment = parse_data_url(url, name)
+        if part.get("mime") not in (
+            "text/plain",
+            "application/x-directory",
+        ):  # their text is a part of its own
+            yield self.attachment(part, "url", "filename")
+
+    def attachment(self, file: Fields, url: str, name: str) -> Text | Attachment:
+        """Return a file; a text in its place, and a loss, if its bytes are elsewhere."""
+        shown = first_text(file, name, "mime")
+        attachment = parse_data_url(text_or_none(file.get(url)), text_or_none(file.get(name)))
         if attachment is not None:
-            yield attachment
-        else:
-            self.losses.add("a file that is not in the session", name or mime or "")
-            yield Text(f"[file {name or mime}: not in the session]")
+            return attachment
+        self.losses.add(NOT_THERE, shown or "")
+        return Text(f"[file {shown}: not in the session]")
 
     def _summary(self, message: Fields, parts: list[Fields]) -> None:
         """Add a compaction. The message it answers names the first message that was kept."""
@@ -344,9 +388,9 @@ class OpencodeAnswer:
             result = ToolResult(call.id, tuple(content), True, details=extra)
         elif status == "completed":
             content = [Text(state["output"])] if state.get("output") else []
-            for file in state.get("attachments") or ():
-                attachment = parse_data_url(file.get("url"), file.get("filename"))
-                content += [attachment] if attachment is not None else []
+            content += [
+                self.session.attachment(file, "url", "filename") for file in state.get("attachments") or ()
+            ]
             result = ToolResult(call.id, tuple(content), details=extra)
         else:  # the process ended before the tool did
             result = ToolResult(call.id, (Text("The call was interrupted."),), True, "interrupted")
@@ -365,6 +409,36 @@ class OpencodeAnswer:
             self.session.append(entry)
             self.at = entry.at or self.at
         self._parts, self._proofs, self._results = [], {}, []
+
+
+def _model_names(message: Fields) -> Fields:
+    """Return the names of the model as version 1 has them."""
+    model = as_dict(message.get("model"))
+    return {"modelID": model.get("id"), "providerID": model.get("providerID")}
+
+
+def _older_part(part: Fields) -> Fields:
+    """Return a part of an answer of version 2 as version 1 has it."""
+    if part.get("type") != "tool":
+        return {**part, "metadata": part.get("providerMetadata")}
+    state, time = as_dict(part.get("state")), as_dict(part.get("time"))
+    content = dicts_in(state.get("content"))
+    output = "\n".join(piece["text"] for piece in content if _is_text(piece))
+    files = [
+        {"url": piece.get("uri"), "filename": piece.get("name"), "mime": piece.get("mime")}
+        for piece in content
+        if piece.get("type") == "file"
+    ]
+    error = "\n".join(known_texts(a=as_dict(state.get("error")).get("message"), b=output).values())
+    about = {"metadata": state.get("structured"), "time": {"end": time.get("completed")}}
+    older = {"status": state.get("status"), "input": state.get("input"), "output": output, "error": error}
+    return {
+        "type": "tool",
+        "callID": part.get("id"),
+        "tool": part.get("name"),
+        "metadata": as_dict(part.get("provider")).get("metadata"),
+        "state": {**older, "attachments": files, **about},
+    }
 
 
 def _usage_fields(step: Fields, message: Fields) -> Fields:
@@ -398,12 +472,16 @@ def _proof(issuer: str | None, metadata: object) -> dict[str, Any]:
 
 def _json_error(message: Fields) -> str:
     error = message.get("error")
-    text = first_text(as_dict(as_dict(error).get("data")), "message")
+    text = first_text(as_dict(as_dict(error).get("data")), "message") or first_text(as_dict(error), "message")
     return text or (str(error.get("name")) if isinstance(error, dict) else "unknown")
 
 
 def _time(fields: Fields, name: str) -> int | None:
     return parse_time(as_dict(fields.get("time")).get(name))
+
+
+def _is_done(message: Fields) -> bool:
+    return bool(as_dict(message.get("time")).get("completed")) or "error" in message
 
 
 def _is_text(part: Fields) -> bool:

@@ -9,9 +9,10 @@ from pathlib import Path, PurePosixPath
 
 from oakleaf.errors import InvalidSource
 from oakleaf_importers.formats.source_files import max_bytes, too_large
+from oakleaf_importers.formats.zstd import ZIP_METHOD, zip_module, zstd_errors
 
 UNREADABLE_ARCHIVE = (OSError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
-"""What `zipfile` raises for a damaged, encrypted or unsupported archive."""
+"""What reading a damaged, encrypted or unsupported archive raises."""
 MAX_MEMBERS = 100_000
 """More files than the largest exports have."""
 PIECE = 1 << 20
@@ -22,7 +23,11 @@ class ZipArchive:
 
     def __init__(self, path: Path, tool: str) -> None:
         self.path, self.tool, self.unpacked = path, tool, 0
-        self._file = zipfile.ZipFile(path)
+        self._file: zipfile.ZipFile = zipfile.ZipFile(path)
+        if any(info.compress_type == ZIP_METHOD for info in self._file.infolist()):
+            self._file.close()
+            with zstd_errors():
+                self._file = zip_module().ZipFile(path)
         self.members = {
             info.filename: info for info in self._file.infolist() if not info.is_dir() and not _is_link(info)
         }
@@ -34,7 +39,8 @@ class ZipArchive:
     def read(self, name: str) -> bytes:
         """Return the bytes of a member; `InvalidSource` if the archive unpacks to more than `max_bytes`."""
         limit, pieces = max_bytes(), []
-        with self._file.open(self.members[name]) as member:
+        info = self.members[name]
+        with zstd_errors(info.compress_type == ZIP_METHOD), self._file.open(info) as member:
             while piece := member.read(PIECE):
                 self.unpacked += len(piece)
                 if self.unpacked > limit:

@@ -47,7 +47,7 @@ class ExportFiles:
             self._single = None
             try:
                 self._archive = ZipArchive(path, tool)
-            except UNREADABLE_ARCHIVE as error:
+            except (*UNREADABLE_ARCHIVE, ValueError) as error:
                 raise InvalidSource(source, tool, str(error)) from None
 
     def __enter__(self) -> ExportFiles:

@@ -33,12 +33,22 @@ def zip_module() -> ModuleType:
 @contextmanager
 def open_compressed(path: Path) -> Iterator[BinaryIO]:
     """Open a compressed file; `ZstdMissing` without the package, and `OSError` where the file is damaged or cut off."""
-    zstd = _load("compression.zstd" if IS_IN_PYTHON else "backports.zstd")
+    with zstd_errors(), _zstd().open(path) as file:
+        yield file
+
+
+@contextmanager
+def zstd_errors(is_compressed: bool = True) -> Iterator[None]:
+    """Raise `OSError` where what is read is damaged or cut off."""
+    damaged = (EOFError, _zstd().ZstdError, zip_module().BadZipFile) if is_compressed else ()
     try:
-        with zstd.open(path) as file:
-            yield file
-    except (zstd.ZstdError, EOFError) as error:
-        raise OSError(0, str(error)) from None
+        yield
+    except damaged as error:
+        raise OSError(0, f"damaged: {error}") from None
+
+
+def _zstd() -> ModuleType:
+    return _load("compression.zstd" if IS_IN_PYTHON else "backports.zstd")
 
 
 def _load(name: str) -> ModuleType:
