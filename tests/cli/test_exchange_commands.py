@@ -7,10 +7,7 @@ import os
 import re
 import stat
 import subprocess
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
-from typing import Any, Self
 
 import pytest
 
@@ -18,7 +15,6 @@ import oakleaf as library
 from oakleaf.cli.commands.export import export_file_name
 from support.cli_store import write_store
 from support.paths import ROOT
-from support.server import LocalServer
 from support.terminal import OAKLEAF, Terminal, environment, oakleaf
 
 TOOLS = '''
@@ -359,7 +355,6 @@ class TestExport:
             "export ses_case --format markdown --no-children",
             "export ses_case --format otel --blobs",
             "export ses_case --format html --content",
-            "export ses_case --format markdown --to http://localhost:4318",
             "replay ses_case --json --markdown",
             "usage --view tree",
         ):
@@ -450,141 +445,11 @@ class TestExport:
         assert not name.startswith(".")
 
 
-class Collector:
-    """Takes traces as any collector does: OTLP over HTTP, in JSON. Says what it is told to."""
-
-    def __init__(self, status: int = 200, says: str = "{}") -> None:
-        self.requests: list[tuple[str, str | None, dict[str, Any]]] = []
-        requests = self.requests
-
-        class CollectorHandler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                assert self.headers["Content-Type"] == "application/json"
-                requests.append((self.path, self.headers["X-Key"], json.loads(body)))
-                self.send_response(status)
-                self.send_header("Location", "/elsewhere")
-                self.end_headers()
-                self.wfile.write(says.encode())
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self._server = HTTPServer(("127.0.0.1", 0), CollectorHandler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01})
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
 class TestSpans:
-    def test_a_collector_takes_what_is_sent(self, store_path: Path) -> None:
-        with Collector() as collector:
-            done = oakleaf(
-                *("export", "ses_case", "--format", "otel", "--to", collector.url, "--json"),
-                store=store_path,
-                OTEL_EXPORTER_OTLP_HEADERS="x-key=a%20key",
-            )
-        assert done.code == 0, done.err
-        assert done.json == {
-            "schema_version": 1,
-            "url": f"{collector.url}/v1/traces",
-            "requests": 1,
-            "spans": 9,
-        }
-        ((path, key, request),) = collector.requests
-        assert (path, key) == ("/v1/traces", "a key")
-        assert "Where is order 41?" not in json.dumps(request)
-        written = oakleaf("export", "ses_case", "--format", "otel", store=store_path).out
-        assert [json.loads(line) for line in written.splitlines()] == [request]
-
-    def test_content_is_sent_if_asked_for(self, store_path: Path) -> None:
-        with Collector() as collector:
-            done = oakleaf(
-                "export",
-                "ses_case",
-                "--format",
-                "otel",
-                "--content",
-                "--to",
-                f"{collector.url}/v1/traces",
-                store=store_path,
-            )
-        assert (done.code, done.out) == (0, "")
-        assert "9 spans in 1 request" in done.err
-        assert "Where is order 41?" in json.dumps(collector.requests)
-
-    def test_where_nobody_listens_it_says_so_and_what_to_do(self, store_path: Path) -> None:
-        with Collector() as collector:
-            pass
-        done = oakleaf("export", "ses_case", "--format", "otel", "--to", collector.url, store=store_path)
-        assert (done.code, done.out) == (1, "")
-        assert f"cannot send spans to {collector.url}/v1/traces: Connection refused" in done.err
-        assert "-o FILE" in done.err
-
-    @pytest.mark.parametrize(
-        ("status", "says", "words"),
-        [
-            (401, "who are you?", "401 Unauthorized: who are you?"),
-            (302, "", "302 Found"),
-            (
-                200,
-                '{"partialSuccess":{"rejectedSpans":"2","errorMessage":"too old"}}',
-                "rejected 2 spans and accepted the others: too old",
-            ),
-        ],
-    )
-    def test_what_a_collector_refuses_is_not_taken_for_sent(
-        self, store_path: Path, status: int, says: str, words: str
-    ) -> None:
-        with Collector(status, says) as collector:
-            done = oakleaf("export", "ses_case", "--format", "otel", "--to", collector.url, store=store_path)
-        assert (done.code, len(collector.requests)) == (1, 1)
-        assert words in done.err
-
-    @pytest.mark.parametrize(
-        "says", ['{"partialSuccess":{}}', "", "thanks", '{"partialSuccess":{"rejectedSpans":0}}']
-    )
-    def test_however_it_says_that_it_took_them(self, store_path: Path, says: str) -> None:
-        with Collector(says=says) as collector:
-            assert (
-                oakleaf(
-                    "export", "ses_case", "--format", "otel", "--to", collector.url, store=store_path
-                ).code
-                == 0
-            )
-
-    @pytest.mark.parametrize(
-        "typed",
-        [
-            "--to ftp://localhost",
-            "--to localhost:4318",
-            "--to http://",
-            "--to http://[::1",
-            "--to http://localhost:99999",
-            "--to http://me:word@localhost",
-            "--to http://localhost -o x",
-        ],
-    )
-    def test_what_is_no_address_is_refused(self, store_path: Path, typed: str) -> None:
-        done = oakleaf(
-            "export", "ses_case", "--format", "otel", *typed.split(), store=store_path, home=store_path.parent
-        )
-        assert (done.code, done.out) == (2, "")
-
-    def test_a_header_that_is_none_is_refused_without_telling_it(self, store_path: Path) -> None:
-        line = ("export", "ses_case", "--format", "otel", "--to", "http://localhost:1")
-        done = oakleaf(*line, store=store_path, OTEL_EXPORTER_OTLP_HEADERS="xyzzy")
-        assert done.code == 2
-        assert "NAME=VALUE" in done.err
-        assert "xyzzy" not in done.err
+    def test_content_is_written_if_asked_for(self, store_path: Path) -> None:
+        line = ("export", "ses_case", "--format", "otel")
+        assert "Where is order 41?" not in oakleaf(*line, store=store_path).out
+        assert "Where is order 41?" in oakleaf(*line, "--content", store=store_path).out
 
     def test_a_place_has_no_spans_of_its_own(self, store_path: Path) -> None:
         done = oakleaf("export", "ses_case@3", "--format", "otel", store=store_path)
@@ -694,73 +559,3 @@ class TestCopy:
         again = oakleaf(*line, store=store_path)
         assert "0 sessions copied" in again.err
         assert "3 existed" in again.err
-
-
-class TestDownload:
-    """`export --from`: a bundle of another machine's server, by its internal token."""
-
-    @pytest.fixture
-    def token(self, tmp_path: Path) -> Path:
-        file = tmp_path / "token.txt"
-        file.write_text("inside\n")
-        return file
-
-    def download(self, server: str, token: Path, target: Path, session: str = "ses_case") -> Any:
-        words = ("--from", server, "--token-file", str(token), "-o", str(target))
-        return oakleaf("export", session, *words, store=target.parent / "other.db", home=target.parent)
-
-    def test_a_session_is_downloaded_and_is_the_same_bundle(
-        self, store_path: Path, token: Path, tmp_path: Path
-    ) -> None:
-        with library.open(store_path) as store, LocalServer(store, internal_token="inside") as server:
-            done = self.download(server.url, token, tmp_path / "got.oakleaf")
-            store.session("ses_case").export(tmp_path / "own.oakleaf")
-        assert done.code == 0, done.err
-        assert (tmp_path / "got.oakleaf").read_bytes() == (tmp_path / "own.oakleaf").read_bytes()
-
-    def test_a_refused_token_an_unknown_session_and_a_server_that_is_away_write_nothing(
-        self, store_path: Path, token: Path, tmp_path: Path
-    ) -> None:
-        target = tmp_path / "got.oakleaf"
-        with library.open(store_path) as store, LocalServer(store, internal_token="inside") as server:
-            missing = self.download(server.url, token, target, "ses_none")
-            token.write_text("wrong")
-            refused = self.download(server.url, token, target)
-        away = self.download(server.url, token, target)
-        assert "the server refused the token" in refused.err
-        assert "has no session ses_none" in missing.err
-        assert "gave no bundle" in away.err
-        assert {refused.code, missing.code, away.code} == {1}
-        assert not target.exists()
-
-    @pytest.mark.parametrize(
-        ("server", "problem"),
-        [
-            ("http://agents.example.com", "in clear text"),
-            ("https://ann:pw@agents.example.com", "address of a server"),
-            ("ftp://agents.example.com", "address of a server"),
-        ],
-    )
-    def test_the_token_goes_nowhere_it_could_be_read(
-        self, token: Path, tmp_path: Path, server: str, problem: str
-    ) -> None:
-        done = self.download(server, token, tmp_path / "got.oakleaf")
-        assert (done.code, problem in done.err) == (2, True)
-
-    def test_what_is_no_whole_bundle_is_not_written(self, token: Path, tmp_path: Path) -> None:
-        class Half(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(b'{"line":"oakleaf"')
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        with HTTPServer(("127.0.0.1", 0), Half) as server:
-            thread = Thread(target=server.handle_request)
-            thread.start()
-            done = self.download(f"http://127.0.0.1:{server.server_port}", token, tmp_path / "got.oakleaf")
-            thread.join()
-        assert (done.code, "nothing was written" in done.err) == (1, True)
-        assert not (tmp_path / "got.oakleaf").exists()

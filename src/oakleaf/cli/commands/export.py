@@ -6,7 +6,6 @@ import codecs
 import io
 import re
 import shlex
-import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -31,7 +30,7 @@ from oakleaf.cli.rendering.output import (
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.errors import InvalidArgument, OakleafError
-from oakleaf.ext import Exporter, atomic_file, find_exporter, formats
+from oakleaf.ext import Exporter, find_exporter, formats
 from oakleaf.verbs.files import check_target
 
 _OWN = {
@@ -45,10 +44,8 @@ _OWN = {
     "inspect": "An Inspect evaluation log with the path as one sample.",
     "otel": "OpenTelemetry GenAI spans, as lines of OTLP JSON.",
 }
-_OPTIONS = {"--blobs": "blobs", "--no-children": "children", "--content": "content", "--redact": "redact"}
-"""What each flag is called among the options of a format."""
-_ONE_FORMAT = {"--to": "otel", "--from": "bundle", "--token-file": "bundle"}
-"""The options of this command that belong to one format."""
+_FLAGS = {"blobs": "--blobs", "children": "--no-children", "content": "--content", "redact": "--redact"}
+"""The flag of each option of a format."""
 
 
 def _formats() -> dict[str, str]:
@@ -106,12 +103,9 @@ def _one_format(ctx: click.Context, param: click.Parameter, typed: tuple[str, ..
 @click.option("--blobs", is_flag=True, help="Bundle, HTML: include images and other attachments.")
 @click.option("--no-children", is_flag=True, help="Bundle, HTML, spans: omit the tasks it started.")
 @click.option("--content", is_flag=True, help="Spans: include messages, tool arguments and results.")
-@click.option("--to", metavar="URL", help="Spans: send them to a collector, such as http://localhost:4318.")
 @click.option(
     "--redact/--no-redact", default=None, help="Mask secrets. Default: for every format but the bundle."
 )
-@click.option("--from", "server", metavar="URL", help="Bundle: download it from the server at this address.")
-@click.option("--token-file", metavar="FILE", help="With --from: the file with that server's internal token.")
 @click.option("--json", "is_json", is_flag=True, help="Print what was written as JSON.")
 @pass_location
 def export(
@@ -123,10 +117,7 @@ def export(
     blobs: bool,
     no_children: bool,
     content: bool,
-    to: str | None,
     redact: bool | None,
-    server: str | None,
-    token_file: str | None,
     is_json: bool,
 ) -> None:
     """Export a session as a bundle, web page, Markdown, or another tool's format.
@@ -139,34 +130,21 @@ def export(
     oakleaf export latest -o case.oakleaf
     oakleaf export ses_3f -o case.html
     oakleaf export ses_3f@7 --format markdown
-    oakleaf export ses_3f --format otel --to http://localhost:4318
-    oakleaf export ses_3f --from https://agents.example.com --token-file token.txt
     """
     typed = {
-        "--blobs": blobs,
-        "--no-children": no_children,
-        "--content": content,
-        "--redact": redact is not None,
-        "--to": to is not None,
-        "--from": server is not None,
-        "--token-file": token_file is not None,
+        "blobs": blobs or None,
+        "children": False if no_children else None,
+        "content": content or None,
+        "redact": redact,
     }
-    flags = [name for name in typed if typed[name]]
+    options = {name: value for name, value in typed.items() if value is not None}
     format_ = named or _format_by_ending(output)
     exporter = find_exporter(format_)
-    _check_options(format_, exporter, flags)
-    _check_output(exporter, output, sends=to is not None, is_json=is_json)
-    values = {"blobs": blobs, "children": not no_children, "content": content, "redact": redact}
-    options = {_OPTIONS[flag]: values[_OPTIONS[flag]] for flag in flags if flag in _OPTIONS}
+    _check_options(format_, exporter, options)
+    if is_json and (output == "-" or (output is None and exporter.is_text)):
+        raise CommandError("--json and the export would both go to stdout; name a file with -o FILE")
     if options.get("blobs") and _redacts(exporter, options):
         raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
-    if server is not None:
-        how = {"blobs": blobs, "children": not no_children, "redact": bool(redact)}
-        target = _target(reference, exporter, output, force=force)
-        _download(server, token_file, reference, target, how, is_json)
-        return
-    if token_file is not None:
-        raise CommandError("--token-file belongs to --from URL")
     position = resolve(location, reference)
     if position.leaf is not None and exporter.is_whole:
         instead = f"oakleaf fork {shlex.quote(reference)} starts a session that ends there"
@@ -174,9 +152,6 @@ def export(
             f"this format exports the whole session; {'omit the @' if format_ == 'otel' else instead}"
         )
     session = position.session_at()
-    if to is not None:
-        _send(session, to, options, is_json=is_json)
-        return
     target = _target(_stem(session, exporter), exporter, output, force=force)
     _export(session, format_, exporter, target, options, is_json=is_json)
 
@@ -186,17 +161,14 @@ def _format_by_ending(output: str | None) -> str:
     return {".html": "html", ".md": "markdown"}.get(Path(output or "").suffix, "bundle")
 
 
-def _check_options(format_: str, exporter: Exporter, flags: list[str]) -> None:
+def _check_options(format_: str, exporter: Exporter, options: Mapping[str, Any]) -> None:
     """Refuse options that belong to other formats."""
-    for flag in flags:
-        if _ONE_FORMAT.get(flag, format_) != format_:
-            raise CommandError(
-                f"{flag} applies to {_ONE_FORMAT[flag]}, not to {format_}; name it with --format"
-            )
-        option = _OPTIONS.get(flag)
-        if option is not None and option not in exporter.options.__struct_fields__:
+    for option in options:
+        if option not in exporter.options.__struct_fields__:
             those = " and ".join(_formats_with(option))
-            raise CommandError(f"{flag} applies to {those}, not to {format_}; name one with --format")
+            raise CommandError(
+                f"{_FLAGS[option]} applies to {those}, not to {format_}; name one with --format"
+            )
 
 
 def _formats_with(option: str) -> Iterator[str]:
@@ -209,29 +181,8 @@ def _formats_with(option: str) -> Iterator[str]:
             yield name
 
 
-def _check_output(exporter: Exporter, output: str | None, *, sends: bool, is_json: bool) -> None:
-    """Refuse two outputs on stdout, and spans that are both written and sent."""
-    if sends:
-        if output is not None:
-            raise CommandError("-o writes the spans and --to sends them; use one of them")
-    elif is_json and (output == "-" or (output is None and exporter.is_text)):
-        raise CommandError("--json and the export would both go to stdout; name a file with -o FILE")
-
-
 def _redacts(exporter: Exporter, options: Mapping[str, Any]) -> bool:
     return bool(options.get("redact", getattr(exporter.options(), "redact", False)))
-
-
-def _send(session: Session, to: str, options: Mapping[str, Any], *, is_json: bool) -> None:
-    from oakleaf.cli.otlp_sender import Collector  # imported late: no other format needs it
-
-    collector = Collector(to)
-    session.export(cast(BinaryIO, collector), "otel", **options)
-    delivery = collector.result
-    if is_json:
-        print_json(**to_json_value(delivery))
-    else:
-        notify(f"{delivery.url}: {plural(delivery.spans, 'span')} in {plural(delivery.requests, 'request')}")
 
 
 def _export(
@@ -289,27 +240,6 @@ class _TextOutput(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         echo(for_terminal(self._decoder.decode(data)).encode(), nl=False)
         return len(data)
-
-
-def _download(
-    server: str,
-    token_file: str | None,
-    session_id: str,
-    target: Path | BinaryIO,
-    how: dict[str, Any],
-    is_json: bool,
-) -> None:
-    """Write the bundle of a session of another machine's server."""
-    from oakleaf.cli.remote_export import download, read_token  # imported late: nothing else needs it
-
-    with download(server, session_id, read_token(token_file), how) as bundle:
-        if not isinstance(target, Path):
-            shutil.copyfileobj(bundle, target)
-            return
-        with atomic_file(target) as file:
-            shutil.copyfileobj(bundle, file)
-    size = target.stat().st_size
-    print_json(path=str(target), bytes=size) if is_json else notify(f"{target}: {size:,} bytes")
 
 
 def _target(stem: str, exporter: Exporter, output: str | None, *, force: bool) -> Path | BinaryIO:
