@@ -50,9 +50,8 @@ demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replaye
 # differs is a result, not a failure of make; a model that gives no answer is one.
 SOURCE = $(or $(SESSION_ID),$(SESSION),latest)
 replay: $(VENV)/.demo ## SESSION_ID=…|FILE [MODEL=…] [PROMPT=…] [OPTIONS="temperature=0 …"] [FROM_MESSAGE=N] [MODE=dry] [TOOLS="shop.py …"]: execute a session again, without effects
-	@$(BIN)/oakleaf replay "$(SOURCE)" --mode "$(or $(MODE),dry)" $(if $(wildcard $(SOURCE)),--new-id) $(if $(MODEL),--model "$(MODEL)") \
-		$(foreach tools,$(TOOLS),--set "tools=$(tools)") $(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),--set "options.$(option)") \
-		$(if $(FROM_MESSAGE),--from $(FROM_MESSAGE)) || [ $$? -eq 1 ]
+	@$(BIN)/oakleaf replay "$(SOURCE)$(if $(FROM_MESSAGE),@$(FROM_MESSAGE))" --mode "$(or $(MODE),dry)" $(if $(wildcard $(SOURCE)),--new-id) $(if $(MODEL),--model "$(MODEL)") \
+		$(foreach tools,$(TOOLS),--set "tools=$(tools)") $(if $(PROMPT),--prompt "$(PROMPT)") $(foreach option,$(OPTIONS),--set "options.$(option)") || [ $$? -eq 1 ]
 
 lab: $(VENV)/.demo ## COHORT="agent:support after:7d" [PROMPT=@new.txt] [MODEL=…] [TOOLS="shop.py …"] [OPTIONS="temperature=0 …"] [GATE="calls:refund > baseline + 5%"] [MAX_COST=5]: what a change would have done
 	@$(BIN)/oakleaf lab run "$(or $(COHORT),after:7d)" $(if $(MODEL),--model "$(MODEL)") $(if $(PROMPT),--prompt "$(PROMPT)") \

@@ -7,19 +7,19 @@ from typing import Any
 
 import click
 
+from oakleaf import ReplayReport
 from oakleaf.cli.agent_options import AgentOptions, agent_group, agent_option, models_of, set_option
 from oakleaf.cli.config import model_option
 from oakleaf.cli.reference import bundle_file, reference, resolve
 from oakleaf.cli.rendering.error_text import CommandError, print_error
 from oakleaf.cli.rendering.output import (
     encode_report,
-    force_option,
-    format_options,
+    json_option,
     notify,
     progress_bar,
     to_json_value,
 )
-from oakleaf.cli.rendering.report_file import open_report, write_report
+from oakleaf.cli.rendering.report_file import write_report
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import text_option
 from oakleaf.errors import ExitCode, IdConflict, ModelUnavailable
@@ -47,13 +47,6 @@ _agent_options = agent_group(
 @_agent_options
 @text_option("--prompt-patch", help="Text added to the system prompt.")
 @click.option(
-    "--from",
-    "start",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Keep entries 1 to N. Default: only the seeds.",
-)
-@click.option(
     "--mode",
     type=click.Choice(["strict", "recorded", "dry", "live"]),
     help="strict: recorded answers and tool results. recorded: a new model, recorded tool results. dry: calls that were not "
@@ -70,9 +63,7 @@ _agent_options = agent_group(
 @click.option(
     "--new-id", is_flag=True, help="With a bundle file: import it under new session and conversation ids."
 )
-@format_options(None, json="Print JSON.", markdown="Print Markdown.")
-@click.option("--output", type=click.Path(dir_okay=False), help="Write the report to this file.")
-@force_option
+@json_option
 @pass_location
 def replay(
     location: StoreLocation,
@@ -80,16 +71,14 @@ def replay(
     reference: str,
     options: AgentOptions,
     new_id: bool,
-    format_: str | None,
-    output: str | None,
-    force: bool,
+    is_json: bool,
     **how: Any,
 ) -> int:
     """Run a session again without side effects, with another model or prompt.
 
     The source does not change: a fork receives every recorded input and tools answer from the recording. The report
-    shows the first difference, then every turn's text, tools and cost. REFERENCE@4 means --from 4; a bundle file is
-    imported first. With --set effects=repeat or reuse a call of an unsafe tool named with --live, made before with the same
+    shows the first difference, then every turn's text, tools and cost. REFERENCE@4 keeps entries 1 to 4, else only the
+    seeds are kept; a bundle file is imported first. With --set effects=repeat or reuse a call of an unsafe tool named with --live, made before with the same
     arguments, runs once more or gets the result it had; else it counts as not recorded. Exit code 0 same, 1 different, 4 unknown: a model gave no answer.
 
     \b
@@ -102,15 +91,14 @@ def replay(
     options.refuse_typed(NOT_OF_A_REPLAY, "a replay has no use for it; leave it out")
     how |= _candidate(options, runs_tools=bool(how["live"]) or how["mode"] == "live")
     try:
-        with open_report(output, force=force) as file:
-            session, seq = _source(location, reference, new_id=new_id)
-            how["start"] = seq if how["start"] is None else how["start"]
-            with progress_bar("replay", unit="turns") as step:
-                report = session.replay_sync(model=models_of(options.models) or None, progress=step, **how)
-            write_report(report_text(report, format_), file)
+        session, seq = _source(location, reference, new_id=new_id)
+        with progress_bar("replay", unit="turns") as step:
+            models = models_of(options.models) or None
+            report = session.replay_sync(model=models, start=seq, progress=step, **how)
     except ModelUnavailable as unavailable:
         print_error(unavailable.command_text)
         return ExitCode.UNANSWERABLE
+    write_report(_text(report, is_json=is_json), None)
     notify(
         f"compare again with: oakleaf diff {report.source} {report.replay}; show the replay with: oakleaf show {report.replay}"
     )
@@ -151,9 +139,9 @@ def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Sessio
     return location.open().session(session_id), seq
 
 
-def report_text(report: Any, format_: str | None) -> bytes | str:
-    """Return a report as text, as Markdown, or with its derived values as JSON."""
-    if format_ == "json":
+def _text(report: ReplayReport, *, is_json: bool) -> bytes | str:
+    """Return a report as text, or with its derived values as JSON."""
+    if is_json:
         derived = {"same": report.is_same, "first_divergence": report.first_divergence}
         return encode_report({**derived, **to_json_value(report)})
-    return report.markdown() if format_ == "markdown" else "\n".join(report.lines())
+    return "\n".join(report.lines())

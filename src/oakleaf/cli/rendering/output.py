@@ -6,18 +6,16 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import wraps
 from itertools import cycle, islice
 from typing import Any, Protocol
 
 import click
 import msgspec
 
-from oakleaf.cli.option_group import Decorator, option_group
-from oakleaf.cli.rendering.error_text import CommandError, suggestions
+from oakleaf.cli.rendering.error_text import suggestions
 from oakleaf.errors import plural as plural
 from oakleaf.verbs.screen import STYLE, Screen, Table
 from oakleaf.verbs.screen import clip as clip
@@ -34,30 +32,6 @@ _CONTROL = re.compile("[\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
 json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 force_option = click.option("--force", is_flag=True, help="Overwrite an existing file.")
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
-
-
-def _parameter(name: str) -> str:
-    return f"as_{name}".replace("-", "_")
-
-
-def format_options(default: str | None, **formats: str) -> Decorator:
-    """Add a flag for each format; the command receives the chosen one as `format_`. Two formats are refused."""
-
-    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(verb)
-        def command(*args: Any, **parameters: Any) -> Any:
-            typed = [name for name in formats if parameters.pop(_parameter(name))]
-            if len(typed) > 1:
-                raise CommandError(f"--{typed[0]} and --{typed[1]} exclude each other; use one")
-            return verb(*args, format_=typed[0] if typed else default, **parameters)
-
-        options = (
-            click.option(f"--{name}", _parameter(name), is_flag=True, help=help)
-            for name, help in formats.items()
-        )
-        return option_group(*options)(command)
-
-    return decorate
 
 
 def to_json_value(value: Any) -> Any:
