@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import os
-from asyncio import to_thread
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated, Any
@@ -78,8 +77,9 @@ async def continue_turns(store: Store) -> None:
         try:
             for tenant in TENANTS.values():
                 space = store.in_space(tenant)
-                for row in await to_thread(space.sessions, status="interrupted"):
-                    start((await to_thread(space.session, row.session_id)).resume(**AGENT))
+                for row in await space.aio.sessions(status="interrupted"):
+                    session = await space.aio.session(row.session_id)
+                    start(session.resume(**AGENT))
         except errors.StoreError:
             LOG.exception("the database cannot be read; the next look is in a second")
         await asyncio.sleep(1)
@@ -87,7 +87,7 @@ async def continue_turns(store: Store) -> None:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    with await to_thread(oakleaf.open, os.environ["OAKLEAF_STORE"]) as app.state.store:
+    with oakleaf.open(os.environ["OAKLEAF_STORE"]) as app.state.store:
         continuing = asyncio.create_task(continue_turns(app.state.store))
         yield
         continuing.cancel()
@@ -116,7 +116,7 @@ Space = Annotated[Store, Depends(open_space)]
 
 
 async def find_chat(chat: str, space: Space) -> Session:
-    session = await to_thread(space.latest, chat)
+    session = await space.aio.latest(chat)
     if session is None:
         raise HTTPException(404, "no such chat")
     return session
@@ -130,19 +130,19 @@ Text = Annotated[str, Body(embed=True)]
 async def send(
     chat: str, text: Text, space: Space, idempotency_key: Annotated[str | None, Header()] = None
 ) -> Any:
-    session = await to_thread(space.latest_or_start, chat, "support", SEEDS)
+    session = await space.aio.latest_or_start(chat, "support", SEEDS)
     return await stream(session.send(text, key=idempotency_key, **AGENT))
 
 
 @app.get("/chats/{chat}")
 async def read(session: Chat) -> dict[str, Any]:
-    row, entries = await to_thread(lambda: (session.row, session.transcript()))
+    row, entries = await session.aio.row(), await session.aio.transcript()
     return {"status": row.status, "messages": [{"role": each.role, "text": each.text} for each in entries]}
 
 
 @app.get("/chats/{chat}/approvals")
 async def waiting(session: Chat) -> list[dict[str, Any]]:
-    calls = await to_thread(session.pending_approvals)
+    calls = await session.aio.pending_approvals()
     return [
         {"call": each.call.id, "tool": each.call.name, "arguments": each.call.arguments} for each in calls
     ]
@@ -151,12 +151,12 @@ async def waiting(session: Chat) -> list[dict[str, Any]]:
 @app.post("/chats/{chat}/approvals/{call}")
 async def decide(call: str, allow: Annotated[bool, Body(embed=True)], session: Chat) -> Any:
     """Record a decision and continue the turn. A repeated request continues only."""
-    for each in await to_thread(session.pending_approvals):
+    for each in await session.aio.pending_approvals():
         if each.call.id == call:
-            await to_thread(session.approve, each, allow=allow)
+            await session.aio.approve(each, allow=allow)
     return await stream(session.resume(**AGENT))
 
 
 @app.post("/chats/{chat}/cancel")
 async def cancel(session: Chat) -> str | None:
-    return await to_thread(session.cancel)
+    return await session.aio.cancel()

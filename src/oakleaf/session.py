@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from msgspec.structs import replace
 
 from oakleaf import wire
-from oakleaf.agent.blocking import blocking
+from oakleaf.agent.blocking import Awaited, awaited, blocking
 from oakleaf.core import context as contexts
 from oakleaf.core.codec import check_text
 from oakleaf.core.context import Context
@@ -122,6 +122,15 @@ class Session:
     def row(self) -> SessionRow:
         """The session's current row. Reading the row does not move the handle."""
         return self.log.store.session(self.session_id)
+
+    @property
+    def aio(self) -> AsyncSession:
+        """The verbs of the session for asyncio: `await session.aio.append(…)`. None blocks the event loop.
+
+        The properties that read the store are verbs there: `await session.aio.row()`. A cancelled verb is cancelled
+        when it has ended, so that the handle is free.
+        """
+        return AsyncSession(self)
 
     def __repr__(self) -> str:
         return f"Session({self.session_id} at {self.leaf})"
@@ -975,6 +984,84 @@ class Session:
         from oakleaf.bundle.exporters import export_session
 
         return export_session(self, to, format, options)
+
+
+def _row(session: Session) -> SessionRow:
+    return session.row
+
+
+def _state(session: Session) -> State:
+    return session.state
+
+
+def _open_tool_calls(session: Session) -> tuple[OpenCall, ...]:
+    return session.open_tool_calls
+
+
+def _export(
+    session: Session, /, to: PathOrFile, format: str | None = "bundle", **options: object
+) -> ExportResult[Any]:
+    return session.export(to, format, **options)
+
+
+class AsyncSession(Awaited[Session]):
+    """The verbs of a session for asyncio, each with the arguments and the result of the session's own.
+
+    Of a verb with overloads, mypy knows the first.
+    """
+
+    def _reads_much(self) -> bool:
+        from oakleaf.log.threads import MANY_ENTRIES
+
+        return self._blocking.leaf.seq > MANY_ENTRIES
+
+    row = awaited(_row)
+    state = awaited(_state, reads_all=True)
+    open_tool_calls = awaited(_open_tool_calls)
+    refresh = awaited(Session.refresh)
+    append = awaited(Session.append)
+    note = awaited(Session.note)
+    set = awaited(Session.set)
+    close_batch = awaited(Session.close_batch)
+    title = awaited(Session.title)
+    tag = awaited(Session.tag)
+    label = awaited(Session.label)
+    labels = awaited(Session.labels)
+    end = awaited(Session.end)
+    interrupt = awaited(Session.interrupt)
+    rewind = awaited(Session.rewind)
+    undo = awaited(Session.undo)
+    redo = awaited(Session.redo)
+    checkout = awaited(Session.checkout)
+    keep_partial = awaited(Session.keep_partial)
+    fork = awaited(Session.fork)
+    left_behind = awaited(Session.left_behind, reads_all=True)
+    path = awaited(Session.path, reads_all=True)
+    transcript = awaited(Session.transcript, reads_all=True)
+    entries = awaited(Session.entries, reads_all=True)
+    branches = awaited(Session.branches)
+    journal = awaited(Session.journal, reads_all=True)
+    idempotency_key = awaited(Session.idempotency_key)
+    next_action = awaited(Session.next_action)
+    hydrate = awaited(Session.hydrate, reads_all=True)
+    verify = awaited(Session.verify, reads_all=True)
+    context = awaited(Session.context, reads_all=True)
+    request = awaited(Session.request, reads_all=True)
+    messages = awaited(Session.messages, reads_all=True)
+    compact = awaited(Session.compact, reads_all=True)
+    uncompact = awaited(Session.uncompact)
+    model_calls = awaited(Session.model_calls, reads_all=True)
+    usage = awaited(Session.usage, reads_all=True)
+    record_call = awaited(Session.record_call)
+    turn = awaited(Session.turn)
+    send = awaited(Session.send)
+    enqueue = awaited(Session.enqueue)
+    resume = awaited(Session.resume)
+    cancel = awaited(Session.cancel)
+    pending_approvals = awaited(Session.pending_approvals)
+    approve = awaited(Session.approve)
+    accept_imported = awaited(Session.accept_imported)
+    export = awaited(_export, reads_all=True)
 
 
 def as_drafts(items: Iterable[Appendable], parameter: str) -> list[Draft]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack
 from msgspec.structs import replace
 
 from oakleaf import plugins
+from oakleaf.agent.blocking import Awaited, awaited, streamed
 from oakleaf.core.codec import check_text
 from oakleaf.core.drafts import Blob
 from oakleaf.core.entries import Settings
@@ -133,6 +134,15 @@ class Store:
         other.backend = own.for_tenant(space, own.owner if owner is None else owner)
         other._is_part = True
         return other
+
+    @property
+    def aio(self) -> AsyncStore:
+        """The verbs of the store for asyncio: `session = await store.aio.latest("41")`. None blocks the event loop.
+
+        Verbs that return an iterator are iterated over: `async for row in store.aio.all_sessions()`. A cancelled verb is
+        cancelled when it has ended. See `Session.aio` for the verbs of a session.
+        """
+        return AsyncStore(self)
 
     def __repr__(self) -> str:
         return f"Store({self.backend.url!r}, space={self.backend.space!r})"
@@ -590,6 +600,42 @@ class Store:
     ) -> None:
         """Copy the store to a file without blocking writers, over an existing file. Raises StoreLacks if the store is no file."""
         self.backend.backup(to, progress)
+
+
+class AsyncStore(Awaited[Store]):
+    """The verbs of a store for asyncio, each with the arguments and the result of the store's own."""
+
+    close = awaited(Store.close)
+    start = awaited(Store.start)
+    latest_or_start = awaited(Store.latest_or_start)
+    start_task = awaited(Store.start_task)
+    session = awaited(Store.session)
+    sessions = awaited(Store.sessions)
+    headings = awaited(Store.headings)
+    latest = awaited(Store.latest)
+    hydrate = awaited(Store.hydrate)
+    search = awaited(Store.search)
+    index = awaited(Store.index)
+    import_bundle = awaited(Store.import_bundle)
+    import_record = awaited(Store.import_record)
+    copy = awaited(Store.copy)
+    put_blob = awaited(Store.put_blob)
+    blob = awaited(Store.blob)
+    gc = awaited(Store.gc)
+    delete = awaited(Store.delete)
+    restore = awaited(Store.restore)
+    purge = awaited(Store.purge)
+    scrub = awaited(Store.scrub)
+    family = awaited(Store.family)
+    usage = awaited(Store.usage)
+    audit = awaited(Store.audit)
+    seal = awaited(Store.seal)
+    check_seal = awaited(Store.check_seal)
+    backup = awaited(Store.backup)
+    all_sessions = streamed(Store.all_sessions)
+    import_from = streamed(Store.import_from)
+    verify = streamed(Store.verify)
+    findings = streamed(Store.findings)
 
 
 def open(

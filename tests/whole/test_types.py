@@ -65,6 +65,16 @@ async def main(ctx: oakleaf.ToolContext) -> None:
     key: str = await refund(41, ctx)
     report = await session.replay(start=2, mode="dry", tools=[look_up])
     print(answer.text, report.mode)
+    chat: Session = await store.aio.latest_or_start("41", "support", [system("You help.")])
+    entries: list[oakleaf.Entry] = await chat.aio.path(since=2)
+    spent: oakleaf.Totals = await chat.aio.usage()
+    await chat.aio.export("chat.md", "markdown")
+    async for each in store.aio.all_sessions(status="failed"):
+        name: str = each.session_id
+        print(name, entries, spent, (await chat.aio.row()).title)
+    async with await chat.aio.turn("Thanks") as turn:
+        said: Message = await turn.answer({"role": "assistant", "content": "Welcome."})
+        print(said)
 
 
 newest: Session | None = store.latest()
@@ -107,6 +117,9 @@ WRONG = {
     "an async tool's result, not awaited": "said: str = refund(41)",
     "a scripted answer of a wrong type": "oakleaf.ScriptedModel(lambda request: 5)",
     "a request's prompt as a message": "oakleaf.ScriptedModel(lambda request: request.system.text)",
+    "unknown option of an awaited verb": "session.aio.path(sicne=3)",
+    "unknown filter of an awaited verb": "store.aio.all_sessions(agnet='a')",
+    "an awaited verb's result, not awaited": "newest: oakleaf.Session | None = store.aio.latest()",
     "a page's row as an id": "ids: list[str] = list(store.sessions())",
 }
 HEAD = '''

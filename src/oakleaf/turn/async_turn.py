@@ -10,27 +10,26 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from oakleaf import wire
+from oakleaf.agent.blocking import Awaited, awaited
 from oakleaf.core.fit import Budget
-from oakleaf.core.messages import Message, Outcome, ToolCall
+from oakleaf.core.messages import Message, ToolCall
 from oakleaf.core.turns import OpenCall
-from oakleaf.core.usage import Usage
 from oakleaf.errors import TurnCancelled
 from oakleaf.log.prompt import GrowingPrompt, read_context
 from oakleaf.log.threads import MANY_ENTRIES, free_in_pieces, run_long, run_to_end
 from oakleaf.turn.turn import Turn, weak_call
 
 if TYPE_CHECKING:
-    from oakleaf.agent.events import Event
     from oakleaf.agent.tools.tool import Tool
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class AsyncTurn:
+class AsyncTurn(Awaited[Turn]):
     """Opened by `async with session.turn("…") as turn`; the loop of `Turn` with `await` before each verb:
 
     while not turn.done:
@@ -41,6 +40,7 @@ class AsyncTurn:
     """
 
     def __init__(self, turn: Turn) -> None:
+        super().__init__(turn)
         self._turn = turn
         self._loop = asyncio.get_running_loop()
         self._prompt: GrowingPrompt | None = None
@@ -51,6 +51,11 @@ class AsyncTurn:
         """How often the task was cancelled before the block."""
         self._is_done = False
         self._open_calls: tuple[OpenCall, ...] = ()
+
+    async def _call(
+        self, verb: Callable[Concatenate[Turn, P], R], reads_all: bool, *args: P.args, **kwargs: P.kwargs
+    ) -> R:
+        return await self._run_blocking(verb, self._turn, *args, **kwargs)
 
     async def _run_blocking(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a verb to the end on a thread, after all earlier verbs."""
@@ -136,9 +141,12 @@ class AsyncTurn:
         """The text of this turn's final answer; empty before the answer. See `Turn.text`."""
         return self._turn.text
 
-    async def events(self) -> list[Event]:
-        """Return the events of everything durable since the last call of `events`; see `Turn.events`."""
-        return await self._run_blocking(self._turn.events)
+    events = awaited(Turn.events)
+    recorded_answer = awaited(Turn.recorded_answer)
+    answer = awaited(Turn.answer)
+    failed = awaited(Turn.failed)
+    result = awaited(Turn.result)
+    started = awaited(Turn.started)
 
     async def request(self, provider: str, budget: Budget | None = None) -> dict[str, Any]:
         """Return the history in the provider's request format, like `session.request`."""
@@ -160,59 +168,6 @@ class AsyncTurn:
         request = await self.request(provider, budget)
         messages: list[dict[str, Any]] = request[wire.find_provider(provider).history]
         return messages
-
-    async def recorded_answer(self) -> Message | None:
-        """Return the next recorded answer of an earlier run of the keyed turn, None if there is none."""
-        return await self._run_blocking(self._turn.recorded_answer)
-
-    async def answer(
-        self,
-        reply: object,
-        *,
-        usage: Usage | None = None,
-        provider: str | None = None,
-        model: str | None = None,
-        key: str | None = None,
-    ) -> Message:
-        """Append a model's answer: an SDK object, a dict or a Message; see `Turn.answer`."""
-        return await self._run_blocking(
-            self._turn.answer, reply, usage=usage, provider=provider, model=model, key=key
-        )
-
-    async def failed(
-        self, why: str, *, usage: Usage | None = None, provider: str | None = None, model: str | None = None
-    ) -> None:
-        """Record a model call without an answer: the call counts, and the path stays as before."""
-        await self._run_blocking(self._turn.failed, why, usage=usage, provider=provider, model=model)
-
-    async def result(
-        self,
-        call_id: str,
-        content: object = "",
-        *,
-        error: bool = False,
-        outcome: Outcome = "done",
-        ends_turn: bool = False,
-        state: dict[str, Any] | None = None,
-        details: dict[str, Any] | None = None,
-        key: str | None = None,
-    ) -> Message:
-        """Append the result of one call; see `Turn.result`."""
-        return await self._run_blocking(
-            self._turn.result,
-            call_id,
-            content,
-            error=error,
-            outcome=outcome,
-            ends_turn=ends_turn,
-            state=state,
-            details=details,
-            key=key,
-        )
-
-    async def started(self, call: ToolCall | OpenCall) -> None:
-        """Record the start of a tool call, before you run the call yourself; see `Turn.started`."""
-        await self._run_blocking(self._turn.started, call)
 
     async def run(
         self,
