@@ -221,6 +221,47 @@ def test_the_doctor_names_the_sessions_of_a_recorder_that_was_killed(tmp_path: P
         assert [row.status for row in opened.sessions().sessions] == ["interrupted"]
 
 
+LONG_CALLER = """
+import json, os, urllib.request
+turns = [turn for n in range(60) for turn in (f"question {n}", f"answer {n}")]
+roles = ("user", "assistant")
+messages = [{"role": roles[at % 2], "content": text} for at, text in enumerate([*turns, "last question"])]
+body = json.dumps({"model": "m", "stream": True, "messages": messages}).encode()
+url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+urllib.request.urlopen(urllib.request.Request(url, body)).read()
+"""
+
+
+@pytest.mark.parametrize("written", [1, 20])
+def test_a_killed_recorder_leaves_one_session_to_go_on_with(tmp_path: Path, written: int) -> None:
+    with FakeProviders(Stall(), Completion("last answer")) as fake:
+        command = [*OAKLEAF, "--store", str(tmp_path / "agent.db"), "record", "--upstream"]
+        command += [f"openai={fake.url}/v1", "--", sys.executable, "-c", LONG_CALLER]
+        with subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL) as process:
+            wait_until(lambda: entries(tmp_path) >= written)
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(20)
+        with library.open(tmp_path / "agent.db") as opened:
+            (row,) = opened.sessions().sessions
+            assert row.holder is not None
+        assert subprocess.run(command, check=False, capture_output=True).returncode == 0
+    with library.open(tmp_path / "agent.db") as opened:
+        (row,) = opened.sessions().sessions
+        assert (row.status, row.holder, row.turns) == ("idle", None, 61)
+        path = [entry.message.text for entry in opened.session(row.session_id).path() if entry.message]
+        assert (path[0], path[119:]) == ("question 0", ["answer 59", "last question", "last answer"])
+        assert not list(opened.verify())
+
+
+def entries(home: Path) -> int:
+    """Return how many entries the store has; none before there is one."""
+    if not (home / "agent.db").exists():
+        return 0
+    with library.open(home / "agent.db") as opened:
+        rows = opened.sessions().sessions
+        return len(opened.session(rows[0].session_id).path()) if rows else 0
+
+
 def _hear_hangup() -> None:
     """A test runner that was started with nohup ignores it, and its children would too."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

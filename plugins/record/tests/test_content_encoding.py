@@ -7,6 +7,7 @@ import tracemalloc
 import zlib
 
 import pytest
+from backports.zstd import compress
 
 from oakleaf.errors import UnrecognizedReply
 from oakleaf.plugins import MODELS, find
@@ -30,10 +31,23 @@ def _without_header(data: bytes) -> bytes:
         ("x-gzip", gzip.compress(STREAM)),
         ("gzip", gzip.compress(STREAM[:40]) + gzip.compress(STREAM[40:])),
         ("gzip", gzip.compress(STREAM) + bytes(8)),
+        ("zstd", compress(STREAM)),
+        ("zstd", compress(STREAM[:40]) + compress(STREAM[40:])),
         ("deflate", zlib.compress(STREAM)),
         ("deflate", _without_header(STREAM)),
     ],
-    ids=["none", "identity", "gzip", "x-gzip", "members", "padding", "deflate", "deflate without header"],
+    ids=[
+        "none",
+        "identity",
+        "gzip",
+        "x-gzip",
+        "members",
+        "padding",
+        "zstd",
+        "frames",
+        "deflate",
+        "deflate without header",
+    ],
 )
 def test_a_reply_is_read_in_its_encoding(encoding: str, body: bytes) -> None:
     assert decompress(body, encoding).startswith(STREAM)
@@ -52,7 +66,7 @@ def test_a_compressed_reply_that_was_cut_gives_what_came_of_it() -> None:
 
 
 def test_a_body_that_cannot_be_read_says_so() -> None:
-    for encoding, body in (("br", b"abc"), ("gzip", b"abc")):
+    for encoding, body in (("br", b"abc"), ("gzip", b"abc"), ("zstd", b"abc")):
         with pytest.raises(UnrecognizedReply, match=encoding):
             decompress(body, encoding)
 

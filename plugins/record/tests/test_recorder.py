@@ -175,6 +175,36 @@ def test_an_agent_is_recorded_as_it_records_itself(provider: str, store: Store, 
     assert KEY.encode() not in (tmp_path / "recorded.db").read_bytes()
 
 
+def test_a_stream_whose_last_event_has_no_items_is_put_together(store: Store) -> None:
+    """The server of ChatGPT logins sends each item once, and ends with an empty response."""
+    items = [
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "an order"}]},
+        {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "lookup", "arguments": "{}"},
+    ]
+    end = {"id": "resp_1", "object": "response", "model": "m", "status": "completed", "output": []}
+    events = [
+        *(
+            {"type": "response.output_item.done", "output_index": at, "item": item}
+            for at, item in enumerate(items)
+        ),
+        {"type": "response.completed", "response": end | {"usage": {"input_tokens": 3, "output_tokens": 2}}},
+    ]
+    body = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    with recording(store, RawReply(body)) as proxy:
+        send_responses(proxy, [user("where is it?")])
+        (recorded,) = proxy.sessions()
+    assert shape(recorded)[-1] == ("assistant", "", [("lookup", {})], [])
+    assert recorded.usage().output_tokens == 2
+
+
+def send_responses(proxy: Recording, items: Sequence[dict[str, Any]], **headers: str) -> bytes:
+    """Send items to OpenAI's Responses; return the answer."""
+    body = json.dumps({"model": "m", "stream": True, "input": list(items)}).encode()
+    request = Request(f"{proxy.url('openai')}/responses", body, headers)
+    with urlopen(request) as response:
+        return bytes(response.read())
+
+
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_the_tools_and_options_of_a_request_are_kept(provider: str, store: Store, tmp_path: Path) -> None:
     with recording(store, Completion("Lost.")) as proxy, oakleaf.open("memory:") as own_store:

@@ -147,6 +147,8 @@ def test_bytes_pass_untouched_and_the_next_request_uses_the_same_connections() -
                 )
                 assert await reader.readexactly(len(response)) == response
             writer.close()
+            while len(calls.ended) < len(responses):
+                await asyncio.sleep(0.01)
             assert [call.end for call in calls.ended] == ["complete"] * 3
             assert [call.response for call in calls.ended] == [b"abc", zipped, b""]
             assert all(call.request == b'{"a": 1}' for call in calls.calls)
@@ -285,6 +287,7 @@ def test_other_paths_and_protocols_pass() -> None:
             thread = b"POST /openai/v1/threads/t/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}"
             assert (await exchange(port, thread, closes=False)).endswith(b"[]")
             assert calls.passed == ["GET /v1/models", "POST /threads/t/messages"]
+            calls.passed.clear()
             assert not calls.ended
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(b"GET /openai/v1/realtime HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n\r\n")
@@ -292,8 +295,72 @@ def test_other_paths_and_protocols_pass() -> None:
             writer.write(b"anybody")
             await reader.readuntil(b"ANYBODY")
             writer.close()
+            assert calls.passed == ["GET /realtime over WebSocket"]
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("base", "given", "path", "target"),
+    [
+        ("", True, "/messages", "/v1/messages"),
+        ("", True, "/v1/messages?beta=true", "/v1/messages?beta=true"),
+        ("/v1", True, "/messages", "/v1/messages"),
+        ("/gateway", False, "/messages", "/gateway/messages"),
+    ],
+)
+def test_anthropic_is_asked_at_its_path_with_either_base(
+    base: str, given: bool, path: str, target: str
+) -> None:
+    """AI SDK programs add /messages to their base URL, Anthropic's SDKs /v1/messages."""
+    url = f"http://gateway.example{base}"
+    urls, environment = ({"anthropic": url}, {}) if given else ({}, {"ANTHROPIC_BASE_URL": url})
+    found = {upstream.name: upstream for upstream in find_upstreams(environment, urls)}
+    assert found["anthropic"].target(path) == target
+
+
+def test_a_chatgpt_login_goes_to_its_own_server() -> None:
+    (openai,) = (upstream for upstream in find_upstreams({}) if upstream.name == "openai")
+    assert openai.serving(b"").url == "https://api.openai.com/v1"
+    assert openai.serving(b"account").url == "https://chatgpt.com/backend-api/codex"
+    given = find_upstreams({}, {"openai": "http://gateway.example/v1"})
+    assert [upstream.serving(b"account") for upstream in given] == list(given)
+
+
+def test_a_websocket_of_codex_is_declined_and_comes_again_over_http() -> None:
+    async def main() -> None:
+        async with upstream(accept) as url, proxied(url) as (port, calls):
+            request = b"GET /openai/v1/responses HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            answer = await exchange(port, request + b"originator: codex_exec\r\n\r\n")
+            assert answer.startswith(b"HTTP/1.1 426 ")
+            assert (await exchange(port, post("/openai/v1/responses"))).startswith(b"HTTP/1.1 200 ")
+            assert (calls.passed, len(calls.ended)) == ([], 1)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_closing_ends_in_whatever_moment_an_answer_ends(steps: int) -> None:
+    """A cancellation was lost while the request's own task ended, and the connection waited for a next request."""
+
+    async def main() -> None:
+        async with upstream(keep) as url:
+            proxy = Proxy(find_upstreams({}, {"openai": f"{url}/v1"}), Calls())
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", int((await proxy.start()).rpartition(":")[2])
+            )
+            writer.write(post(CHAT))
+            await reader.readuntil(b"\r\n\r\n{")
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await asyncio.wait_for(proxy.close(), 10)
+            writer.close()
+
+    asyncio.run(main())
+
+
+async def keep(head: bytes, body: bytes, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 
 
 @pytest.mark.parametrize(

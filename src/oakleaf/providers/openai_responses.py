@@ -85,11 +85,7 @@ def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
     if kind in _REASONING_EVENTS:
         return Delta(reasoning=event["delta"])
     if kind in _FINAL_EVENTS:
-        response = to_dict(event["response"])
-        # Some servers send the items only one by one.
-        return (
-            response if response.get("output") else {**response, "output": [items[n] for n in sorted(items)]}
-        )
+        return _with_items(to_dict(event["response"]), items)
     if kind == "response.failed":
         raise StreamFailure(event["response"].get("error") or {})
     if kind == "error":
@@ -97,8 +93,13 @@ def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
     return Delta()
 
 
+def _with_items(response: dict[str, Any], items: dict[int, Any]) -> dict[str, Any]:
+    """Return the response with its items: some servers, such as that of a ChatGPT login, send them only one by one."""
+    return response if response.get("output") else {**response, "output": [items[n] for n in sorted(items)]}
+
+
 class RecordedResponse(RecordedReply):
-    """The last event of an OpenAI Responses stream has the whole response; before it only the text is put together."""
+    """The last event of an OpenAI Responses stream ends the response; before it only the text is put together."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -106,6 +107,7 @@ class RecordedResponse(RecordedReply):
         self._is_complete = False
         self._id: str | None = None
         self._text = ""
+        self._items: dict[int, Any] = {}
 
     def add(self, event: dict[str, Any]) -> None:
         kind = event.get("type")
@@ -113,11 +115,13 @@ class RecordedResponse(RecordedReply):
         if isinstance(response, dict):
             self._id = text_or_none(response.get("id")) or self._id
         if kind in ("response.completed", "response.incomplete") and isinstance(response, dict):
-            self._response, self._is_complete = response, True
+            self._response, self._is_complete = _with_items(response, self._items), True
         elif kind == "response.failed" and isinstance(response, dict):
             self.error = str((response.get("error") or {}).get("message") or "the response failed")
         elif kind == "error":
             self.error = str(event.get("message") or "the stream failed")
+        elif kind == "response.output_item.done" and isinstance(event.get("output_index"), int):
+            self._items[event["output_index"]] = event.get("item")
         elif kind == "response.output_text.delta":
             self._text += str(event.get("delta") or "")
 

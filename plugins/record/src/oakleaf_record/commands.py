@@ -261,7 +261,8 @@ def _report(location: StoreLocation, store: Store, recorder: Recorder, program: 
             f"{plural(recorder.calls, 'call')} in {plural(len(recorder.sessions), 'session')}; look at one: oakleaf show {newest}"
         )
     for path, count in recorder.passed.items():
-        notify(f"passed through, not a call of a model: {path} ({count} ×)")
+        why = "not recorded over WebSocket" if path.endswith(" over WebSocket") else "not a call of a model"
+        notify(f"passed through, {why}: {path} ({count} ×)")
     for path, count in recorder.refused_paths.items():
         notify(f"refused, because no upstream has this path: {path} ({count} ×)")
     for reason in dict.fromkeys(recorder.gaps):

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
+import sys
 import zlib
+from typing import Any
 
 from oakleaf.errors import UnrecognizedReply
+
+if sys.version_info >= (3, 14):
+    from compression.zstd import ZstdDecompressor, ZstdError
+else:
+    from backports.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECODED_BYTES = 64 * 1024 * 1024
 """As much as of a body that is not compressed: a few kilobytes may stand for gigabytes."""
 
 
 def decompress(body: bytes, encoding: str) -> bytes:
-    """Return the bytes of a body; what came of it, if it was cut. A gzip body may have several members.
+    """Return the bytes of a body; what came of it, if it was cut. A body may have several members.
 
     Raises `UnrecognizedReply` for an unknown encoding, and for a body that is too long.
     """
     if encoding in ("", "identity"):
         return body
-    if encoding not in ("gzip", "x-gzip", "deflate"):
+    if encoding not in ("gzip", "x-gzip", "deflate", "zstd"):
         raise UnrecognizedReply(f"a body in the encoding {encoding!r}")
     pieces, room = [], MAX_DECODED_BYTES + 1
     while body and room:
-        decoder = zlib.decompressobj(_window_bits(body, encoding))
+        decoder: Any = (
+            ZstdDecompressor() if encoding == "zstd" else zlib.decompressobj(_window_bits(body, encoding))
+        )
         try:
             pieces.append(decoder.decompress(body, room))
-        except zlib.error as error:
+        except (zlib.error, ZstdError) as error:
             if pieces:  # bytes after the last member say nothing
                 break
             raise UnrecognizedReply(f"a body that is not {encoding}: {error}") from None

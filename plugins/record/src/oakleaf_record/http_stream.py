@@ -217,6 +217,11 @@ class Head(Struct, frozen=True):
         """Whether the connection ends with this message."""
         return b"close" in self.get(b"connection").lower() or b"HTTP/1.0" in self.first_line
 
+    @property
+    def is_upgrade(self) -> bool:
+        """Whether a request asks for a WebSocket."""
+        return self.get(b"upgrade").lower() == b"websocket"
+
     def request_body(self) -> Body:
         if b"chunked" in self.get(b"transfer-encoding").lower():
             return ChunkedBody()

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from oakleaf import Store
 
 _Result = TypeVar("_Result")
+Place = tuple[Session, Leaf]
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
 """What may wait for a slow store. What comes on top of it passes unrecorded."""
@@ -115,6 +116,8 @@ class Recorder(Listener):
         """How many calls were recorded."""
         self.sessions: dict[str, None] = {}
         """The sessions they belong to, in order."""
+        self._started: set[str] = set()
+        """Those of them that this run began."""
         self.gaps: list[str] = []
         """Why calls were not recorded."""
         self.passed: Counter[str] = Counter()
@@ -126,8 +129,7 @@ class Recorder(Listener):
         self.unrecorded: list[Job] = []
         """What was not written when the recorder was closed; `record_elsewhere` writes it."""
         self._reader = read_store(store)
-        self._run = self._reader.new_id()
-        self._holder = f"{self._reader.holder()}#{self._run}"
+        self._holder = f"{self._reader.holder()}#{self._reader.new_id()}"
         self._positions: dict[int, CallPosition] = {}
         self._prompts: dict[str, list[str]] = {}
         """The texts in the arguments of each session's open calls: one of them may be the prompt of a task."""
@@ -330,7 +332,7 @@ class Recorder(Listener):
                 drafts,
                 key=key,
                 calls=[row] if is_announced else [],
-                row=columns if is_announced else None,
+                row=columns,  # from the first commit on: the recorder may be killed between two
             )
         if not is_announced:
             # A system prompt alone opens no turn, so no end of one would set another status.
@@ -344,7 +346,7 @@ class Recorder(Listener):
                 Mirror(session).record(ModelCallStarted(), calls=[announced], row=columns)
         return CallPosition(session, session.leaf, digests[-1], call_id, request)
 
-    def _find_stored(self, request: ModelRequest) -> tuple[Session, Leaf] | None:
+    def _find_stored(self, request: ModelRequest) -> Place | None:
         """Return where the history ends that the provider stored, if the request continues one."""
         if request.previous_response is not None:
             return self._find_key(_response_key(request.previous_response))
@@ -357,15 +359,15 @@ class Recorder(Listener):
         return None if last is None else (session, last)
 
     def _find(
-        self, request: ModelRequest, digests: Sequence[bytes], stored: tuple[Session, Leaf] | None
-    ) -> tuple[int, tuple[Session, Leaf] | None]:
+        self, request: ModelRequest, digests: Sequence[bytes], stored: Place | None
+    ) -> tuple[int, Place | None]:
         """Return how many messages are known, and where the last of them is; else where what is stored ends."""
         messages = request.messages
         for count in range(len(messages), 0, -1):
             if _is_boundary(messages, count):
-                position = self._find_key(
-                    self._key(request, digests, count), is_first=not _has_answer(messages[:count])
-                )
+                is_answered = _has_answer(messages[:count]) or request.continues_stored
+                key = self._key(request, digests, count)
+                position = self._find_key(key) if is_answered else self._find_start(request, key)
                 if position is not None:
                     waiting = (
                         None
@@ -376,8 +378,8 @@ class Recorder(Listener):
         return 0, stored
 
     def _find_waiting(
-        self, request: ModelRequest, digests: Sequence[bytes], known: tuple[Session, Leaf]
-    ) -> tuple[int, tuple[Session, Leaf]] | None:
+        self, request: ModelRequest, digests: Sequence[bytes], known: Place
+    ) -> tuple[int, Place] | None:
         """Return the session that waits for this input, if it was active after the one that knows the input already.
 
         A program that runs again and gets the same answers continues in its own session, not in that of its earlier run.
@@ -392,31 +394,55 @@ class Recorder(Listener):
     def _key(self, request: ModelRequest, digests: Sequence[bytes], count: int) -> str:
         """Return the key of the change that ends with so many messages of the request.
 
-        Before the first answer the key is one of this run, prompt and tools: other programs begin with the same words.
+        Before the first answer the key is one of prompt and tools: other programs begin with the same words.
         """
         digest = digests[count]
         if _has_answer(request.messages[:count]) or request.continues_stored:
             return _history_key(digest)
         tools = ",".join(tool.name for tool in request.tools)
-        setup = f"{self._run}\0{request.model}\0{request.prompt}\0{tools}\0".encode("utf-8", "replace")
+        setup = f"{request.model}\0{request.prompt}\0{tools}\0".encode("utf-8", "replace")
         return _history_key(sha256(setup + digest).digest())
 
-    def _find_key(self, key: str, *, is_first: bool = False) -> tuple[Session, Leaf] | None:
+    def _find_key(self, key: str) -> Place | None:
         """Return the position of the change with this key; if several sessions have it, prefer one whose leaf it is."""
-        places: list[tuple[SessionRow, Leaf]] = []
-        for row in self._reader.sessions(SessionQuery(key=key)).sessions:
-            leaf = self._reader.find_change(row.session_id, key)
-            if leaf is not None:
-                places.append((row, leaf))
-        if is_first:
-            now = self._reader.now()
-            places = [place for place in places if now - place[0].updated_at < RETRY_MICROSECONDS]
+        return self._latest(self._places(key))
+
+    def _find_start(self, request: ModelRequest, key: str) -> Place | None:
+        """Return the position of a first input: of this run, if it is repeated soon, for other runs begin anew.
+
+        A request that goes on from there may follow one of another run, whose recorder was killed before the answer.
+        """
+        goes_on = _has_answer(request.messages)
+        latest = self._reader.now() - RETRY_MICROSECONDS
+        places = [
+            (row, leaf)
+            for row, leaf in self._places(key, None if goes_on else self._started)
+            if (row.session_id in self._started and row.updated_at > latest) or (goes_on and row.leaf == leaf)
+        ]
+        own = [place for place in places if place[0].session_id in self._started]
+        return self._latest(own or places)
+
+    def _places(self, key: str, of: Container[str] | None = None) -> list[tuple[SessionRow, Leaf]]:
+        rows = self._reader.sessions(SessionQuery(key=key)).sessions
+        places = [
+            (row, self._reader.find_change(row.session_id, key))
+            for row in rows
+            if of is None or row.session_id in of
+        ]
+        return [(row, leaf) for row, leaf in places if leaf is not None]
+
+    def _latest(self, places: Sequence[tuple[SessionRow, Leaf]]) -> Place | None:
         if not places:
             return None
         row, leaf = max(places, key=lambda place: (place[0].leaf == place[1], place[0].updated_at))
         return self.store.session(row.session_id), leaf
 
     def _start(self, request: ModelRequest, call: ApiCall) -> Session:
+        session = self._new_session(request, call)
+        self._started.add(session.session_id)
+        return session
+
+    def _new_session(self, request: ModelRequest, call: ApiCall) -> Session:
         seeds = [Draft(item.message, evidence=item.evidence) for item in request.system]
         program = self._mask.text(call.client).partition("/")[0].partition(" ")[0] or "unknown"
         tags = {"recorded_from": program}
@@ -685,7 +711,7 @@ def _conversation_key(conversation_id: str) -> str:
     return f"conversation:{sha256(conversation_id.encode('utf-8', 'replace')).hexdigest()}"
 
 
-def _history_start(request: ModelRequest, stored: tuple[Session, Leaf] | None) -> bytes:
+def _history_start(request: ModelRequest, stored: Place | None) -> bytes:
     """Return the digest before the first message: in a conversation the same words may be said again."""
     if request.previous_response is not None:
         return _response_key(request.previous_response).encode()

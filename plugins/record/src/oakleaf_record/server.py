@@ -104,14 +104,19 @@ class Proxy:
         await self._server.wait_closed()
 
     def _accept(self, client: ByteStream) -> None:
+        if self._server is None or not self._server.is_serving():  # it came in the moment of the end
+            client.abort()
+            return
         task = asyncio.ensure_future(self._serve(ClientConnection(self, client)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, connection: ClientConnection) -> None:
         try:
-            with suppress(ConnectionError, asyncio.CancelledError):
+            with suppress(ConnectionError):
                 await connection.run()
+        except asyncio.CancelledError:
+            connection.abort()  # a client that reads nothing more would keep a closing connection open
         finally:
             connection.close()
 
@@ -137,9 +142,15 @@ class ClientConnection:
         """The response on its way; whole before this connection's task knows it, so a task that is cancelled ends with it."""
 
     def close(self) -> None:
-        for stream in (self._client, self._server and self._server[1]):
-            if stream:
-                stream.close()
+        for stream in self._streams():
+            stream.close()
+
+    def abort(self) -> None:
+        for stream in self._streams():
+            stream.abort()
+
+    def _streams(self) -> list[ByteStream]:
+        return [self._client] if self._server is None else [self._client, self._server[1]]
 
     async def run(self) -> None:
         """Forward one request after the other, until one side closes."""
@@ -170,6 +181,10 @@ class ClientConnection:
         self._has_response_begun = self._is_client_gone = False
         method, target, *_ = head.first_line.split(b" ")
         upstream, path = self._route(head, target.decode("latin-1"))
+        if head.is_upgrade and head.get(b"originator").startswith(b"codex") and call_provider(path):
+            raise _Refusal(
+                "426 Upgrade Required", "calls over WebSocket are not recorded; send them over HTTP"
+            )
         call = self._begin_call(head, method, upstream, path)
         copy = CallCopy(self._proxy, is_wanted=call is not None)
         upload = Upload(_for_upstream(head, method, upstream, path), copy.of(head.request_body()), copy)
@@ -195,7 +210,8 @@ class ClientConnection:
         self._refuse_other_sites(head, host)
         for upstream in self._proxy.upstreams:
             if target == upstream.prefix or target.startswith((upstream.prefix + "/", upstream.prefix + "?")):
-                return upstream, target.removeprefix(upstream.prefix)
+                account = head.get(b"chatgpt-account-id")
+                return upstream.serving(account), target.removeprefix(upstream.prefix)
         path = target.partition("?")[0]
         self._proxy.listener.refused(path)
         bases = ", ".join(f"http://{host}{upstream.prefix}" for upstream in self._proxy.upstreams)
@@ -215,7 +231,8 @@ class ClientConnection:
     def _begin_call(self, head: Head, method: bytes, upstream: Upstream, path: str) -> ApiCall | None:
         wire = call_provider(path) if method == b"POST" else None
         if wire is None:
-            self._proxy.listener.passed_through(f"{method.decode('latin-1')} {path.partition('?')[0]}")
+            way = " over WebSocket" if head.is_upgrade else ""
+            self._proxy.listener.passed_through(f"{method.decode('latin-1')} {path.partition('?')[0]}{way}")
             return None
         provider, model = wire
         client = head.get(b"user-agent").decode("latin-1")
@@ -290,14 +307,19 @@ class ClientConnection:
             download = await self._receive(server, method, upload.copy)
         finally:
             sending.cancel()
-            with suppress(asyncio.CancelledError, ConnectionError, BadMessage):
-                await sending
+            await asyncio.wait(
+                [sending]
+            )  # and not the task itself: its cancellation would hide that of this one
         if not download.is_complete:
             self._drop_server()
         return download
 
     async def _send(self, upload: Upload, server: ByteStream, call: ApiCall | None) -> None:
         """Send the request as it comes, then watch for a client that leaves."""
+        with suppress(ConnectionError, BadMessage):
+            await self._send_all(upload, server, call)
+
+    async def _send_all(self, upload: Upload, server: ByteStream, call: ApiCall | None) -> None:
         client, body = self._client, upload.body
         server.write(upload.head + b"".join(upload.sent))
         while not body.is_complete:
@@ -434,7 +456,7 @@ def _for_upstream(head: Head, method: bytes, upstream: Upstream, path: str) -> b
                 b", ".join(c for c in codings if c.partition(b";")[0] in _READABLE_ENCODINGS) or b"identity"
             )
         headers.append((name, value))
-    first_line = b" ".join([method, (upstream.path + path or "/").encode("latin-1"), b"HTTP/1.1"])
+    first_line = b" ".join([method, upstream.target(path).encode("latin-1"), b"HTTP/1.1"])
     return Head(first_line, tuple(headers)).encode()
 
 

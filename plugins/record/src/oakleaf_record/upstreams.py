@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from oakleaf.errors import InvalidArgument
 
@@ -21,6 +22,10 @@ class Upstream(Struct, frozen=True):
     variables: tuple[str, ...]
     """The environment variables by which programs find its address."""
     url: str
+    login_url: str | None = None
+    """Where requests of a ChatGPT login go, if others go to the vendor's own address."""
+    version: str = ""
+    """What is missing before `/messages`: some programs have it in their base URL, and others add it to each path."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
@@ -49,9 +54,14 @@ class Upstream(Struct, frozen=True):
     def host_header(self) -> bytes:
         return urlsplit(self.url).netloc.rpartition("@")[2].encode()
 
-    @property
-    def path(self) -> str:
-        return urlsplit(self.url).path.rstrip("/")
+    def target(self, path: str) -> str:
+        """Return the path at the server."""
+        version = self.version if path.startswith("/messages") else ""
+        return (urlsplit(self.url).path.rstrip("/") + version + path) or "/"
+
+    def serving(self, account: bytes) -> Upstream:
+        """Return the upstream of a request; `account` names that of a ChatGPT login, if there is one."""
+        return replace(self, url=self.login_url) if account and self.login_url else self
 
 
 _VENDORS = (
@@ -59,6 +69,7 @@ _VENDORS = (
     ("openai", "/openai/v1", ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "https://api.openai.com/v1"),
     ("gemini", "/gemini", ("GOOGLE_GEMINI_BASE_URL",), "https://generativelanguage.googleapis.com"),
 )
+_LOGIN_URL = "https://chatgpt.com/backend-api/codex"
 
 
 def find_upstreams(
@@ -71,9 +82,20 @@ def find_upstreams(
         names = ", ".join(name for name, *_ in _VENDORS)
         raise InvalidArgument("upstream", sorted(unknown)[0], f"one of {names}")
     return tuple(
-        Upstream(name, prefix, variables, urls.get(name) or _first(environment, variables) or url)
+        _upstream(name, prefix, variables, urls.get(name), _first(environment, variables), url)
         for name, prefix, variables, url in _VENDORS
     )
+
+
+def _upstream(
+    name: str, prefix: str, variables: tuple[str, ...], given: str | None, present: str | None, vendor: str
+) -> Upstream:
+    upstream = Upstream(name, prefix, variables, given or present or vendor)
+    if name == "openai" and upstream.url == vendor:
+        return replace(upstream, login_url=_LOGIN_URL)
+    if name == "anthropic" and (given or not present) and not upstream.target("").endswith("/v1"):
+        return replace(upstream, version="/v1")  # the program's own address is complete for the program
+    return upstream
 
 
 def child_environment(
