@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import sys
 import zlib
+from importlib import import_module
 from typing import Any
 
 from oakleaf.errors import UnrecognizedReply
-
-if sys.version_info >= (3, 14):
-    from compression.zstd import ZstdDecompressor, ZstdError
-else:
-    from backports.zstd import ZstdDecompressor, ZstdError
 
 MAX_DECODED_BYTES = 64 * 1024 * 1024
 """As much as of a body that is not compressed: a few kilobytes may stand for gigabytes."""
@@ -28,12 +24,10 @@ def decompress(body: bytes, encoding: str) -> bytes:
         raise UnrecognizedReply(f"a body in the encoding {encoding!r}")
     pieces, room = [], MAX_DECODED_BYTES + 1
     while body and room:
-        decoder: Any = (
-            ZstdDecompressor() if encoding == "zstd" else zlib.decompressobj(_window_bits(body, encoding))
-        )
+        decoder, fault = _decoder(body, encoding)
         try:
             pieces.append(decoder.decompress(body, room))
-        except (zlib.error, ZstdError) as error:
+        except fault as error:
             if pieces:  # bytes after the last member say nothing
                 break
             raise UnrecognizedReply(f"a body that is not {encoding}: {error}") from None
@@ -42,6 +36,14 @@ def decompress(body: bytes, encoding: str) -> bytes:
     if not room:
         raise UnrecognizedReply(f"a body of more than {MAX_DECODED_BYTES >> 20} MiB when decompressed")
     return b"".join(pieces)
+
+
+def _decoder(body: bytes, encoding: str) -> tuple[Any, type[Exception]]:
+    """Return what reads the body, and the error that it raises."""
+    if encoding == "zstd":
+        zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+        return zstd.ZstdDecompressor(), zstd.ZstdError
+    return zlib.decompressobj(_window_bits(body, encoding)), zlib.error
 
 
 def _window_bits(body: bytes, encoding: str) -> int:
