@@ -103,11 +103,13 @@ class ReceivedRequest(Struct, frozen=True):
 class FakeProviders:
     """Answer requests with `replies` in order, whatever the provider; afterwards every answer is "ok".
 
-    With `keeps_alive` connections stay open after an answer, as those of vendors do.
+    With `keeps_alive` connections stay open after an answer, as those of vendors do. `judges` whether a history is legal:
+    that of another program may have fields that Oakleaf sends never.
     """
 
-    def __init__(self, *replies: Reply, keeps_alive: bool = False) -> None:
+    def __init__(self, *replies: Reply, keeps_alive: bool = False, judges: bool = True) -> None:
         self.replies = list(replies)
+        self.judges = judges
         self.keeps_alive = keeps_alive
         self.connections = 0
         self.requests: list[ReceivedRequest] = []
@@ -180,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         data = self.rfile.read(int(self.headers["content-length"]))
         body = json.loads(gzip.decompress(data) if self.headers["content-encoding"] == "gzip" else data)
         body = _camel_case(body) if provider == "gemini" else body
-        is_whole = not (body.get("conversation") or body.get("previous_response_id"))
+        is_whole = loopback.judges and not (body.get("conversation") or body.get("previous_response_id"))
         problems = wire.find_provider(provider).violations(body, ready=True) if is_whole else []
         loopback.requests.append(
             ReceivedRequest(provider, body, dict(self.headers), problems, data, self.path)

@@ -100,8 +100,8 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 @contextmanager
-def recording(store: Store, *replies: Reply) -> Iterator[Recording]:
-    with FakeProviders(*replies) as fake:
+def recording(store: Store, *replies: Reply, judges: bool = True) -> Iterator[Recording]:
+    with FakeProviders(*replies, judges=judges) as fake:
         recording = Recording(store, fake)
         try:
             yield recording
@@ -195,6 +195,30 @@ def test_a_stream_whose_last_event_has_no_items_is_put_together(store: Store) ->
         (recorded,) = proxy.sessions()
     assert shape(recorded)[-1] == ("assistant", "", [("lookup", {})], [])
     assert recorded.usage().output_tokens == 2
+
+
+def test_references_to_items_stand_for_the_answer_that_has_them(store: Store) -> None:
+    """The Vercel AI SDK and Mastra refer to items that OpenAI stored: results had no call, and sessions were split."""
+    calls = (Call("call_1", "lookup", '{"order": 41}'), Call("call_2", "lookup", '{"order": 42}'))
+    replies = [Completion("", "two orders", calls), Completion("Both are lost."), Completion("Sorry.")]
+    history = [user("where?")]
+    with recording(store, *replies, judges=False) as proxy:
+        for ids, more in (
+            (["rs_1", "fc_1_0", "fc_1_1"], [function_result(call.id, "lost") for call in calls]),
+            (["msg_2"], [user("both?")]),
+            (["msg_3"], []),
+        ):
+            send_responses(proxy, history)
+            history += [*({"type": "item_reference", "id": item_id} for item_id in ids), *more]
+        (recorded,) = proxy.sessions()
+    assert not proxy.recorder.gaps
+    roles = [message[0] for message in shape(recorded)]
+    assert roles == ["user", "assistant", "tool", "tool", "assistant", "user", "assistant"]
+    assert not list(store.verify())
+
+
+def function_result(call_id: str, output: str) -> dict[str, Any]:
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
 def send_responses(proxy: Recording, items: Sequence[dict[str, Any]], **headers: str) -> bytes:

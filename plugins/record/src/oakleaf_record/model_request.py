@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 from msgspec import Struct
@@ -54,10 +55,12 @@ def read_request(
     body: bytes,
     mask: Callable[[Any], Any] = lambda value: value,
     issuer: str | None = None,
+    find_answer: Callable[[str], HistoryMessage | None] = lambda item_id: None,
 ) -> ModelRequest:
     """Raises `UnrecognizedReply` if the body is not a request of this provider. `mask` hides secrets in a JSON value.
 
-    `issuer` names the server, if servers of the provider's format differ.
+    `issuer` names the server, if servers of the provider's format differ. `find_answer` returns the answer that has an
+    item of this id.
     """
     try:
         data = to_dict(mask(decode_repaired(body)))
@@ -68,7 +71,7 @@ def read_request(
         history = [{"role": "user", "content": history}]
     if not isinstance(history, list):
         raise UnrecognizedReply(f"a request without {find_provider(provider).history}")
-    parsed = find_provider(provider).parse_history(_content(provider, history))
+    parsed = _parse_history(provider, history, find_answer)
     head, messages = _split_system(parsed)
     prompt = map(_without_volatile, [*parse_system(provider, data), *head])
     issuer = issuer or provider
@@ -91,11 +94,20 @@ def read_request(
     )
 
 
-def _content(provider: str, history: list[Any]) -> list[Any]:
-    """Leave out items that only refer to what the provider stored."""
-    if provider != "openai":
-        return history
-    return [item for item in history if to_dict(item).get("type") != "item_reference"]
+def _parse_history(
+    provider: str, history: list[Any], find_answer: Callable[[str], HistoryMessage | None]
+) -> Iterator[HistoryMessage]:
+    """Yield the messages, with the answer in place of references to its items, which OpenAI stored."""
+    for is_stored, items in groupby(map(to_dict, history), _is_reference):
+        if is_stored and provider == "openai":
+            answers = filter(None, (find_answer(str(item.get("id"))) for item in items))
+            yield from (answer for answer, _ in groupby(answers))
+        else:
+            yield from find_provider(provider).parse_history(items)
+
+
+def _is_reference(item: dict[str, Any]) -> bool:
+    return item.get("type") == "item_reference"
 
 
 def _split_system(

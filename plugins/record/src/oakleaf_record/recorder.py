@@ -52,6 +52,7 @@ from oakleaf.stores.base import SessionQuery, SessionRow
 from oakleaf.wire import Answer, find_provider
 from oakleaf.wire.base import HistoryMessage
 from oakleaf.wire.openai_chat.request import HOST, issuer_of
+from oakleaf.wire.parsing import content_blocks
 from oakleaf_record.content_encoding import decompress
 from oakleaf_record.credentials import SecretMask
 from oakleaf_record.history import history_digests
@@ -84,7 +85,7 @@ MIN_PROMPT_LENGTH = 16
 CONVERSATION_STORED = PluginFact("record", "conversation_stored")
 """The fact after each answer that the provider added to a conversation; the first has the conversation's key."""
 RESPONSE_STORED = PluginFact("record", "response_stored")
-"""The fact that the provider keeps an answer, with the key of the response."""
+"""The fact that the provider keeps an answer, with the key of the response, or of one of its items."""
 NOT_SENT = "The program that called the model sent no result for this call."
 
 
@@ -298,7 +299,9 @@ class Recorder(Listener):
     def _append_request(self, call: ApiCall) -> CallPosition:
         """Append what is new in the request, and announce the call."""
         body = decompress(call.request, call.request_encoding)
-        request = read_request(call.provider, call.path_model, body, self._mask.json, _issuer(call))
+        request = read_request(
+            call.provider, call.path_model, body, self._mask.json, _issuer(call), self._find_answer
+        )
         stored = self._find_stored(request)
         start = _history_start(request, stored)
         digests = [start, *history_digests(request.messages, start)]
@@ -357,6 +360,15 @@ class Recorder(Listener):
         facts = read(session).facts_backwards()
         last = next(stored.leaf for stored in facts if stored.fact == CONVERSATION_STORED)
         return None if last is None else (session, last)
+
+    def _find_answer(self, item_id: str) -> HistoryMessage | None:
+        """Return the answer that has an item of this id, as far as it was recorded."""
+        place = self._find_key(_response_key(item_id))
+        if place is None:
+            return None
+        session, leaf = place
+        (entry,) = read(session).at(leaf).entries(leaf.seq)
+        return None if entry.message is None else HistoryMessage(entry.message, entry.evidence)
 
     def _find(
         self, request: ModelRequest, digests: Sequence[bytes], stored: Place | None
@@ -564,9 +576,10 @@ class Recorder(Listener):
             is_known = self._reader.find_change(session.session_id, key) is not None
             Mirror(session).record(CONVERSATION_STORED, key=None if is_known else key, at_leaf=True)
         if reply.response_id is not None and request.provider == "openai":
-            key = _response_key(reply.response_id)
-            if self._find_key(key) is None:
-                Mirror(session).record(RESPONSE_STORED, key=key, at_leaf=True)
+            for stored_id in _stored_ids(reply.response_id, reply.data):
+                key = _response_key(stored_id)
+                if self._find_key(key) is None:
+                    Mirror(session).record(RESPONSE_STORED, key=key, at_leaf=True)
 
     def _answer(self, position: CallPosition, call: ApiCall, answer: Answer) -> None:
         session = position.session
@@ -705,6 +718,15 @@ def _history_key(digest: bytes) -> str:
 
 def _response_key(response_id: str) -> str:
     return f"response:{sha256(response_id.encode('utf-8', 'replace')).hexdigest()}"
+
+
+def _stored_ids(response_id: str, data: dict[str, Any]) -> Iterator[str]:
+    """Yield the ids by which later requests may refer to a response."""
+    yield response_id
+    if data.get("store") is not False:
+        yield from (
+            item["id"] for item in content_blocks(data.get("output")) if isinstance(item.get("id"), str)
+        )
 
 
 def _conversation_key(conversation_id: str) -> str:
