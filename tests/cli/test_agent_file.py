@@ -260,7 +260,7 @@ class TestSet:
     def test_null_takes_a_value_of_the_file_back(self, home: Path) -> None:
         words = ("--agent", FILE, "--set", "limits.turns=null", "--set", "trigger=null")
         for text in ("hi", "more", "again"):
-            assert oakleaf("run", text, "--conversation", "c", *words, home=home).returncode == 0
+            assert oakleaf("run", text, "--set", "session.conversation=c", *words, home=home).returncode == 0
         assert ["trigger" in fact for fact in turn_facts(only_session(home))] == [False] * 3
 
     def test_a_list_grows_with_each_change(self, home: Path) -> None:

@@ -122,7 +122,7 @@ SITUATIONS: list[tuple[Prepare, str]] = [
     (nothing, "compact ses_case --keep-from 99"),
     (nothing, "resume ses_case"),
     (nothing, "resume ses_case --keep-partial"),
-    (nothing, "run hi --resume ses_case --title x"),
+    (nothing, "run hi --resume ses_case --set session.title=x"),
     (nothing, "run hi --resume ses_case"),
     (nothing, "run hi --resume ses_case --queue"),
     (nothing, "run hi --resume ses_case --set limits.turns=1"),

@@ -174,7 +174,7 @@ class TestRun:
 
     def test_what_is_said_of_the_session_is_in_its_row(self, home: Path) -> None:
         (home / "prompt.txt").write_text("You help.")
-        named = ("--agent", "support", "--title", "Order 41", "--tag", "team=red")
+        named = ("--agent", "support", "--set", "session.title=Order 41", "--set", "session.tags.team=red")
         about = ("--set", "prompt=@prompt.txt", *named)
         oakleaf("run", "hi", *AGENT, *about, home=home)
         session = only_session(home)
@@ -190,11 +190,11 @@ class TestRun:
 
     def test_a_conversation_goes_on_with_its_latest_session(self, home: Path) -> None:
         for text in ("hi", "more"):
-            oakleaf("run", text, *MODEL, "--conversation", "con_1", home=home)
+            oakleaf("run", text, *MODEL, "--set", "session.conversation=con_1", home=home)
         assert texts(only_session(home)) == ["hi", "One.", "more", "Two."]
 
     def test_an_input_with_a_key_is_sent_once_and_its_answer_is_printed_again(self, home: Path) -> None:
-        for where in (("--conversation", "con_1"), ("--resume", "latest")):
+        for where in (("--set", "session.conversation=con_1"), ("--resume", "latest")):
             done = oakleaf("run", "hi", *MODEL, *where, "--key", "mail-1", home=home)
             assert (done.returncode, done.stdout) == (0, "One.\n")
         assert texts(only_session(home)) == ["hi", "One."]
@@ -447,7 +447,7 @@ class TestWhereItGoesOnFrom:
             ("--to-point", "1"),
             ("--resume", "latest", "--from-point", "1"),
             ("--resume", "latest@1"),
-            ("--copy", "latest", "--conversation", "c"),
+            ("--copy", "latest", "--set", "session.conversation=c"),
             ("--resume", "nobody"),
         ],
     )
@@ -559,14 +559,18 @@ class TestNaming:
     def test_what_names_a_new_session_is_refused_for_one_that_is_there(self, home: Path) -> None:
         oakleaf("run", "hi", *MODEL, home=home)
         for verb in ("run hi --resume", "run hi --overwrite", "chat --resume"):
-            for flag in ("--title T", "--tag a=b", "--agent zz"):
+            for flag, words in (
+                ("--set session.title=T", "--set session.title:"),
+                ("--set session.tags.a=b", "--set session.tags:"),
+                ("--agent zz", "--agent NAME:"),
+            ):
                 done = oakleaf(*f"{verb} latest {flag}".split(), home=home, stdin="more\n")
-                assert (done.code, flag.split()[0] in done.err) == (2, True), (verb, flag)
+                assert (done.code, words in done.err) == (2, True), (verb, flag)
         assert texts(only_session(home)) == ["hi", "One."]
 
     def test_a_copy_is_new_and_keeps_its_agent(self, home: Path) -> None:
         oakleaf("run", "hi", *MODEL, "--agent", "oak", home=home)
-        copied = ["run", "more", "--copy", "latest", "--title", "T", "--tag", "a=b"]
+        copied = ["run", "more", "--copy", "latest", "--set", "session.title=T", "--set", "session.tags.a=b"]
         assert oakleaf(*copied, "--agent", "zz", home=home).code == 2
         assert oakleaf(*copied, home=home).out == "Two.\n"
         with open_store(home) as store:

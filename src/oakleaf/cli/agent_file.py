@@ -139,6 +139,16 @@ class ContextTable(Struct, frozen=True, kw_only=True):
     variables: Annotated[dict[str, str], Meta(description="a table of NAME = TEXT")] | None = None
 
 
+class SessionTable(Struct, frozen=True, kw_only=True):
+    """`[session]`: the name of a new session, and where it belongs."""
+
+    title: Text | None = None
+    tags: Annotated[dict[str, str], Meta(description="a table of NAME = TEXT")] | None = None
+    conversation: (
+        Annotated[Text, Meta(description="the id of a conversation, whose latest session goes on")] | None
+    ) = None
+
+
 class AgentFile(Struct, frozen=True, kw_only=True):
     """An agent, as a file or --set describes it."""
 
@@ -160,6 +170,7 @@ class AgentFile(Struct, frozen=True, kw_only=True):
     workspace: WorkspaceTable = WorkspaceTable()
     mcp: McpTable = McpTable()
     context: ContextTable = ContextTable()
+    session: SessionTable = SessionTable()
 
     @property
     def models(self) -> list[Any]:

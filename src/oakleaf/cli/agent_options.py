@@ -22,6 +22,7 @@ from oakleaf import Limits, Tool, Workspace
 from oakleaf.cli.agent_file import (
     AgentFile,
     ContextTable,
+    SessionTable,
     is_agent_file,
     read_agent_file,
     to_agent,
@@ -81,9 +82,6 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     """The agent file."""
     typed: dict[str, Any] = {}
     """What flags and --set say, in the form of an agent file."""
-    title: str | None = None
-    tags: dict[str, str] = {}
-    conversation: str | None = None
 
     @property
     def models(self) -> tuple[Any, ...]:
@@ -161,17 +159,18 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
     def refuse_typed(self, names: Iterable[str], why: str) -> None:
         """Refuse flags and --set of these keys, or tables of keys, which the command has no use for."""
         refused = set(names)
-        for key, _ in flat(AgentFile, self.typed):
-            if refused & {key, key.partition(".")[0]}:
-                raise CommandError(f"--set {key}: {why}")
+        keys = [key for key, _ in flat(AgentFile, self.typed) if refused & {key, key.partition(".")[0]}]
+        if keys:
+            words = ("--agent NAME" if key == "name" else f"--set {key}" for key in keys)
+            raise CommandError(f"{' and '.join(words)}: {why}")
 
     def start(self, store: Store, **arguments: Any) -> Session:
-        """Start a session, or continue the latest one of --conversation."""
-        agent = self.agent
+        """Start a session, or continue the latest one of the agent's conversation."""
+        agent, about = self.agent, self.agent.session
         seeds = [system_message(agent.prompt)] if agent.prompt else []
-        arguments |= {"title": self.title, "tags": self.tags, "workspace": self.context}
-        if self.conversation is not None:
-            return store.latest_or_start(self.conversation, agent.name, seeds, **arguments)
+        arguments |= {"title": about.title, "tags": about.tags or {}, "workspace": self.context}
+        if about.conversation is not None:
+            return store.latest_or_start(about.conversation, agent.name, seeds, **arguments)
         return store.start(agent.name, seeds, **arguments)
 
     def tools(self) -> list[ToolLike]:
@@ -238,7 +237,7 @@ class CommandAgent(Struct, frozen=True):
         return replace(self, model_options={})
 
     def start(self, store: Store) -> Session:
-        """Start a session, or continue the latest one of --conversation. The spec records how it was started."""
+        """Start a session, or continue the latest one of its conversation. The spec records how it was started."""
         options, agent = self.options, self.options.agent
         spec = {
             "name": agent.name,
@@ -298,6 +297,7 @@ _OF_A_START = {
     "policy",
     "options",
     *(f"context.{name}" for name in ContextTable.__struct_fields__),
+    *(f"session.{name}" for name in SessionTable.__struct_fields__),
 }
 """Keys whose value the session has recorded."""
 
@@ -456,13 +456,6 @@ def complete_key(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     return [CompletionItem(key) for key in all_keys(AgentFile) if key.startswith(incomplete)]
 
 
-def _tags(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:
-    for pair in value:
-        if "=" not in pair:
-            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", ctx, param)
-    return dict(pair.split("=", 1) for pair in value)
-
-
 agent_option = click.option(
     "--agent",
     metavar="FILE.toml|FILE.py|NAME",
@@ -488,22 +481,6 @@ set_option = click.option(
     help="Any key of an agent file, such as prompt=@support.md, tools=shop.py, options.temperature=0, limits.cost=0.50, "
     "mcp.servers=URL or workspace.dir=.; repeatable.",
 )
-_START = (
-    click.option("--title", help="The session's title."),
-    click.option(
-        "--tag",
-        "tags",
-        multiple=True,
-        callback=_tags,
-        metavar="NAME=VALUE",
-        help="A tag of the session; repeatable.",
-    ),
-    click.option(
-        "--conversation",
-        metavar="ID",
-        help="Continue the latest session of this conversation, or start its first.",
-    ),
-)
 
 
 def read_options(
@@ -512,7 +489,6 @@ def read_options(
     changes: Iterable[str] = (),
     models: Iterable[str] = (),
     prompt: str | None = None,
-    **start: Any,
 ) -> AgentOptions:
     """Return the options as typed, with those of the agent file."""
     file = agent if agent is not None and is_agent_file(agent) else None
@@ -524,10 +500,10 @@ def read_options(
     given = {name: value for name, value in flags.items() if value not in (None, [])}
     typed = merge(merge_changes(AgentFile, changes), given)
     data = typed if file is None else merge(read_agent_file(file), typed)
-    return AgentOptions(agent=to_agent(data), file=file, typed=typed, **start)
+    return AgentOptions(agent=to_agent(data), file=file, typed=typed)
 
 
-_TYPED = ("agent", "changes", "models", "prompt", "title", "tags", "conversation")
+_TYPED = ("agent", "changes", "models", "prompt")
 
 
 def agent_group(*options: Decorator) -> Decorator:
@@ -546,7 +522,5 @@ def agent_group(*options: Decorator) -> Decorator:
 
 agent_options = agent_group(*_AGENT, set_option)
 """The options of an agent; the command receives them as `options`."""
-start_options = agent_group(*_AGENT, set_option, *_START)
-"""The options of an agent, and those of a new session: title, tags, conversation."""
-input_options = agent_group(agent_option, set_option, *_START)
-"""The options of an input that a worker's agent answers, and those of a new session."""
+input_options = agent_group(agent_option, set_option)
+"""The options of an input that a worker's agent answers."""

@@ -24,7 +24,8 @@ from oakleaf.stores.base import SessionRow
 from oakleaf.verbs.reference import Position
 
 MAX_PICKED = 1_000
-NAMING_FLAGS = ("--title", "--tag", "--agent NAME")
+NAMING_KEYS = ("name", "session")
+"""Keys of an agent that name a new session."""
 OPEN_STATUSES = ("interrupted", "waiting", "failed", "running")
 """The turn of such a session may be open; one that is running may have lost its runner."""
 
@@ -58,7 +59,7 @@ class Source(Struct, frozen=True, kw_only=True):
         """Return the session to run in and its agent. Nothing is created or moved before both are valid."""
         if self.reference is None:
             return _new(location, options)
-        reject_naming_options(options, *(("--agent NAME",) if self.copy_from is not None else NAMING_FLAGS))
+        reject_naming_options(options, *(("name",) if self.copy_from is not None else NAMING_KEYS))
         position = resolve_stored(location, self.reference)
         if self.resume_from is not None and position.leaf is not None:
             raise CommandError(
@@ -77,11 +78,12 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, CommandAgent]:
-    if options.conversation is None:
+    conversation = options.agent.session.conversation
+    if conversation is None:
         agent = agent_for(options, None)
         return agent.start(location.open_or_create()), agent
     store = location.open_or_create()
-    existing = store.latest(options.conversation)
+    existing = store.latest(conversation)
     agent = agent_for(options, existing)
     session = agent.start(store)
     if existing is not None:
@@ -91,14 +93,15 @@ def _new(location: StoreLocation, options: AgentOptions) -> tuple[Session, Comma
 
 def _copy(position: Position, to_point: int | None, agent: CommandAgent) -> Session:
     options, seq = agent.options, position.seq if to_point is None else to_point
+    about = options.agent.session
     source = position.session if to_point is not None else position.session_at()
     model, prompt = agent.names[0] if options.models else None, options.agent.prompt
-    fork = source.fork(seq, model=model, prompt=prompt, effects=options.agent.effects, title=options.title)
+    fork = source.fork(seq, model=model, prompt=prompt, effects=options.agent.effects, title=about.title)
     assert fork.cut is not None
     notify(f"copied {position.session.session_id} to {fork.session_id}, up to entry {cut_text(fork.cut)}")
     notify_left_behind(fork)
-    if options.tags:
-        fork.tag(**options.tags)
+    if about.tags:
+        fork.tag(**about.tags)
     return fork
 
 
@@ -148,29 +151,10 @@ def _session_lines(store: Store, rows: Sequence[SessionRow]) -> list[str]:
     ]
 
 
-def reject_naming_options(options: AgentOptions, *flags: str) -> None:
-    """Refuse flags that only apply to a new session. An agent file may say more: it names and places new sessions only."""
-    if options.conversation is not None:
-        raise CommandError(
-            "--conversation already selects the session; omit --resume, --copy and --overwrite"
-        )
-    context = [f"--set context.{name}" for name in options.typed.get("context", ())]
-    if context:
-        raise CommandError(
-            f"{' and '.join(context)}: only for a new session, which records where it was started; leave out --resume, "
-            "--copy and --overwrite"
-        )
-    given = {
-        "--title": options.title is not None,
-        "--tag": bool(options.tags),
-        "--agent NAME": "name" in options.typed,
-        "--set prompt": "prompt" in options.typed,
-    }
-    used = [flag for flag, is_given in given.items() if is_given and flag in flags]
-    if used:
-        raise CommandError(
-            f"{' and '.join(used)}: only for a new session; use oakleaf title and oakleaf tag on an existing one"
-        )
+def reject_naming_options(options: AgentOptions, *keys: str) -> None:
+    """Refuse typed keys that only apply to a new session. An agent file may say more: it names and places new sessions only."""
+    why = "only for a new session, without --resume, --copy and --overwrite; oakleaf title and oakleaf tag name an existing one"
+    options.refuse_typed(("context", "session.conversation", *keys), why)
 
 
 def _refuse_replay(session: Session) -> None:

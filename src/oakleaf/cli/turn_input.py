@@ -39,7 +39,9 @@ def turn_about(
 ) -> dict[str, Any]:
     """Return what the options say of the turn; refuse options of an input without one."""
     if key is not None and (content is None or not is_in_session):
-        raise CommandError("--key needs TEXT, and the session it is unique in: --resume or --conversation")
+        raise CommandError(
+            "--key needs TEXT, and the session it is unique in: --resume or --set session.conversation"
+        )
     if content is not None:
         return options.about_turn
     options.refuse_typed(("trigger", "policy"), "it belongs to an input; add TEXT")

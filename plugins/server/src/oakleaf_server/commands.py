@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from oakleaf_server.context import ServerAgent
 
 PORT = 8377
-OF_A_REQUEST = ("prompt", "context", "trigger", "policy")
+OF_A_REQUEST = ("prompt", "context", "session", "trigger", "policy")
 """Keys of an agent that are of a session or an input, which requests start."""
 
 

@@ -27,8 +27,8 @@ from oakleaf import PendingApproval
 from oakleaf.cli.agent_options import (
     AgentOptions,
     agent_for,
+    agent_options,
     require_tools,
-    start_options,
     warn_missing_tools,
     with_default_options,
 )
@@ -43,7 +43,7 @@ from oakleaf.cli.rendering.left_behind import notify_left_behind
 from oakleaf.cli.rendering.output import bold, clip, dim, echo, notify, plural, safe, width
 from oakleaf.cli.rendering.turn_events import PlainWatcher, Watcher
 from oakleaf.cli.run_source import (
-    NAMING_FLAGS,
+    NAMING_KEYS,
     cut_text,
     pick_session,
     reject_naming_options,
@@ -86,7 +86,7 @@ MAX_LEFT = 5
     shell_complete=complete,
     help="Continue this session; without a reference you pick one.",
 )
-@start_options
+@agent_options
 @pass_location
 def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions) -> int:
     """Talk to an agent in the terminal; every message is saved as it is sent.
@@ -103,7 +103,7 @@ def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions
     """
     session = None
     if resume_from is not None:
-        reject_naming_options(options, *NAMING_FLAGS)
+        reject_naming_options(options, *NAMING_KEYS)
         session = (
             resolve_runnable(location, resume_from)
             if resume_from
@@ -111,8 +111,8 @@ def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions
         )
         if session is None:
             return 0
-    elif options.conversation is not None:
-        session = location.open_or_create().latest(options.conversation)
+    elif (conversation := options.agent.session.conversation) is not None:
+        session = location.open_or_create().latest(conversation)
     with Driver(location) as driver:
         return driver.exit(Chat(location, driver, session, options).run())
 

@@ -25,7 +25,7 @@ from oakleaf.cli.text_argument import text_option
 from oakleaf.errors import ExitCode, IdConflict, ModelUnavailable
 from oakleaf.session import Session
 
-NOT_OF_A_REPLAY = ("name", "approval", "trigger", "policy", "limits", "workspace", "context")
+NOT_OF_A_REPLAY = ("name", "approval", "trigger", "policy", "limits", "workspace", "context", "session")
 """Keys of an agent that a replay has no use for."""
 _agent_options = agent_group(
     agent_option,

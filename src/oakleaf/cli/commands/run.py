@@ -13,7 +13,6 @@ from oakleaf.cli.agent_options import (
     agent_for,
     agent_options,
     require_tools,
-    start_options,
     warn_missing_tools,
 )
 from oakleaf.cli.imports import accept_import, accept_option, decided_elsewhere
@@ -40,14 +39,14 @@ from oakleaf.ext import read
 from oakleaf.session import Session
 from oakleaf.verbs.call_text import approval_details, call_text, earlier_text
 
-NOT_OF_A_RESUME = ("name", "prompt", "context", "trigger", "policy")
+NOT_OF_A_RESUME = ("name", "prompt", "context", "session", "trigger", "policy")
 """Keys of the agent that an open turn has no use for."""
 
 
 @click.command()
 @click.argument("text", required=False)
 @source_options
-@start_options
+@agent_options
 @click.option(
     "--queue",
     is_flag=True,
@@ -82,7 +81,7 @@ def run(
     oakleaf run "Try again, politely." --overwrite latest --from-point 7
     """
     content = read_input(text, is_new=source.reference is None)
-    is_in_session = (source.resume_from or options.conversation) is not None
+    is_in_session = (source.resume_from or options.agent.session.conversation) is not None
     about = turn_about(content, key, options, is_in_session=is_in_session)
     session, agent = source.session(location, options)
     if accept_imported:

@@ -33,7 +33,7 @@ from oakleaf.store import open as open_store
 from oakleaf.wire import PROVIDERS, find_provider, render
 
 SHOP = ("--model", "scripted:support.json", "--set", "tools=shop.py")
-AGENT = (*SHOP, "--set", "prompt=@prompt.txt", "--title", "Order 41")
+AGENT = (*SHOP, "--set", "prompt=@prompt.txt", "--set", "session.title=Order 41")
 QUESTION = "Where is my order 41? I want my money back."
 MAX_LINES = 24
 

@@ -77,7 +77,7 @@ def enqueue(
         raise PostgresRequired(location.display_url)
     options.refuse_typed(OF_THE_WORKER, "the worker decides it, by the agent that it loads with --agents")
     content = read_input(text, is_new=resume_from is None)
-    is_in_session = (resume_from or options.conversation) is not None
+    is_in_session = (resume_from or options.agent.session.conversation) is not None
     about = turn_about(content, key, options, is_in_session=is_in_session)
     session = _session(location, resume_from, options)
     if accept_imported:
@@ -115,7 +115,7 @@ def enqueue(
 
 def _session(location: StoreLocation, resume_from: str | None, options: AgentOptions) -> Session:
     if resume_from is not None:
-        reject_naming_options(options, "--title", "--tag", "--set prompt")
+        reject_naming_options(options, "session", "prompt")
         return resolve_runnable(location, resume_from)
     if options.agent.name is None:
         raise CommandError(
