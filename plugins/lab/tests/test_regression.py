@@ -311,34 +311,14 @@ class TestCommands:
     def test_promote_then_test(self, tmp_path: Path) -> None:
         with oakleaf.open(tmp_path / "s.db") as store:
             record_refund(store)
-        done = command(
-            "lab", "promote", "latest@5", str(tmp_path / "r"), "--says", "lost", store=tmp_path / "s.db"
-        )
+        done = command("lab", "promote", "latest@5", str(tmp_path / "r"), store=tmp_path / "s.db")
         assert done.code == 0
         assert "oakleaf test" in done.err
         passed = command("test", str(tmp_path / "r"), store=os.devnull)
         assert (passed.code, passed.out) == (0, "passed     where-is-order-41\n")
         again = command("lab", "promote", "latest@5", str(tmp_path / "r"), store=tmp_path / "s.db")
         assert again.code == 2
-        assert "--force" in again.err
-
-    def test_a_scorer_is_named_from_where_one_is_and_stored_relative_to_the_case(
-        self, tmp_path: Path
-    ) -> None:
-        with oakleaf.open(tmp_path / "s.db") as store:
-            record_refund(store)
-        (tmp_path / "scorers.py").write_text(SCORERS)
-        promoted = ("lab", "promote", "latest", "tests/r", "--scorer")
-        done = command(*promoted, "scorers.py:length >= 5", store=tmp_path / "s.db", home=tmp_path)
-        assert done.code == 0, done.err
-        assert (
-            "../../scorers.py:length >= 5"
-            in (tmp_path / "tests/r/then-refund-it-please.case.toml").read_text()
-        )
-        assert command("test", "tests", store=os.devnull, home=tmp_path).code == 0
-        wrong = command(*promoted, "scorers.py:gone", store=tmp_path / "s.db", home=tmp_path)
-        assert wrong.code == 2
-        assert "has no function gone(turn)" in wrong.err
+        assert "--name" in again.err
 
     def test_exit_codes_and_json(self, cases: Path, tmp_path: Path) -> None:
         (tmp_path / "m.json").write_text('["No.", "No.", "No."]')
@@ -363,8 +343,6 @@ class TestCommands:
         [
             (["--blobs"], "--blobs needs --no-redact"),
             (["--name", "../x"], "no folder"),
-            (["--says", "/(/"], "not a regular expression"),
-            (["--never-calls", "f g"], "is not a call"),
         ],
     )
     def test_bad_options_are_refused_before_anything_is_written(

@@ -100,7 +100,7 @@ class CaseExists(OakleafError):
         super().__init__(
             f"{path} exists already; nothing was written",
             "choose another name=, or pass overwrite=True",
-            "choose another --name; --force overwrites it",
+            "choose another --name, or remove the file",
         )
 
 
@@ -142,7 +142,7 @@ class NothingExpected(OakleafError):
         )
         hints = (
             "name what the turn must do: says=, never_says=, never_calls= or scorers=",
-            "name what the turn must do: --says, --never-says, --never-calls or --scorer",
+            "name in Python what the turn must do: oakleaf_lab.promote(…, says=[…]); docs/testing.md describes it",
         )
         super().__init__(
             f"turn {turn} of {session_id} has no answer, so a case would expect nothing of it; nothing was written",

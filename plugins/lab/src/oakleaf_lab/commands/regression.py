@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shlex
 from math import isfinite
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
 import oakleaf_lab
 from oakleaf import ext
 from oakleaf.cli.terminal import (
     CommandError,
     StoreLocation,
-    complete_file,
     echo,
-    force_option,
     json_option,
-    load_tools,
     model_option,
-    model_options,
     notify,
     pass_location,
     print_error,
@@ -72,65 +66,34 @@ max_cost_option = click.option(
 @required_reference
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--name", metavar="NAME", help="The name of the case. Default: the first words of its input.")
-@click.option(
-    "--says", multiple=True, metavar="TEXT", help="The answer must say this; /…/ is a regular expression."
-)
-@click.option("--never-says", multiple=True, metavar="TEXT", help="The turn must not say this.")
-@click.option("--never-calls", multiple=True, metavar="TOOL", help="The turn must not call this tool.")
-@click.option(
-    "--scorer",
-    "scorers",
-    multiple=True,
-    metavar="FILE.py:NAME[>=X]",
-    help="This function must return True for the turn, or a number within the limit.",
-)
-@click.option("--no-tools", is_flag=True, help="Do not expect the recorded tool calls.")
 @click.option("--redact/--no-redact", default=True, help="Mask secrets in the bundle. Default: yes.")
 @click.option("--blobs", is_flag=True, help="Include images and other attachments; needs --no-redact.")
-@force_option
-@click.option("--json", "is_json", is_flag=True, help="Print what was written as JSON.")
+@json_option
 @pass_location
 def promote(
     location: StoreLocation,
     reference: str,
     folder: Path,
     name: str | None,
-    says: tuple[str, ...],
-    never_says: tuple[str, ...],
-    never_calls: tuple[str, ...],
-    scorers: tuple[str, ...],
-    no_tools: bool,
     redact: bool,
     blobs: bool,
-    force: bool,
     is_json: bool,
 ) -> None:
     """Write a recorded turn as a regression case: a bundle and what it must do.
 
     REFERENCE@7 selects the turn that contains entry 7; without @ the case has every turn of the session. It expects the
-    recorded tool calls and what you name here, in a TOML file that you can edit. Run it with oakleaf test FOLDER or
-    pytest.
+    recorded tool calls, in a TOML file; edit it to say what the answer must say, or must not call. Run it with oakleaf test
+    FOLDER or pytest.
 
     \b
-    oakleaf lab promote ses_3f@7 tests/regressions --says refunded
-    oakleaf lab promote latest tests/regressions --never-calls delete_account --no-tools
+    oakleaf lab promote ses_3f@7 tests/regressions
     """
-    from oakleaf_lab.case_file import ExpectedCall, text_pattern
-
     if blobs and redact:
         raise CommandError("attachments cannot be searched for secrets; --blobs needs --no-redact")
     if name is not None and not _is_file_name(name):
         raise CommandError(
             f"--name {name}: a name has letters, digits, dots, dashes and underscores, and no folder"
         )
-    try:
-        for text in (*says, *never_says):
-            text_pattern(text)
-        for call in never_calls:
-            ExpectedCall.parse(call)
-        scorers = tuple(_scorer_beside(scorer, folder) for scorer in scorers)
-    except ValueError as error:
-        raise CommandError(str(error)) from None
     position = resolve(location, reference)
     if not position.is_on_path:
         raise CommandError(
@@ -141,14 +104,8 @@ def promote(
         folder,
         at=position.seq,
         name=name,
-        says=says,
-        never_says=never_says,
-        never_calls=never_calls,
-        scorers=scorers,
-        tools=not no_tools,
         redact=redact,
         blobs=blobs,
-        overwrite=force,
     )
     if is_json:
         print_json(**to_json_value(written))
@@ -156,23 +113,7 @@ def promote(
     notify(f"{safe(written.case)}: {plural(written.turns, 'turn')}, bundle {written.bytes:,} bytes")
     for secret, count in written.redactions.items():
         notify(f"masked {count} × {safe(secret)}")
-    for unmet in written.unmet:
-        notify(f"not met by the recording: {safe(unmet)}")
-    if written.unmet:
-        notify(
-            "the case fails until another model or prompt meets it: oakleaf test FOLDER --model NAME --prompt @FILE"
-        )
-    else:
-        notify(f"run it with: oakleaf test {shlex.quote(safe(str(folder)))}")
-
-
-def _scorer_beside(text: str, folder: Path) -> str:
-    """Check a scorer, and return it with its file relative to the folder of the case."""
-    from oakleaf_lab.case_scorers import CaseScorer
-
-    scorer = CaseScorer.parse(text)
-    scorer.load(Path())
-    return str(replace(scorer, file=os.path.relpath(scorer.file, folder)))
+    notify(f"run it with: oakleaf test {shlex.quote(safe(str(folder)))}")
 
 
 def _is_file_name(name: str) -> bool:
@@ -188,17 +129,7 @@ def _is_file_name(name: str) -> bool:
     must_exist=True,
     help="Ask this model; repeat it for a fallback chain. Default: the case's, else the recorded answers.",
 )
-@model_options
 @text_option("--prompt", help="Another system prompt.")
-@text_option("--prompt-patch", help="Text added to the system prompt.")
-@click.option(
-    "--tools",
-    "sources",
-    multiple=True,
-    shell_complete=complete_file,
-    metavar="FILE.py|MODULE",
-    help="The tools that the model is offered. Calls that were not recorded use their dry run.",
-)
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -221,20 +152,15 @@ def _is_file_name(name: str) -> bool:
 )
 @max_cost_option
 @json_option
-@click.option("-q", "--quiet", is_flag=True, help="Print only cases that did not pass.")
 def test(
     places: tuple[Path, ...],
     models: tuple[str, ...],
-    model_options: dict[str, Any],
     prompt: str | None,
-    prompt_patch: str | None,
-    sources: tuple[str, ...],
     workers: int,
     repeat: int | None,
     pass_rate: float | None,
     max_cost_microcents: int | None,
     is_json: bool,
-    quiet: bool,
 ) -> int:
     """Run regression cases: replay them and check what they expect.
 
@@ -268,15 +194,7 @@ def test(
     if max_cost_microcents is not None:
         for each in model or ():
             CostBudget(max_cost_microcents).check_price(each)
-    tools = load_tools(sources)
-    overrides = ext.ReplayPlan(
-        model=model,
-        prompt=prompt,
-        prompt_patch=prompt_patch,
-        options=model_options or None,
-        tools=tools,
-        mode="dry" if tools else None,
-    )
+    overrides = ext.ReplayPlan(model=model, prompt=prompt)
     with progress_bar("test", unit="cases") as step:
         running = run_cases(
             cases,
@@ -292,14 +210,13 @@ def test(
         counts = {status: report.count(status) for status in ("passed", "failed", "incomplete", "invalid")}
         print_json(**counts, cases=report.cases)
         return report.exit_code
-    _print_report(report, quiet=quiet)
+    _print_report(report)
     return report.exit_code
 
 
-def _print_report(report: RegressionReport, *, quiet: bool) -> None:
+def _print_report(report: RegressionReport) -> None:
     for result in report.cases:
-        if not quiet or result.status != "passed":
-            echo("\n".join(map(safe, result.lines())))
+        echo("\n".join(map(safe, result.lines())))
     passed = report.count("passed")
     words = [
         f"{report.count(status)} {status}"
