@@ -119,6 +119,21 @@ _FINISHES = {
 }
 
 
+FAILURES = frozenset(["error", "unknown", "interrupted", "cut_off"])
+"""Outcomes of tool calls and of answers that count as failures. A denied call is a decision."""
+
+
+def entry_failures(entry: Entry) -> list[str]:
+    """Return the failures of an entry: of tool calls, and of the answer itself."""
+    results = entry.message.results if entry.message is not None else ()
+    outcomes = [_outcome(result) for result in results] + [_FINISHES.get(entry.finish or "", "")]
+    return [outcome for outcome in outcomes if outcome in FAILURES]
+
+
+def _outcome(result: ToolResult) -> str:
+    return "error" if result.error and result.outcome == "done" else result.outcome
+
+
 def entry_flags(entry: Entry) -> list[str]:
     """Return short flags such as input, calls or error."""
     flags = ["input"] if entry.turn and entry.turn == entry.seq else []
@@ -127,8 +142,7 @@ def entry_flags(entry: Entry) -> list[str]:
         return flags
     flags += ["calls"] if message.calls else []
     flags += ["result"] if message.results else []
-    for result in message.results:
-        flags += [result.outcome] if result.outcome != "done" else ["error"] if result.error else []
+    flags += [outcome for outcome in map(_outcome, message.results) if outcome != "done"]
     flags += [_FINISHES[entry.finish]] if entry.finish in _FINISHES else []
     flags += ["reasoning"] if any(isinstance(part, Reasoning) for part in message.parts) else []
     flags += ["media"] if any(isinstance(piece, Media) for piece in message.media) else []

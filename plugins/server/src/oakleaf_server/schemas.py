@@ -132,6 +132,14 @@ class Responder(Struct, kw_only=True):
     hint: str | None = None
 
 
+class Figures(Struct, kw_only=True):
+    """The figures of the newest entries of the current path."""
+
+    calls: Annotated[list[Json], Meta(description="As of `/calls`")]
+    facts: Annotated[list[Json], Meta(description="As of `/calls`")]
+    turns: Annotated[list[Json], Meta(description="The latest turn, as of `/turns`, unless it runs")]
+
+
 class SessionResponse(ApiResponse, kw_only=True):
     """A session and its next action. A client gets `session` only."""
 
@@ -154,6 +162,7 @@ class SessionResponse(ApiResponse, kw_only=True):
     queued: int | UnsetType = UNSET
     draft: str | UnsetType | None = UNSET
     is_running_here: bool | UnsetType = UNSET
+    figures: Figures | UnsetType = UNSET
     is_held: (
         Annotated[
             bool,
@@ -206,7 +215,7 @@ class CallList(ApiResponse, kw_only=True):
     facts: Annotated[
         list[Json],
         Meta(
-            description="kind, at, seq, index: approvals requested, granted and denied, turns paused and resumed, and starts of calls that waited"
+            description="kind, at, seq, index: approvals requested, granted and denied, turns paused and resumed, and starts of calls that waited; `failed`: a model call failed behind the entry, `why`, and whether that `ended` the run"
         ),
     ]
 

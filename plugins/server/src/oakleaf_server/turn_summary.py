@@ -13,7 +13,9 @@ from oakleaf.core.tree_text import one_line
 from oakleaf.core.turns import ENDED_BY_TOOL
 from oakleaf.core.usage import total
 from oakleaf.session import Session
-from oakleaf_server.json_views import to_json
+from oakleaf_server.context import BranchTree
+from oakleaf_server.failed_calls import failed_calls
+from oakleaf_server.json_views import entry_failures, to_json
 from oakleaf_server.path_window import CallsByEntry, calls_by_entry, read_entries
 from oakleaf_server.truncate import SizedPage
 
@@ -28,43 +30,46 @@ _FINISHES = {
 }
 
 
-def turns_before(session: Session, end: int, limit: int) -> tuple[list[dict[str, Any]], int | None]:
+def turns_before(
+    session: Session, tree: BranchTree, end: int, limit: int
+) -> tuple[list[dict[str, Any]], int | None]:
     """Return the turns that end at or before `end`, newest first, and where the next page begins."""
-    page, turn, scanned = SizedPage(), list[Entry](), 0
+    page, turn, scanned, failures = SizedPage(), list[Entry](), 0, set[int]()
     calls = CallsByEntry()
     while end > 0:
         begin = max(1, end - STEP + 1)
         calls |= calls_by_entry(session, begin, end)
+        failures.update(failure["seq"] for failure in failed_calls(session, tree, begin, end))
         for entry in reversed(read_entries(session, begin, end)):
             scanned += 1
             turn.append(entry)
             if entry.turn == entry.seq:
-                if not page.add(turn_summary(turn[::-1], calls)):
+                if not page.add(turn_summary(turn[::-1], calls, failures)):
                     return page.items, entry.seq + len(turn)
                 turn = []
                 if len(page.items) == limit:
                     return page.items, entry.seq if entry.seq > 1 else None
             elif scanned >= MAX_SCANNED:
-                return _partial_turn(session, page, turn[::-1], calls)
+                return _partial_turn(session, page, turn[::-1], calls, failures)
         end = begin - 1
     return page.items, None
 
 
 def _partial_turn(
-    session: Session, page: SizedPage, turn: Sequence[Entry], calls: CallsByEntry
+    session: Session, page: SizedPage, turn: Sequence[Entry], calls: CallsByEntry, failures: set[int]
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Summarize a turn longer than one request scans from its input and the scanned end."""
     start = turn[0].turn
     if not start:
         return page.items, turn[0].seq
-    summary = turn_summary([*read_entries(session, start, start), *turn], calls)
+    summary = turn_summary([*read_entries(session, start, start), *turn], calls, failures)
     if not page.add({**summary, "is_partial": True}):
         return page.items, turn[-1].seq + 1
     return page.items, start if start > 1 else None
 
 
-def turn_summary(turn: Sequence[Entry], calls: CallsByEntry) -> dict[str, Any]:
-    """Summarize the entries of a turn, from its input to its end."""
+def turn_summary(turn: Sequence[Entry], calls: CallsByEntry, failures: set[int]) -> dict[str, Any]:
+    """Summarize the entries of a turn, from its input to its end. `failures` are the seqs behind which model calls failed."""
     own = [entry for entry in turn if entry.turn == turn[0].turn]
     answers = [entry for entry in own if entry.role == "assistant"]
     model_calls = [call for entry in turn for call in calls.get((entry.branch, entry.seq), ())]
@@ -80,6 +85,7 @@ def turn_summary(turn: Sequence[Entry], calls: CallsByEntry) -> dict[str, Any]:
         "ended_at": own[-1].at,
         "model": answers[-1].model if answers else None,
         "tools": _tools(own),
+        "errors": sum(bool(entry_failures(entry)) or entry.seq in failures for entry in turn),
         "usage": to_json(total(model_calls)),
         "flags": ["compacted"] if any(isinstance(e.payload, Compaction) for e in turn) else [],
     }

@@ -308,6 +308,9 @@ class TestMoving:
         page.locator(".approval").get_by_role("button", name="Deny").click()
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
         row = page.locator("article.is-input")
+        row.locator(".entry-body").click()
+        expect(page).to_have_url(re.compile("at="))
+        old_place = str(row.get_attribute("data-place"))
         row.hover()
         row.get_by_role("button", name="Edit and resend").click()
         expect(page.locator(".editing-note")).to_contain_text("Sending starts a new branch")
@@ -316,6 +319,17 @@ class TestMoving:
         page.keyboard.press("Enter")
         expect(page.locator("article.is-input")).to_contain_text("Pay Ann 40")
         expect(page.locator(".tree .side-row")).to_have_count(1)
+        # Details, address and actions are those of the new branch.
+        selected = page.locator("article.selected")
+        expect(selected).to_have_count(1)
+        place = str(selected.get_attribute("data-place"))
+        assert place.partition(":")[0] != old_place.partition(":")[0]
+        assert f"at={old_place}" not in page.url
+        page.get_by_role("tab", name="Entry").click()
+        expect(page.locator(".inspected .facts")).to_contain_text(place)
+        page.locator(".inspected").get_by_role("button", name="Fork here").click()
+        expect(page.get_by_role("dialog")).to_contain_text(f"Fork at {place}")
+        page.keyboard.press("Escape")
 
     def test_what_another_process_moved_meanwhile_is_refused_and_shown(
         self, browser: Browser, server: ServerProcess, served_store: ServedStore

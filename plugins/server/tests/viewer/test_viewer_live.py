@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 
@@ -318,6 +319,72 @@ class TestStreaming:
         session.append([oakleaf.user("Show later messages"), assistant("Later still")])
         expect(page.locator(".session-head")).to_contain_text("41 turns")
         assert row.bounding_box() == before
+
+
+class TestFailure:
+    def test_a_failed_call_stands_in_its_place_with_its_reason(
+        self, viewer: ViewerPage, server: LocalServer
+    ) -> None:
+        page = viewer.open("/s/ses_talk")
+        expect(page.locator("body")).to_have_attribute("data-live", "yes")
+        failure = page.get_by_role("group", name="Failed model call")
+        errors = page.locator(".errors-button")
+        expect(failure).to_have_count(0)
+        run_in_thread(lambda: _fail(server.sessions.session("ses_talk"), "the provider is on fire"))
+        for _ in range(2):  # live, and read again
+            expect(failure).to_contain_text("the provider is on fire")
+            expect(failure).to_contain_text("Resume calls the model again")
+            expect(page.locator("article.is-input .call-failure")).to_have_count(1)
+            expect(errors).to_have_text("1")
+            expect(page.locator(".turn-figures .error-text")).to_have_text("1 error")
+            page.reload()
+
+    def test_page_turn_and_list_count_the_same_errors(self, viewer: ViewerPage, server: LocalServer) -> None:
+        """The page left out failed model calls and broken answers, the turn left out unknown outcomes."""
+        session = server.sessions.session("ses_talk")
+        session.append([oakleaf.user("Look twice")])
+        calls = [oakleaf.ToolCall("c1", "look", {}), oakleaf.ToolCall("c2", "look", {})]
+        session.append([assistant(*calls)])
+        session.append([oakleaf.tool_result("c1", "no", error=True)])
+        session.append([oakleaf.tool_result("c2", "maybe", outcome="unknown")])
+        session.append([assistant("Nothing.")])
+        run_in_thread(lambda: _fail(session, "gone"))
+        page = viewer.open("/s/ses_talk")
+        expect(page.locator(".errors-button")).to_have_text("3")
+        expect(page.locator(".turn-figures .error-text")).to_have_text(["2 errors", "1 error"])
+        run_in_thread(lambda: _fail(session, "still gone"))
+        expect(page.locator(".call-failure", has_text="still gone")).to_have_count(1)
+        expect(page.locator(".errors-button")).to_have_text("3")  # two failures in one place
+
+
+def _fail(session: oakleaf.Session, reason: str) -> None:
+    """Send an input whose model call fails, or fail once more in the open turn."""
+
+    def fail(request: object) -> str:
+        raise RuntimeError(reason)
+
+    with suppress(RuntimeError):
+        if session.row.status == "failed":
+            session.resume_sync(model=oakleaf.ScriptedModel(fail))
+        else:
+            session.send_sync("Go", model=oakleaf.ScriptedModel(fail))
+
+
+class TestFollowing:
+    def test_a_burst_takes_no_request_per_entry(self, viewer: ViewerPage, server: LocalServer) -> None:
+        session = server.sessions.session("ses_talk")
+        page = viewer.open("/s/ses_talk")
+        expect(page.locator("body")).to_have_attribute("data-live", "yes")
+        expect(page.locator(".inspected")).to_have_attribute("aria-busy", "false")
+        page.get_by_role("button", name="Show or hide the details").click()
+        before = len(viewer.requests)
+        with page.expect_response(re.compile("figures=")):
+            for n in range(20):
+                session.append([assistant(f"Answer {n}")])
+        expect(page.locator("article", has_text="Answer 19")).to_be_visible()
+        expect(page.locator(".tree .entry-row", has_text="Answer 19")).to_be_visible()
+        own = [path for path in viewer.requests[before:] if "/ses_talk" in path]
+        assert len(own) <= 3
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,9 @@ from oakleaf.core.entries import Entry
 from oakleaf.core.tree import Leaf
 from oakleaf.errors import InvalidArgument, InvalidPosition
 from oakleaf.ext import read
-from oakleaf_server.context import ApiRequest, context_and_caller, find_session, in_thread
+from oakleaf.session import Session
+from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
+from oakleaf_server.failed_calls import failed_calls
 from oakleaf_server.json_views import call_view, client_entry, entry_view
 from oakleaf_server.path_window import PathReader, calls_by_entry, read_entries, truncated_entry
 from oakleaf_server.schemas import CallList, EntryDetail, PathWindow, StateSnapshot, TurnList
@@ -111,9 +113,10 @@ def turns(
     limit: Annotated[int, QueryParameter(ge=1, le=200)] = 50,
 ) -> TurnList:
     """List the turns of a path, newest first."""
+    context, _ = context_and_caller(request)
     session = find_session(request, session_id, leaf)
     end = session.leaf.seq if before is None else min(before - 1, session.leaf.seq)
-    summaries, next_seq = turns_before(session, end, limit)
+    summaries, next_seq = turns_before(session, context.tree(session), end, limit)
     return TurnList(leaf=str(session.leaf), turns=summaries, next=next_seq)
 
 
@@ -130,11 +133,15 @@ def calls(
 ) -> CallList:
     """List the model calls behind the answers of a range of the path, with their tokens and cost, and what calls waited for."""
     context, _ = context_and_caller(request)
-    session = find_session(request, session_id, leaf)
-    last = min(last, first + 499, session.leaf.seq)
+    return call_list(context, find_session(request, session_id, leaf), first, last)
+
+
+def call_list(context: ServerContext, session: Session, first: int, last: int) -> CallList:
+    """Return the calls of a range of the path, and the facts between them."""
+    last, tree = min(last, first + 499, session.leaf.seq), context.tree(session)
     by_entry = calls_by_entry(session, first, last)
     in_order = [call for place in sorted(by_entry, key=lambda place: place[1]) for call in by_entry[place]]
-    facts = waiting_facts(session, context.tree(session), first, last)
+    facts = waiting_facts(session, tree, first, last) + failed_calls(session, tree, first, last)
     return CallList(leaf=str(session.leaf), calls=[call_view(call) for call in in_order], facts=facts)
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from litestar import Response, get, post
 from litestar.params import FromPath, JSONBody, QueryParameter
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from oakleaf import Workspace, __version__
@@ -26,14 +26,17 @@ from oakleaf_server.auth import Caller
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, in_thread
 from oakleaf_server.json_views import PUBLIC_ROW, public_row, row_view, to_json
 from oakleaf_server.pending_calls import open_call_views, pending_approvals
+from oakleaf_server.routes.entries import call_list
 from oakleaf_server.schemas import (
     Facets,
+    Figures,
     Json,
     ServerInfo,
     SessionResponse,
     SessionResult,
 )
 from oakleaf_server.truncate import truncate_value
+from oakleaf_server.turn_summary import turns_before
 
 RELATED, CLIENT_LIMIT = 100, 200
 VISIBLE = ("status", "agent", "title", "started_from", "started_before")
@@ -174,7 +177,14 @@ def session_result(session: Session) -> SessionResult:
 
 @get("/api/sessions/{session_id:str}", opt={"client": True}, tags=["sessions"])
 @in_thread
-def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionResponse:
+def read_session(
+    request: ApiRequest,
+    session_id: FromPath[str],
+    figures: Annotated[
+        int | None,
+        QueryParameter(ge=1, le=2**32, description="With the figures of the entries from this seq on"),
+    ] = None,
+) -> SessionResponse:
     """Read a session: its fields, settings, next action, open tool calls and related sessions."""
     context, caller = context_and_caller(request)
     session = context.session(caller, session_id)
@@ -206,7 +216,19 @@ def read_session(request: ApiRequest, session_id: FromPath[str]) -> SessionRespo
         parent=_parent(store, row),
         related=[_truncated_row(row_view(each.row, each.heading)) for each in list_rows(store, related)],
         related_next=related.next,
+        figures=UNSET if figures is None else _figures(context, session, figures, row.status),
     )
+
+
+def _figures(context: ServerContext, session: Session, first: int, status: str) -> Figures:
+    """Return what a reader that follows the session needs after new entries, in one answer with the session."""
+    calls = call_list(context, session, first, session.leaf.seq)
+    turns, _ = (
+        ([], None)
+        if status == "running"
+        else turns_before(session, context.tree(session), session.leaf.seq, 1)
+    )
+    return Figures(calls=calls.calls, facts=calls.facts, turns=turns)
 
 
 def _parent(store: StoreReader, row: SessionRow) -> Json | None:

@@ -14,7 +14,8 @@ from oakleaf.ext import read, read_store
 from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
 from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller, find_session, in_thread
-from oakleaf_server.json_views import entry_flags, line_view
+from oakleaf_server.failed_calls import failed_calls
+from oakleaf_server.json_views import FAILURES, entry_failures, entry_flags, line_view
 from oakleaf_server.path_window import read_entries
 from oakleaf_server.pending_calls import left_behind_views
 from oakleaf_server.routes.sessions import list_rows
@@ -25,8 +26,7 @@ LINES, MAX_POSITIONS, RELATED = 500, 200, 500
 MAX_SCANNED, STEP = 5_000, 250
 MAX_LABELS = 2_000
 KINDS = ("inputs", "messages", "errors", "all")
-ERRORS = frozenset(["error", "unknown", "interrupted", "cut_off"])
-TROUBLE = ERRORS | {"denied"}
+TROUBLE = FAILURES | {"denied"}
 
 
 @get("/api/sessions/{session_id:str}/branches", tags=["tree"])
@@ -92,17 +92,26 @@ def outline(
         there = context.session_at(session, f"{branch}:{tree.reach[branch]}")
     else:
         there = context.session_at(session, leaf)
-    return _outline_range(
-        there, first, there.leaf.seq if last is None else min(last, there.leaf.seq), kinds, limit
+    last = there.leaf.seq if last is None else min(last, there.leaf.seq)
+    failed = (
+        {
+            (one["branch"], one["seq"])
+            for one in failed_calls(there, context.tree(session), first, min(last, first + MAX_SCANNED - 1))
+        }
+        if kinds == "errors"
+        else set()
     )
+    return _outline_range(there, first, last, kinds, limit, failed)
 
 
-def _outline_range(there: Session, first: int, last: int, kinds: str, limit: int) -> Outline:
+def _outline_range(
+    there: Session, first: int, last: int, kinds: str, limit: int, failed: set[tuple[int, int]]
+) -> Outline:
     page, covered = SizedPage(), first - 1
     for begin in range(first, min(last, first + MAX_SCANNED - 1) + 1, STEP):
         stop = min(begin + STEP - 1, last)
         for entry in read_entries(there, begin, stop):
-            if not is_listed(entry, kinds):
+            if not is_listed(entry, kinds) and (entry.branch, entry.seq) not in failed:
                 _mark_trouble(page.items, entry)
                 continue
             if len(page.items) == limit or not page.add(line_view(entry)):
@@ -120,7 +129,7 @@ def _mark_trouble(lines: list[dict[str, Any]], entry: Entry) -> None:
 
 def is_listed(entry: Entry, kinds: str) -> bool:
     if kinds == "errors":
-        return bool(ERRORS.intersection(entry_flags(entry)))
+        return bool(entry_failures(entry))
     if kinds == "inputs":
         return bool(entry.turn) and entry.turn == entry.seq
     message = entry.message

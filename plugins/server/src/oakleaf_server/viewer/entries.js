@@ -30,7 +30,7 @@ export function entryRow(entry, context) {
     class: `kind-${entry.kind} role-${entry.role ?? "none"} ${isInput ? "is-input" : ""} ${entry.internal ? "is-internal" : ""}`,
     data: { seq: entry.seq, branch: entry.branch, place: `${entry.branch}:${entry.seq}` },
     tabindex: -1, "aria-posinset": entry.seq, "aria-setsize": context.path.total, "aria-label": `${label}, entry ${entry.seq}`,
-  }, head(entry, name, label, context), h("div.entry-body", ...body), isInput && context.turnFigures?.(entry));
+  }, head(entry, name, label, context), h("div.entry-body", ...body), (context.failures?.(entry) ?? []).map((failure) => failureNode(failure, context)), isInput && context.turnFigures?.(entry));
 }
 
 function head(entry, name, label, context) {
@@ -70,6 +70,15 @@ function content(entry, context) {
     case "note": return ["note", "Note", [jsonTree(payload.state ? payload : payload.data, { open: 1 })]];
     default: return ["note", entry.kind, [jsonTree(payload, { open: 1 })]];
   }
+}
+
+/** A failed model call, in its place: behind the entry after which it was made. */
+function failureNode(failure, context) {
+  const { at, why, ended } = failure;
+  return h("section.call-failure", { role: "group", "aria-label": "Failed model call" }, icon("error"),
+    h("div.grow", h("strong", "The model call failed"), h("p.breaks", printable(why ?? "The provider gave no reason.")),
+      h("p.muted", ended ? context.failureTools?.(failure) ?? "The run ended here." : "The model was called again.")),
+    h("time.muted", { title: timestamp(at), datetime: new Date(at / 1000).toISOString() }, timeOfDay(at)));
 }
 
 // -- messages ---------------------------------------------------------------------------------

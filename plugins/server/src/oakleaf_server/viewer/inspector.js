@@ -5,15 +5,18 @@ import { fetchJson, rawUrl, sessionPath } from "./api.js";
 import { button, commandRow, copy, fill, h, savePreference, loadPreference } from "./dom.js";
 import { jsonTree } from "./json_tree.js";
 import { splitter } from "./layout.js";
+import { shown } from "./state.js";
 import { PromptView, promptDialog } from "./prompt_view.js";
 import { bytes, cost, count, formatPosition, plural, money, printable, timestamp, tokens, turnText } from "./format.js";
 
+const FOLLOW_MS = 200;
 const TABS = [["entry", "Entry"], ["prompt", "Prompt"], ["usage", "Usage"], ["raw", "JSON"]];
 const TOTALS = [["calls", "calls"], ["input_tokens", "input"], ["output_tokens", "output"],
   ["cache_read_tokens", "cache read"], ["cache_write_tokens", "cache write"]];
 
 export class Inspector {
-  #entry = null;
+  #drawn = null;
+  #timer = 0;
   #request = 0;
 
   /** host: {id, about, link(entry), actions(entry)} */
@@ -27,13 +30,22 @@ export class Inspector {
     this.body = h("div.inspected",
       { id: "inspected", role: "tabpanel", tabindex: 0, "aria-labelledby": `tab-${this.tab}` });
     this.element = h("aside.pane.inspector", { "aria-label": "Inspector" }, this.tabs, this.body, splitter("inspector", "the details"));
-    fill(this.body, h("p.empty", "Select an entry to see its prompt, cost and actions."));
+    this.#draw();
+    new ResizeObserver(() => this.#drawSelected()).observe(this.element);
   }
 
-  show(entry) {
-    const isSame = this.#entry && this.#entry.branch === entry.branch && this.#entry.seq === entry.seq;
-    this.#entry = entry;
-    if (!isSame) this.#draw();
+  /** Draw the selected entry; of a burst that the selection follows, only the last. */
+  show() {
+    clearTimeout(this.#timer);
+    if (shown.now.isExplicit) this.#drawSelected();
+    else this.#timer = setTimeout(() => this.#drawSelected(), FOLLOW_MS);
+  }
+
+  #drawSelected() {
+    const { selected } = shown.now, place = selected && formatPosition(selected);
+    if (place === this.#drawn || !this.element.clientWidth) return; // a hidden pane reads nothing
+    this.#drawn = place;
+    this.#draw();
   }
 
   #choose(name) {
@@ -41,11 +53,12 @@ export class Inspector {
     savePreference("tab", name);
     for (const tab of this.tabs.children) tab.setAttribute("aria-selected", String(tab.id === `tab-${name}`));
     this.body.setAttribute("aria-labelledby", `tab-${name}`);
-    if (this.#entry) this.#draw();
+    this.#draw();
   }
 
   async #draw() {
-    const turn = ++this.#request, entry = this.#entry, read = TABS_BY_NAME[this.tab];
+    const turn = ++this.#request, entry = shown.now.selected, read = TABS_BY_NAME[this.tab];
+    if (!entry) return void fill(this.body, h("p.empty", "Select an entry to see its prompt, cost and actions."));
     this.body.setAttribute("aria-busy", "true");
     try {
       const nodes = await read(entry, this.host);

@@ -11,6 +11,7 @@ import { SessionList } from "./session_list.js";
 import { filters, followLinks, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
 import { openSearch } from "./search.js";
 import { SessionPage } from "./session_page.js";
+import { isSelected, show as change, shown } from "./state.js";
 import { UsagePage } from "./usage_page.js";
 import { printable, sentence } from "./format.js";
 
@@ -38,6 +39,7 @@ async function begin() {
   followLinks();
   listenForShortcuts(() => page);
   route.on(show);
+  shown.on(markPane);
   await show();
 }
 
@@ -90,10 +92,11 @@ function drawTabs(name) {
   fill(tabBar, (TABS[name] ?? []).map(([tab, label]) => h("button", { type: "button", data: { tab }, onclick: () => showPane(tab) }, label)));
 }
 
-function showPane(name) {
+function showPane(name) { change({ pane: name }); }
+
+function markPane({ pane: name }) {
   document.body.dataset.pane = name;
-  for (const tab of document.querySelectorAll(".tab-bar button")) tab.setAttribute("aria-pressed",
-    String(tab.dataset.tab === name));
+  for (const tab of document.querySelectorAll(".tab-bar button")) tab.setAttribute("aria-pressed", String(tab.dataset.tab === name));
 }
 
 function theme(name) {
@@ -131,8 +134,8 @@ async function show() {
 /** The same session at another entry, or with another filter of the list. */
 async function again(query) {
   await listing.show();
-  const [branch, seq] = (query.at ?? "").split(":").map(Number), here = page.transcript.selected;
-  if (branch && seq && !(here?.branch === branch && here.seq === seq)) await page.view({ branch, seq });
+  const [branch, seq] = (query.at ?? "").split(":").map(Number);
+  if (branch && seq && !isSelected({ branch, seq })) await page.view({ branch, seq });
 }
 
 /** The page of a plugin that the URL names. */

@@ -3,13 +3,14 @@
 
 import { h } from "./dom.js";
 
-const BUCKETS = 240, ORDER = ["side", "label", "selected", "error"];
+const BUCKETS = 240, ORDER = ["side", "label", "error"];
 
 export class Minimap {
   /** scroller: the element it maps. */
   constructor(scroller) {
     this.scroller = scroller;
     this.marks = h("div.minimap-marks");
+    this.selected = h("i.is-selected", { hidden: true });
     this.view = h("div.minimap-view");
     this.element = h("div.minimap", { "aria-hidden": "true", hidden: true, onclick: (event) => this.#jump(event) }, this.marks, this.view);
     scroller.addEventListener("scroll", () => this.moved(), { passive: true });
@@ -26,8 +27,14 @@ export class Minimap {
       const mark = h(`i.is-${kind}`);
       mark.style.top = `${(at / BUCKETS) * 100}%`;
       return mark;
-    }));
+    }), this.selected);
     this.moved();
+  }
+
+  /** Mark the selected row; null if no row is. */
+  select(share) {
+    this.selected.hidden = share === null;
+    this.selected.style.top = `${(share ?? 0) * 100}%`;
   }
 
   moved() {

@@ -3,7 +3,7 @@
 
 import { Problem, locked, sessionPath } from "./api.js";
 import { dataUrl, embedded, readBundle } from "./offline_bundle.js";
-import { isInput, outlineLine, mediaOf, fullEntry, oneLine, parts, truncateEntry, text } from "./offline_entries.js";
+import { failures, isInput, isListed, outlineLine, mediaOf, fullEntry, oneLine, parts, truncateEntry, text } from "./entry_lines.js";
 import { hits, parseQuery } from "./offline_search.js";
 import { Requests } from "./offline_requests.js";
 
@@ -218,9 +218,10 @@ function turns(session, { leaf: value, before, limit = 50 }) {
 function turnSummary(session, leaf, input, entries, last) {
   const own = entries.filter((entry) => entry.turn === input.turn && entry.seq <= last), calls = own.flatMap((entry) => parts(entry, "tool_call"));
   const results = own.flatMap((entry) => parts(entry, "tool_result")), denied = results.filter((result) => result.outcome === "denied").length;
-  const errors = results.filter((result) => result.error).length - denied;
+  const behind = new Set(failuresOnPath(session, leaf).map(({ seq }) => seq)), inTurn = entries.filter(({ seq }) => seq >= input.seq && seq <= last);
   return { turn: input.seq, last, input: oneLine(text(input)), at: input.at, ended_at: own.at(-1).at, steps: own.filter((entry) => entry.role === "assistant").length,
-    tools: calls.length ? [{ name: "", calls: calls.length, errors, denied }] : [], usage: total(callsInRange(session, leaf, input.seq, last)) };
+    tools: calls.length ? [{ name: "", calls: calls.length, denied }] : [],
+    errors: inTurn.filter((entry) => failures(entry).length || behind.has(entry.seq)).length, usage: total(callsInRange(session, leaf, input.seq, last)) };
 }
 
 function callsInRange(session, leaf, first, last) {
@@ -230,8 +231,24 @@ function callsInRange(session, leaf, first, last) {
 function modelCalls(session, { leaf: value, first, last }) {
   const leaf = resolvePosition(session, value);
   const calls = callsInRange(session, leaf, first, last).map((call) => ({ ...call, cost_microcents: call.price?.microcents ?? null }));
-  return { leaf: `${leaf.branch}:${leaf.seq}`, calls, facts: waitingFacts(session) };
+  return { leaf: `${leaf.branch}:${leaf.seq}`, calls, facts: [...waitingFacts(session), ...failuresOnPath(session, leaf).filter(({ seq }) => seq >= first && seq <= last)] };
 }
+
+/** The model calls of a session's journal that failed, each behind the entry after which it was made. */
+function failedCalls(session) {
+  const source = sessions.get(session.row.parent_session), failed = [];
+  let place = { branch: 0, seq: 0 };
+  for (const { kind, at, data } of session.facts) {
+    if (data.branch !== undefined) place = { branch: data.branch, seq: data.last };
+    if (kind === "model_call_failed") failed.push({ kind: "failed", at, ...place, why: data.why, ended: false });
+    if (kind !== "turn_left" || data.status !== "failed") continue;
+    if (failed.at(-1)?.branch === place.branch && failed.at(-1).seq === place.seq) failed.pop(); // the same failure
+    failed.push({ kind: "failed", at, ...place, why: data.error, ended: true });
+  }
+  return source ? [...failedCalls(source), ...failed] : failed;
+}
+
+function failuresOnPath(session, leaf) { return failedCalls(session).filter((failure) => session.isOnPath(leaf, failure)); }
 
 const WAITING = ["approval_requested", "approved", "denied", "task_waits", "turn_resumed"];
 
@@ -280,15 +297,10 @@ function outline(session, { branch, leaf: value, positions, first = 1, last, kin
   if (positions) return { first: 0, last: 0, has_after: false, lines: positions.split(",").map((place) => session.entry(resolvePosition(session, place))).filter(Boolean).map(outlineLine) };
   const node = session.branches.get(Number(branch)), leaf = node ? { branch: node.branch, seq: node.tail } : resolvePosition(session, value);
   const begin = Math.max(first, node ? node.from + 1 : 1), end = Math.min(last ?? leaf.seq, leaf.seq);
-  const matching = session.path(leaf, begin, end).filter((entry) => isIncluded(entry, kinds));
+  const behind = kinds === "errors" ? new Set(failedCalls(session).map(({ branch: name, seq }) => `${name}:${seq}`)) : new Set();
+  const matching = session.path(leaf, begin, end).filter((entry) => isListed(entry, kinds) || behind.has(`${entry.branch}:${entry.seq}`));
   const covered = matching.length > limit ? matching[limit].seq - 1 : end;
   return { first: begin, last: covered, has_after: covered < end, lines: matching.slice(0, limit).map(outlineLine) };
-}
-
-function isIncluded(entry, kinds) {
-  if (kinds === "inputs") return isInput(entry);
-  if (kinds === "errors") return parts(entry, "tool_result").some((result) => !["done", "denied"].includes(result.outcome ?? (result.error ? "error" : "done")));
-  return kinds === "all" || ((entry.role === "user" || entry.role === "assistant") && text(entry).trim() !== "");
 }
 
 // -- usage ------------------------------------------------------------------------------------

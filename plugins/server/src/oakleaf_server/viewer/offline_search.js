@@ -1,6 +1,6 @@
 // Search within a copy: words, "phrases", -without, role: tool: kind:, by scanning every text.
 
-import { parts, text } from "./offline_entries.js";
+import { parts, text } from "./entry_lines.js";
 
 const AROUND = 60, FILTERS = ["role", "tool", "kind"];
 

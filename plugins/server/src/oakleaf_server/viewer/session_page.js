@@ -14,16 +14,18 @@ import { Live } from "./live.js";
 import { navigate, replaceUrl, sessionLink } from "./route.js";
 import { partsOf } from "./path.js";
 import { promptDialog } from "./prompt_view.js";
+import { show, shown } from "./state.js";
 import { Transcript } from "./transcript.js";
 import { Tree } from "./tree.js";
 import { cost, firstLine, plural, parsePosition, formatPosition, printable } from "./format.js";
 
-const RECHECK_MS = 1000;
+const RECHECK_MS = 1000, BURST_MS = 150;
 
 export class SessionPage {
   #live = null;
   #draft = null;
   #timer = 0;
+  #firstNew = null; // the first entry whose figures are not read yet
   #recheckTimer = 0;
   #detailRequests = 0;
   #isClosed = false;
@@ -33,16 +35,15 @@ export class SessionPage {
     this.about = about;
     this.listing = listing;
     this.isClient = about.level === "client";
-    this.viewing = null;
+    show({ session: id, viewing: null, selected: null, isExplicit: false });
     this.isPublic = loadPreference("internal", "on") === "off";
     this.canChange = !this.isClient && !about.copy;
     this.labels = new Labels(id);
     const link = (entry) => sessionLink(id, entry), label = (entry) => this.labels.of(entry);
     const approve = this.canChange ? (call, allow) => this.#approve(call, allow) : null;
     this.transcript = new Transcript({ id, link, label, approve, canChange: this.canChange, isClient: this.isClient, tools: this.isClient ? null : (entry) => this.#entryTools(entry),
-      selected: (entry, isExplicit) => this.#selected(entry, isExplicit),
-      openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact(),
-      canUncompact: (entry) => this.canChange && !this.viewing && this.detail?.active_compaction === entry.seq });
+      failureTools: (failure) => this.#failureTools(failure), openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact(),
+      canUncompact: (entry) => this.canChange && !shown.now.viewing && this.detail?.active_compaction === entry.seq });
     this.tree = new Tree({ id, labels: this.labels, view: (at) => this.view(at), jump: () => this.jump(),
       related: (other, seq) => sessionLink(other, seq) });
     this.inspector = new Inspector({ id, about, link, actions: (entry) => this.#actions(entry) });
@@ -55,10 +56,12 @@ export class SessionPage {
     const middle = h("div.middle", this.announcer, this.head, this.banner, this.viewingBar, this.find.element, this.transcript.element, this.composer.element);
     this.element = h("section.pane.center",
       { "aria-label": "Session", class: this.isClient ? "no-tree" : "" }, !this.isClient && this.tree.element, middle);
+    this.stopListening = shown.on((now) => this.#stateChanged(now));
   }
 
   close() {
     this.#isClosed = true;
+    this.stopListening();
     clearTimeout(this.#timer);
     clearTimeout(this.#recheckTimer);
     this.#live?.close();
@@ -78,7 +81,7 @@ export class SessionPage {
     this.#head();
     const position = await this.#resolvePosition(at, requested, branches);
     if (this.#isClosed) return;
-    if (branches) this.tree.show(branches, this.viewing, this.#parent(), position && placeIn(branches, position));
+    if (branches) this.tree.show(branches, this.#parent(), position && placeIn(branches, position));
     this.#render();
     if (position) await this.transcript.goTo(position.seq);
     else this.transcript.selectEnd();
@@ -91,10 +94,11 @@ export class SessionPage {
   async #resolvePosition(at, requested, branches) {
     if (!at) return null;
     if (requested && (!branches || onPath(branches, requested))) return requested;
-    this.viewing = requested && this.#tailOf(branches, requested);
-    if (!this.viewing) notice(`This session has no entry ${at}; showing its current leaf`, { kind: "bad" });
-    await this.transcript.open(this.viewing, this.isPublic, this.viewing && requested.seq);
-    return this.viewing ? requested : null;
+    const viewing = requested && this.#tailOf(branches, requested);
+    if (!viewing) notice(`This session has no entry ${at}; showing its current leaf`, { kind: "bad" });
+    show({ viewing });
+    await this.transcript.open(viewing, this.isPublic, viewing && requested.seq);
+    return viewing ? requested : null;
   }
 
   /** `3:7`, or `7` on the current path. */
@@ -121,35 +125,36 @@ export class SessionPage {
   async view({ branch, seq }) {
     const isOnPath = branch === null || this.isClient || this.tree.isOnPath(branch, seq);
     const viewing = isOnPath ? null : `${branch}:${this.tree.tail(branch)}`;
-    document.body.dataset.pane = "transcript";
-    if (viewing === this.viewing) return this.transcript.goTo(seq);
-    this.viewing = viewing;
+    show({ pane: "transcript" });
+    if (viewing !== shown.now.viewing) await this.#openPath(viewing, seq);
+    await this.transcript.goTo(seq);
+  }
+
+  /** Open the path to `viewing`, or the current path. */
+  async #openPath(viewing, seq = null) {
+    show({ viewing, selected: null, isExplicit: false });
+    this.tree.viewed();
     await this.transcript.open(viewing, this.isPublic, seq);
     this.#render();
-    await this.transcript.goTo(seq);
-    await this.#reloadBranches();
   }
 
   async back() {
-    this.viewing = null;
-    await this.transcript.open(null, this.isPublic);
-    this.#render();
+    await this.#openPath(null);
     this.transcript.goToEnd();
-    await this.#reloadBranches();
   }
 
   async setPublic(isPublic) {
     this.isPublic = isPublic;
     savePreference("internal", isPublic ? "off" : "on");
-    await this.transcript.open(this.viewing, isPublic, this.transcript.selected?.seq);
+    await this.transcript.open(shown.now.viewing, isPublic, shown.now.selected?.seq);
     this.#head();
   }
 
-  toLeaf() { return this.viewing ? this.back() : this.transcript.goToEnd(); }
+  toLeaf() { return shown.now.viewing ? this.back() : this.transcript.goToEnd(); }
 
   async #reloadBranches() {
     const branches = await this.#readBranches();
-    if (branches && !this.#isClosed) this.tree.show(branches, this.viewing, this.#parent());
+    if (branches && !this.#isClosed) this.tree.show(branches, this.#parent());
   }
 
   async #reloadLabels() {
@@ -161,32 +166,36 @@ export class SessionPage {
     this.transcript.redraw();
   }
 
-  /** Put the selected entry into the URL. */
-  #selected(entry, isExplicit) {
-    if (this.#isClosed) return;
-    if (isExplicit) replaceUrl(sessionLink(this.id, entry));
-    if (!this.isClient) { this.inspector.show(entry); this.tree.select(entry); }
+  /** Draw the state: the address, the details, and the marked rows of tree and transcript. */
+  #stateChanged({ session, selected, isExplicit }) {
+    if (session !== this.id) return;
+    if (selected) replaceUrl(sessionLink(this.id, isExplicit ? selected : null));
+    this.transcript.markSelected();
+    if (this.isClient) return;
+    this.inspector.show();
+    this.tree.markSelected();
   }
 
   // -- rendering ------------------------------------------------------------------------------
 
   #render() {
     const leaf = formatPosition(this.detail.session.leaf ?? { branch: 0, seq: 0 });
-    this.viewingBar.hidden = !this.viewing;
-    if (this.viewing) {
-      fill(this.viewingBar, icon("fork"), h("span", `Viewing ${this.viewing}; the current leaf is ${leaf}.`),
+    const { viewing } = shown.now;
+    this.viewingBar.hidden = !viewing;
+    if (viewing) {
+      fill(this.viewingBar, icon("fork"), h("span", `Viewing ${viewing}; the current leaf is ${leaf}.`),
         button("undo", "Back to the current leaf", () => this.back(), { class: "quiet" }),
-        this.canChange && button("check", "Rewind the session here", () => this.rewind(parsePosition(this.viewing)),
+        this.canChange && button("check", "Rewind the session here", () => this.rewind(parsePosition(viewing)),
           { class: "quiet" }));
     }
-    this.composer.show(this.detail, this.viewing);
+    this.composer.show(this.detail, viewing);
     this.#head();
-    this.transcript.draft(this.viewing ? null : this.#draft, this.#progressText());
+    this.transcript.draft(viewing ? null : this.#draft, this.#progressText());
   }
 
   #progressText() {
     const { session } = this.detail;
-    if (this.viewing || session.status !== "running" || this.detail.is_held === false || this.#draft?.text || this.#draft?.reasoning) return "";
+    if (shown.now.viewing || session.status !== "running" || this.detail.is_held === false || this.#draft?.text || this.#draft?.reasoning) return "";
     return "Working…";
   }
 
@@ -225,11 +234,18 @@ export class SessionPage {
     const text = partsOf(entry, "text").map((part) => part.text).join("\n\n"), isInput = entry.turn > 0 && entry.turn === entry.seq;
     return [
       entry.role === "assistant" && small("eye", "What the model saw", () => this.prompt(entry)),
-      this.canChange && isInput && this.about.can_send && !this.viewing && small("pencil", "Edit and resend", () => this.composer.edit(text, entry, this.#leaf())),
+      this.canChange && isInput && this.about.can_send && !shown.now.viewing && small("pencil", "Edit and resend", () => this.composer.edit(text, entry, this.#leaf())),
       this.canChange && small("fork", "Fork at this entry", () => this.fork(entry)),
       text && small("copy", "Copy text", () => copy(text)),
       small("link", "Copy a link", () => copy(new URL(sessionLink(this.id, entry), location.href).href)),
     ];
+  }
+
+  /** What to do about the failure that ended the run: nothing, once the turn went on or was taken back. */
+  #failureTools({ seq }) {
+    if (shown.now.viewing || !this.detail || this.detail.session.status !== "failed" || seq !== this.detail.session.leaf.seq) return null;
+    const command = `oakleaf resume ${this.id}`;
+    return this.canChange && this.about.can_send ? "Resume calls the model again. Discard this turn takes its input back." : ["Call the model again: ", h("code", command)];
   }
 
   #movers(quiet) {
@@ -238,7 +254,7 @@ export class SessionPage {
       quiet("undo", "Undo the latest turn", (pressed) => this.#move(pressed, "/undo")),
       quiet("redo", "Redo", (pressed) => this.#move(pressed, "/redo")),
       quiet("compaction", "Compact", () => compactDialog(this.id, this.#leaf(), () => undefined)),
-      quiet("compare", "Compare with…", () => this.compare(this.viewing)),
+      quiet("compare", "Compare with…", () => this.compare(shown.now.viewing)),
     ];
   }
 
@@ -287,14 +303,13 @@ export class SessionPage {
       noticeMovedCut(cut);
       noticeLeftBehind(left);
       notice(`The current leaf is ${leaf}`, { action: () => this.#move(document.body, "/redo"), label: "Redo" });
-      this.viewing = null;
-      this.#reload();
+      this.#reload(null);
     });
   }
 
   async #move(pressed, verb) {
     const reply = await whileDisabled(pressed, () => sendJson("POST", sessionPath(this.id, verb), { leaf: this.#leaf() }));
-    if (reply) { this.viewing = null; await this.#reload(); notice(`The current leaf is ${reply.leaf}`); noticeLeftBehind(reply.left_behind); }
+    if (reply) { await this.#reload(null); notice(`The current leaf is ${reply.leaf}`); noticeLeftBehind(reply.left_behind); }
   }
 
   async #uncompact() {
@@ -307,7 +322,7 @@ export class SessionPage {
   }
 
   #openCall(entry, index) {
-    if (this.viewing || !this.detail) return null;
+    if (shown.now.viewing || !this.detail) return null;
     const isHere = (call) => call.seq === entry.seq && call.index === index;
     const position = (this.detail.open_tool_calls ?? []).find(isHere);
     return position ? { ...position, approvals: this.detail.pending_approvals.filter((approvals) => isHere(approvals.parent_call ?? approvals)) } : null;
@@ -358,7 +373,7 @@ export class SessionPage {
 
   #setDraft(draft) {
     this.#draft = draft;
-    if (!this.viewing) this.transcript.draft(draft, this.#progressText());
+    if (!shown.now.viewing) this.transcript.draft(draft, this.#progressText());
   }
 
   #fact(fact) {
@@ -373,15 +388,14 @@ export class SessionPage {
     if (isLeft || entries.some((entry) => entry.role === "assistant") || ["turn_ended", "turn_refused"].includes(fact.kind)) {
       this.#draft = null;
       this.transcript.endDraft();
-      this.transcript.turnEnded();
     }
     const isMoved = fact.kind === "moved" || fact.omitted_entries;
     for (const entry of entries) this.#append(entry);
     this.#announce(fact.kind, entries);
-    if (isMoved) this.#reload();
-    else this.#render();
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.#reloadDetail(), 80);
+    if (isMoved) { this.#reload(); return; }
+    this.#render();
+    this.#firstNew ??= Math.max(1, entries[0]?.seq ?? this.detail.session.leaf?.seq ?? 1);
+    this.#timer ||= setTimeout(() => this.#reloadDetail(this.#firstNew), BURST_MS);
   }
 
   #announce(kind, entries) {
@@ -391,16 +405,20 @@ export class SessionPage {
   }
 
   #append(entry) {
-    if (!this.viewing && !this.transcript.push(entry)) { this.#reload(); return; }
+    if (!shown.now.viewing && !this.transcript.push(entry)) { this.#reload(); return; }
     if (!this.isClient && !this.tree.appendEntry(entry)) this.#reloadBranches();
   }
 
-  async #reloadDetail() {
+  /** One request for all that happened in a burst: the session, and the figures of the entries from `figures` on. */
+  async #reloadDetail(figures = null) {
     if (this.#isClosed) return;
+    clearTimeout(this.#timer);
+    this.#timer = 0;
+    this.#firstNew = null;
     const number = ++this.#detailRequests;
     let detail;
     try {
-      detail = await fetchJson(sessionPath(this.id));
+      detail = await fetchJson(sessionPath(this.id), { figures: this.isClient ? null : figures });
     } catch (problem) {
       if (problem.status && number === this.#detailRequests) notice(problem.text, { kind: "bad" });
       return;
@@ -414,16 +432,23 @@ export class SessionPage {
     clearTimeout(this.#recheckTimer);
     if (session.status === "running" && isHere === false) this.#recheckTimer = setTimeout(() => this.#reloadDetail(), RECHECK_MS);
     this.transcript.redrawRows(rows);
+    if (detail.figures && !shown.now.viewing && !this.isPublic) this.#addFigures(detail.figures);
     this.#render();
   }
 
+  #addFigures(figures) {
+    this.transcript.addFigures(figures);
+    for (const failure of figures.facts) if (failure.kind === "failed") this.tree.noteFailure(formatPosition(failure));
+  }
+
   /** Reload everything: the leaf moved, or too many facts were missed. */
-  async #reload() {
+  async #reload(viewing = shown.now.viewing) {
+    show({ viewing });
     await this.#reloadDetail();
     await this.#reloadBranches();
     await this.#reloadLabels();
-    const seq = this.transcript.selected?.seq;
-    await this.transcript.open(this.viewing, this.isPublic, seq && seq < (this.detail.session.leaf?.seq ?? 0) ? seq : null);
+    const seq = shown.now.selected?.seq;
+    await this.transcript.open(viewing, this.isPublic, seq && seq < (this.detail.session.leaf?.seq ?? 0) ? seq : null);
     this.#render();
   }
 }

@@ -2,6 +2,7 @@
 
 import { helpDialog } from "./dialogs.js";
 import { openSearch } from "./search.js";
+import { shown } from "./state.js";
 
 /** page(): the current SessionPage or DiffPage, or null. */
 export function listenForShortcuts(page) {
@@ -30,7 +31,7 @@ function shortcuts(page, previousKey) {
   if (page?.step) return { ...common, n: () => page.step(1), p: () => page.step(-1) };
   const transcript = page?.transcript;
   if (!transcript) return common;
-  const selected = transcript.selected;
+  const { selected } = shown.now;
   const sequence = previousKey === "g" ? { l: () => page.toLeaf(), g: () => transcript.goTo(1) } : {};
   return {
     ...common, j: () => transcript.step(1), k: () => transcript.step(-1), "[": () => transcript.stepTurn(-1), "]": () => transcript.stepTurn(1),

@@ -7,10 +7,11 @@ import { nextState } from "./tool_cards.js";
 import { attempt, h, notice, savePreference, loadPreference } from "./dom.js";
 import { draftRow, entryRow, hasCalls } from "./entries.js";
 import { Path, partsOf } from "./path.js";
+import { isSelected, show, shown } from "./state.js";
 import { turnFigures } from "./waterfall.js";
 import { VirtualList } from "./virtual_list.js";
 
-const ESTIMATED_HEIGHT = 96, MARGIN = 12, TURNS = 30;
+const ESTIMATED_HEIGHT = 96, MARGIN = 12, TURNS = 30, FAILED = "failed";
 
 export class Transcript {
   #list;
@@ -22,18 +23,17 @@ export class Transcript {
   #frame = 0;
   #calls = new Map(); // branch:seq of an answer → its model call
   #turns = new Map(); // seq of an input → the summary of its turn
+  #failures = new Map(); // seq → the model calls that failed behind that entry
   #times = new CallTimes();
   #opening = null; // the path that was opened last, which may not be read yet
   #arrivals = []; // entries that came while it was read, and may be missing from it
   #lastStep = Promise.resolve(); // the latest step by a key
-  #isExplicit = false; // whether the selection was made by the user; otherwise it follows the newest entry
 
-  /** host: {id, link, selected(entry), approve, uncompact, canUncompact(entry), openCall(entry, index), label(entry), tools(entry), canChange, isClient} */
+  /** host: {id, link, approve, uncompact, canUncompact(entry), openCall(entry, index), label(entry), tools(entry), canChange, isClient} */
   constructor(host) {
     this.host = host;
     this.cards = loadPreference("cards", "preview");
     this.path = new Path(host.id, null, false);
-    this.selected = null;
     this.element = h("div.transcript", { role: "feed", "aria-label": "Transcript", "aria-busy": "true", tabindex: 0 });
     this.#list = new VirtualList(this.element,
       { estimatedHeight: ESTIMATED_HEIGHT, followsEnd: true, draw: (index) => this.#row(index),
@@ -54,12 +54,14 @@ export class Transcript {
     if (leaf === null) for (const entry of this.#arrivals) path.push(entry);
     this.#calls.clear();
     this.#turns.clear();
+    this.#failures.clear();
     this.#times = new CallTimes();
     this.#list.reset(path.total + 1);
     this.#hideUnshown(1, path.total);
     this.element.setAttribute("aria-busy", "false");
     if (seq) this.#list.show(this.#index(seq), -60);
     else this.#list.goToEnd();
+    this.#keepSelection();
     this.#loadFigures(path, ...path.range(seq ?? path.total));
   }
 
@@ -73,18 +75,26 @@ export class Transcript {
         fetchJson(sessionPath(this.host.id, "/turns"), { ...where, before: last + 1, limit: TURNS }),
       ]);
       if (path !== this.path) return;
-      this.#times.add(facts);
-      for (const call of calls) if (call.answer_seq && call.purpose === "answer") this.#calls.set(call.answer_seq, call);
-      for (const turn of turns) this.#turns.set(turn.turn, turn);
-      this.redrawRows([...calls.map((call) => call.answer_seq ?? 0), ...facts.map((fact) => fact.seq ?? 0), ...turns.map((turn) => turn.turn)].filter((seq) => seq >= first && seq <= last));
+      this.addFigures({ calls, facts, turns }, first, last);
     } catch { /* figures are an extra: the transcript is complete without them */ }
   }
 
-  /** A fact of the live stream, which may tell when a call waited or ran. */
-  noteFact(fact) { this.#times.addLive(fact); }
+  /** Show calls with their costs, failed calls, and turns on the rows between two seqs. */
+  addFigures({ calls, facts, turns }, first = 1, last = this.path.total) {
+    this.#times.add(facts);
+    for (const call of calls) if (call.answer_seq && call.purpose === "answer") this.#calls.set(call.answer_seq, call);
+    for (const turn of turns) this.#turns.set(turn.turn, turn);
+    const failed = facts.filter(({ kind }) => kind === FAILED);
+    for (const { seq } of failed) this.#failures.set(seq, failed.filter((failure) => failure.seq === seq));
+    const rows = [...calls.map((call) => call.answer_seq ?? 0), ...facts.map((fact) => fact.seq ?? 0), ...turns.map((turn) => turn.turn)];
+    this.redrawRows(rows.filter((seq) => seq >= first && seq <= last).map((seq) => this.#index(seq) + 1));
+  }
 
-  /** A turn ended: load its figures. */
-  turnEnded() { this.#loadFigures(this.path, Math.max(1, this.path.total - 60), this.path.total); }
+  /** A fact of the live stream, which may tell when a call waited or ran. */
+  noteFact(fact) {
+    this.#times.addLive(fact);
+    if (fact.kind.startsWith("turn_")) this.redrawRows([...this.#failures.keys()].map((seq) => this.#index(seq) + 1)); // what to do now is another thing
+  }
 
   /** Append an entry; return false if it does not follow the last one. */
   push(entry) {
@@ -95,7 +105,7 @@ export class Transcript {
     const answer = entry.role === "tool" ? this.path.answerOf(entry) : null;
     if (this.path.entry(entry.seq) === undefined) this.#list.hide(entry.seq - 1);
     this.#list.changed([entry.seq - 1, this.path.total, ...(answer ? [answer.seq - 1] : [])]);
-    if (!this.#isExplicit && this.#list.isAtEnd) this.selectEnd();
+    if (!shown.now.isExplicit && this.#list.isAtEnd) this.selectEnd();
     return true;
   }
 
@@ -133,7 +143,7 @@ export class Transcript {
 
   /** Expand or collapse the cards of the selected entry. */
   cycleSelected() {
-    const entry = this.selected && this.path.entry(this.selected.seq);
+    const { selected } = shown.now, entry = selected && this.path.entry(selected.seq);
     if (!entry || !hasCalls(entry)) return;
     const names = entry.role === "tool"
       ? partsOf(entry, "tool_result").map((part) => `${entry.branch}:${entry.seq}:${part.call_id}`)
@@ -147,20 +157,27 @@ export class Transcript {
 
   select(entry, { reveal = true, focus = false, isExplicit = true } = {}) {
     const owner = entry.role === "tool" ? this.path.answerOf(entry) ?? entry : entry;
-    this.selected = owner;
-    this.#isExplicit = isExplicit;
-    this.#updateSelection();
+    show({ selected: owner, isExplicit });
     if (reveal) this.#list.reveal(owner.seq - 1);
-    this.#updateSelection();
+    this.markSelected();
     const isTyping = document.activeElement?.matches("input, textarea"); // do not take the focus from an input
     if (focus && !isTyping) this.#list.row(owner.seq - 1)?.focus({ preventScroll: true });
-    this.host.selected(owner, isExplicit);
+  }
+
+  /** An entry that the opened path does not have gives its selection to the end of the path. */
+  #keepSelection() {
+    const { selected } = shown.now;
+    if (!selected || isSelected(this.path.entry(selected.seq))) return;
+    const entry = this.path.isLoaded(selected.seq) && this.#nearest(selected.seq); // hidden on this path
+    if (entry?.branch === selected.branch) this.select(entry, { reveal: false });
+    else this.selectEnd();
   }
 
   /** Select the newest entry for the inspector, without changing the URL. */
   selectEnd() {
     const entry = this.#nearest(this.path.total);
     if (entry) this.select(entry, { reveal: false, isExplicit: false });
+    else show({ selected: null, isExplicit: false });
   }
 
   /** Select the next (1) or previous (-1) visible entry. */
@@ -177,7 +194,8 @@ export class Transcript {
   }
 
   async #stepEntry(by) {
-    let seq = this.selected ? this.selected.seq + by : this.#visibleRange[by > 0 ? 0 : 1];
+    const { selected } = shown.now;
+    let seq = selected ? selected.seq + by : this.#visibleRange[by > 0 ? 0 : 1];
     for (; seq >= 1 && seq <= this.path.total; seq += by) {
       if (!this.path.isLoaded(seq)) await this.#load(by > 0 ? { first: seq } : { last: seq });
       const entry = this.path.entry(seq);
@@ -186,7 +204,7 @@ export class Transcript {
   }
 
   async #stepTurn(by) {
-    const from = this.selected ?? this.path.entry(this.#visibleRange[0]);
+    const from = shown.now.selected ?? this.path.entry(this.#visibleRange[0]);
     if (!from) return;
     if (by < 0 && from.turn && from.turn < from.seq) return this.goTo(from.turn);
     const seq = by < 0 ? await this.#inputBefore(from.seq) : await this.#inputAfter(from.seq);
@@ -216,7 +234,7 @@ export class Transcript {
     const entry = this.path.entry(seq) ?? this.#nearest(seq);
     if (entry) this.select(entry, { focus: true });
     if (entry) this.#list.show(this.#index(entry.seq), -60);
-    this.#updateSelection();
+    this.markSelected();
   }
 
   goToEnd() {
@@ -236,9 +254,10 @@ export class Transcript {
     return (entry?.role === "tool" ? this.path.answerOf(entry)?.seq ?? seq : seq) - 1;
   }
 
-  #updateSelection() {
-    for (const row of this.element.querySelectorAll("article.selected")) if (Number(row.dataset.seq) !== this.selected?.seq) unmarkSelected(row);
-    const row = this.selected && this.#list.row(this.selected.seq - 1);
+  markSelected() {
+    const { selected } = shown.now;
+    for (const row of this.element.querySelectorAll("article.selected")) if (Number(row.dataset.seq) !== selected?.seq) unmarkSelected(row);
+    const row = selected && this.#list.row(selected.seq - 1);
     if (row) markSelected(row);
   }
 
@@ -257,7 +276,7 @@ export class Transcript {
     if (!this.path.isLoaded(seq)) return h("div.entry.waiting", { "aria-hidden": "true" }, h("span.muted", seq));
     const entry = this.path.entry(seq);
     const row = entry ? entryRow(entry, this.#renderContext()) : null;
-    if (row && this.selected?.seq === seq) markSelected(row);
+    if (row && isSelected(entry)) markSelected(row);
     return row;
   }
 
@@ -267,10 +286,16 @@ export class Transcript {
       openCall: this.host.openCall, label: this.host.label, tools: this.host.tools,
       call: (entry) => this.#calls.get(entry.seq), times: this.#times,
       turnFigures: (entry) => this.#turns.has(entry.seq) && turnFigures(this.host.id, this.path.leaf, this.#turns.get(entry.seq), this.#times),
+      failures: (entry) => [entry, ...this.#resultsOf(entry)].flatMap(({ seq }) => this.#failures.get(seq) ?? []), failureTools: this.host.failureTools,
       cardState: (name) => this.#state(name),
       setCard: (name, state, entry) => { this.#cards.set(name, state); this.#list.changed([entry.seq - 1]); },
       showAll: (entry, owner = entry) => this.#showAll(entry, owner),
     };
+  }
+
+  /** The entries that are drawn in the row of an answer. */
+  #resultsOf(entry) {
+    return entry.role === "assistant" ? new Set([...this.path.results(entry).values()].map((match) => match.entry)) : [];
   }
 
   #state(name) { return this.#cards.get(name) ?? this.cards; }

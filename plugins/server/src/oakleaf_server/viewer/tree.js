@@ -3,14 +3,16 @@
 
 import { fetchJson, sessionPath } from "./api.js";
 import { TreeRows, ENTRY, PARENT, RELATED, SIDE } from "./tree_rows.js";
+import { failures, isListed, outlineLine } from "./entry_lines.js";
 import { button, choice, fill, h, icon, loadPreference, markChosen, savePreference } from "./dom.js";
 import { labelBadge } from "./labels.js";
-import { plural, parsePosition, printable } from "./format.js";
+import { formatPosition, parsePosition, plural, printable } from "./format.js";
 import { splitter } from "./layout.js";
 import { Minimap } from "./minimap.js";
+import { isSelected, shown } from "./state.js";
 import { VirtualList } from "./virtual_list.js";
 
-const ROW = 26, PAGE = 300, LABELS = 150, DEEPEST = 8, HUES = 5, ERROR_STEP = 5_000, ERROR_ROUNDS = 4;
+const ROW = 26, PAGE = 300, LABELS = 150, DEEPEST = 8, HUES = 5, ERROR_STEP = 5_000, ERROR_ROUNDS = 4, SAME_MAP = 1.01;
 const FILTERS = [["inputs", "Inputs"], ["messages", "Messages"], ["all", "All"]];
 const FLAG_ICONS = { error: "error", unknown: "unknown", denied: "denied", interrupted: "interrupted", dry_run: "dry_run",
   cancelled: "denied", cut_off: "error" };
@@ -23,11 +25,13 @@ export class Tree {
   #sideTexts = new Map();
   #isLoading = false;
   #trunk = [];
-  #selected = "";
+  #places = new Map(); // branch:seq → its slot
+  #sides = []; // the slots of side branches
+  #mapped = 0; // how many slots the minimap was drawn for
   #errors = new Set(); // branch:seq of entries with an error
   #errorsOf = "";
 
-  /** host: {id, labels, view({branch, seq}), related(id, seq), jump()}. Shows the trunk straight down, branches beside it. */
+  /** host: {id, labels, view({branch, seq}), related(id, seq), jump()}. Shows the current path straight down, branches beside it. */
   constructor(host) {
     this.host = host;
     this.branches = null;
@@ -47,36 +51,54 @@ export class Tree {
 
   close() { this.#list.close(); }
 
-  /** Show the reply of /branches with the path to `viewing` as the trunk, and scroll to `place`. */
-  show(reply, viewing, parent, place = null) {
+  /** Show the reply of /branches, and scroll to `place`. */
+  show(reply, parent, place = null) {
     const isFirst = !this.branches;
     this.branches = new TreeRows(reply);
     this.parent = parent;
-    this.viewing = viewing ?? reply.leaf;
-    this.#trunk = this.branches.ranges(parsePosition(this.viewing));
+    this.#trunk = this.branches.ranges(parsePosition(reply.leaf));
     this.summary.textContent = plural(this.branches.size, "branch", "branches");
-    this.#rebuild(place ?? (isFirst ? this.viewing : null));
-    if (this.#errorsOf !== this.viewing) this.#loadErrors();
+    this.#unfoldViewed();
+    this.#rebuild(place ?? (isFirst ? this.#viewedEnd : null));
+    if (this.#errorsOf !== this.#viewedEnd) this.#loadErrors();
+  }
+
+  /** Another branch is viewed: the tree keeps its shape, and unfolds that branch. */
+  viewed() {
+    if (!this.branches) return;
+    this.#unfoldViewed();
+    this.#rebuild();
+    this.#loadErrors();
+  }
+
+  get #viewedEnd() { return shown.now.viewing ?? this.branches.leaf; }
+
+  #unfoldViewed() {
+    const ends = new Map(this.#trunk.map(([branch, , last]) => [branch, last]));
+    for (const [branch, first, last] of this.branches.ranges(parsePosition(this.#viewedEnd))) {
+      const end = ends.get(branch);
+      if (last >= first && !(last <= end)) this.#open.add(`${branch}:${end === undefined ? first : end + 1}`);
+    }
   }
 
   /** View the next (1) or previous (-1) error after the selected entry, starting again at the other end. */
   stepError(by) {
     const places = [...this.#errors].map(parsePosition).sort((a, b) => a.seq - b.seq);
     if (!places.length) return;
-    const here = parsePosition(this.#selected || "0:0").seq, ordered = by > 0 ? places : places.reverse();
+    const here = shown.now.selected?.seq ?? 0, ordered = by > 0 ? places : places.reverse();
     this.host.view(ordered.find(({ seq }) => (by > 0 ? seq > here : seq < here)) ?? ordered[0]);
   }
 
   /** Find the errors of the viewed path, newest part first, a bounded number of entries. */
   async #loadErrors() {
-    const leaf = this.viewing, { seq: end } = parsePosition(leaf), places = new Set();
+    const leaf = this.#viewedEnd, { seq: end } = parsePosition(leaf), errors = new Set();
     this.#errorsOf = leaf;
+    this.#errors = errors;
     for (let last = end, round = 0; last > 0 && round < ERROR_ROUNDS; last -= ERROR_STEP, round++) {
       const first = Math.max(1, last - ERROR_STEP + 1);
       const reply = await fetchJson(sessionPath(this.host.id, "/outline"), { leaf, first, last, kinds: "errors" }).catch(() => null);
-      if (!reply || this.#errorsOf !== leaf) return;
-      for (const line of reply.lines) places.add(`${line.branch}:${line.seq}`);
-      this.#errors = new Set(places);
+      if (!reply || this.#errors !== errors) return;
+      for (const line of reply.lines) errors.add(`${line.branch}:${line.seq}`);
       this.#showErrors();
     }
   }
@@ -84,7 +106,7 @@ export class Tree {
   #showErrors() {
     const { size } = this.#errors;
     this.errorButton.hidden = !size;
-    const most = ERROR_ROUNDS * ERROR_STEP, where = parsePosition(this.viewing).seq > most ? ` in the newest ${most.toLocaleString("en")} entries` : "";
+    const most = ERROR_ROUNDS * ERROR_STEP, where = parsePosition(this.#viewedEnd).seq > most ? ` in the newest ${most.toLocaleString("en")} entries` : "";
     this.errorButton.setAttribute("aria-label", `Go to one of ${plural(size, "error")}${where}`);
     this.errorButton.title = `Next error${where} (e)`;
     fill(this.errorButton, icon("error"), h("span", size));
@@ -93,14 +115,18 @@ export class Tree {
 
   /** Draw the minimap. */
   #map() {
-    const marks = [], { labels } = this.host;
-    this.#slots.forEach(([kind, branch, seq], index) => {
-      const name = `${branch}:${seq}`;
-      const mark = kind === SIDE ? "side" : kind !== ENTRY ? null : this.#errors.has(name) ? "error" : name === this.#selected ? "selected"
-        : labels.size && labels.of({ branch, seq }) !== undefined ? "label" : null;
-      if (mark) marks.push({ share: this.#list.share(index), kind: mark });
-    });
+    const marks = this.#sides.map((index) => ({ share: this.#list.share(index), kind: "side" }));
+    const add = (kind, place) => { if (this.#places.has(place)) marks.push({ share: this.#list.share(this.#places.get(place)), kind }); };
+    for (const place of this.#errors) add("error", place);
+    for (const { place } of this.host.labels.all) add("label", place);
     this.minimap.show(marks);
+    this.#mapped = this.#slots.length;
+    this.#mapSelected();
+  }
+
+  #mapSelected() {
+    const index = this.#selectedIndex;
+    this.minimap.select(index === undefined ? null : this.#list.share(index));
   }
 
   filter(kind) {
@@ -108,22 +134,51 @@ export class Tree {
     savePreference("tree", kind);
     markChosen(this.filters, kind);
     this.#lines.clear();
-    this.#rebuild(this.#selected || this.viewing);
+    this.#rebuild(shown.now.selected ? formatPosition(shown.now.selected) : this.#viewedEnd);
   }
 
   /** Append an entry; return false if the branches must be reloaded. */
   appendEntry(entry) {
-    const wasLeaf = this.branches?.leaf;
+    const wasLeaf = this.branches?.leaf, place = formatPosition(entry), hasAllErrors = this.#errorsOf === wasLeaf;
     if (!this.branches?.grow(entry.branch, entry.seq)) return false;
-    if (this.viewing === wasLeaf) {
-      this.viewing = this.branches.leaf;
-      this.#trunk = this.branches.ranges(parsePosition(this.viewing));
-    }
-    this.#lines.delete(wasLeaf);
-    if (hasError(entry)) { this.#errors.add(`${entry.branch}:${entry.seq}`); this.#errorsOf = this.viewing; this.#showErrors(); }
-    this.#errorsOf = this.viewing;
-    this.#rebuild();
+    this.#lines.set(place, isListed(entry, this.kinds) ? outlineLine(entry) : null);
+    if (hasAllErrors) this.#errorsOf = this.branches.leaf;
+    if (this.#places.has(place)) return true;
+    if (this.branches.leaf === place) this.#appendToTrunk(entry, place, wasLeaf);
+    else this.#rebuild();
+    if (!shown.now.viewing && failures(entry).length) this.noteFailure(place);
     return true;
+  }
+
+  /** An entry of the viewed path has a failure. */
+  noteFailure(place) {
+    this.#errors.add(place);
+    this.#showErrors();
+  }
+
+  /** One row is added, whatever the length of the path. */
+  #appendToTrunk(entry, place, wasLeaf) {
+    const index = this.#slots.push([ENTRY, entry.branch, entry.seq, 0]) - 1, before = this.#places.get(wasLeaf);
+    this.#trunk.at(-1)[2] = entry.seq;
+    this.#places.set(place, index);
+    this.#list.grow(index + 1);
+    if (before !== undefined && !this.#isShown(this.#slots[before])) this.#list.hide(before);
+    this.#markTrouble(entry, index);
+    this.#list.changed([index - 1, before ?? index, index]);
+    if (this.#slots.length > this.#mapped * SAME_MAP) this.#map();
+  }
+
+  /** Show on the line before it that an entry without a line failed. */
+  #markTrouble(entry, index) {
+    if (this.#lines.get(formatPosition(entry))) return;
+    const trouble = outlineLine(entry).flags.filter((flag) => FLAG_ICONS[flag]);
+    for (let at = index - 1; trouble.length && at >= 0 && this.#slots[at][0] === ENTRY; at--) {
+      const line = this.#lines.get(`${this.#slots[at][1]}:${this.#slots[at][2]}`);
+      if (line === undefined) return;
+      if (line === null) continue;
+      if (line.turn === entry.turn) line.flags = [...new Set([...line.flags, ...trouble])];
+      return this.#list.changed([at]);
+    }
   }
 
   /** Redraw after labels changed. */
@@ -139,18 +194,18 @@ export class Tree {
 
   tail(branch) { return this.branches?.tail(branch); }
 
-  select(entry) {
-    this.#selected = `${entry.branch}:${entry.seq}`;
-    for (const row of this.rows.querySelectorAll(".entry-row")) row.classList.toggle("selected",
-      row.dataset.place === this.#selected);
-    const index = this.#indexOf(this.#selected);
-    this.#map();
-    if (index >= 0 && this.#isShown(this.#slots[index]) && this.rows.clientHeight) this.#list.reveal(index);
+  markSelected() {
+    const place = shown.now.selected && formatPosition(shown.now.selected), index = this.#selectedIndex;
+    for (const row of this.rows.querySelectorAll(".entry-row")) {
+      const isHere = row.dataset.place === place;
+      row.classList.toggle("selected", isHere);
+      row.setAttribute("aria-selected", String(isHere));
+    }
+    this.#mapSelected();
+    if (index !== undefined && this.#isShown(this.#slots[index]) && this.rows.clientHeight) this.#list.reveal(index);
   }
 
-  #indexOf(place) {
-    return place ? this.#slots.findIndex(([kind, branch, seq]) => kind === ENTRY && `${branch}:${seq}` === place) : -1;
-  }
+  get #selectedIndex() { return shown.now.selected ? this.#places.get(formatPosition(shown.now.selected)) : undefined; }
 
   // -- rows -----------------------------------------------------------------------------------
 
@@ -160,9 +215,15 @@ export class Tree {
     if (this.parent) this.#slots.unshift([PARENT, 0, 0, 0]);
     const scrollTop = this.rows.scrollTop;
     this.#list.reset(this.#slots.length);
-    this.#slots.forEach((slot, index) => { if (!this.#isShown(slot)) this.#list.hide(index); });
-    const index = this.#indexOf(place);
-    this.#list.paint(index < 0 ? { index: 0, offset: scrollTop } : { index, offset: -this.rows.clientHeight / 2 });
+    this.#places.clear();
+    this.#sides = [];
+    this.#slots.forEach((slot, index) => {
+      if (slot[0] === SIDE) this.#sides.push(index);
+      if (slot[0] === ENTRY) this.#places.set(`${slot[1]}:${slot[2]}`, index);
+      if (!this.#isShown(slot)) this.#list.hide(index);
+    });
+    const index = this.#places.get(place);
+    this.#list.paint(index === undefined ? { index: 0, offset: scrollTop } : { index, offset: -this.rows.clientHeight / 2 });
     this.#map();
   }
 
@@ -195,12 +256,12 @@ export class Tree {
 
   #entryRow(branch, seq, depth) {
     const name = `${branch}:${seq}`, line = this.#lines.get(name);
-    const role = line?.role ?? line?.kind ?? "none", isSelected = name === this.#selected;
+    const role = line?.role ?? line?.kind ?? "none", isHere = isSelected({ branch, seq });
     const text = line ? printable(line.text) : line === null ? h("span.muted", this.branches.leaf === name ? "the leaf" : "") : "…";
     const flags = (line?.flags ?? []).filter((flag) => FLAG_ICONS[flag]);
     return h("div.tree-row.entry-row", {
-      role: "treeitem", tabindex: -1, data: { place: name }, onclick: () => this.host.view({ branch, seq }),
-      class: `${depth ? "off-path" : "on-path"} role-${role} ${isSelected ? "selected" : ""} ${flags.includes("error") ? "has-error" : ""}`,
+      role: "treeitem", tabindex: -1, "aria-selected": String(isHere), data: { place: name }, onclick: () => this.host.view({ branch, seq }),
+      class: `${depth ? "off-path" : "on-path"} role-${role} ${isHere ? "selected" : ""} ${flags.includes("error") ? "has-error" : ""}`,
     }, labelBadge(this.host.labels.of({ branch, seq })), h("span.tree-line", { title: line ? `${line.role ?? line.kind}: ${printable(line.text)}` : "" }, text),
     flags.map(flagIcon), this.branches.leaf === name && leafMark(), h("span.seq", seq));
   }
@@ -252,8 +313,8 @@ export class Tree {
   async #loadLines([, branch, seq, depth]) {
     const kinds = this.kinds, isTrunk = depth === 0, first = Math.max(isTrunk ? 1 : this.branches.rows.get(branch).from + 1,
       seq - PAGE / 2);
-    const last = Math.min(isTrunk ? parsePosition(this.viewing).seq : this.tail(branch), first + PAGE);
-    const scope = isTrunk ? { leaf: this.viewing } : { branch };
+    const last = Math.min(isTrunk ? this.#trunk.at(-1)[2] : this.tail(branch), first + PAGE);
+    const scope = isTrunk ? { leaf: this.branches.leaf } : { branch };
     const reply = await fetchJson(sessionPath(this.host.id, "/outline"), { ...scope, first, last, kinds });
     if (kinds !== this.kinds) return;
     const until = Math.max(reply.last, seq), ranges = isTrunk ? this.#trunk : [[branch, first, until]];
@@ -292,10 +353,6 @@ export class Tree {
       if ((row.getAttribute("aria-expanded") === "true") === (event.key === "ArrowLeft")) row.click();
     }
   }
-}
-
-function hasError(entry) {
-  return (entry.payload?.parts ?? []).some((part) => part.type === "tool_result" && !["done", "denied"].includes(part.outcome ?? (part.error ? "error" : "done")));
 }
 
 function flagIcon(flag) {

@@ -6,19 +6,24 @@ import { h } from "./dom.js";
 const MAX_HEIGHT = 16e6; // Chromium lays out at most about 33 million pixels, Firefox 17 million
 const OVERSCAN = 400;
 
-/** Prefix sums of row heights: update one or find the row at an offset in O(log n). */
+/** Prefix sums of row heights: update or append one, or find the row at an offset, in O(log n). */
 class RowHeights {
-  constructor(own) {
-    const length = own.length;
-    this.length = length;
-    this.own = own;
-    this.sums = new Float64Array(length + 1);
-    for (let at = 1; at <= length; at++) {
-      this.sums[at] += this.own[at - 1];
-      const up = at + (at & -at);
-      if (up <= length) this.sums[up] += this.sums[at];
-    }
+  constructor(count, height) {
+    this.length = count;
+    this.own = new Float64Array(count).fill(height);
+    this.sums = new Float64Array(count + 1);
+    for (let at = 1; at <= count; at++) this.sums[at] = (at & -at) * height;
   }
+  push(height) {
+    if (this.length === this.own.length) { // twice the room, so that most appends copy nothing
+      this.own = grown(this.own);
+      this.sums = grown(this.sums);
+    }
+    this.own[this.length++] = height;
+    this.sums[this.length] = height;
+    for (let by = 1; by < (this.length & -this.length); by <<= 1) this.sums[this.length] += this.sums[this.length - by];
+  }
+  pop() { this.length--; }
   set(index, height) {
     const by = height - this.own[index];
     if (!by) return;
@@ -43,8 +48,14 @@ class RowHeights {
   }
 }
 
+function grown(numbers) {
+  const more = new Float64Array(numbers.length * 2 + 64);
+  more.set(numbers);
+  return more;
+}
+
 export class VirtualList {
-  #heights = new RowHeights(new Float64Array(0));
+  #heights = new RowHeights(0, 0);
   #rows = new Map();
   #frame = 0;
   #pending = null;
@@ -80,14 +91,13 @@ export class VirtualList {
     this.#pending = null;
     this.#box.replaceChildren();
     const each = Math.max(1, Math.min(this.estimatedHeight, MAX_HEIGHT / Math.max(1, count)));
-    this.#heights = new RowHeights(new Float64Array(count).fill(each));
+    this.#heights = new RowHeights(count, each);
   }
 
   /** Change the number of rows, keeping known heights. */
   grow(count) {
-    const own = new Float64Array(count).fill(this.estimatedHeight);
-    own.set(this.#heights.own.subarray(0, count));
-    this.#heights = new RowHeights(own);
+    while (this.count < count) this.#heights.push(this.estimatedHeight);
+    while (this.count > count) this.#heights.pop();
     for (const index of [...this.#rows.keys()]) if (index >= count) this.#removeRow(index);
   }
 

@@ -2,20 +2,20 @@
 
 import { fetchJson, sessionPath } from "./api.js";
 import { h } from "./dom.js";
-import { cost, duration, money, printable } from "./format.js";
+import { cost, duration, money, plural, printable } from "./format.js";
 import { partsOf } from "./path.js";
 
 const MOST = 200;
 
 /** The figures of a turn as a fold that opens to its waterfall. summary: a turn of /turns; times: a CallTimes. */
 export function turnFigures(id, leaf, summary, times) {
-  const { usage, steps, at, ended_at: ended, tools = [] } = summary;
-  const sum = (name) => tools.reduce((so_far, tool) => so_far + tool[name], 0), calls = sum("calls"), errors = sum("errors"), denied = sum("denied");
+  const { usage, steps, at, ended_at: ended, tools = [], errors = 0 } = summary;
+  const sum = (name) => tools.reduce((so_far, tool) => so_far + tool[name], 0), calls = sum("calls"), denied = sum("denied");
   const waited = times.idle(at, ended);
   const facts = [ended > at && duration(ended - at - waited), waited > 0 && `waited ${duration(waited)}`, steps > 1 && `${steps} steps`,
     calls > 0 && `${calls} tool ${calls === 1 ? "call" : "calls"}`, denied > 0 && `${denied} denied`, usage?.calls > 0 && cost(usage)].filter(Boolean);
-  if (!facts.length) return null;
-  const box = h("div.waterfall"), fold = h("details.fold.turn-figures", h("summary", h("span.muted", facts.join(" · ")), errors > 0 && h("span.error-text", ` ${errors} failed`)), box);
+  if (!facts.length && !errors) return null;
+  const box = h("div.waterfall"), fold = h("details.fold.turn-figures", h("summary", h("span.muted", facts.join(" · ")), errors > 0 && h("span.error-text", ` ${plural(errors, "error")}`)), box);
   fold.addEventListener("toggle", () => { if (fold.open && !box.hasChildNodes()) draw(box, id, leaf, summary, times); });
   return fold;
 }

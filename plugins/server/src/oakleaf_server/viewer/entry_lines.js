@@ -1,9 +1,11 @@
 // Short forms of an entry: one line with flags, or with long strings truncated.
-// They match the server's, so that a copy looks like the original.
+// They match the server's: a copy looks like the original, and a live entry needs no request.
 
 const LINE = 200, STRING = 4000, ROOM = 16000, MIN_ROOM = 1000, FULL = 900_000;
 const FINISHES = { cancelled: "cancelled", interrupted: "interrupted", partial: "interrupted", error: "error",
   ...Object.fromEntries(["length", "max_tokens", "MAX_TOKENS", "max_output_tokens", "model_context_window_exceeded"].map((name) => [name, "cut_off"])) };
+
+const FAILURES = ["error", "unknown", "interrupted", "cut_off"];
 
 export function parts(entry, type) {
   return entry.kind === "message" ? (entry.payload.parts ?? []).filter((part) => part.type === type) : [];
@@ -75,12 +77,28 @@ function part(one) {
   }
 }
 
+/** The failures of an entry: of tool calls, and of the answer itself. */
+export function failures(entry) {
+  return [...parts(entry, "tool_result").map(outcomeOf), FINISHES[entry.finish]].filter((outcome) => FAILURES.includes(outcome));
+}
+
+function outcomeOf(result) {
+  return result.outcome && result.outcome !== "done" ? result.outcome : result.error ? "error" : "done";
+}
+
+/** Whether an entry is a line of an outline. */
+export function isListed(entry, kinds) {
+  if (kinds === "inputs") return isInput(entry);
+  if (kinds === "errors") return failures(entry).length > 0;
+  return kinds === "all" || ((entry.role === "user" || entry.role === "assistant") && text(entry).trim() !== "");
+}
+
 function flags(entry) {
-  const results = parts(entry, "tool_result"), items = [];
+  const results = parts(entry, "tool_result").map(outcomeOf), items = [];
   if (isInput(entry)) items.push("input");
   if (parts(entry, "tool_call").length) items.push("calls");
   if (results.length) items.push("result");
-  for (const result of results) if (result.outcome ?? (result.error && "error")) items.push(result.outcome ?? "error");
+  for (const outcome of results) if (outcome !== "done") items.push(outcome);
   if (FINISHES[entry.finish]) items.push(FINISHES[entry.finish]);
   if (parts(entry, "reasoning").length) items.push("reasoning");
   if (mediaOf(entry).length) items.push("media");
