@@ -385,3 +385,18 @@ def test_text_without_secrets_stays(text: str) -> None:
 
 def test_a_secret_that_could_be_packed_bytes_is_masked_in_clear() -> None:
     assert Redactor({"NAME": "hunter2hunter2hu"}).redact_text("hunter2hunter2hu.") == "[redacted NAME]."
+
+
+def test_a_token_for_a_server_is_refused_as_an_option() -> None:
+    """Redacted, the next call would send another value."""
+    options = {"anthropic.mcp_servers": [{"url": "https://x", "authorization_token": "maples-and-oaks"}]}
+    with oakleaf.open("memory:") as store:
+        session = store.start()
+        with pytest.raises(SecretInName, match="mcp_servers"):
+            session.send_sync("Hi", model=ScriptedModel(["Hi"]), options=options)
+        session.append([Settings(options=options)])
+        settings = session.path()[-1].payload
+        assert isinstance(settings, Settings)
+        assert settings.options == {
+            "anthropic.mcp_servers": [{"url": "https://x", "authorization_token": "[redacted]"}]
+        }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -451,3 +452,35 @@ def test_a_cost_that_the_server_states_is_the_price(store: Store) -> None:
     session = recorded(store, "openai-chat", {"model": "m", **DEFAULTS["openai-chat"]}, reply=reply)
     totals = session.usage()
     assert (totals.cost_microcents, totals.unpriced_calls) == (int(0.00004 * MICROCENTS_PER_DOLLAR), 0)
+
+
+@pytest.mark.attack
+def test_tokens_for_mcp_servers_are_not_recorded(tmp_path: Path) -> None:
+    """Plain words, which no pattern takes for a key."""
+    server = {"type": "url", "name": "m", "url": "https://x", "authorization_token": "maples-and-oaks"}
+    hosted = {
+        "type": "mcp",
+        "server_label": "m",
+        "server_url": "https://x",
+        "authorization": "birches-and-elms",
+    }
+    headers = {"X-Team": "willows-and-ash"}
+    with oakleaf.open(tmp_path / "s.db") as store:
+        request = {
+            "model": "m",
+            "max_tokens": 9,
+            "messages": [{"role": "user", "content": "Hi"}],
+            "mcp_servers": [server],
+        }
+        session = recorded(store, "anthropic", request)
+        assert sent_again(session, "anthropic")["mcp_servers"] == [
+            server | {"authorization_token": "[redacted]"}
+        ]
+        recorded(store, "openai", {"model": "m", "input": "Hi", "tools": [hosted | {"headers": headers}]})
+        bundles = [
+            store.session(row.session_id).export(tmp_path / f"{row.session_id}.oakleaf")
+            for row in store.sessions()
+        ]
+        assert len(bundles) == 2
+    for file in tmp_path.iterdir():
+        assert not [word for word in (b"maples", b"birches", b"willows") if word in file.read_bytes()], file

@@ -184,7 +184,7 @@ def _canonical(draft: Draft, blobs: dict[str, Blob], redactor: Redactor | None) 
     body = encode(payload)
     if redactor is not None and evidence is not None:
         evidence = redact_evidence(evidence, redactor)
-    if redactor is not None and redactor.may_contain_secret(body):
+    if redactor is not None and (isinstance(payload, Settings) or redactor.may_contain_secret(body)):
         original = round_trip(payload, body)
         payload = redactor.redact_payload(original)
         if isinstance(payload, Settings):

@@ -96,6 +96,10 @@ _TO_BASE64_RUNS = bytes(
 """Shows words of base64, also with escaped letters or continued on the next line."""
 
 
+_PROOFS = frozenset(["authorization", "authorization_token"])
+"""The fields of a request that prove to an MCP server who asks; `headers` holds more of them."""
+
+
 def is_key_text(text: str) -> bool:
     """Return whether the whole text could be the inside of a key."""
     return not text.strip(_KEY_LETTERS)
@@ -319,7 +323,7 @@ class Redactor:
     def check_options(self, options: Mapping[str, Any] | None) -> None:
         """Raise SecretInName for a model's option with a secret: redacted, the next call would send another value."""
         for name, value in (options or {}).items():
-            if (redacted := self.redact_json(value)) != value:
+            if (redacted := self.redact_options(value)) != value:
                 raise SecretInName(f"option {name}", str(redacted))
 
     def safe_length(self, text: str) -> int:
@@ -362,6 +366,10 @@ class Redactor:
             return {self.redact_json(key): self.redact_json(item) for key, item in value.items()}
         return [self.redact_json(item) for item in value] if isinstance(value, list | tuple) else value
 
+    def redact_options(self, value: Any) -> Any:
+        """Redact options of a call or a hosted tool: also the tokens and headers that a provider passes to a server."""
+        return self.redact_json(_without_proofs(value))
+
     def redact_payload(self, payload: Payload) -> Payload:
         match payload:
             case Message(parts=parts, details=details):
@@ -371,13 +379,12 @@ class Redactor:
             case Note(data=data, state=state):
                 return replace(payload, data=self.redact_json(data), state=self.redact_json(state))
             case Settings():
-                fields = {
-                    name: getattr(payload, name) for name in ("prompt", "prompt_patch", "limits", "options")
-                }
+                fields = {name: getattr(payload, name) for name in ("prompt", "prompt_patch", "limits")}
                 tools = payload.tool_definitions
                 if tools is not None:
                     tools = replace(tools, names=tuple(self.redact_json(tools.names)))
-                return replace(payload, tool_definitions=tools, **self.redact_json(fields))
+                options = self.redact_options(payload.options)
+                return replace(payload, tool_definitions=tools, options=options, **self.redact_json(fields))
             case Compaction(files_read=read, files_changed=changed):
                 files = {
                     "files_read": tuple(self.redact_json(read)),
@@ -423,6 +430,9 @@ class NullRedactor(Redactor):
     def redact_bytes(self, data: bytes) -> bytes:
         return data
 
+    def redact_options(self, value: Any) -> Any:
+        return value
+
     def safe_length(self, text: str) -> int:
         return len(text)
 
@@ -444,6 +454,22 @@ def _private_keys(text: str) -> Iterator[tuple[int, int]]:
     while begin is not None and (end := _KEY_ENDS(text, begin.end())) is not None:
         yield begin.start(), end.end()
         begin = _KEY_BEGINS(text, end.end())
+
+
+def _without_proofs(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_without_proofs(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _hidden(name, item) for name, item in value.items()}
+
+
+def _hidden(name: str, item: Any) -> Any:
+    if name in _PROOFS and isinstance(item, str):
+        return REDACTED
+    if name == "headers" and isinstance(item, dict):
+        return dict.fromkeys(item, REDACTED)
+    return _without_proofs(item)
 
 
 def _placeholders(value: Any) -> Counter[str]:

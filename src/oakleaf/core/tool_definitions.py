@@ -59,6 +59,10 @@ def define_tools(
     `effects` has the effects of tools by name: `read` or `idempotent` if a tool may run again.
     """
     plain = [msgspec.to_builtins(tool) for tool in tools]
+    if redactor is not None:
+        for tool in plain:
+            if tool.get("hosted"):
+                tool["shape"] = redactor.redact_options(tool.get("shape"))
     data = to_json(plain, "tool definitions")
     if redactor is not None and redactor.may_contain_secret(data):
         plain = redactor.redact_json(plain)
