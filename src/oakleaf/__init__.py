@@ -56,11 +56,12 @@ _HOMES = {
     "oakleaf.core.turns": ["CallModel", "OpenCall", "Rest", "RunTools"],
     "oakleaf.core.usage": ["Call", "Price", "Totals", "Usage"],
     "oakleaf.agent.run": ["Run"],
-    "oakleaf.errors": ["OakleafError", "NotFound", "StaleLeaf"],
+    "oakleaf.errors": ["OakleafError", "NotFound", "Refused", "StaleLeaf"],
     "oakleaf.bundle.exporters": ["ExportResult"],
     "oakleaf.bundle.transfer": ["BundleImportResult"],
     "oakleaf.bundle.write": ["BundleExportResult"],
     "oakleaf.ingest.ingest": ["ToolImportResult"],
+    "oakleaf.log.hooks": ["Ending", "Hooks", "WatchedModelCall", "WatchedTool", "WatchedTurn"],
     "oakleaf.log.request": ["Committed", "Cut"],
     "oakleaf.log.log": ["HydratedSession"],
     "oakleaf.log.runtime": ["Runtime"],
@@ -144,10 +145,16 @@ if TYPE_CHECKING:
     from oakleaf.core.usage import Usage as Usage
     from oakleaf.errors import NotFound as NotFound
     from oakleaf.errors import OakleafError as OakleafError
+    from oakleaf.errors import Refused as Refused
     from oakleaf.errors import StaleLeaf as StaleLeaf
     from oakleaf.ingest.ingest import ToolImportResult as ToolImportResult
     from oakleaf.log.audit import AuditedCall as AuditedCall
     from oakleaf.log.audit import AuditPage as AuditPage
+    from oakleaf.log.hooks import Ending as Ending
+    from oakleaf.log.hooks import Hooks as Hooks
+    from oakleaf.log.hooks import WatchedModelCall as WatchedModelCall
+    from oakleaf.log.hooks import WatchedTool as WatchedTool
+    from oakleaf.log.hooks import WatchedTurn as WatchedTurn
     from oakleaf.log.log import HydratedSession as HydratedSession
     from oakleaf.log.request import Committed as Committed
     from oakleaf.log.request import Cut as Cut

@@ -75,6 +75,7 @@
     ├── TokenRequired               a server that others could reach without a token
     ├── InvalidTool                 a function that cannot be a tool
     │   └── DuplicateTool           two tools of one name
+    ├── Refused                     raised by a hook of the host: a turn, model call or tool call is not run
     ├── TurnLimit                   a limit stopped a turn or refused its input, which was not stored
     ├── TurnFailed                  a turn got no answer
     │   └── TurnCancelled           … because session.cancel() or oakleaf cancel ended it
@@ -1076,8 +1077,19 @@ class TurnCancelled(TurnFailed):
         super().__init__(session_id, "it was cancelled", "open the next: session.turn(text)", "cancelled")
 
 
+class Refused(OakleafError):
+    """Raised by a hook of the host, to refuse a turn, a model call or a tool call."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"a hook refused: {reason}")
+
+
 class TurnLimit(OakleafError):
-    """A limit stopped a turn, or refused an input without storing the input. `limit` is turns, rounds or cost."""
+    """A limit or a hook stopped a turn, or refused an input without storing the input.
+
+    `limit` is turns, rounds, cost or hook.
+    """
 
     def __init__(
         self,

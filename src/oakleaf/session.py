@@ -167,6 +167,7 @@ class Session:
         trigger: str | Mapping[str, str] | None = None,
         context_window: int | None = None,
         policy: Mapping[str, Any] | None = None,
+        trace: str | None = None,
         tools: Iterable[Tool | Callable[..., Any] | dict[str, Any]] | None = None,
         tool_names: Sequence[str] | None = None,
         task_models: ModelLike | None = None,
@@ -197,7 +198,7 @@ class Session:
         if take_over:
             self._end_other_run()
         check_callers_key(key)
-        about = turn_about(trigger, policy, self.log.runtime.redactor)
+        about = turn_about(trigger, policy, self.log.runtime.redactor, trace)
         names = tuple(tool_names or ())
         started = replace(about, model=model, context_window=context_window, tool_names=names)
         tool_set = None if specs is None else define_tools(specs, self.log.runtime.redactor, effects)
@@ -665,6 +666,7 @@ class Session:
         rebind: bool = False,
         trigger: str | Mapping[str, str] | None = None,
         policy: Mapping[str, Any] | None = None,
+        trace: str | None = None,
         key: str | None = None,
         accept_imported: bool = False,
     ) -> Run:
@@ -680,12 +682,13 @@ class Session:
 
         `agent` names who answers: a session without an agent is bound to it, one of another agent raises `AgentBound`
         unless `rebind=True` says so. `trigger`, a name or a dict with type and id, and `policy` are recorded with the turn.
+        `trace` is the `traceparent` of a caller's span: the turn is a part of that trace (docs/howto/telemetry.md).
 
         Inputs that were queued elsewhere before the session was imported raise `ImportNotAccepted`, which lists them;
         `accept_imported=True` lets them run.
         """
         check_callers_key(key)
-        about = turn_about(trigger, policy, self.log.runtime.redactor)
+        about = turn_about(trigger, policy, self.log.runtime.redactor, trace)
         if agent is not None:
             check_bound(self.log, agent, rebind=rebind)
         run = self._start_run(
@@ -718,6 +721,7 @@ class Session:
         rebind: bool = False,
         trigger: str | Mapping[str, str] | None = None,
         policy: Mapping[str, Any] | None = None,
+        trace: str | None = None,
         key: str | None = None,
         accept_imported: bool = False,
     ) -> RunResult:
@@ -737,6 +741,7 @@ class Session:
                 rebind=rebind,
                 trigger=trigger,
                 policy=policy,
+                trace=trace,
                 key=key,
                 accept_imported=accept_imported,
             )

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from oakleaf.bundle.write import OnProgress
     from oakleaf.ingest.ingest import ToolImportResult
     from oakleaf.ingest.records import SessionRecord
+    from oakleaf.log.hooks import Hooks
     from oakleaf.replay.replay import ReplayPlan
     from oakleaf.replay.report import ReplayReport
 
@@ -646,13 +647,15 @@ def open(
     synchronous: Literal["full", "normal"] = "full",
     secrets: Mapping[str, str] | Iterable[str] = (),
     key: str | None = None,
+    hooks: Sequence[Hooks] = (),
 ) -> Store:
     """Open a store by path, `memory:`, or a plugin's address such as `postgresql://…`.
 
     `secrets` (values, or names and values) are redacted before anything becomes durable, as are the environment's
     secrets and everything that has the form of a known kind of key. `synchronous="normal"` is faster and survives a
     killed process, but a power cut may lose the last commits. `key` encrypts a file; it needs `apsw-sqlite3mc`
-    installed in place of `apsw`, and is needed at every opening.
+    installed in place of `apsw`, and is needed at every opening. `hooks` are called before and after each turn, model
+    call and tool call of this store's sessions, and may refuse (docs/howto/telemetry.md).
     """
     check_space(space)
     if synchronous not in ("full", "normal"):
@@ -664,7 +667,8 @@ def open(
     named, unnamed = (secrets, ()) if isinstance(secrets, Mapping) else ({}, secrets)
     redactor = Redactor({**environment_secrets(), **named}, unnamed)
     backend = _open_backend(address, space, owner, StoreOptions(synchronous, key))
-    return Store(backend, real_runtime(redactor, backend))
+    runtime = real_runtime(redactor, backend)
+    return Store(backend, replace(runtime, hooks=tuple(hooks)) if hooks else runtime)
 
 
 def check_space(space: str) -> None:

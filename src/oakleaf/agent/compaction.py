@@ -33,9 +33,12 @@ from oakleaf.errors import (
     InvalidSummary,
     ModelError,
     PromptTooLarge,
+    Refused,
 )
+from oakleaf.log.hooks import Ending, watch_model_call, watching
 from oakleaf.log.log import Log
 from oakleaf.log.prompt import prompt_entries
+from oakleaf.log.threads import run_to_end
 from oakleaf.models.base import Model, Request, model_name
 from oakleaf.models.prices import UNPRICED_PROVIDERS, price_of
 from oakleaf.models.windows import SMALL_REQUEST, window_of
@@ -185,8 +188,15 @@ class Compactor:
         is_made = False
         try:
             await writer.write(runner.start_side_call, call)
-            is_made = True
-            answer = await _answer(model, request)
+            async with watching(watch_model_call(writer.log, model, request), run_to_end) as watch:
+                is_made = True
+                answer = await _answer(model, request)
+                if answer is not None:
+                    done = replace(call, usage=answer.usage or Usage())
+                    watch.ending = Ending(message=answer.message, call=done, finish=answer.finish)
+        except Refused:
+            await writer.write(runner.drop_call, call.call_id)
+            return None, None
         except asyncio.CancelledError:
             if is_made:
                 await run_uncancelled(writer.write(runner.fail_side_call, call, "cancelled"))

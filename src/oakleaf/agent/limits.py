@@ -15,7 +15,7 @@ from oakleaf.core.entries import Settings
 from oakleaf.core.facts import Refusal
 from oakleaf.core.messages import Text, ToolCall, ToolResult
 from oakleaf.core.usage import MAX_COUNT, Call, Usage, format_dollars, to_microcents
-from oakleaf.errors import InvalidArgument, TurnLimit, plural
+from oakleaf.errors import InvalidArgument, Refused, TurnLimit, plural
 from oakleaf.install import install_line
 from oakleaf.log import ledger
 from oakleaf.log.log import Log
@@ -143,7 +143,7 @@ def narrow(limits: Limits, session_limits: Mapping[str, Any] | None) -> Limits:
 class LimitHit(Struct, frozen=True):
     """A limit against the next model call, or only a warning, and the way to raise the limit."""
 
-    limit: Literal["turns", "rounds", "cost"]
+    limit: Literal["turns", "rounds", "cost", "hook"]
     problem: str
     hint: str
     """The next step in Python."""
@@ -173,6 +173,12 @@ class LimitHit(Struct, frozen=True):
 
 
 LIMIT_CODE = "turn_limit"
+
+
+def hook_limit(refused: Refused) -> LimitHit:
+    """Return a hook's refusal of a turn or a model call."""
+    hint = "the hooks given to oakleaf.open decide"
+    return LimitHit("hook", str(refused), hint, hint)
 
 
 class NextCall(Struct, frozen=True):

@@ -19,7 +19,7 @@ from oakleaf.agent.cancellation import cancel_check, is_cancel_requested
 from oakleaf.agent.compaction import Compactor
 from oakleaf.agent.events import Emit, Event, StopRun, answer_data, ignore
 from oakleaf.agent.import_plan import accept_import, require_accepted
-from oakleaf.agent.limits import LimitChecker, LimitHit, Limits, NextCall, narrow
+from oakleaf.agent.limits import LimitChecker, LimitHit, Limits, NextCall, hook_limit, narrow
 from oakleaf.agent.model_call import ModelCaller
 from oakleaf.agent.policy import RunPolicy, local_run
 from oakleaf.agent.start_facts import (
@@ -29,6 +29,7 @@ from oakleaf.agent.start_facts import (
     session_data,
     turn_limits,
     turn_start,
+    turn_trace,
 )
 from oakleaf.agent.tasks import TaskRunner
 from oakleaf.agent.tool_batch import ToolRunner
@@ -48,14 +49,17 @@ from oakleaf.errors import (
     ModelError,
     Overloaded,
     PromptTooLarge,
+    Refused,
     SessionRunning,
     StaleLeaf,
     TaskTrashed,
     ToolsMissing,
 )
+from oakleaf.log.hooks import Watch, WatchedTurn, turn_ending, watching
 from oakleaf.log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
 from oakleaf.log.lease import Hold, require_free
 from oakleaf.log.log import Log
+from oakleaf.log.threads import run_to_end
 from oakleaf.log.turn_start import trigger_columns
 from oakleaf.models.base import Model
 from oakleaf.stores.base import QueuedInput, SessionRow
@@ -311,6 +315,46 @@ class Loop:
     async def _turn(
         self, content: Message | None, row: SessionRow, takes: int | None = None, key: str | None = None
     ) -> None:
+        """Run a turn between the hooks of the host."""
+        trace = self._about.trace if content is not None and takes is None else None
+        if content is None and self.log.runtime.hooks:
+            trace = await self.writer.run_blocking(turn_trace, self.log)
+
+        def watched() -> WatchedTurn:
+            return WatchedTurn(
+                session_id=row.session_id,
+                agent=row.agent,
+                turn=0 if content is not None else self.log.cursor.turn,
+                at=self.log.runtime.now(),
+                input=content,
+                trace=trace,
+            )
+
+        try:
+            async with watching(Watch(self.log, "turn", row.agent, watched), run_to_end) as watch:
+                try:
+                    await self._run_turn(content, row, takes, key)
+                except StopRun:  # the turn was left as interrupted
+                    await self._note_ending(watch)
+                    raise
+                await self._note_ending(watch)
+        except Refused as refused:
+            limit = hook_limit(refused)
+            if content is not None:
+                await self._refuse(limit, takes)
+            elif self._is_unchecked:
+                await self._withdraw(limit)
+            else:
+                raise limit.to_error(row.session_id) from None
+
+    async def _note_ending(self, watch: Watch) -> None:
+        if watch.is_told:
+            turn = self.writer.path[-1].turn if self.writer.path else 0
+            watch.ending = await self.writer.run_blocking(turn_ending, self.log, turn)
+
+    async def _run_turn(
+        self, content: Message | None, row: SessionRow, takes: int | None, key: str | None
+    ) -> None:
         self.compactor.start_turn()
         if content is not None:
             await self._start_turn(content, row, takes, key)
@@ -322,14 +366,17 @@ class Loop:
             self._emit(self._completed("cancelled"))
             return
         elif self._is_unchecked and (limit := await self._check_turn(row.turns - 1, None)):
-            # Its sender did not know the limits of this run.
-            await self.writer.write(self.runner.withdraw, limit.refusal)
-            await self.writer.load()
-            self._emit(_refusal_event(limit, self.runner.journal_number))
+            await self._withdraw(limit)  # its sender did not know the limits of this run
             return
         else:
             await self._resume_turn()
         await self._steps()
+
+    async def _withdraw(self, limit: LimitHit) -> None:
+        """Take the input of the open turn back."""
+        await self.writer.write(self.runner.withdraw, limit.refusal)
+        await self.writer.load()
+        self._emit(_refusal_event(limit, self.runner.journal_number))
 
     @property
     def _is_unchecked(self) -> bool:
@@ -474,6 +521,9 @@ class Loop:
                         self._emit(compacted)
                     await caller.ask(model, self._emit)
                     return True
+                except Refused as refused:
+                    self._emit(await self._limit_event(hook_limit(refused)))
+                    return False
                 except Overloaded as overloaded:
                     error = overloaded
                     await caller.record_failure(model, overloaded)

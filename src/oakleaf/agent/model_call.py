@@ -26,7 +26,7 @@ from oakleaf.core.entries import Endpoint, Settings
 from oakleaf.core.facts import ModelCallFailed
 from oakleaf.core.messages import Message, with_unique_ids
 from oakleaf.core.redact import Redactor, is_key_text
-from oakleaf.core.usage import Usage
+from oakleaf.core.usage import Call, Usage
 from oakleaf.errors import (
     Fenced,
     InvalidMessage,
@@ -36,8 +36,9 @@ from oakleaf.errors import (
     Overloaded,
     TruncatedReply,
 )
+from oakleaf.log.hooks import Ending, watch_model_call, watching
 from oakleaf.log.request import Committed
-from oakleaf.log.threads import MANY_ENTRIES, run_long
+from oakleaf.log.threads import MANY_ENTRIES, run_long, run_to_end
 from oakleaf.models.base import Delta, Model, Request
 from oakleaf.wire import Answer
 from oakleaf.wire.options import check_options
@@ -135,29 +136,36 @@ class ModelCaller:
 
     async def ask(self, model: Model, emit: Emit) -> None:
         """Append the answer of the recording, or call the model; a meter allows the call first."""
-        recording, meter = self.answers.recording, self.answers.meter
+        recording = self.answers.recording
         if recording is not None:
             await self.append_answer(model, recording.answer())
             return
+        request = await self.next_request() if self.log.runtime.hooks else None
+        async with watching(watch_model_call(self.log, model, request), run_to_end) as watch:
+            answer = await self._call_metered(model, emit)
+            watch.ending = Ending(message=answer.message, call=self._latest_call(), finish=answer.finish)
+
+    async def _call_metered(self, model: Model, emit: Emit) -> Answer:
+        meter = self.answers.meter
         if meter is None:
-            await self._call(model, emit)
-            return
+            return await self._call(model, emit)
         reserved = await meter.reserve(model, self.request())
         cost: int | None = None
         try:
-            await self._call(model, emit, reserved)
-            cost = self._latest_cost()
+            answer = await self._call(model, emit, reserved)
+            price = self._latest_call().price
+            cost = None if price is None else price.microcents
+            return answer
         except (Overloaded, ModelUnavailable):  # refused, so it was not charged
             cost = 0
             raise
         finally:
             await meter.settle(reserved, cost)
 
-    def _latest_cost(self) -> int | None:
-        call = next(reversed(self.runner.calls.values()))
-        return None if call.price is None else call.price.microcents
+    def _latest_call(self) -> Call:
+        return next(reversed(self.runner.calls.values()))
 
-    async def _call(self, model: Model, emit: Emit, reserved: Reservation | None = None) -> None:
+    async def _call(self, model: Model, emit: Emit, reserved: Reservation | None = None) -> Answer:
         """Make one call and append the answer. The shown text is kept at any end of the call."""
         endpoints = _changed_endpoints(model, self.writer.settings())
         if endpoints is not None:  # the next model of the chain
@@ -168,9 +176,12 @@ class ModelCaller:
             await self.writer.write(self.runner.announce, name_of(model), started)
         self._buffer = buffer = StreamBuffer(self.log.runtime.redactor)
         try:
-            event = await self._finish(model, await self._stream(model, buffer, emit))
+            answer = await self._stream(model, buffer, emit)
+            event = await self._finish(model, answer)
+            assert answer is not None
             self._buffer = None
             emit(event)
+            return answer
         except (asyncio.CancelledError, Fenced):
             raise  # the text becomes part of the closing answer, or another process closes the turn
         except Exception:  # whatever a model raises: the text that was shown is kept

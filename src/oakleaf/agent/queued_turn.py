@@ -71,6 +71,7 @@ def queue_turn(
     rebind: bool = False,
     trigger: str | Mapping[str, str] | None = None,
     policy: Mapping[str, Any] | None = None,
+    trace: str | None = None,
     key: str | None = None,
     options: Mapping[str, Any] | None = None,
     limits: Limits | None = None,
@@ -85,7 +86,7 @@ def queue_turn(
     """
     log = session.log
     check_callers_key(key)
-    about = turn_about(trigger, policy, log.runtime.redactor)
+    about = turn_about(trigger, policy, log.runtime.redactor, trace)
     if agent is not None:
         check_bound(log, agent, rebind=rebind)
         bind(log, agent, rebind=rebind)

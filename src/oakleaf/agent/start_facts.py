@@ -70,6 +70,12 @@ def turn_limits(log: Log) -> dict[str, Any] | None:
     return None if started is None else started.limits
 
 
+def turn_trace(log: Log) -> str | None:
+    """Return the `traceparent` of the open turn's sender."""
+    started = _turn_start(log)
+    return None if started is None else started.trace
+
+
 def _turn_start(log: Log) -> TurnStarted | None:
     """Return the start of the open turn."""
     for stored in log.facts_backwards():

@@ -39,6 +39,9 @@ from oakleaf.core.messages import Message, Outcome, ToolCall, tool_result
 from oakleaf.core.state import State
 from oakleaf.core.tool_definitions import ToolSet, ToolSpec, changed_tools, define_tools
 from oakleaf.core.turns import OpenCall
+from oakleaf.errors import Refused
+from oakleaf.log.hooks import Watch, WatchedTool, tool_ending, watching
+from oakleaf.log.threads import run_to_end
 
 if TYPE_CHECKING:
     from oakleaf.log.log import Log
@@ -307,7 +310,7 @@ class ToolRunner:
             # Not part of the answer's commit: it needed an approval, or another process made the answer.
             await self.writer.write(self.runner.start, call)
             self._emit(Event("session:calls_started", {}, self.runner.journal_number))
-        return call, await self._run(tool, context)
+        return call, await self._run(tool, context, call)
 
     async def _read_inputs(self, calls: Sequence[OpenCall]) -> list[CallInput]:
         if self.log.is_call_input_known and not any(call.call.is_hidden for call in calls):
@@ -318,7 +321,18 @@ class ToolRunner:
         key = self.log.idempotency_key(call.seq, call.index)
         return CallInput(self.box.original(self.log, call), key, self.log.state)
 
-    async def _run(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
+    async def _run(self, tool: Tool, context: ToolContext, call: OpenCall) -> Message | list[PendingApproval]:
+        if not self.box.looks_back:  # a replay decides whether a tool runs
+            return await self._run_or_wait(tool, context)
+        try:
+            async with watching(watch_tool(self.log, call, context), run_to_end) as watch:
+                result = await self._run_or_wait(tool, context)
+                watch.ending = tool_ending(result)
+                return result
+        except Refused as refused:
+            return refused_result(call.call, refused)
+
+    async def _run_or_wait(self, tool: Tool, context: ToolContext) -> Message | list[PendingApproval]:
         try:
             return await self.box.run(tool, context)
         except TaskNeedsApproval:
@@ -347,6 +361,28 @@ class ToolRunner:
             why = "cancelled while it ran; whether it took effect is unknown"
             return tool_result(call.call.id, why, error=True, outcome="unknown")
         return tool_result(call.call.id, "cancelled while it ran", error=True, outcome="interrupted")
+
+
+def watch_tool(
+    log: Log, call: OpenCall, context: ToolContext | None = None, *, may_refuse: bool = True
+) -> Watch:
+    """Return the hooks around a tool call; without a context, of a tool run by the host."""
+
+    def watched() -> WatchedTool:
+        return WatchedTool(
+            session_id=log.session_id,
+            turn=log.cursor.turn,
+            at=log.runtime.now(),
+            call=call.call if context is None else context.call,
+            key=log.idempotency_key(call.seq, call.index) if context is None else context.key,
+        )
+
+    return Watch(log, "tool", call.call.name, watched, may_refuse=may_refuse)
+
+
+def refused_result(call: ToolCall, refused: Refused) -> Message:
+    """Return the result of a call refused by a hook. The model sees the reason."""
+    return tool_result(call.id, f"Refused: {refused.reason}", error=True, outcome="denied")
 
 
 def hidden_result(call: ToolCall, *, may_have_run: bool) -> Message:

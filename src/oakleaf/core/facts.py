@@ -86,6 +86,8 @@ class TurnStarted(Fact, frozen=True):
     limits: dict[str, Any] | None = None
     """The limits that the sender of the input set."""
     one_shot: bool = False
+    trace: str | None = None
+    """The `traceparent` of the sender: the turn is a part of that trace."""
 
 
 class TurnResumed(Fact, frozen=True):

@@ -10,6 +10,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -18,6 +19,9 @@ from oakleaf.core.redact import Redactor
 from oakleaf.log.original_calls import OriginalCalls
 from oakleaf.log.process import Process, current_process
 from oakleaf.stores.base import StoreBackend
+
+if TYPE_CHECKING:
+    from oakleaf.log.hooks import Hooks
 
 
 class Runtime(Struct, frozen=True):
@@ -36,6 +40,8 @@ class Runtime(Struct, frozen=True):
     """The redacted open tool calls, with the model's original arguments."""
     on_commit: Callable[[float], None] | None = None
     """Called after each commit with the duration in seconds."""
+    hooks: tuple[Hooks, ...] = ()
+    """The host's functions around turns, model calls and tool calls."""
 
 
 _SECRET_NAME = re.compile(r"(^|_)(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)

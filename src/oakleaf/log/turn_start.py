@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,21 +11,29 @@ from oakleaf.core.facts import Trigger, TurnStarted
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidArgument
 
+TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
+"""A W3C `traceparent`."""
+
 
 def turn_about(
-    trigger: str | Mapping[str, str] | None, policy: Mapping[str, Any] | None, redactor: Redactor
+    trigger: str | Mapping[str, str] | None,
+    policy: Mapping[str, Any] | None,
+    redactor: Redactor,
+    trace: str | None = None,
 ) -> TurnStarted:
     """Return the turn's fact for the record; raise before any write for an invalid value.
 
     A trigger is a name of the row: a trigger with a secret is refused.
     """
     cause = None if trigger is None else _trigger(trigger, redactor)
+    if trace is not None and not (isinstance(trace, str) and TRACE_PARENT.fullmatch(trace)):
+        raise InvalidArgument("trace", trace, "a traceparent such as 00-<32 hex digits>-<16 hex digits>-01")
     if policy is None:
-        return TurnStarted(0, cause)
+        return TurnStarted(0, cause, trace=trace)
     if not isinstance(policy, Mapping):
         raise InvalidArgument("policy", policy, "a dict of JSON values")
     check_json(dict(policy), "policy")
-    return TurnStarted(0, cause, policy=dict(policy))
+    return TurnStarted(0, cause, policy=dict(policy), trace=trace)
 
 
 def _trigger(trigger: object, redactor: Redactor) -> Trigger:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from contextvars import copy_context
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -67,7 +68,7 @@ class AsyncTurn(Awaited[Turn]):
                 self._note_position()
 
         async with self._lock:
-            return await run_to_end(run)
+            return await run_to_end(copy_context().run, run)  # a hook sees the span of the caller
 
     def _note_position(self) -> None:
         """Keep the values of the properties. A property must not read the store on the event loop."""
@@ -81,7 +82,8 @@ class AsyncTurn(Awaited[Turn]):
         self._cancelling = self._task.cancelling()
         self._turn.interrupt = weak_call(self._cancel_task)
         try:
-            await self._run_blocking(self._turn.__enter__)
+            await self._run_blocking(self._turn.open)
+            self._turn.watch.enter()
         except asyncio.CancelledError as error:
             if self._turn.is_entered:  # it was opened meanwhile, and nobody else leaves it
                 await self.exit(type(error), error, None)
@@ -93,9 +95,10 @@ class AsyncTurn(Awaited[Turn]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._turn.watch.leave()
         try:
             async with self._lock:
-                await run_to_end(self._turn.__exit__, kind, error, traceback)
+                await run_to_end(self._turn.close, kind, error)
             if self._prompt is not None:
                 free_in_pieces(self._prompt.forget())
         finally:

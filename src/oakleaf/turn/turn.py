@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, overload
 from weakref import WeakMethod
@@ -30,6 +31,7 @@ from oakleaf.errors import (
     InvalidOperation,
     OpenBatch,
     OrphanResult,
+    Refused,
     SessionRunning,
     StaleLeaf,
     TurnCancelled,
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
     from oakleaf.agent.limits import Limits
     from oakleaf.agent.tasks import TaskRunner
     from oakleaf.agent.tools.tool import Approval, PendingApproval, RunTask, Tool, ToolContext
+    from oakleaf.log.hooks import Watch, WatchedTurn
     from oakleaf.models.base import Model
     from oakleaf.turn.async_turn import AsyncTurn
 
@@ -91,6 +94,8 @@ class Turn:
         tools: ToolSet | None = None,
         task_models: Sequence[Model] = (),
     ) -> None:
+        from oakleaf.log.hooks import Watch  # loads logging, which a program without a turn need not wait for
+
         self._log = log
         self._content = content
         self._key = key
@@ -115,23 +120,38 @@ class Turn:
         """The number of the latest fact that `events` has returned."""
         self._async_turn: AsyncTurn
         self._text = ""
+        # Not a method: a turn that is dropped without its end must be freed at once.
+        self.watch = Watch(log, "turn", None, partial(_watched_turn, log, content, started))
+        """The host's hooks around the turn."""
+        self._tool_watches: dict[str, Watch] = {}
+        """The hooks around the tool calls run by the host, by call id."""
+        self._asked_at = 0
+        """The time since which a model may be asked."""
         self._is_cancelled = False
         """Whether a cancellation from elsewhere was seen."""
         self.interrupt: Callable[[], None] | None = None
         """Ends the block of an async turn at a cancellation. A sync turn raises at the next verb."""
 
     def __enter__(self) -> Self:
-        try:
-            self._enter()
-        except SessionRunning as error:
-            raise error.with_hint(
-                "wait for its turn to end, or queue your input with session.enqueue(text); if its runner is gone, call "
-                "session.turn(…, take_over=True)"
-            ) from None
+        self.open()
+        self.watch.enter()
         return self
 
-    def _enter(self) -> None:
+    def open(self) -> None:
         """Open, repeat or continue the turn."""
+        try:
+            self._enter()
+        except BaseException as error:
+            self.watch.fail(error)
+            self.watch.end()
+            if isinstance(error, SessionRunning):
+                raise error.with_hint(
+                    "wait for its turn to end, or queue your input with session.enqueue(text); if its runner is gone, call "
+                    "session.turn(…, take_over=True)"
+                ) from None
+            raise
+
+    def _enter(self) -> None:
         draft = None if self._content is None else _input(self._content)
         while not self.is_entered:
             row = self._runner.look()
@@ -165,21 +185,50 @@ class Turn:
         finally:
             del self._async_turn  # it refers to this turn
 
+    def _tell_model_call(self, call: Call, answer: Answer, why: str | None = None) -> None:
+        """Call the hooks for a model call that the host has made."""
+        from oakleaf.log.hooks import Ending, Watch, WatchedModelCall
+
+        def watched() -> WatchedModelCall:
+            return WatchedModelCall(
+                session_id=self._log.session_id,
+                turn=self._turn,
+                at=self._asked_at,
+                provider=call.provider,
+                model=call.model,
+                request=None,
+            )
+
+        watch = Watch(self._log, "model_call", call.model, watched, may_refuse=False)
+        watch.begin()
+        if why is None:
+            watch.ending = Ending(message=answer.message, call=call, finish=answer.finish)
+        else:
+            watch.ending = Ending(status="failed", error=why, error_type="failed", call=call)
+        watch.end()
+
     def _start(self, draft: Draft, row: SessionRow) -> None:
         """Append the input."""
+        from oakleaf.agent.limits import hook_limit
         from oakleaf.agent.start_facts import turn_start
 
         log, runner = self._log, self._runner
         if log.cursor.open_calls:
             self._refuse_open_calls(row)
         self._refuse_past_caps(row)
+        try:
+            self.watch.begin()
+        except Refused as refused:
+            hit = hook_limit(refused)
+            log.record(TurnRefused(hit.refusal))
+            raise hit.to_error(log.session_id) from None
         about = turn_start(self._started, row, runner.detail)
         drafts = [*self._changed_settings(), draft]
         started = runner.open(drafts, about, trigger_columns(self._started), key=self._key)
         if not started.is_repeat:  # else it was delivered to another process at the same time
             self._tools = None
             log.fence = runner.lease.fence
-            self._turn = log.cursor.turn
+            self._turn, self._asked_at = log.cursor.turn, log.runtime.now()
 
     def _refuse_open_calls(self, row: SessionRow) -> None:
         """Raise the reason why no input may follow: tool calls of the turn before have no result."""
@@ -209,12 +258,16 @@ class Turn:
                 f"no turn is open in session {log.session_id}{under}; pass an input: session.turn(text)"
             )
         self._resume()
-        self._turn = log.cursor.turn
+        self._turn, self._asked_at = log.cursor.turn, log.runtime.now()
 
     def _resume(self) -> None:
         """Take the lease, if the open turn is still at the leaf of this handle."""
-        from oakleaf.agent.limits import session_caps
+        from oakleaf.agent.limits import hook_limit, session_caps
 
+        try:
+            self.watch.begin()
+        except Refused as refused:
+            raise hook_limit(refused).to_error(self._log.session_id) from None
         self._caps = session_caps(self._log)
         self._is_cancelled = is_cancel_requested(self._log.facts_backwards(), self._log.cursor.turn)
         settings = [] if self._log.cursor.open_calls else self._changed_settings()
@@ -268,10 +321,21 @@ class Turn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
+        self.watch.leave()
+        self.close(kind, error)
+
+    def close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
+        """Leave the turn."""
+        from oakleaf.log.hooks import turn_ending
+
         try:
             self._end(kind, error)
         finally:
             self._runner.lease.stop()  # after its end is stored: until then the turn is this one's
+            for watch in (*self._tool_watches.values(), self.watch):
+                if watch.is_told:
+                    watch.ending = turn_ending(self._log, self._turn)
+                watch.end()
         if self._is_cancelled and not self.done:
             from oakleaf.agent.run import cancel_turn
 
@@ -440,6 +504,8 @@ class Turn:
         message = appended.payloads[0]
         assert isinstance(message, Message)
         self._text = message.text if self.done else ""
+        if call is not None:
+            self._tell_model_call(call, read)
         self._raise_if_cancelled()
         return self._with_original_calls(message, appended.leaf.seq)
 
@@ -464,7 +530,10 @@ class Turn:
             return
         self._catch_up()
         answer = wire.Answer(Message("assistant"), usage, None, provider, model, None)
-        self._runner.fail(self._ledger(answer, is_answered=False), ModelCallFailed(why))
+        call = self._ledger(answer, is_answered=False)
+        self._runner.fail(call, ModelCallFailed(why))
+        self._tell_model_call(call, answer, why)
+        self._asked_at = self._log.runtime.now()
 
     def result(
         self,
@@ -484,6 +553,8 @@ class Turn:
 
         In a repeated keyed turn, the recorded result is returned instead.
         """
+        from oakleaf.log.hooks import tool_ending
+
         recorded = self._recorded_result(call_id)
         if recorded is not None:
             return recorded
@@ -492,7 +563,12 @@ class Turn:
             call_id, content, error=error, outcome=outcome, ends_turn=ends_turn, state=state, details=details
         )
         draft = Draft(message)
+        watch = self._tool_watches.pop(call_id, None) or self._watch_tool(call_id, may_refuse=False)
         self._runner.append_result(draft, self._due_settings(), key=self._key_of(draft, key))
+        if watch is not None:
+            watch.begin()
+            watch.ending = tool_ending(message)
+            watch.end()
         self._note_result()
         self._raise_if_cancelled()
         return message
@@ -549,7 +625,18 @@ class Turn:
                 "model call it again"
             )
         self._refuse_repeat(open_call)
+        watch = self._watch_tool(open_call.call.id)
+        if watch is not None:
+            watch.begin()
+            self._tool_watches[open_call.call.id] = watch
         self._runner.start(open_call)
+
+    def _watch_tool(self, call_id: str, *, may_refuse: bool = True) -> Watch | None:
+        """Return the hooks around a tool call that the host runs itself, None without such a call."""
+        from oakleaf.agent.tool_batch import watch_tool
+
+        calls = [call for call in self._log.cursor.open_calls if call.call.id == call_id]
+        return watch_tool(self._log, calls[0], may_refuse=may_refuse) if calls else None
 
     def _refuse_repeat(self, call: OpenCall) -> None:
         """Raise unless the call may run. The same call on a path left behind needs a decision first."""
@@ -570,8 +657,9 @@ class Turn:
     async def _run(
         self, tool_call: ToolCall | OpenCall, tool: Tool, run_blocking: RunBlocking, *, in_thread: bool
     ) -> Message:
-        from oakleaf.agent.tool_batch import UNKNOWN_OUTCOME
-        from oakleaf.agent.tools.tool import Happened, NeverHappened, TaskNeedsApproval
+        from oakleaf.agent.tool_batch import UNKNOWN_OUTCOME, refused_result, watch_tool
+        from oakleaf.agent.tools.tool import Happened, NeverHappened
+        from oakleaf.log.hooks import tool_ending, watching
 
         begun = await run_blocking(self._begin, tool_call, tool)
         if isinstance(begun, Message):
@@ -586,14 +674,25 @@ class Turn:
                 unknown = tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
                 return await run_blocking(self._store_result, call, unknown)
         try:
-            result = await tool.run(context, in_thread=in_thread)
+            async with watching(watch_tool(self._log, call, context), run_blocking) as watch:
+                settled = await self._run_or_wait(tool, context, in_thread=in_thread)
+                watch.ending = tool_ending(settled)
+        except Refused as refused:
+            settled = refused_result(call.call, refused)
+        if not isinstance(settled, Message):
+            raise await run_blocking(self._note_wait, call, settled)
+        return await run_blocking(self._store_result, call, settled, context.blobs)
+
+    async def _run_or_wait(
+        self, tool: Tool, context: ToolContext, *, in_thread: bool
+    ) -> Message | list[PendingApproval]:
+        from oakleaf.agent.tools.tool import TaskNeedsApproval
+
+        try:
+            return await tool.run(context, in_thread=in_thread)
         except TaskNeedsApproval:
             assert self._tasks is not None
-            settled = await self._tasks.settle_wait(tool, context)
-            if not isinstance(settled, Message):
-                raise await run_blocking(self._note_wait, call, settled) from None
-            result = settled
-        return await run_blocking(self._store_result, call, result, context.blobs)
+            return await self._tasks.settle_wait(tool, context)
 
     def _note_wait(self, call: OpenCall, approvals: Sequence[PendingApproval]) -> ApprovalRequired:
         """Record what the tasks of a call wait for, and return the error that leaves the block."""
@@ -762,6 +861,7 @@ class Turn:
     def _note_result(self) -> None:
         if not self._log.cursor.open_calls:
             self._tools = None
+        self._asked_at = self._log.runtime.now()
         self._note_end()
         self._stop_at_caps()
 
@@ -808,6 +908,22 @@ def _input(content: str | Message | dict[str, Any]) -> Draft:
 def _message(draft: Draft) -> Message:
     assert isinstance(draft.payload, Message)
     return draft.payload
+
+
+def _watched_turn(
+    log: Log, content: str | Message | dict[str, Any] | None, started: TurnStarted
+) -> WatchedTurn:
+    from oakleaf.agent.start_facts import turn_trace
+    from oakleaf.log.hooks import WatchedTurn
+
+    return WatchedTurn(
+        session_id=log.session_id,
+        agent=log.store.session(log.session_id).agent,
+        turn=0 if content is not None else log.cursor.turn,
+        at=log.runtime.now(),
+        input=None if content is None else _message(_input(content)),
+        trace=turn_trace(log) if content is None else started.trace,
+    )
 
 
 def _model_name(name: str) -> ModelName:

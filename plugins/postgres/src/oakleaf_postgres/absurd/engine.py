@@ -176,6 +176,7 @@ class Sending(TypedDict, total=False):
     rebind: bool
     trigger: str | Mapping[str, str] | None
     policy: Mapping[str, Any] | None
+    trace: str | None
     key: str | None
     options: Mapping[str, Any] | None
     limits: Limits | None

@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from psycopg.rows import dict_row
 
-from oakleaf import Tool
+from oakleaf import Hooks, Tool
 from oakleaf.core.entries import check_effects
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import (
@@ -110,6 +110,7 @@ class Worker:
         concurrency: int = 4,
         lease: int = 30,
         runtime: Runtime | None = None,
+        hooks: Sequence[Hooks] = (),
         report: Callable[[str], None] = lambda line: None,
         own_process: Sequence[str] = (),
         only_run: str | None = None,
@@ -132,7 +133,7 @@ class Worker:
             for model in loaded.models:
                 check_options(model.provider, loaded.agent.options)
             check_effects(loaded.agent.effects)
-        self.runtime = runtime or real_runtime(Redactor(environment_secrets()))
+        self.runtime = replace(runtime or real_runtime(Redactor(environment_secrets())), hooks=tuple(hooks))
         self.report = report
         self.own_process, self.only_run = tuple(own_process), only_run
         self.processes: set[OwnProcess] = set()
