@@ -198,6 +198,7 @@ CALLS: dict[str, list[Call]] = {
     ],
     "migrate": [],  # each kind of store has another answer: tests of the commands
     "plugins": [Call({})],
+    "importers": [Call({})],
     "purge": [
         Call({"sessions": ["ses_case"]}, before=trash),
         Call({"trashed_for": "0s", "idle_for": "0s"}, before=trash),

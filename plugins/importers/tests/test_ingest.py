@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from oakleaf.core.tool_definitions import ToolSpec
 from oakleaf.core.tree import Leaf
 from oakleaf.core.usage import Usage
 from oakleaf.errors import InvalidSource, UnknownImporter
+from oakleaf.ingest.importers import Importer
 from oakleaf.ingest.ingest import MASKED, NO_RESULT, ToolImportResult, import_session, preview_session
 from oakleaf.ingest.records import MAX_EXAMPLE, START, EntryRecord, LossReport, SessionRecord
 from oakleaf.install import EXTRAS_OF_NAMES
@@ -28,6 +30,7 @@ from oakleaf_postgres.store.store import PostgresStore
 from support.import_sources import assert_sound, entries_of, memory_store, message_texts, write_jsonl
 from support.runtime import deterministic_runtime
 from support.terminal import oakleaf
+from support.tool_sources import codex
 
 BASE = 1_770_000_000_000_000
 TOOLS = [name for name in plugins.names(plugins.IMPORTERS) if name != "redis"]
@@ -627,6 +630,19 @@ class TestTheCommand:
         assert (one["session_id"], one["entries"], one["added"]) == ("chat-two", 3, ["chat-two"])
         assert sum(loss["count"] for loss in one["losses"].values()) == 1
 
+    def test_with_a_report_says_what_share_was_understood(self, tmp_path: Path) -> None:
+        strange = {"timestamp": "x", "type": "beam", "payload": {}, "thread": codex.MAIN}
+        place = codex.write(tmp_path / "in", [*codex.SAMPLE[:20], strange])
+        with (place / f"rollout-{codex.MAIN}.jsonl").open("a") as file:
+            file.write("{half a line")
+        command = ("import", "--from", "codex", str(place), "--report")
+        done = oakleaf(*command, store=tmp_path / "s.db")
+        assert "understood 90.9 % of 22 lines" in done.out
+        assert "understood 90.9 % of 22 lines" in done.err
+        (one,) = json.loads(oakleaf(*command, "--json", store=tmp_path / "s.db").out)["imported"]
+        assert (one["items"], one["misread"]) == (22, 2)
+        assert oakleaf("import", "x.oakleaf", "--report", store=tmp_path / "s.db").code == 2
+
     def test_refused_for_one_ends_with_1_and_the_others_are_taken_in(
         self, logs: Path, tmp_path: Path
     ) -> None:
@@ -648,3 +664,21 @@ class TestTheCommand:
         path = write_jsonl(tmp_path / "one.jsonl", [chat])
         done = oakleaf("import", "--from", "chat", str(path), store=tmp_path / "s.db")
         assert "\x1b" not in done.out
+
+
+class TestTheListOfImporters:
+    def test_marks_a_format_that_was_not_checked_for_a_year(self) -> None:
+        newest = date(2026, 3, 1)
+        importer = Importer(source="", sessions=iter, checked=newest)  # type: ignore[arg-type]
+        assert importer.is_checked(newest)
+        assert not importer.is_checked(newest + timedelta(days=365))
+        assert not replace(importer, checked=None).is_checked(newest)
+
+    def test_has_a_row_for_every_tool(self, tmp_path: Path) -> None:
+        done = oakleaf("importers", "--json", store=tmp_path / "s.db")
+        listed = {one["tool"]: one for one in json.loads(done.out)["importers"]}
+        assert list(listed) == plugins.names(plugins.IMPORTERS)
+        assert listed["codex"]["looks_in"] == ["~/.codex/sessions", "~/.codex/archived_sessions"]
+        assert [one["problem"] for one in listed.values()] == [None] * len(listed)
+        shown = oakleaf("importers", store=tmp_path / "s.db").out
+        assert "not in the last year" in next(line for line in shown.splitlines() if "goose" in line)

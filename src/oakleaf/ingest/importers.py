@@ -6,6 +6,7 @@ Knows no tool and writes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from datetime import date, timedelta
 from itertools import chain
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from oakleaf import plugins
 from oakleaf.errors import InvalidSource, PluginMissing, UnknownImporter
 from oakleaf.ingest.records import SessionRecord
 from oakleaf.install import extra_of
+
+CHECKED_FOR = timedelta(days=365)
 
 
 def _no_source(root: Path, file: Path) -> None:
@@ -33,8 +36,16 @@ class Importer(Struct, frozen=True, kw_only=True):
     source_of: Callable[[Path, Path], Path | None] = _no_source
     """For `import --watch`: the source to read when a file below a root has changed; None if the file is no part of a session.
     Databases need no answer: they are sources themselves."""
+    versions: str = ""
+    """The versions of the tool's format that the reader was written for, for people."""
+    checked: date | None = None
+    """The date of the newest file of the tool's own that was read with the reader; None: there was none."""
     conversation: Callable[[str, str], SessionRecord | None] | None = None
     """Read a single conversation of a source by id, if cheaper than reading all."""
+
+    def is_checked(self, today: date) -> bool:
+        """Return whether a file of the tool's own from the last year was read."""
+        return self.checked is not None and self.checked > today - CHECKED_FOR
 
     @property
     def default_places(self) -> list[str]:

@@ -68,6 +68,10 @@ class ToolImportResult(Struct, frozen=True):
     """New entries."""
     losses: dict[str, Loss] = {}
     """Unconverted items, by description."""
+    items: int = 0
+    """The lines of the source; its entries, if it has no lines."""
+    misread: int = 0
+    """The items that were not understood: of unknown kind or shape, or damaged."""
     title: str | None = None
     missing: tuple[str, ...] = ()
     """Facts missing in the source, such as "tool definitions"."""
@@ -102,6 +106,8 @@ def import_session(
         title=title,
         missing=record.missing,
         unfinished=sum(session.unfinished for session in record.family()),
+        items=sum(session.item_count for session in record.family()),
+        misread=sum(session.losses.misread_count for session in record.family()),
     )
     if not record.has_content:
         return replace(about, losses=record.losses.for_people(redactor), error=NO_MESSAGES)

@@ -40,7 +40,17 @@ class Loss(Struct):
 
 
 class LossReport(dict[str, Loss]):
-    """Losses by a description for people."""
+    """Losses by a description for people, and how many items of the source were read and how many of them misread."""
+
+    item_count: int = 0
+    """The lines of a source that has lines."""
+    misread_count: int = 0
+    """The items that were not understood: of unknown kind or shape, or damaged. Other losses were left out on purpose."""
+
+    def misread(self, description: str, example: str = "") -> None:
+        """Add an item that was not understood."""
+        self.misread_count += 1
+        self.add(description, example)
 
     def add(self, description: str, example: str = "", count: int = 1) -> None:
         loss = self.setdefault(description, Loss())
@@ -49,10 +59,18 @@ class LossReport(dict[str, Loss]):
             loss.examples.append(example[:MAX_EXAMPLE])
 
     def merge(self, other: LossReport) -> None:
+        self.item_count += other.item_count
+        self.misread_count += other.misread_count
         for description, loss in other.items():
             self.add(description, count=loss.count)
             for example in loss.examples:
                 self.add(description, example, 0)
+
+    def move_to(self, other: LossReport) -> None:
+        """Add everything to another report, and start anew."""
+        other.merge(self)
+        self.clear()
+        self.item_count = self.misread_count = 0
 
     def for_people(self, redactor: Redactor) -> LossReport:
         """Return the report with short examples, without secrets."""
@@ -139,6 +157,11 @@ class SessionRecord(Struct, frozen=True):
             yield from task.family()
 
     @property
+    def item_count(self) -> int:
+        """How many items were read: lines, or what became entries if the source has no lines."""
+        return self.losses.item_count or max(len(self.entries), self.losses.misread_count)
+
+    @property
     def has_content(self) -> bool:
         """Whether there is something to import."""
         return bool(self.entries or self.seeds or self.tasks)
@@ -163,7 +186,7 @@ def patches(state: State, values: State) -> list[State]:
 
 def unknown_note(tool: str, kind: object, data: object, losses: LossReport) -> Note:
     """Return a note with the unknown item, or with the text if no store could keep the item; count the item."""
-    losses.add(UNKNOWN_KIND, str(kind))
+    losses.misread(UNKNOWN_KIND, str(kind))
     try:
         to_json(data, "an item")
     except (OakleafError, RecursionError):

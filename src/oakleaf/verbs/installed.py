@@ -1,15 +1,17 @@
-"""What installed distributions add: plugins."""
+"""What installed distributions add: plugins, importers."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 from msgspec import Struct
 
 from oakleaf import plugins as registry
 from oakleaf.errors import OakleafError, PluginBroken, plural
+from oakleaf.install import install_line
 from oakleaf.plugins import Provider
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.fields import Help
@@ -68,6 +70,77 @@ class Plugins(Verb, frozen=True):
 
     def exit_code(self, result: Installed) -> int:
         return int(bool(result.problems))
+
+
+class ImporterInfo(Struct, frozen=True):
+    tool: str
+    source: str
+    looks_in: list[str]
+    """The tool's default places."""
+    found: list[str]
+    """Those of the places that exist on this machine."""
+    versions: str
+    checked: date | None
+    """The date of the newest file of the tool's own that was read."""
+    is_checked: bool
+    """Whether that file is from the last year."""
+    problem: str | None = None
+    """Why the importer cannot be used."""
+
+
+class ImporterList(Struct, frozen=True):
+    importers: list[ImporterInfo]
+
+
+class Importers(Verb, frozen=True):
+    """List the tools whose sessions can be imported, the versions checked, and where each is looked for.
+
+    A date is that of the newest file of the tool's own that was read. A format that nobody has checked against a file of
+    the last year is marked: import with --dry-run --report first.
+    """
+
+    section = "Exchange"
+
+    def run(self, caller: Caller) -> ImporterList:
+        today = datetime.now(UTC).date()
+        return ImporterList([_importer(tool, today) for tool in registry.names(registry.IMPORTERS)])
+
+    def lines(self, result: ImporterList, screen: Screen) -> Iterator[Line]:
+        rows: list[tuple[str, ...]] = [
+            (
+                one.tool,
+                one.versions or one.problem or "",
+                _checked(one),
+                ", ".join(one.looks_in) or one.source,
+            )
+            for one in result.importers
+        ]
+        if rows:
+            yield Table(("TOOL", "VERSIONS", "CHECKED", "LOOKS IN"), rows, clip_last=False)
+
+    def notes(self, result: ImporterList, screen: Screen) -> Iterator[str]:
+        if not result.importers:
+            yield f"no importer is installed; {install_line('importers')}"
+            return
+        found = [one.tool for one in result.importers if one.found]
+        yield f"{plural(len(result.importers), 'importer')}; on this machine: {', '.join(found) or 'none'}"
+
+
+def _importer(tool: str, today: date) -> ImporterInfo:
+    from oakleaf.ingest.importers import find_importer
+
+    try:
+        one = find_importer(tool)
+    except OakleafError as error:
+        return ImporterInfo(tool, "", [], [], "", None, False, error.problem)
+    places, found = list(one.default_paths), one.default_places
+    return ImporterInfo(tool, one.source, places, found, one.versions, one.checked, one.is_checked(today))
+
+
+def _checked(one: ImporterInfo) -> str:
+    if one.problem is not None:
+        return style("cannot be used", "red")
+    return str(one.checked) if one.is_checked else style("not in the last year", "yellow")
 
 
 def _problems(found: Sequence[Provider], *, imports: bool) -> list[PluginProblem]:

@@ -48,6 +48,7 @@ _HOMES = {
     "backup": "format:Backup",
     "migrate": "format:Migrate",
     "plugins": "installed:Plugins",
+    "importers": "installed:Importers",
     "copy": "exchange:Copy",
 }
 """Where each verb of the library is declared."""

@@ -6,6 +6,7 @@ Older files store the actions of an event as a pickle, which is not opened; only
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from urllib.parse import quote
 
 from oakleaf.core.entries import Compaction, Note
@@ -31,7 +32,12 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
                     yield session.record()
 
 
-IMPORTER = Importer(source="a SQLite file of ADK's sessions", sessions=read_sessions)
+IMPORTER = Importer(
+    source="a SQLite file of ADK's sessions",
+    sessions=read_sessions,
+    versions="2.13",
+    checked=date(2026, 11, 19),
+)
 
 
 class AdkSession(EntryTree):

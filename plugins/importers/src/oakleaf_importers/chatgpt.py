@@ -60,6 +60,7 @@ IMPORTER = Importer(
     source="conversations.json of a data export, its folder or its .zip",
     sessions=read_sessions,
     source_of=export_source,
+    versions="exports of February 2026",
 )
 
 
@@ -144,7 +145,7 @@ class ChatGptConversation:
         """Return the run after this node: the same one continued, or a new one."""
         message = self.mapping[name].get("message")
         if message is not None and not isinstance(message, dict):
-            self.losses.add("a message that is not a JSON object", name)
+            self.losses.misread("a message that is not a JSON object", name)
         new = self._read(name, message, run) if isinstance(message, dict) else None
         if new is None:
             self._aliases[name] = run.key if run.nodes else run.after

@@ -46,6 +46,7 @@ IMPORTER = Importer(
     source="conversations.json of a data export, its folder or its .zip",
     sessions=read_sessions,
     source_of=export_source,
+    versions="exports of March 2026",
 )
 
 
@@ -62,7 +63,7 @@ class ClaudeConversation(EntryList):
             if isinstance(message, dict):
                 self._read(message, number)
             else:
-                self.losses.add("a message that is not a JSON object", f"message {number}")
+                self.losses.misread("a message that is not a JSON object", f"message {number}")
         if text_or_none(conversation.get("summary")):
             self.losses.add("the summary Claude.ai wrote for its own search")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from datetime import date
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -84,6 +85,8 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.claude/projects",),
     source_of=_source_of,
+    versions="1.0 to 2.1",
+    checked=date(2026, 1, 21),
 )
 
 

@@ -69,6 +69,7 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.cline/data", *config_folders("Code/User/globalStorage/saoudrizwan.claude-dev")),
     source_of=task_source,
+    versions="4.1, and before",
 )
 
 
@@ -293,7 +294,7 @@ class ClineSession(ClineTranscript):
         last = self.started_at
         for message in as_list(self.file.get("messages")):
             if not isinstance(message, dict):
-                self.losses.add("a message that is not a JSON object")
+                self.losses.misread("a message that is not a JSON object")
                 continue
             last = parse_time(message.get("ts")) or last
             self.add_message(message, last, self._about(message))
@@ -325,7 +326,7 @@ def _read_file(path: Path, losses: LossReport, *, within: Path | None = None) ->
     """Return the value of a file that every session has; None if it cannot be read, which is counted."""
     value = read_json(path, losses, within=within)
     if value is None:
-        losses.add("a file that cannot be read", str(Path(path.parent.name, path.name)))
+        losses.misread("a file that cannot be read", str(Path(path.parent.name, path.name)))
     return value
 
 

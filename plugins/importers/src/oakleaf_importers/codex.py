@@ -250,6 +250,7 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.codex/sessions", "~/.codex/archived_sessions"),
     source_of=_source_of,
+    versions="0.153, and before",
 )
 
 

@@ -83,6 +83,7 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.copilot/session-state",),
     source_of=jsonl_source,
+    versions="1.0.78",
 )
 
 

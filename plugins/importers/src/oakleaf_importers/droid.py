@@ -54,6 +54,7 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.factory/sessions",),
     source_of=_source_of,
+    versions="session files of version 2",
 )
 
 

@@ -62,6 +62,7 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.gemini/tmp",),
     source_of=_source_of,
+    versions="0.56, and before",
 )
 
 
@@ -132,7 +133,7 @@ class GeminiChat(EntryTree):
         if isinstance(value, dict):
             yield value
         else:
-            source_losses.add("a file that is not a JSON object", self.path.name)
+            source_losses.misread("a file that is not a JSON object", self.path.name)
 
     # -- lines -------------------------------------------------------------------------------------
 
@@ -152,7 +153,7 @@ class GeminiChat(EntryTree):
                 if isinstance(message, dict) and isinstance(message.get("id"), str):
                     self._read_message(message)
                 else:
-                    self.losses.add("a message without an id")
+                    self.losses.misread("a message without an id")
         else:
             self.add_unknown("line", line, None)
 

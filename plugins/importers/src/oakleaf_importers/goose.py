@@ -50,6 +50,7 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.local/share/goose/sessions", "~/AppData/Roaming/Block/goose/data/sessions"),
     source_of=jsonl_source,
+    versions="1.30, and before",
 )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zipfile
 from collections.abc import Iterator, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any, get_args
 
@@ -86,6 +87,8 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("logs",),
     source_of=_source_of,
+    versions="log format 2",
+    checked=date(2025, 12, 19),
 )
 
 
@@ -98,7 +101,7 @@ def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[Ses
     except (*INVALID_JSON, *UNREADABLE_ARCHIVE, ValueError) as error:
         if is_alone:
             raise InvalidSource(str(path), NAME, str(error)) from None
-        losses.add("a file that cannot be read", f"{path.name}: {error}")
+        losses.misread("a file that cannot be read", f"{path.name}: {error}")
         return
     about = as_dict(log).get("eval")
     if not isinstance(about, dict):
@@ -109,7 +112,7 @@ def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[Ses
         if isinstance(sample, dict):
             yield InspectSample(sample, about).record(f"{path.stem}-{number}")
         else:
-            losses.add("a sample that is not a JSON object", f"{path.name}: {number}")
+            losses.misread("a sample that is not a JSON object", f"{path.name}: {number}")
 
 
 def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
@@ -130,7 +133,7 @@ def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
             if isinstance(sample, dict):
                 yield InspectSample(sample, about).record(Path(name).stem)
             else:
-                losses.add("a sample that cannot be read", name)
+                losses.misread("a sample that cannot be read", name)
 
 
 class InspectSample(EntryList):

@@ -46,7 +46,11 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
                 yield msgspec.structs.replace(root.record(), tasks=tasks)
 
 
-IMPORTER = Importer(source="a SQLite file of LangGraph's SqliteSaver", sessions=read_sessions)
+IMPORTER = Importer(
+    source="a SQLite file of LangGraph's SqliteSaver",
+    sessions=read_sessions,
+    versions="langgraph-checkpoint 4.3",
+)
 
 
 def unpack(kind: object, data: object) -> Any:
@@ -107,7 +111,7 @@ class LangGraphThread:
             messages = values.get(MESSAGES)
             at = parse_time(checkpoint.get("ts"))
         except (*INVALID_JSON, *UNEXPECTED_SHAPE) as error:
-            self.losses.add("a checkpoint that cannot be read", str(error))
+            self.losses.misread("a checkpoint that cannot be read", str(error))
             return
         self.started_at = at if self.started_at is None else self.started_at
         tip = START
@@ -125,7 +129,7 @@ class LangGraphThread:
             return key
         fields, entry = langchain.message_fields(message), None
         if fields is None:
-            self.losses.add("a message of unknown shape", type(message).__name__)
+            self.losses.misread("a message of unknown shape", type(message).__name__)
         else:
             entry = langchain.read_message(fields, self.losses)
         if entry is None:

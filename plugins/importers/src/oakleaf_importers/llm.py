@@ -64,6 +64,7 @@ IMPORTER = Importer(
     source="the logs.db of llm, or its folder",
     sessions=read_sessions,
     default_paths=config_folders("io.datasette.llm"),
+    versions="0.32, and before",
 )
 
 
@@ -216,7 +217,7 @@ class LlmThread:
         elif kind == "attachment" and isinstance(payload.get("attachment"), dict):
             return [self.parts.attachment(payload["attachment"].get("id"))]
         elif kind in PART_TYPES:
-            self.losses.add("a part of unknown shape", str(kind))
+            self.losses.misread("a part of unknown shape", str(kind))
         return []
 
     def _resolve_text(self, payload: Row) -> str:

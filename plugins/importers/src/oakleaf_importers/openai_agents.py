@@ -7,6 +7,7 @@ usage is stored per turn. Few rows name the model, and none says how a turn's to
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from datetime import date
 from typing import Any
 
 from msgspec.structs import replace
@@ -34,7 +35,12 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
                 yield AgentsSession(tables, name).record(session_rows.get(name, {}))
 
 
-IMPORTER = Importer(source="a SQLite file of OpenAI Agents sessions", sessions=read_sessions)
+IMPORTER = Importer(
+    source="a SQLite file of OpenAI Agents sessions",
+    sessions=read_sessions,
+    versions="0.24",
+    checked=date(2026, 11, 19),
+)
 
 
 class AgentsSession:
@@ -82,7 +88,7 @@ class AgentsSession:
         except (*INVALID_JSON, UnicodeEncodeError):
             item = None
         if not isinstance(item, dict):
-            self.losses.add("a row that is not a JSON object", f"row {row['id']}")
+            self.losses.misread("a row that is not a JSON object", f"row {row['id']}")
             return {}
         return item
 

@@ -80,6 +80,7 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.local/share/opencode",),
     source_of=_source_of,
+    versions="2, 1.18, and before",
 )
 
 
@@ -118,7 +119,7 @@ def _database_sessions(tables: SourceTables, losses: LossReport) -> dict[str, So
     for row in rows:
         name = text_or_none(row.get("id"))
         if name is None:
-            losses.add("a session without an id")
+            losses.misread("a session without an id")
             continue
 
         def messages(name: str = name) -> list[tuple[Fields, list[Fields]]]:
@@ -163,7 +164,7 @@ def _file_sessions(storage: Path, losses: LossReport) -> dict[str, SourceSession
         fields = _read_json(path, losses)
         name = text_or_none(fields.get("id"))
         if name is None or Path(name).name != name or name.startswith("."):
-            losses.add("a session file without an id", path.name)
+            losses.misread("a session file without an id", path.name)
             continue
 
         def messages(name: str = name) -> list[tuple[Fields, list[Fields]]]:
@@ -181,7 +182,7 @@ def _read_json(path: Path, losses: LossReport) -> Fields:
     value = read_json(path, losses)
     if isinstance(value, dict):  # without what the path says
         return {name: field for name, field in value.items() if name not in ("sessionID", "messageID")}
-    losses.add("a file that is not a JSON object", path.name)
+    losses.misread("a file that is not a JSON object", path.name)
     return {}
 
 

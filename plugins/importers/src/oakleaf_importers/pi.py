@@ -6,6 +6,7 @@ pi stores the signatures of each provider in fields of its own. The system promp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,8 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.pi/agent/sessions",),
     source_of=jsonl_source,
+    versions="session files of version 3",
+    checked=date(2025, 12, 9),
 )
 
 
@@ -166,7 +169,7 @@ class PiSession(EntryList):
             return _bash(message)
         if role in ("custom", "hookMessage"):
             return self._extension_message(message.get("content"))
-        self.losses.add("a message of unknown role", str(role))
+        self.losses.misread("a message of unknown role", str(role))
         return None
 
     def _extension_message(self, content: object) -> EntryRecord | None:
@@ -199,7 +202,7 @@ class PiSession(EntryList):
                 return parse_tool_call(_call_id(fields["id"]), fields["name"], fields["arguments"])
             raise ValueError(kind)
         except UNEXPECTED_SHAPE as error:
-            self.losses.add("a part of a message of unknown shape", str(error))
+            self.losses.misread("a part of a message of unknown shape", str(error))
         return None
 
     def _answer(self, message: Line) -> EntryRecord | None:

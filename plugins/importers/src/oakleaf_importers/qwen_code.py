@@ -78,6 +78,7 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=("~/.qwen/projects", "~/.qwen/tmp"),
     source_of=_source_of,
+    versions="0.22",
 )
 
 

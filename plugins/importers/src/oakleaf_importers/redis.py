@@ -158,11 +158,11 @@ def _read_value(value: object, losses: LossReport) -> list[EntryRecord]:
         elif isinstance(message, dict):
             entries.extend(read_chat_messages([message], losses))
         else:
-            losses.add("a message that is not a JSON object")
+            losses.misread("a message that is not a JSON object")
     state = as_dict(fields.get("state"))
     if entries and state:
         if is_storable(state):
             entries.append(EntryRecord(Note(state=state)))
         else:
-            losses.add("a state that is not JSON")
+            losses.misread("a state that is not JSON")
     return entries

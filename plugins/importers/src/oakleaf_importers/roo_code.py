@@ -21,4 +21,5 @@ IMPORTER = Importer(
     sessions=read_sessions,
     default_paths=config_folders("Code/User/globalStorage/rooveterinaryinc.roo-cline"),
     source_of=task_source,
+    versions="3.52",
 )

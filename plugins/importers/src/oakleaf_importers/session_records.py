@@ -103,15 +103,10 @@ def with_source_losses(
     for session in sessions:
         if last is not None:
             yield last
-        _move(losses, session.losses)
+        losses.move_to(session.losses)
         last = session
     if last is None and losses:
         last = SessionRecord(tool, "unreadable", ())
     if last is not None:
-        _move(losses, last.losses)
+        losses.move_to(last.losses)
         yield last
-
-
-def _move(losses: LossReport, target: LossReport) -> None:
-    target.merge(losses)
-    losses.clear()

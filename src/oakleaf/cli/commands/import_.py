@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import sys
 from collections import Counter
@@ -66,6 +67,12 @@ def complete_tool(ctx: click.Context, param: click.Parameter, incomplete: str) -
     is_flag=True,
     help="With --from: write nothing, report what would be added to the store and what would be lost.",
 )
+@click.option(
+    "--report",
+    "has_report",
+    is_flag=True,
+    help="With --from: say for each session what share of its lines was understood.",
+)
 @click.option("--new-id", is_flag=True, help="Import under a new id, even if the session exists here.")
 @click.option(
     "--watch",
@@ -80,6 +87,7 @@ def import_(
     files: tuple[str, ...],
     tool: str | None,
     dry_run: bool,
+    has_report: bool,
     new_id: bool,
     is_watch: bool,
     is_json: bool,
@@ -96,14 +104,17 @@ def import_(
     oakleaf import --watch claude-code codex
     """
     if is_watch:
-        if dry_run or new_id:
-            raise CommandError("--watch cannot be combined with --dry-run or --new-id")
+        if dry_run or new_id or has_report:
+            raise CommandError("--watch cannot be combined with --dry-run, --report or --new-id")
         code: int = plugins.find(plugins.VERBS, "import.watch")(location, tool, files, is_json=is_json)
         return code
     if tool is not None:
-        return import_from_tool(location, tool, files, new_id=new_id, is_dry=dry_run, is_json=is_json)
-    if dry_run:
-        raise CommandError("--dry-run needs --from TOOL; oakleaf show FILE shows what a bundle holds")
+        return import_from_tool(
+            location, tool, files, new_id=new_id, is_dry=dry_run, has_report=has_report, is_json=is_json
+        )
+    if dry_run or has_report:
+        option = "--dry-run" if dry_run else "--report"
+        raise CommandError(f"{option} needs --from TOOL; oakleaf show FILE shows what a bundle holds")
     if not files:
         raise CommandError("name a bundle file, or pass --from TOOL")
     if files[0] in plugins.names(plugins.IMPORTERS) and not Path(files[0]).exists():
@@ -137,7 +148,14 @@ def import_(
 
 
 def import_from_tool(
-    location: StoreLocation, tool: str, sources: Sequence[str], *, new_id: bool, is_dry: bool, is_json: bool
+    location: StoreLocation,
+    tool: str,
+    sources: Sequence[str],
+    *,
+    new_id: bool,
+    is_dry: bool,
+    has_report: bool,
+    is_json: bool,
 ) -> int:
     """Import another tool's sessions; return 1 if one of them failed, else 0."""
     store = location.open() if location.exists else location.open_memory()
@@ -153,8 +171,9 @@ def import_from_tool(
         print_json(imported=reports, dry_run=is_dry)
     else:
         for result in reports:
-            echo(safe("  ".join([result.session_id, *_outcome(result)])))
-        for line in _summary_lines(reports, is_dry=is_dry):
+            share = [_understood(result.items, result.misread)] if has_report else []
+            echo(safe("  ".join([result.session_id, *_outcome(result), *share])))
+        for line in _summary_lines(reports, is_dry=is_dry, has_report=has_report):
             notify(safe(line))
         _name_addresses(sorted({address for result in reports for address in result.foreign_addresses}))
     return int(any(result.error for result in reports))
@@ -183,7 +202,13 @@ def _outcome(result: ToolImportResult) -> Iterator[str]:
         yield result.title
 
 
-def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iterator[str]:
+def _understood(items: int, misread: int) -> str:
+    """Return what share of the lines was understood; 100 % only if all were."""
+    share = math.floor(1_000 * (items - misread) / items) / 10 if items > misread else 0
+    return f"understood {share:g} % of {plural(items, 'line')}"
+
+
+def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool, has_report: bool) -> Iterator[str]:
     losses = LossReport()
     for result in reports:
         losses.merge(LossReport(result.losses))
@@ -195,6 +220,8 @@ def _summary_lines(reports: Sequence[ToolImportResult], *, is_dry: bool) -> Iter
         f"{plural(sessions, 'session')} {action}, {grown} updated, {unchanged} imported before, "
         f"{sum(result.entries for result in reports):,} entries"
     )
+    if has_report:
+        yield f"  {_understood(sum(each.items for each in reports), sum(each.misread for each in reports))}"
     unfinished = sum(result.unfinished for result in reports)
     if unfinished:
         yield f"  {plural(unfinished, 'answer')} still being written; import again to add {'it' if unfinished == 1 else 'them'}"

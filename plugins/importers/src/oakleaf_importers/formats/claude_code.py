@@ -140,7 +140,7 @@ def read_block(block: object, role: str, losses: LossReport) -> Part | None:
             block = {**block, "content": [_readable_piece(piece, losses) for piece in block["content"]]}
         return PROVIDERS[ANTHROPIC].parse_messages([{"role": role, "content": [block]}])[0].parts[0]
     except UnrecognizedReply as error:
-        losses.add("a block of unknown shape", str(error))
+        losses.misread("a block of unknown shape", str(error))
         return None
 
 

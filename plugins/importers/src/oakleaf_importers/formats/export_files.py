@@ -77,7 +77,7 @@ class ExportFiles:
                 raise InvalidSource(self.source, self.tool, f"{name} is not a list of conversations")
             for item in value:
                 if not isinstance(item, dict):
-                    losses.add("a conversation that is not a JSON object", name)
+                    losses.misread("a conversation that is not a JSON object", name)
                     continue
                 number += 1
                 if isinstance(item.get(field), kind):

@@ -47,23 +47,25 @@ def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
         with open_compressed(path) if path.suffix == SUFFIX else path.open("rb") as file:
             for number, line in enumerate(_lines(file, limit), 1):
                 if line is None:
-                    losses.add("a line longer than 64 MB", f"{path.name}:{number}")
+                    losses.item_count += 1
+                    losses.misread("a line longer than 64 MB", f"{path.name}:{number}")
                     continue
                 if number == 1:
                     line = line.removeprefix(_BYTE_ORDER_MARK)
                 if not line.strip():
                     continue
+                losses.item_count += 1
                 try:
                     value = decode_json(line, losses, f"{path.name}:{number}")
                 except INVALID_JSON:
-                    losses.add("a line that is not JSON", f"{path.name}:{number}")
+                    losses.misread("a line that is not JSON", f"{path.name}:{number}")
                     continue
                 if isinstance(value, dict):
                     yield value
                 else:
-                    losses.add("a line that is not a JSON object", f"{path.name}:{number}")
+                    losses.misread("a line that is not a JSON object", f"{path.name}:{number}")
     except OSError as error:  # the next file may be readable
-        losses.add("a file that cannot be read", f"{path.name}: {error.strerror}")
+        losses.misread("a file that cannot be read", f"{path.name}: {error.strerror}")
     except ValueError as error:
         losses.add(f"a file that was not read: {error}", path.name)
 
@@ -112,7 +114,7 @@ def read_json(path: Path, losses: LossReport, *, within: Path | None = None) -> 
     except OSError:
         return None
     except ValueError as error:
-        losses.add("a file that cannot be read", f"{path.name}: {error}")
+        losses.misread("a file that cannot be read", f"{path.name}: {error}")
         return None
     try:
         return decode_json(data, losses, path.name)

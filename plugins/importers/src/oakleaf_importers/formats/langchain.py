@@ -134,7 +134,7 @@ def read_content(content: object, losses: LossReport) -> list[tuple[Part, Proof]
         try:
             part = (Text(block), {}) if isinstance(block, str) else _read_block(block)
         except UNEXPECTED_SHAPE as error:
-            losses.add("a part of a message of unknown shape", str(error))
+            losses.misread("a part of a message of unknown shape", str(error))
             continue
         if part is not None:
             parts.append(part)

@@ -61,7 +61,7 @@ class AnswerBuilder:
         try:
             self._add_item(item)
         except UNEXPECTED_SHAPE as error:
-            self.losses.add("a part of an answer of unknown shape", str(error))
+            self.losses.misread("a part of an answer of unknown shape", str(error))
         return True
 
     @property
@@ -94,7 +94,7 @@ class AnswerBuilder:
         if kind in CALL_ARGUMENTS:
             call = _read_call(kind, item)
             if call is None:
-                self.losses.add("a tool call without an id or a name", kind)
+                self.losses.misread("a tool call without an id or a name", kind)
             else:
                 self._parts.append(call)
         elif kind == "image_generation_call" and isinstance(item.get("result"), str):
@@ -120,7 +120,7 @@ def read_input_item(item: Item, losses: LossReport) -> list[Message]:
     try:
         return _read_message(item, losses) if kind == "message" else [_read_output(kind, item)]
     except UNEXPECTED_SHAPE as error:
-        losses.add("a message of unknown shape", str(error))
+        losses.misread("a message of unknown shape", str(error))
     return []
 
 
@@ -138,7 +138,7 @@ def _read_message(item: Item, losses: LossReport) -> list[Message]:
             PROVIDERS[NAME].parse_messages([{**item, "content": [piece]}])
             readable.append(piece)
         except UNEXPECTED_SHAPE as error:
-            losses.add("a piece of a message that cannot be read", str(error))
+            losses.misread("a piece of a message that cannot be read", str(error))
     return PROVIDERS[NAME].parse_messages([{**item, "content": readable}]) if readable else []
 
 

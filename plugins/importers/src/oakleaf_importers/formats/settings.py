@@ -46,5 +46,5 @@ def tool_specs(definitions: Iterable[object], losses: LossReport) -> tuple[ToolS
                 raise TypeError(definition)
             tools.append(parse_tool(definition))
         except UNEXPECTED_SHAPE as error:
-            losses.add("a tool definition of unknown shape", str(error))
+            losses.misread("a tool definition of unknown shape", str(error))
     return tuple(tools)
