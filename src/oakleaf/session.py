@@ -275,7 +275,7 @@ class Session:
         now = contexts.fold_settings(path)
         model = settings.model or now.model or self.row.model
         # A model without the prefix of a provider is the host's own.
-        provider = None if model is None else model.partition(":")[0]
+        provider = None if model is None else wire.provider_of(model)
         check_options(provider, options, now.options)
         self.log.runtime.redactor.check_options(options)
         return replace(settings, options=dict(options))
@@ -519,7 +519,7 @@ class Session:
     def _provider(self) -> str:
         """Return the provider of the model last run in the session."""
         model = self.row.model
-        provider = (model or "").partition(":")[0]
+        provider = wire.provider_of(model or "")
         if provider not in wire.PROVIDERS:
             names = ", ".join(wire.PROVIDERS)
             raise InvalidArgument("provider", None, f"one of {names}: the session's model is {model}")

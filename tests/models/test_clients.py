@@ -702,7 +702,8 @@ class TestNamed:
     @pytest.mark.parametrize("name", ["bedrock:claude", "claude", "anthropic:", ""])
     def test_an_unknown_name_is_told_with_the_known(self, name):
         with pytest.raises(
-            ModelUnavailable, match="known names: anthropic:…, gemini:…, openai:…, openai-chat:…, scripted:…"
+            ModelUnavailable,
+            match=r"known names: anthropic:…, anthropic-bedrock:…, .*, gemini-vertex:…, openai:…, openai-chat:…, scripted:…",
         ):
             model_by_name(name)
 

@@ -13,7 +13,7 @@ def host_call(log: Log, usage: object, model: str | None, purpose: str, *, faile
     """Return the row of a call after the leaf. `usage` is a `Usage` or an SDK's reply, which names its model
     too."""
     units = None
-    provider, _, name = (model or "").rpartition(":")
+    provider, name = wire.split_name(model or "")
     if not isinstance(usage, Usage):
         reply = wire.parse_reply(usage)
         if reply.usage is None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 from oakleaf.core.context import Context
 from oakleaf.core.fit import measure_context
 from oakleaf.models.windows import SMALL_REQUEST, window_by_name
+from oakleaf.wire import provider_of
 
 
 class WindowUse(Struct, frozen=True):
@@ -28,7 +29,7 @@ def measure_window(context: Context, model: str | None, session_window: int | No
     `session_window` is that of the session, which holds for every model of it.
     """
     name = model or ""
-    tokens = measure_context(context, name.partition(":")[0] or None).tokens
+    tokens = measure_context(context, provider_of(name) or None).tokens
     windows = [session_window, (context.settings.windows or {}).get(name)]
     window = min((window for window in windows if window is not None), default=None)
     if window is None and tokens > SMALL_REQUEST:

@@ -82,12 +82,13 @@ class Config(Struct, frozen=True):
 
     def check_options(self, model: str, options: Iterable[str]) -> None:
         """Refuse default options that the model does not have, or not with such a value, with their place in the file."""
+        from oakleaf.wire import provider_of
         from oakleaf.wire.options import check_options  # late: most commands have no options
 
         for option in options:
             name = [name for name in self._names_of(model) if option in self.options.get(name, {})][-1]
             try:
-                check_options(model.partition(":")[0], {option: self.options[name][option]})
+                check_options(provider_of(model), {option: self.options[name][option]})
             except InvalidOption as error:
                 line = line_number(_read_text(self.path), ("options", name, option))
                 raise CommandError(f"{self.path}, line {line}: {error.command_text}") from None

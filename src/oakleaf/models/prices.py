@@ -53,7 +53,7 @@ def price(
     library = _library()
     if library is None:
         return None
-    priced_units, vendor = _known_units(usage, units or {}), vendor_of(provider)
+    priced_units, vendor = _known_units(usage, units or {}), vendor_of(provider, model)
     try:
         dollars = _price_by_rates(usage, vendor, model, priced_units)
         if dollars is None:
@@ -209,5 +209,8 @@ def price_of(model: Model, usage: Usage, units: Mapping[str, int] | None = None)
 _VENDOR_BY_PROVIDER = {"openai-chat": "openai", "gemini": "google"}
 
 
-def vendor_of(provider: str | None) -> str | None:
+def vendor_of(provider: str | None, model: str) -> str | None:
+    """Return the vendor of the table that sells a model. Bedrock has names of its own, and prices."""
+    if provider == "anthropic" and "anthropic." in model:
+        return "aws"
     return _VENDOR_BY_PROVIDER.get(provider, provider) if provider else None

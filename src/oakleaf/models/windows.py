@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from oakleaf.models.base import Model
 from oakleaf.models.prices import UNPRICED_PROVIDERS, vendor_of
+from oakleaf.wire import provider_of
 
 SMALL_REQUEST = 2_000
 """Tokens within the window of every model in the table; the table takes long to load."""
@@ -19,15 +20,16 @@ def window_of(model: Model) -> int | None:
     """Return a model's window from the table."""
     if model.provider in UNPRICED_PROVIDERS:
         return None
-    return _table_window(vendor_of(model.provider), model.model)
+    return _table_window(vendor_of(model.provider, model.model), model.model)
 
 
 def window_by_name(name: str) -> int | None:
     """Return the window from the table by a model's name, `provider:model`, with or without an address after it."""
-    provider, _, model = name.partition(":")
+    provider, model = provider_of(name), name.partition(":")[2]
     if not model or provider in UNPRICED_PROVIDERS:
         return None
-    return _table_window(vendor_of(provider), re.split(r"@(?=https?://|client:)", model)[0])
+    model = re.split(r"@(?=https?://|client:)", model)[0]
+    return _table_window(vendor_of(provider, model), model)
 
 
 @lru_cache(maxsize=200)

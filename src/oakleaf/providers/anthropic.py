@@ -7,7 +7,7 @@ arguments that are not JSON. Here their text is kept, and `wire` marks the call 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from oakleaf.core.json_repair import INVALID_JSON, decode_repaired
 from oakleaf.models.base import Delta, Request, StreamReply
@@ -29,7 +29,7 @@ class AnthropicModel(VendorClient):
     package = "anthropic"
     client_class = "AsyncAnthropic"
     extra = "anthropic"
-    key_variables = ("ANTHROPIC_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("ANTHROPIC_API_KEY",)
     url_variable = "ANTHROPIC_BASE_URL"
 
     def _method(self, client: Any) -> Callable[..., Any]:

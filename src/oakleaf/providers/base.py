@@ -261,7 +261,7 @@ class VendorClient(ABC):
 
     def problem(self) -> ModelUnavailable | None:
         """Return what is missing for a call: the package or the key. A custom server may need no key."""
-        if not _is_installed(self.package):
+        if not is_installed(self.package):
             return self._package_missing()
         has_key = (
             self._client is not None
@@ -427,7 +427,7 @@ def _sdk_class(client: object, package: str) -> str:
     return next((kind for kind in kinds if kind.__module__.startswith(package)), kinds[0]).__name__
 
 
-def _is_installed(package: str) -> bool:
+def is_installed(package: str) -> bool:
     try:
         return find_spec(package) is not None
     except ModuleNotFoundError:  # its parent package is missing too

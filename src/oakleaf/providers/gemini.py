@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, closing
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -28,14 +28,18 @@ class GeminiModel(VendorClient):
     package = "google.genai"
     client_class = "Client"
     extra = "gemini"
-    key_variables = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
+    key_variables: ClassVar[tuple[str, ...]] = ("GEMINI_API_KEY", "GOOGLE_API_KEY")
     url_variable = "GOOGLE_GEMINI_BASE_URL"
 
     def _method(self, client: Any) -> Callable[..., Any]:
         return client.aio.models.generate_content_stream  # type: ignore[no-any-return]
 
     def _open(self, connection: VendorConnection, http: Any) -> AbstractContextManager[Any]:
-        options = {
+        options = self._http_options(connection, http)
+        return closing(connection.sdk.Client(vertexai=False, api_key=connection.key, http_options=options))
+
+    def _http_options(self, connection: VendorConnection, http: Any) -> dict[str, Any]:
+        return {
             "base_url": connection.base_url,
             "httpx_async_client": http,  # so that the SDK does not use aiohttp
             "timeout": int(
@@ -44,7 +48,6 @@ class GeminiModel(VendorClient):
             "client_args": {"verify": connection.tls},
             "async_client_args": {"ssl": connection.tls},
         }
-        return closing(connection.sdk.Client(vertexai=False, api_key=connection.key, http_options=options))
 
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
         kinds = vars(sdk.errors).values()  # they have no common base class

@@ -7,7 +7,7 @@ whole response, so nothing is assembled here but the list of its items, where a 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from oakleaf.core.context import endpoint_of
 from oakleaf.core.entries import Endpoint, Settings
@@ -29,7 +29,7 @@ class OpenAIModel(VendorClient):
     package = "openai"
     client_class = "AsyncOpenAI"
     extra = "openai"
-    key_variables = ("OPENAI_API_KEY",)
+    key_variables: ClassVar[tuple[str, ...]] = ("OPENAI_API_KEY",)
     url_variable = "OPENAI_BASE_URL"
     url_path = "/v1"
 

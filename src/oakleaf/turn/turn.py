@@ -927,7 +927,7 @@ def _watched_turn(
 
 
 def _model_name(name: str) -> ModelName:
-    provider, _, model = name.rpartition(":")
+    provider, model = wire.split_name(name)
     return ModelName(provider or None, model, name)
 
 

@@ -19,7 +19,7 @@ from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.entries import message_lines, role_colour
 from oakleaf.verbs.fields import Help, Ref
 from oakleaf.verbs.screen import Screen, safe, style
-from oakleaf.wire import PROVIDERS, find_provider
+from oakleaf.wire import PROVIDERS, find_provider, provider_of
 from oakleaf.wire.explain import Missing
 from oakleaf.wire.left_out import left_out
 
@@ -115,7 +115,7 @@ class Context(Verb, frozen=True):
 
 
 def _own_provider(session: Session) -> str:
-    own = (session.row.model or "").partition(":")[0]
+    own = provider_of(session.row.model or "")
     return own if own in PROVIDERS else "anthropic"
 
 

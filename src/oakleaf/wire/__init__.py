@@ -55,7 +55,9 @@ __all__ = [
     "parse_system",
     "parse_tool",
     "parse_tools",
+    "provider_of",
     "render",
+    "split_name",
 ]
 
 
@@ -95,6 +97,12 @@ PROVIDERS: dict[str, Provider] = {
         _provider(gemini.NAME, gemini_request, gemini_parse, gemini_rules, "contents", "parts"),
     )
 }
+_PROVIDER_BY_CLOUD = {
+    "anthropic-bedrock": anthropic.NAME,
+    "anthropic-vertex": anthropic.NAME,
+    "azure": openai_responses.NAME,
+    "gemini-vertex": gemini.NAME,
+}
 
 _TOOL_FIELDS = {"type", "function", "name", "description", "parameters", "input_schema", "strict"}
 _FUNCTION_TYPES = (None, "function", "custom")
@@ -103,6 +111,17 @@ _SCHEMAS = ("input_schema", "parameters", "parametersJsonSchema", "parameters_js
 _CHAT_PARTS = {"image_url", "file", "input_audio", "refusal"}
 _RESPONSES_PARTS = {"input_text", "input_image", "input_file", "output_text"}
 _GEMINI_REPLY = {"candidates", "promptFeedback", "prompt_feedback"}
+
+
+def provider_of(name: str) -> str:
+    """Return the provider in a model's name, `provider:model`. A vendor's models on a cloud have the vendor's format."""
+    prefix = name.partition(":")[0]
+    return _PROVIDER_BY_CLOUD.get(prefix, prefix)
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return provider and model of a name; an empty provider for a name without one."""
+    return (provider_of(name), name.partition(":")[2]) if ":" in name else ("", name)
 
 
 def find_provider(name: str) -> Provider:

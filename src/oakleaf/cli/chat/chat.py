@@ -65,6 +65,7 @@ from oakleaf.session import Session
 from oakleaf.stores.base import SessionQuery
 from oakleaf.verbs.call_text import approval_details, call_text
 from oakleaf.verbs.reference import Position
+from oakleaf.wire import provider_of
 from oakleaf.wire.options import COMMON, OPTIONS, check_options
 
 if TYPE_CHECKING:
@@ -337,7 +338,7 @@ class Chat:
 
     @property
     def provider(self) -> str:
-        return self.agent.names[0].partition(":")[0]
+        return provider_of(self.agent.names[0])
 
     def _greet(self) -> None:
         session = self._session

@@ -24,6 +24,7 @@ from oakleaf.cli.config import (
 from oakleaf.cli.rendering.error_text import FAILURE, CommandError
 from oakleaf.cli.rendering.output import echo, json_option, notify, print_json
 from oakleaf.ext import is_model_name, model_by_name
+from oakleaf.wire import provider_of
 from oakleaf.wire.options import check_options
 
 TABLES = ("aliases", "options", "chat")
@@ -174,7 +175,7 @@ def _check_value(place: tuple[str, ...], values: tuple[str, ...]) -> None:
             raise CommandError(
                 f"{place[1]!r} is neither a model nor an alias; oakleaf config aliases lists them"
             )
-        check_options(model.partition(":")[0], {place[2]: parse_value(values[0])})
+        check_options(provider_of(model), {place[2]: parse_value(values[0])})
 
 
 def _unset(key: str) -> int:
