@@ -848,6 +848,18 @@ class WrongSpace(InvalidValue):
         )
 
 
+class SpacesHidden(InvalidValue):
+    http_status = 403
+
+    def __init__(self, location: str, space: str) -> None:
+        self.location, self.space = location, space
+        super().__init__(
+            f"{location} shows this caller the space {shorten(repr(space))} alone",
+            "open it without an owner; on PostgreSQL as a role that may see all spaces: "
+            "create role NAME login bypassrls in role oakleaf_service",
+        )
+
+
 class WrongOwner(InvalidValue):
     def __init__(self, owner: str, own_owner: str) -> None:
         self.owner, self.own_owner = owner, own_owner

@@ -29,6 +29,7 @@ from oakleaf.errors import (
     InvalidArgument,
     NotAStore,
     NotFound,
+    SpacesHidden,
     StoreError,
     WrongOwner,
     WrongSpace,
@@ -144,6 +145,17 @@ class Store:
         cancelled when it has ended. See `Session.aio` for the verbs of a session.
         """
         return AsyncStore(self)
+
+    def spaces(self) -> list[str]:
+        """Return the names of all spaces with sessions, also in the trash, sorted: for the operator of the store.
+
+        Raises SpacesHidden for a store that was opened for an owner, and on PostgreSQL for a role to which row level
+        security applies: a service of one space sees no other, nor its name.
+        """
+        names = self.backend.spaces()
+        if names is None:
+            raise SpacesHidden(self.backend.url, self.backend.space)
+        return names
 
     def __repr__(self) -> str:
         return f"Store({self.backend.url!r}, space={self.backend.space!r})"
@@ -584,14 +596,21 @@ class Store:
         """
         return check_seal(self.backend, seal, only=session_id, purged=purged, progress=progress)
 
-    def findings(self, progress: Callable[[], None] = lambda: None) -> Iterator[Finding]:
+    def findings(
+        self, progress: Callable[[], None] = lambda: None, *, all_spaces: bool = False
+    ) -> Iterator[Finding]:
         """Yield the findings, good and bad: sessions that need attention, then the store itself. Changes nothing.
 
-        `progress` is called for each running session.
+        `progress` is called for each running session. With `all_spaces` the sessions are those of all spaces, each with
+        the name of the space; raises SpacesHidden.
         """
         from oakleaf.log.doctor import session_health
 
-        yield from session_health(self.backend, self.runtime, progress)
+        for space in self.spaces() if all_spaces else ():
+            for finding in session_health(self.in_space(space).backend, self.runtime, progress):
+                yield replace(finding, space=space)
+        if not all_spaces:
+            yield from session_health(self.backend, self.runtime, progress)
         yield from self.backend.findings()
 
     def backup(
@@ -607,6 +626,7 @@ class AsyncStore(Awaited[Store]):
     """The verbs of a store for asyncio, each with the arguments and the result of the store's own."""
 
     close = awaited(Store.close)
+    spaces = awaited(Store.spaces)
     start = awaited(Store.start)
     latest_or_start = awaited(Store.latest_or_start)
     start_task = awaited(Store.start_task)

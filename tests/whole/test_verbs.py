@@ -189,7 +189,11 @@ CALLS: dict[str, list[Call]] = {
     ],
     "backup": [Call({"to": "/no/such/folder/copy.db"}, "invalid_value")],
     "copy": [Call({"to": "memory:", "all": True}), Call({"to": "memory:"}, "invalid_argument")],
-    "doctor": [Call({}), Call({"folder": "/no/such/folder"}, "invalid_argument")],
+    "doctor": [
+        Call({}),
+        Call({"folder": "/no/such/folder"}, "invalid_argument"),
+        Call({"folder": "/no/such/folder", "all_spaces": True}, "invalid_argument"),
+    ],
     "erase": [
         Call(
             {"owner": "ann"}, before=lambda store: store.start("support", owner="ann", session_id="ses_ann")
@@ -210,6 +214,7 @@ CALLS: dict[str, list[Call]] = {
         Call({"sessions": ["ses_case"]}, "invalid_reference"),
     ],
     "rm": [Call({"sessions": ["ses_case"]}), NO_SESSIONS],
+    "spaces": [],  # another role's on PostgreSQL: tests/whole/test_all_spaces.py
     "seal": [Call({}), Call({"output": "/no/such/folder/x.seal"}, "invalid_argument")],
     "verify": [
         Call({}),
@@ -225,6 +230,7 @@ CALLS: dict[str, list[Call]] = {
         Call({"query": "colour:red"}, "invalid_search"),
         Call({"query": "parent:ses_none"}, "not_found"),
         Call({"page": "x"}, "invalid_argument"),
+        Call({"all_spaces": True, "query": "parent:ses_case"}, "invalid_argument"),
     ],
     "search": [
         Call({"query": "order role:user", "limit": 1}),

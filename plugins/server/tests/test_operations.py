@@ -37,7 +37,9 @@ def samples(text: str) -> dict[str, float]:
             assert re.fullmatch(r"# (HELP|TYPE) [a-z_]+ .+", line), line
         else:
             name, _, value = line.rpartition(" ")
-            assert re.fullmatch(r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"\})?', name), line
+            assert re.fullmatch(
+                r'[a-z_]+(\{[a-z]+="(?:[^"\\\n]|\\.)*"(,[a-z]+="(?:[^"\\\n]|\\.)*")?\})?', name
+            ), line
             values[name] = float(value)
     return values
 
@@ -75,10 +77,10 @@ class TestServer:
         assert values['oakleaf_commit_seconds_bucket{le="+Inf"}'] == values["oakleaf_commit_seconds_count"]
         assert values['oakleaf_http_responses_total{code="2xx"}'] >= 1
         assert values['oakleaf_http_responses_total{code="4xx"}'] == 1
-        assert values['oakleaf_sessions{status="idle"}'] == 2
-        assert values["oakleaf_queued_inputs"] == 1
-        assert values['oakleaf_model_calls_today{model="a \\"model\\""}'] == 2
-        cost = values['oakleaf_cost_today_dollars{model="a \\"model\\""}']
+        assert values['oakleaf_sessions{space="default",status="idle"}'] == 2
+        assert values['oakleaf_queued_inputs{space="default"}'] == 1
+        assert values['oakleaf_model_calls_today{space="default",model="a \\"model\\""}'] == 2
+        cost = values['oakleaf_cost_today_dollars{space="default",model="a \\"model\\""}']
         assert round(cost * 1e8) == session.usage().cost_microcents > 0
 
 

@@ -76,7 +76,7 @@ def test_todays_cost_and_the_metrics_are_those_of_the_work(server: LocalServer, 
     values = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if line[0] != "#")}
     costs = [value for name, value in values.items() if name.startswith("oakleaf_cost_today_dollars")]
     assert round(sum(costs) * 1e8) == live
-    assert values["oakleaf_replay_cost_today_dollars"] > 0
+    assert values['oakleaf_replay_cost_today_dollars{space="default"}'] > 0
 
 
 def test_one_session_is_summed_whole(server: LocalServer, store: Store) -> None:

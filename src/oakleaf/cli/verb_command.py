@@ -69,8 +69,8 @@ class Typist(Caller):
     def forget(self, inputs: Collection[str]) -> int:
         return forget_inputs(inputs)
 
-    def typed(self, command: str) -> str:
-        return suggestions.complete(command)
+    def typed(self, command: str, space: str | None = None) -> str:
+        return suggestions.complete(command, {} if space is None else {"--space": space})
 
     @contextmanager
     def progress(self, label: str, unit: str = "") -> Iterator[Step]:

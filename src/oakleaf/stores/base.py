@@ -230,6 +230,10 @@ class StoreBackend(ABC):
         """Return this store for another tenant, on the same connections. Closing either closes both."""
         raise StoreLacks(self.url, "be opened for another space on the same connections")
 
+    def spaces(self) -> list[str] | None:
+        """Return the names of all spaces with sessions, also in the trash, sorted; None if the caller may see one alone."""
+        return None
+
     def enqueue(self, session_id: str, body: bytes, at: int) -> int:
         """Queue an input for a running session; return the input's number."""
         raise StoreLacks(self.url, "queue an input for a session that is running")

@@ -131,6 +131,12 @@ class PlainStore(StoreBackend):
         other.space, other.owner, other._thread = space, owner, local()
         return other
 
+    def spaces(self) -> list[str] | None:
+        if self.owner is not None:
+            return None
+        with self._transaction(writes=False) as tables:
+            return sorted({record.row.space for record in tables.sessions.values()})
+
     @abstractmethod
     def transaction(self, *, writes: bool) -> AbstractContextManager[None]:
         """Exclude other writers meanwhile; keep all writes, or none after an error. Never nested."""

@@ -497,6 +497,8 @@ class Finding(Struct, frozen=True):
     """Whether no further check is possible."""
     sessions: tuple[str, ...] = ()
     """The sessions of the finding."""
+    space: str | None = None
+    """The space of the sessions, among findings of all spaces."""
 
 
 class UnreferencedBlobs(Struct, frozen=True):

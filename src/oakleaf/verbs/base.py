@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Literal, Protocol, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from oakleaf.errors import IndexBehind
+from oakleaf.errors import IndexBehind, SpacesHidden
 from oakleaf.ext import read_store
 from oakleaf.session import Session
 from oakleaf.store import Store
@@ -53,6 +53,20 @@ class Caller:
             self._open = self._open()
         return self._open
 
+    def stores(self, *, all_spaces: bool) -> list[Store]:
+        """Return the store, or one for each space of it. Raises SpacesHidden."""
+        if not all_spaces:
+            return [self.store]
+        return [self.store.in_space(name) for name in self.store.spaces()]
+
+    def other_spaces(self) -> list[str]:
+        """Return the other spaces that have sessions, if the caller may know them: an operator may."""
+        if self.level != "operator":
+            return []
+        with suppress(SpacesHidden):
+            return [name for name in self.store.spaces() if name != read_store(self.store).space]
+        return []
+
     @property
     def address(self) -> str:
         """The address of the store, which need not be there, with the password in it."""
@@ -85,8 +99,8 @@ class Caller:
         """Remove inputs from what the caller's own programs keep of them; return how many were found."""
         return 0
 
-    def typed(self, command: str) -> str:
-        """Return a suggested command as the caller must type it."""
+    def typed(self, command: str, space: str | None = None) -> str:
+        """Return a suggested command as the caller must type it, for another space if one is named."""
         return command
 
     def index(self) -> str | None:

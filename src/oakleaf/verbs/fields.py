@@ -90,6 +90,7 @@ File = Annotated[str, _kind("file", local=True)]
 Folder = Annotated[str, _kind("folder", local=True)]
 Place = Annotated[str, _kind("place", local=True)]
 Places = Annotated[list[str], _kind("places", local=True)]
+AllSpaces = Annotated[bool, Help("Of all spaces: for the operator of the store.", local=True)]
 Count = Annotated[int, Meta(ge=1)]
 Number = Annotated[int, Meta(ge=0)]
 

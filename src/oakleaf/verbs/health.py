@@ -18,8 +18,8 @@ from oakleaf.ext import file_health, mark_interrupted, read_store, stuck_session
 from oakleaf.stores.address import display_url, is_path
 from oakleaf.stores.base import Finding
 from oakleaf.verbs.base import Caller, Verb
-from oakleaf.verbs.fields import Count, File, Help, Names, Place, Ref
-from oakleaf.verbs.screen import Screen, style
+from oakleaf.verbs.fields import AllSpaces, Count, File, Help, Names, Place, Ref
+from oakleaf.verbs.screen import Screen, safe, style
 from oakleaf.verbs.seal import read_receipts, read_seal
 
 # -- verify ------------------------------------------------------------------------------------------------
@@ -150,6 +150,7 @@ class Doctor(Verb, frozen=True):
     has_local_plan = True
 
     folder: Place | None = None
+    all_spaces: AllSpaces = False
     fix: Annotated[
         bool,
         Help("Mark sessions whose process died as interrupted, after listing them.", local=True),
@@ -176,10 +177,12 @@ class Doctor(Verb, frozen=True):
         return replace(self._check(caller), stuck=[row.session_id for row in rows])
 
     def _check(self, caller: Caller) -> Health:
+        if self.all_spaces and (self.fix or self.folder is not None):
+            raise InvalidArgument("all_spaces", True, "neither a fix nor a folder beside it")
         with caller.progress("doctor") as step:
             counter = count(1)
-            found = _findings(caller, self.folder, lambda: step(next(counter), None))
-        findings = [replace(one, fix=caller.typed(one.fix)) for one in found]
+            found = _findings(caller, self.folder, self.all_spaces, lambda: step(next(counter), None))
+        findings = [replace(one, fix=caller.typed(one.fix, one.space)) for one in found]
         return Health(
             backend=display_url(self.folder or caller.address),
             healthy=all(one.level != "problem" for one in findings),
@@ -191,7 +194,8 @@ class Doctor(Verb, frozen=True):
         for finding in result.findings:
             mark, colour = _MARKS[finding.level]
             hint = style(f"  → {finding.fix}", "dim") if finding.fix else ""
-            yield f"{style(mark, colour)} {finding.message}{hint}"
+            where = "" if finding.space is None else f"{safe(finding.space)}: "
+            yield f"{style(mark, colour)} {where}{finding.message}{hint}"
         if result.stuck:
             yield f"  the process is gone of {', '.join(result.stuck)}"
 
@@ -208,7 +212,9 @@ class Doctor(Verb, frozen=True):
 _MARKS = {"ok": ("✓", "green"), "warning": ("•", "yellow"), "problem": ("✗", "red")}
 
 
-def _findings(caller: Caller, folder: str | None, progress: Callable[[], None]) -> list[Finding]:
+def _findings(
+    caller: Caller, folder: str | None, all_spaces: bool, progress: Callable[[], None]
+) -> list[Finding]:
     """Return the findings of a folder of another tool, or of the caller's store."""
     place = Path(folder or caller.address)
     if folder is not None and not place.is_dir():
@@ -224,4 +230,4 @@ def _findings(caller: Caller, folder: str | None, progress: Callable[[], None]) 
         store = caller.store
     except StoreAbsent as error:
         return [Finding("problem", error.problem, error.command_hint, is_final=True)]
-    return findings + list(store.findings(progress))
+    return findings + list(store.findings(progress, all_spaces=all_spaces))

@@ -29,6 +29,7 @@ _HOMES = {
     "tag": "names:Tag",
     "label": "names:Label",
     "ls": "sessions:Ls",
+    "spaces": "sessions:Spaces",
     "search": "search:Search",
     "show": "show:Show",
     "log": "log:Log",

@@ -16,11 +16,11 @@ from oakleaf.core.usage import Totals, add, format_cost
 from oakleaf.errors import InvalidArgument, plural
 from oakleaf.ext import SessionStorage, read, read_store
 from oakleaf.session import Session, UsageView
-from oakleaf.stores.counts import QUARTER, TAG
+from oakleaf.stores.counts import QUARTER, TAG, UsageSums
 from oakleaf.verbs.base import Caller, Verb
-from oakleaf.verbs.fields import Help, Ref
+from oakleaf.verbs.fields import AllSpaces, Help, Ref
 from oakleaf.verbs.screen import Line, Screen, Table, clip, safe
-from oakleaf.verbs.views import NamedTotals
+from oakleaf.verbs.views import NamedTotals, in_space
 
 _GROUPS = ("day", "model", "agent", "owner", "session", "purpose", "bucket", "storage", "tag:NAME")
 Group = Annotated[str, Meta(pattern=f"^(({'|'.join(_GROUPS[:-1])})$|{TAG}.)", extra={"choices": _GROUPS})]
@@ -33,8 +33,8 @@ class Used(Struct, frozen=True, kw_only=True):
     usage: list[NamedTotals]
     """The sums of each day, model, agent …, by name."""
     total: Totals
-    space: str = "default"
-    """The space of the sessions."""
+    space: str | None = "default"
+    """The space of the sessions; null: all spaces."""
     replays: Totals | None = None
     """The calls of replays, which the sums leave out; null if the sums are those of one session, of replays or of buckets."""
     storage: SessionStorage | None = None
@@ -65,6 +65,7 @@ class Usage(Verb, frozen=True):
     ] = None
     by: Annotated[Group | None, Help("One line per day, model, …; storage: the session's size.")] = None
     replays: Annotated[bool, Help("Sum the calls of replays alone.")] = False
+    all_spaces: AllSpaces = False
 
     def run(self, caller: Caller) -> Used:
         if self.session is not None:
@@ -72,6 +73,8 @@ class Usage(Verb, frozen=True):
                 raise InvalidArgument(
                     "replays", True, "no session: the sums of one session are all its own calls"
                 )
+            if self.all_spaces:
+                raise InvalidArgument("all_spaces", True, "no session beside it: a session is in one space")
             session = caller.position(self.session).session_at()
             return replace(self._of_one(session), space=read(session).store.space)
         if self.view is not None:
@@ -81,14 +84,15 @@ class Usage(Verb, frozen=True):
         store = read_store(caller.store)
         floor = 0 if self.since is None else parse_time("since", self.since, store.now())
         # Summed in the database: a store may have millions of calls.
-        sums = store.usage_by(self._column, max(floor, 0))
+        stores = caller.stores(all_spaces=self.all_spaces)
+        sums = reduce(_merged, (one.usage(self._column, max(floor, 0)) for one in stores), UsageSums())
         if self.replays:
             used = self._used(sums.replays)
         elif self.by == "bucket":
             used = self._used(sums.live | sums.replays)
         else:
             used = replace(self._used(sums.live), replays=reduce(add, sums.replays.values(), Totals()))
-        return replace(used, space=store.space)
+        return replace(used, space=None if self.all_spaces else store.space)
 
     def _of_one(self, session: Session) -> Used:
         reader, view = read(session), self.view or "own"
@@ -143,8 +147,7 @@ class Usage(Verb, frozen=True):
             yield Table(_STORAGE_HEAD, stored, right=_STORAGE_HEAD[1:], clip_last=False)
 
     def notes(self, result: Used, screen: Screen) -> Iterator[str]:
-        if result.space != "default":
-            yield f"in the space {result.space}"
+        yield from in_space(result.space)
         unknown, unpriced = result.total.unknown_calls, result.total.unpriced_calls
         if unknown:
             yield f"not in the tokens: {plural(unknown, 'call')} that reported none"
@@ -153,6 +156,14 @@ class Usage(Verb, frozen=True):
         if result.replays is not None and result.replays.calls:
             left = f"{plural(result.replays.calls, 'call')} of replays, {format_cost(result.replays)}"
             yield f"left out: {left}; oakleaf usage --replays sums those"
+
+
+def _merged(a: UsageSums, b: UsageSums) -> UsageSums:
+    return UsageSums(_added(a.live, b.live), _added(a.replays, b.replays))
+
+
+def _added(a: Mapping[str, Totals], b: Mapping[str, Totals]) -> dict[str, Totals]:
+    return {name: add(a.get(name, Totals()), b.get(name, Totals())) for name in {**a, **b}}
 
 
 def _row(name: str, sums: Totals, screen: Screen) -> tuple[str, ...]:

@@ -100,6 +100,12 @@ def heading_text(view: SessionView) -> str:
     return " ".join(filter(None, [safe(name), f"({safe(relation)})" if relation else ""]))
 
 
+def in_space(space: str | None) -> Iterator[str]:
+    """Yield the note that a result is of another space than that of most stores, or of all."""
+    if space != "default":
+        yield "of all spaces" if space is None else f"in the space {safe(space)}"
+
+
 class NamedTotals(Struct, frozen=True):
     """Sums of model calls under a name, such as a day or a model."""
 

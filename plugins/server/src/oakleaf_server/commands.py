@@ -116,6 +116,11 @@ def _tokens(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]
     "--metrics", is_flag=True, help="Count requests, commits, sessions and cost at /metrics, for Prometheus."
 )
 @click.option(
+    "--all-spaces",
+    is_flag=True,
+    help="Count the sessions of all spaces at /metrics, by name; whoever has the token reads these.",
+)
+@click.option(
     "--grace",
     metavar="TIME",
     default="60s",
@@ -147,6 +152,7 @@ def serve(
     hosts: tuple[str, ...],
     max_import: int,
     metrics: bool,
+    all_spaces: bool,
     grace: str,
     offered: tuple[str, ...],
     log_format: str,
@@ -160,6 +166,8 @@ def serve(
     On Ctrl-C or SIGTERM every turn finishes its step and is left as interrupted, for oakleaf resume; a second signal exits
     at once.
     """
+    if all_spaces and not metrics:
+        raise CommandError("--all-spaces counts for --metrics; name both")
     grace_seconds = parse_duration("grace", grace) / 1_000_000
     with needs_extra("server"):
         from oakleaf_server import app
@@ -179,8 +187,10 @@ def serve(
     )
     store = location.open_or_create()
     report = start_log(log_format, read_store(store).redactor, "serve")
-    counters = Metrics() if metrics else None
+    counters = Metrics(all_spaces=all_spaces) if metrics else None
     if counters is not None:
+        if all_spaces:
+            store.spaces()  # refused now if this caller may not see them
         observe_commits(store, counters.commits.observe)
     context = ServerContext(store, access, _agent(options, offered), counters)
     try:

@@ -7,7 +7,7 @@ tasks, workers and cost are read from the store when the counters are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Lock
 
 from oakleaf.ext import StoreReader
@@ -47,7 +47,9 @@ class Histogram:
 class Metrics:
     """What this process has counted since it started."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, all_spaces: bool = False) -> None:
+        self.all_spaces = all_spaces
+        """Whether the sessions of all spaces are counted, and their spaces named, for who may read the counters."""
         self.commits, self.requests = Histogram(), Histogram()
         self._statuses: Counter[str] = Counter()
         self._lock = Lock()
@@ -58,35 +60,35 @@ class Metrics:
             self._statuses[f"{status // 100}xx"] += 1
 
     def text(
-        self, store: StoreReader, *, queues: Sequence[QueueView], active_runs: int, streams: int, now: int
+        self,
+        stores: Iterable[StoreReader],
+        *,
+        queues: Sequence[QueueView],
+        active_runs: int,
+        streams: int,
+        now: int,
     ) -> str:
-        """Return everything in the text format of Prometheus."""
+        """Return everything in the text format of Prometheus; `stores` has a reader for each space."""
         with self._lock:
             statuses = sorted(self._statuses.items())
-        sessions = sorted(store.count_all(SessionQuery(), "status").items())
-        spent = store.daily_usage(now - now % DAY)
-        cost, calls = Counter[str](), Counter[str]()
-        replay_cost = 0
-        for one in spent:
-            if one.bucket == "replay":
-                replay_cost += one.totals.cost_microcents
-                continue
-            cost[one.model or ""] += one.totals.cost_microcents
-            calls[one.model or ""] += one.totals.calls
+        spaces = [_SpaceCounts(store, now - now % DAY) for store in stores]
         lines = [
             *self.commits.lines("oakleaf_commit_seconds", "Commits of this process, until they are durable."),
             *self.requests.lines("oakleaf_http_request_seconds", "Requests until their response begins."),
-            *_family("oakleaf_http_responses_total", "counter", "Responses by class.", "code", statuses),
-            *_family("oakleaf_sessions", "gauge", "Sessions by status, with tasks and replays.", "status", sessions),
-            *_family("oakleaf_model_calls_today", "gauge", "Model calls since midnight UTC, without replays.", "model", calls.items()),
+            *_family("oakleaf_http_responses_total", "counter", "Responses by class.", ("code",), (((code,), n) for code, n in statuses)),
+            *_space_family("oakleaf_sessions", "Sessions by status, with tasks and replays.", "status", spaces, lambda one: one.sessions),
+            *_space_family("oakleaf_model_calls_today", "Model calls since midnight UTC, without replays.", "model", spaces, lambda one: one.calls),
+            *_space_family("oakleaf_cost_today_dollars", "Money since midnight UTC, without replays.", "model", spaces, lambda one: one.cost),
             *_family(
-                "oakleaf_cost_today_dollars", "gauge", "Money since midnight UTC, without replays.", "model",
-                ((model, microcents / 1e8) for model, microcents in cost.items()),
+                "oakleaf_replay_cost_today_dollars", "gauge", "Money for replays since midnight UTC.", ("space",),
+                (((one.space,), one.replay_cost) for one in spaces),
             ),
-            *_single("oakleaf_replay_cost_today_dollars", "Money for replays since midnight UTC.", replay_cost / 1e8),
             *_single("oakleaf_active_runs", "Runs of this process.", active_runs),
             *_single("oakleaf_event_streams", "Event streams that are open.", streams),
-            *_single("oakleaf_queued_inputs", "Inputs that wait for a run.", store.queued_input_count()),
+            *_family(
+                "oakleaf_queued_inputs", "gauge", "Inputs that wait for a run.", ("space",),
+                (((one.space,), one.queued) for one in spaces),
+            ),
             *_queue_family("oakleaf_waiting_tasks", "Tasks that a worker could run now.", queues, "waiting"),
             *_queue_family("oakleaf_waiting_task_seconds", "How long the first of them waits.", queues, "waiting_seconds"),
             *_queue_family("oakleaf_running_tasks", "Tasks that workers run.", queues, "running"),
@@ -96,6 +98,23 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
+class _SpaceCounts:
+    """What is read from the store of a space: money and calls are those since midnight."""
+
+    def __init__(self, store: StoreReader, midnight: int) -> None:
+        self.space, self.queued = store.space, store.queued_input_count()
+        self.sessions: Mapping[str, float] = store.count_all(SessionQuery(), "status")
+        self.cost, self.calls = dict[str, float](), Counter[str]()
+        self.replay_cost = 0.0
+        for one in store.daily_usage(midnight):
+            dollars = one.totals.cost_microcents / 1e8
+            if one.bucket == "replay":
+                self.replay_cost += dollars
+                continue
+            self.cost[one.model or ""] = self.cost.get(one.model or "", 0.0) + dollars
+            self.calls[one.model or ""] += one.totals.calls
+
+
 def _single(name: str, help: str, value: float) -> Iterator[str]:
     yield f"# HELP {name} {help}"
     yield f"# TYPE {name} gauge"
@@ -103,16 +122,34 @@ def _single(name: str, help: str, value: float) -> Iterator[str]:
 
 
 def _family(
-    name: str, kind: str, help: str, label: str, values: Iterable[tuple[str, float]]
+    name: str,
+    kind: str,
+    help: str,
+    labels: tuple[str, ...],
+    values: Iterable[tuple[tuple[str, ...], float]],
 ) -> Iterator[str]:
     yield f"# HELP {name} {help}"
     yield f"# TYPE {name} {kind}"
-    for value, number in values:
-        yield f'{name}{{{label}="{_escape(value)}"}} {number}'
+    for named, number in values:
+        pairs = zip(labels, named, strict=True)
+        shown = ",".join(f'{label}="{_escape(value)}"' for label, value in pairs)
+        yield f"{name}{{{shown}}} {number}"
+
+
+def _space_family(
+    name: str,
+    help: str,
+    label: str,
+    spaces: Sequence[_SpaceCounts],
+    counts: Callable[[_SpaceCounts], Mapping[str, float]],
+) -> Iterator[str]:
+    values = (((one.space, value), number) for one in spaces for value, number in sorted(counts(one).items()))
+    return _family(name, "gauge", help, ("space", label), values)
 
 
 def _queue_family(name: str, help: str, queues: Sequence[QueueView], field: str) -> Iterator[str]:
-    return _family(name, "gauge", help, "queue", ((view.queue, getattr(view, field)) for view in queues))
+    values = (((view.queue,), getattr(view, field)) for view in queues)
+    return _family(name, "gauge", help, ("queue",), values)
 
 
 def _escape(text: str) -> str:

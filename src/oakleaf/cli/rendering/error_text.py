@@ -54,10 +54,10 @@ class Suggestions:
         self._flags = dict(flags)
         self._verbs = re.compile(rf"(?<![\w/.-])oakleaf (?=(?:{'|'.join(map(re.escape, verbs))})\b)")
 
-    def complete(self, text: str) -> str:
-        if not self._flags:
+    def complete(self, text: str, more: Mapping[str, str] = {}) -> str:
+        if not self._flags and not more:
             return text
-        flags = shlex.join(word for flag in self._flags.items() for word in flag)
+        flags = shlex.join(word for flag in {**self._flags, **more}.items() for word in flag)
         return self._verbs.sub(lambda _: f"oakleaf {flags} ", text)
 
 

@@ -47,6 +47,8 @@ class DatabaseStore(StoreBackend):
     """The columns of a session and `active_at`."""
     tag_value: str
     """The value of a session's tag `tag`; null without one."""
+    select_next_space: str
+    """The first space after `after`, of all sessions: a probe of an index."""
     usage_source: str
     """The tables and conditions of the calls after `since`."""
     count_statuses: str
@@ -78,6 +80,15 @@ class DatabaseStore(StoreBackend):
 
     def _sort_clause(self, query: SessionQuery) -> str:
         return sort_clause(query)
+
+    def spaces(self) -> list[str] | None:
+        if self.owner is not None:
+            return None
+        names, last = list[str](), ""
+        while rows := self._query(self.select_next_space, after=last):
+            ((last,),) = rows
+            names.append(last)
+        return names
 
     def sessions(self, query: SessionQuery) -> SessionPage:
         if not self._has_started(query):

@@ -115,6 +115,7 @@ class SqliteStore(DatabaseStore):
     list_columns = ", ".join(f"session.{name}" for name in (*SESSION_NAMES, "active_at"))
     # By the sessions that were active since then, without an index of calls, which would cost every call a page.
     tag_value = "(select value from json_each(session.tags) where key = :tag)"
+    select_next_space = "select space from session where space > :after order by space limit 1"
     usage_source = f"""
 from session indexed by session_by_activity
 cross join usage on usage.id > session.number << 32 and usage.id < (session.number + 1) << 32

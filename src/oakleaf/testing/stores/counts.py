@@ -115,6 +115,19 @@ class CountConformance(StoreFactory):
         assert store.usage_by("model").replays == {"": unknown}
         assert store.usage_by("purpose").live.keys() == {"answer"}
 
+    def test_spaces_are_those_with_sessions_and_an_owner_sees_none(self) -> None:
+        """A store that keeps a caller within one space says None."""
+        store = self.open_store()
+        assert store.spaces() in ([], None)
+        for space in ("default", "b'eta", "acme", "Éa"):
+            SessionWriter(self.open_store(space=space), f"ses_{space.encode().hex()}")
+        self.open_store(space="acme").trash(f"ses_{b'acme'.hex()}", 1)
+        names = store.spaces()
+        if names is not None:
+            assert sorted(names) == names == ["acme", "b'eta", "default", "Éa"]
+            assert self.open_store(space="acme").spaces() == self.open_store(space="none").spaces() == names
+        assert self.open_store(owner="ann").spaces() is None
+
     def test_spending_is_summed_by_the_values_of_a_tag(self) -> None:
         store, name = self.open_store(), "te am.\"'$é"
         tags = {

@@ -303,6 +303,7 @@ where {SET_SPACE} and branch.id = %(branch)s
 """
 
 
+SELECT_IS_BOUND = "select pg_catalog.row_security_active('oakleaf.session'::regclass)"
 SELECT_LATEST = f"""
 select {SESSION_COLUMNS} from oakleaf.session
 where {SET_SPACE} and space = %(space)s and conversation_id = %(conversation)s
@@ -394,6 +395,7 @@ class PostgresStore(DatabaseStore):
     list_columns = f"{SESSION_COLUMNS}, session.active_at"
     # By the sessions that were active since then: so no index of calls is needed, and none of another space is read.
     tag_value = "session.tags ->> %(tag)s::text"
+    select_next_space = "select space from oakleaf.session where space > %(after)s order by space limit 1"
     usage_source = f"""
 from oakleaf.session cross join lateral (
     select * from oakleaf.usage where usage.session_number = session.number and usage.at >= %(since)s offset 0
@@ -473,6 +475,11 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return self._connections.query(query, {"space": self.space, "owner": self.owner, **values})
 
     # -- reading -----------------------------------------------------------------------------------
+
+    def spaces(self) -> list[str] | None:
+        """Nothing is granted for it: whoever row level security applies to is shown the own space alone."""
+        ((is_bound,),) = self._query(SELECT_IS_BOUND)
+        return None if is_bound else super().spaces()
 
     def _named(self, session_id: str) -> dict[str, Any]:
         try:

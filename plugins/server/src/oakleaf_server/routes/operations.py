@@ -33,12 +33,14 @@ def metrics(request: ApiRequest) -> Response[str]:
         raise Refusal(
             404, "no_metrics", "this server counts nothing", "start it with: oakleaf serve --metrics"
         )
+    store = context.store
+    stores = map(store.in_space, store.spaces()) if context.metrics.all_spaces else [store]
     text = context.metrics.text(
-        read_store(context.store),
-        queues=queue_views(context.store),
+        map(read_store, stores),
+        queues=queue_views(store),
         active_runs=len(request.app.state.runs),
         streams=context.live.stream_count,
-        now=read_store(context.store).now(),
+        now=read_store(store).now(),
     )
     return Response(text, media_type="text/plain; version=0.0.4")
 
