@@ -32,6 +32,7 @@ from oakleaf.errors import NotFound, OakleafError
 
 if TYPE_CHECKING:
     from oakleaf import Store
+    from oakleaf_record.recipes import Recipe
     from oakleaf_record.recorder import Recorder
     from oakleaf_record.server import Proxy
     from oakleaf_record.upstreams import Upstream
@@ -66,25 +67,26 @@ def _end_signals() -> list[signal.Signals]:
     return [signal.SIGTERM, signal.SIGHUP]
 
 
-def _upstreams(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> tuple[Upstream, ...]:
+def _urls(_: click.Context, parameter: click.Parameter, pairs: tuple[str, ...]) -> dict[str, str]:
     from oakleaf_record.upstreams import find_upstreams
 
     urls = dict(pair.partition("=")[::2] for pair in pairs)
     for name in (name for name, url in urls.items() if not url):
         raise click.BadParameter(f"{name!r} has no address; write NAME=URL", param=parameter)
     try:
-        return find_upstreams(os.environ, urls)
+        find_upstreams({}, urls)
     except OakleafError as error:
         raise click.BadParameter(f"{error}; write NAME=URL", param=parameter) from None
+    return urls
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option(
     "--upstream",
-    "upstreams",
+    "urls",
     multiple=True,
     metavar="NAME=URL",
-    callback=_upstreams,
+    callback=_urls,
     help="Where requests go: anthropic=…, openai=… or gemini=…; repeatable. Default: the base URL in the environment, else the vendor.",
 )
 @click.option(
@@ -105,7 +107,7 @@ def _upstreams(_: click.Context, parameter: click.Parameter, pairs: tuple[str, .
 def record(
     location: StoreLocation,
     /,
-    upstreams: tuple[Upstream, ...],
+    urls: dict[str, str],
     origins: tuple[str, ...],
     port: int | None,
     command: tuple[str, ...],
@@ -121,13 +123,21 @@ def record(
     answers pass through unchanged; keys are never stored. The exit code is the program's own. Without a command the
     variables are printed, and Ctrl-C stops the proxy.
     """
+    from oakleaf_record.recipes import Recipe, find_recipe
+    from oakleaf_record.upstreams import find_upstreams
+
     if command:
         _check_program(command[0])  # before a store is created for it
+    recipe = find_recipe(command) if command else Recipe()
+    upstreams = find_upstreams(recipe.settings(os.environ), urls)
+    if obstacle := recipe.obstacle(os.environ):
+        notify(f"{command[0]} calls its model by another way, which is not recorded: {obstacle}")
+        recipe = Recipe()
     store = location.open_or_create()
     with _recorder(location, store) as recorder:
         proxy = _proxy(upstreams, recorder, origins)
         used = port if port is not None else 0 if command else PORT
-        code = asyncio.run(_run(command, proxy, used) if command else _serve(proxy, used, location))
+        code = asyncio.run(_run(command, recipe, proxy, used) if command else _serve(proxy, used, location))
     _report(location, store, recorder, command[0] if command else None)
     sys.exit(code)
 
@@ -197,15 +207,17 @@ def _record_elsewhere(location: StoreLocation, recorder: Recorder, calls: int) -
     )
 
 
-async def _run(command: tuple[str, ...], proxy: Proxy, port: int) -> int:
+async def _run(command: tuple[str, ...], recipe: Recipe, proxy: Proxy, port: int) -> int:
     """Run the command with the proxy; return its exit code."""
     from oakleaf_record.upstreams import child_environment
 
     address = await _listen(proxy, port)
     try:
-        environment = child_environment(os.environ, address, proxy.upstreams)
+        words, environment = recipe.apply(
+            command, child_environment(os.environ, address, proxy.upstreams), address
+        )
         try:
-            child = await asyncio.create_subprocess_exec(*command, env=environment)
+            child = await asyncio.create_subprocess_exec(*words, env=environment)
         except FileNotFoundError:
             raise ProgramMissing(command[0]) from None
         except OSError as error:

@@ -65,7 +65,7 @@ class Upstream(Struct, frozen=True):
 
 
 _VENDORS = (
-    ("anthropic", "/anthropic", ("ANTHROPIC_BASE_URL",), "https://api.anthropic.com"),
+    ("anthropic", "/anthropic", ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"), "https://api.anthropic.com"),
     ("openai", "/openai/v1", ("OPENAI_BASE_URL", "OPENAI_API_BASE"), "https://api.openai.com/v1"),
     ("gemini", "/gemini", ("GOOGLE_GEMINI_BASE_URL",), "https://generativelanguage.googleapis.com"),
 )
