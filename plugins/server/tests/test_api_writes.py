@@ -18,7 +18,7 @@ from test_api_reads import server, session_url, start_sample_session
 
 import oakleaf
 from oakleaf import Broken, Limits, Session, ToolCall, assistant, user
-from oakleaf.core.facts import ApprovalRequested, Approved
+from oakleaf.core.facts import ApprovalRequested, Approved, TurnStarted
 from oakleaf.errors import ToolsMissing
 from oakleaf.ext import with_approval
 from oakleaf.log import lease
@@ -52,6 +52,21 @@ def approve(
     body = {"call": list(calls), "yes": True, **more}
     answer: dict[str, Any] = server.post(f"{session_url(session)}/approve", body, status)
     return answer
+
+
+@pytest.mark.parametrize(
+    ("header", "recorded"),
+    [("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", True), ("00-0-0-01", False), ("", False)],
+)
+def test_the_header_traceparent_is_recorded_with_the_turn(
+    server: LocalServer, store: Store, header: str, recorded: bool
+) -> None:
+    session = store.start()
+    headers = {**CHANGE_HEADERS, "traceparent": header}
+    url = f"{session_url(session)}/send"
+    assert server.client.post(url, json={"text": "Hi"}, headers=headers).status_code == 202
+    (started,) = (fact.fact for fact in session.journal() if isinstance(fact.fact, TurnStarted))
+    assert started.trace == (header if recorded else None)
 
 
 def upload(server: LocalServer, bundle: io.BytesIO) -> None:

@@ -116,9 +116,11 @@ class StoreLocation:
 
     def _open(self) -> Store:
         from oakleaf.store import open
+        from oakleaf.telemetry import installed_telemetry
 
         if self._store is None:
-            self._store = open(self.url, space=self.space, owner=self.owner)
+            hooks = installed_telemetry()
+            self._store = open(self.url, space=self.space, owner=self.owner, hooks=hooks)
         return self._store
 
     def close(self) -> None:

@@ -7,10 +7,18 @@ of them never become one.
 
 from __future__ import annotations
 
+import re
+
 from oakleaf.errors import InvalidId
 
 REFUSED = frozenset("/\\?#%")
 ESCAPE = "~"
+_TRACEPARENT = re.compile(r"00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
+
+
+def is_traceparent(text: object) -> bool:
+    """Whether a value is the `traceparent` of a span, as W3C's Trace Context writes it."""
+    return isinstance(text, str) and _TRACEPARENT.fullmatch(text) is not None
 
 
 def check_id(session_id: str | None) -> None:

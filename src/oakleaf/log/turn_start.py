@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
 from oakleaf.core.codec import check_json, check_text
 from oakleaf.core.facts import Trigger, TurnStarted
+from oakleaf.core.ids import is_traceparent
 from oakleaf.core.redact import Redactor
 from oakleaf.errors import InvalidArgument
-
-TRACE_PARENT = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
-"""A W3C `traceparent`."""
 
 
 def turn_about(
@@ -26,7 +23,7 @@ def turn_about(
     A trigger is a name of the row: a trigger with a secret is refused.
     """
     cause = None if trigger is None else _trigger(trigger, redactor)
-    if trace is not None and not (isinstance(trace, str) and TRACE_PARENT.fullmatch(trace)):
+    if trace is not None and not is_traceparent(trace):
         raise InvalidArgument("trace", trace, "a traceparent such as 00-<32 hex digits>-<16 hex digits>-01")
     if policy is None:
         return TurnStarted(0, cause, trace=trace)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 import oakleaf as library
+from oakleaf_postgres import absurd
 from support import paths
+from support.collector import collecting
 from support.postgres import Database, DatabaseHost
 from support.processes import wait_until
 from support.terminal import oakleaf
@@ -108,6 +111,35 @@ class TestWorker:
         queued = oakleaf(*command, "--resume", name, "--json", "Two", store=installed.url)
         assert queued.json["sent"]["task_id"] == result.json["sent"]["task_id"]
         assert installed.run(f"select count(*) from absurd.t_{queue}") == [(1,)]
+
+
+class TestTelemetry:
+    TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+    def test_spans_of_a_worker_are_in_the_trace_of_the_sender(
+        self, installed: Database, queue: str, tmp_path: Path
+    ) -> None:
+        agents = tmp_path / "agents.py"
+        agents.write_text(AGENTS.replace("(approval=True)", '(effect="read")'))
+        command = [sys.executable, "-m", "support.traced_process", "oakleaf.cli.main"]
+        options = ["--store", installed.url, "worker", "--queue", queue, "--agents", str(agents)]
+        with collecting() as collector, library.open(installed.url) as store:
+            session = store.start("support")
+            absurd.send(session, "Refund 41", queue=queue, trace=self.TRACE)
+            environment = {**os.environ, **collector.environment, "PYTHONPATH": str(paths.ROOT / "tests")}
+            with subprocess.Popen(
+                [*command, *options], env=environment, stderr=subprocess.DEVNULL
+            ) as process:
+                try:
+                    wait_until(lambda: session.row.status in ("idle", "completed"))
+                finally:
+                    process.send_signal(signal.SIGTERM)
+                    assert process.wait(30) == 0
+        inner = [("chat scripted", []), ("execute_tool refund", []), ("chat scripted", [])]
+        assert collector.tree() == [("invoke_agent support", inner)]
+        (agent,) = collector.named("invoke_agent support")
+        assert f"00-{agent.trace_id.hex()}-{agent.parent_span_id.hex()}-01" == self.TRACE
+        assert "gen_ai.client.token.usage" in {metric.name for metric in collector.metrics}
 
 
 AGENT_FILE = """

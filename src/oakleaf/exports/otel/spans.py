@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from oakleaf import Session
+from oakleaf import Session, telemetry
 from oakleaf.core.codec import to_json
 from oakleaf.core.entries import Compaction, Entry
 from oakleaf.core.messages import ToolCall, ToolResult
@@ -29,8 +29,6 @@ from oakleaf.ext import store_of
 from oakleaf.stores.base import SessionRow
 
 INTERNAL, CLIENT = 1, 3
-_PROVIDERS = {"openai-chat": "openai", "gemini": "gcp.gemini"}
-"""Providers that the conventions name differently."""
 _FATES = frozenset(["denied", "interrupted", "unknown", "not_recorded"])
 """Outcomes of a tool call that are errors. A dry run did what was requested."""
 
@@ -86,8 +84,7 @@ class SessionTrace(Struct, frozen=True):
         return entry
 
     def common(self, operation: str | None = None) -> dict[str, Any]:
-        attributes = {"gen_ai.operation.name": operation, "gen_ai.conversation.id": self.row.session_id}
-        return without_none({**attributes, "gen_ai.agent.name": self.hide(self.row.agent)})
+        return telemetry.place_attributes(operation, self.row.session_id, self.hide(self.row.agent))
 
 
 def session_span(session: Session, *, content: bool, children: bool, redactor: Redactor | None) -> Span:
@@ -181,7 +178,7 @@ def _turn_span(trace_data: SessionTrace, turn: Sequence[Entry], content: bool) -
     ended = trace_data.moments.turns.get((first.branch, first.turn))
     span = Span(
         place=_turn_place(trace_data, (first.branch, first.turn)),
-        name=_span_name("invoke_agent", trace_data.hide(trace_data.row.agent)),
+        name=telemetry.span_name("invoke_agent", trace_data.hide(trace_data.row.agent)),
         start=first.at,
         end=last.at,
         attributes={**trace_data.common("invoke_agent"), "oakleaf.turn": first.turn},
@@ -206,7 +203,7 @@ def _session_span(trace_data: SessionTrace, content: bool) -> Span:
     times = [entry.at for entry in trace_data.entries.values()]
     return Span(
         place=row.session_id,
-        name=_span_name("session", trace_data.hide(row.agent)),
+        name=telemetry.span_name("session", trace_data.hide(row.agent)),
         start=row.started_at,
         end=max([row.started_at, row.completed_at or 0, *times]),
         attributes={**trace_data.common(), **without_none(attributes)},
@@ -239,7 +236,7 @@ def _model_span(
     error = _model_error(call)
     span = Span(
         place=f"{trace_data.row.session_id}/call/{call.call_id}",
-        name=_span_name("chat", call.model),
+        name=telemetry.span_name("chat", call.model),
         start=start,
         end=end,
         attributes={**trace_data.common("chat"), **without_none(_usage_attributes(call, answer))},
@@ -272,18 +269,9 @@ def _model_error(call: Call) -> str | None:
 def _usage_attributes(call: Call, answer: Entry | None) -> dict[str, Any]:
     finish = answer.finish if answer is not None else "error" if _model_error(call) else None
     return {
-        "gen_ai.provider.name": _PROVIDERS.get(call.provider or "", call.provider) or "unknown",
-        "gen_ai.request.model": call.model,
+        **telemetry.request_attributes(call.provider, call.model),
         "gen_ai.response.model": answer.model if answer is not None else None,
-        "gen_ai.response.finish_reasons": [finish] if finish is not None else None,
-        "gen_ai.usage.input_tokens": call.usage.input_tokens,
-        "gen_ai.usage.output_tokens": call.usage.output_tokens,
-        "gen_ai.usage.cache_read.input_tokens": call.usage.cache_read_tokens,
-        "gen_ai.usage.cache_write.input_tokens": call.usage.cache_write_tokens,
-        "oakleaf.cost_microcents": call.price.microcents if call.price is not None else None,
-        "oakleaf.purpose": call.purpose,
-        "oakleaf.bucket": call.bucket,
-        "oakleaf.seq": call.answer_seq,
+        **telemetry.answer_attributes(call, finish),
     }
 
 
@@ -323,9 +311,7 @@ def _tool_span(
     start = trace_data.moments.tools.get((entry.branch, entry.seq, index), entry.at)
     result = None if answered is None else answered[1]
     attributes: dict[str, Any] = {
-        "gen_ai.tool.name": call.name,
-        "gen_ai.tool.type": "function",
-        "gen_ai.tool.call.id": call.id,
+        **telemetry.tool_attributes(call.name, call.id),
         "oakleaf.outcome": "open" if result is None else result.outcome,
         "oakleaf.seq": entry.seq,
     }
@@ -337,7 +323,7 @@ def _tool_span(
         attributes["gen_ai.tool.call.result"] = None if result is None else result_text(result)
     return Span(
         place=f"{trace_data.row.session_id}/{trace_data.lines[entry.branch]}/{entry.seq}/{index}",
-        name=_span_name("execute_tool", call.name),
+        name=telemetry.span_name("execute_tool", call.name),
         start=start,
         end=start if answered is None else max(start, answered[0].at),
         attributes={**trace_data.common("execute_tool"), **without_none(attributes)},
@@ -374,7 +360,3 @@ def _results(trace_data: SessionTrace) -> dict[tuple[int, int, int], tuple[Entry
         if place in anchors:
             behind[place] = list(waiting)
     return results
-
-
-def _span_name(operation: str, what: str | None) -> str:
-    return f"{operation} {what}" if what else operation

@@ -29,6 +29,7 @@ from oakleaf.core.time_text import parse_duration
 from oakleaf.errors import PostgresRequired, plural
 from oakleaf.ext import environment_secrets
 from oakleaf.stores.tasks import DEFAULT_QUEUE
+from oakleaf.telemetry import installed_telemetry
 
 if TYPE_CHECKING:
     from oakleaf_postgres.absurd.engine import Agent
@@ -103,6 +104,7 @@ def worker(
         queue=queue,
         concurrency=concurrency,
         lease=seconds,
+        hooks=installed_telemetry(),
         report=report,
         own_process=[sys.executable, "-m", "oakleaf.cli.main", *again, "--only-run"],
         only_run=only_run,

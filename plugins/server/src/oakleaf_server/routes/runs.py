@@ -11,6 +11,7 @@ from litestar.params import FromPath, JSONBody
 from msgspec import Meta, Struct
 
 from oakleaf.core.entries import Effects
+from oakleaf.core.ids import is_traceparent
 from oakleaf.errors import ApprovalPending, InputsQueued, InvalidMessage, SessionRunning
 from oakleaf.ext import read
 from oakleaf.session import Session
@@ -45,7 +46,7 @@ class SendBody(Struct, forbid_unknown_fields=True):
 async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[SendBody]) -> SendResponse:
     """Send an input. It is durable when this returns; watch the events for the answer.
 
-    With the header `Idempotency-Key` it may be sent again: nothing is written, and `last_fact` is that of the first
+    With the header `traceparent` the turn is a part of that trace. With the header `Idempotency-Key` it may be sent again: nothing is written, and `last_fact` is that of the first
     time. A turn that broke off continues. Such an input is never queued.
     """
     session = await asyncio.to_thread(find_session, request, session_id)
@@ -73,7 +74,9 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
     try:
         await asyncio.to_thread(read(session).check_free)
         before = await asyncio.to_thread(lambda: session.row.facts)
-        event = await runs.send(session, data.text, model, options, key, {**about, "effects": effects})
+        trace = request.headers.get("traceparent", "")
+        how = {**about, "effects": effects, "trace": trace if is_traceparent(trace) else None}
+        event = await runs.send(session, data.text, model, options, key, how)
     except (SessionRunning, ApprovalPending):
         if not data.queue or key is not None or options or effects or any(about.values()):
             raise
