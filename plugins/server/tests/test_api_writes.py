@@ -58,13 +58,12 @@ def approve(
     ("header", "recorded"),
     [("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", True), ("00-0-0-01", False), ("", False)],
 )
-def test_the_header_traceparent_is_recorded_with_the_turn(
-    server: LocalServer, store: Store, header: str, recorded: bool
-) -> None:
+def test_the_header_traceparent_is_recorded_with_the_turn(store: Store, header: str, recorded: bool) -> None:
     session = store.start()
-    headers = {**CHANGE_HEADERS, "traceparent": header}
-    url = f"{session_url(session)}/send"
-    assert server.client.post(url, json={"text": "Hi"}, headers=headers).status_code == 202
+    with LocalServer(store, ServerAgent(models=[ScriptedModel(["Hello."])])) as server:
+        headers = {**CHANGE_HEADERS, "traceparent": header}
+        reply = server.client.post(f"{session_url(session)}/send", json={"text": "Hi"}, headers=headers)
+        assert reply.status_code == 202, reply.text
     (started,) = (fact.fact for fact in session.journal() if isinstance(fact.fact, TurnStarted))
     assert started.trace == (header if recorded else None)
 
