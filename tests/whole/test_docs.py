@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,38 @@ def test_every_file_a_page_names_is_there() -> None:
             r"`((?:tests|plugins|examples|docs|src/oakleaf|bench)/[\w./-]+)(?:::\w+)*`", page.read_text()
         ):
             assert "NAME" in name or (ROOT / name).exists(), (page, name)
+
+
+def prose(page: Path) -> Iterator[str]:
+    """Yield each paragraph and list item of a page, without code blocks, tables and headings."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"^(?:\||#).*$", "", text, flags=re.MULTILINE)
+    for block in re.split(r"\n\s*\n|\n(?=\s*(?:[-*]|\d+\.) )", text):
+        yield re.sub(r"\]\([^)]*\)", "]", block)
+
+
+WRITTEN = [page for page in PAGES if page.name != "cli.md" and page.parent.name != "reference"]
+"""Pages that no program writes."""
+
+
+def test_no_line_of_prose_is_over_200_characters() -> None:
+    """A table's row is one line, however long."""
+    assert [
+        (page.name, line)
+        for page in WRITTEN
+        for block in prose(page)
+        for line in block.splitlines()
+        if len(line) > 200
+    ] == []
+
+
+def test_no_sentence_is_over_30_words() -> None:
+    """Code counts as one word. A colon and a semicolon end a sentence."""
+    for page in WRITTEN:
+        for block in prose(page):
+            flat = re.sub(r"`[^`]*`", "code", " ".join(block.split()))
+            for sentence in re.split(r"(?<=[.:;!?])[*”\"')]*\s", flat):
+                assert len(re.findall(r"\S*\w\S*", sentence)) <= 30, (page.name, sentence)
 
 
 def test_the_architecture_names_every_package_and_nothing_that_is_gone() -> None:
