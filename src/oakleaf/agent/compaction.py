@@ -35,7 +35,7 @@ from oakleaf.errors import (
     PromptTooLarge,
     Refused,
 )
-from oakleaf.log.hooks import Ending, watch_model_call, watching
+from oakleaf.log.hooks import Ending, Watching, watch_model_call
 from oakleaf.log.log import Log
 from oakleaf.log.prompt import prompt_entries
 from oakleaf.log.threads import run_to_end
@@ -188,7 +188,7 @@ class Compactor:
         is_made = False
         try:
             await writer.write(runner.start_side_call, call)
-            async with watching(watch_model_call(writer.log, model, request), run_to_end) as watch:
+            async with Watching(watch_model_call(writer.log, model, request), run_to_end) as watch:
                 is_made = True
                 answer = await _answer(model, request)
                 if answer is not None:

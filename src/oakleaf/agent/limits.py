@@ -177,7 +177,7 @@ LIMIT_CODE = "turn_limit"
 
 def hook_limit(refused: Refused) -> LimitHit:
     """Return a hook's refusal of a turn or a model call."""
-    hint = "the hooks given to oakleaf.open decide"
+    hint = "the hooks of the host decide"
     return LimitHit("hook", str(refused), hint, hint)
 
 

@@ -55,7 +55,7 @@ from oakleaf.errors import (
     TaskTrashed,
     ToolsMissing,
 )
-from oakleaf.log.hooks import Watch, WatchedTurn, turn_ending, watching
+from oakleaf.log.hooks import Watch, WatchedTurn, Watching, turn_ending
 from oakleaf.log.keyed_turn import KeyedTurn, calls_of_turn, find_turn, turn_end
 from oakleaf.log.lease import Hold, require_free
 from oakleaf.log.log import Log
@@ -331,7 +331,7 @@ class Loop:
             )
 
         try:
-            async with watching(Watch(self.log, "turn", row.agent, watched), run_to_end) as watch:
+            async with Watching(Watch(self.log, "turn", row.agent, watched), run_to_end) as watch:
                 try:
                     await self._run_turn(content, row, takes, key)
                 except StopRun:  # the turn was left as interrupted

@@ -36,7 +36,7 @@ from oakleaf.errors import (
     Overloaded,
     TruncatedReply,
 )
-from oakleaf.log.hooks import Ending, watch_model_call, watching
+from oakleaf.log.hooks import Ending, Watching, watch_model_call
 from oakleaf.log.request import Committed
 from oakleaf.log.threads import MANY_ENTRIES, run_long, run_to_end
 from oakleaf.models.base import Delta, Model, Request
@@ -141,7 +141,7 @@ class ModelCaller:
             await self.append_answer(model, recording.answer())
             return
         request = await self.next_request() if self.log.runtime.hooks else None
-        async with watching(watch_model_call(self.log, model, request), run_to_end) as watch:
+        async with Watching(watch_model_call(self.log, model, request), run_to_end) as watch:
             answer = await self._call_metered(model, emit)
             watch.ending = Ending(message=answer.message, call=self._latest_call(), finish=answer.finish)
 

@@ -40,7 +40,7 @@ from oakleaf.core.state import State
 from oakleaf.core.tool_definitions import ToolSet, ToolSpec, changed_tools, define_tools
 from oakleaf.core.turns import OpenCall
 from oakleaf.errors import Refused
-from oakleaf.log.hooks import Watch, WatchedTool, tool_ending, watching
+from oakleaf.log.hooks import Watch, WatchedTool, Watching, tool_ending
 from oakleaf.log.threads import run_to_end
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ class ToolRunner:
         if not self.box.looks_back:  # a replay decides whether a tool runs
             return await self._run_or_wait(tool, context)
         try:
-            async with watching(watch_tool(self.log, call, context), run_to_end) as watch:
+            async with Watching(watch_tool(self.log, call, context), run_to_end) as watch:
                 result = await self._run_or_wait(tool, context)
                 watch.ending = tool_ending(result)
                 return result

@@ -209,7 +209,7 @@ class Watch:
             return None
 
     def _warn(self, why: str, error: BaseException | None = None) -> None:
-        text = f"{why}; the work goes on without this hook"
+        text = self._log.runtime.redactor.redact_text(f"{why}; the work goes on without this hook")
         logging.getLogger("oakleaf.hooks").warning(text, exc_info=error, extra=self._extra("hook_failed"))
 
     def _log_ending(self) -> None:
@@ -282,7 +282,7 @@ def watch_model_call(log: Log, model: Model, request: Request | None) -> Watch:
     return Watch(log, "model_call", model.model, watched)
 
 
-class watching:  # noqa: N801 - read as a verb: `async with watching(…)`
+class Watching:
     """Call the hooks around a block. `run` runs the hooks, in asyncio without blocking the event loop."""
 
     def __init__(self, watch: Watch, run: Callable[..., Any]) -> None:

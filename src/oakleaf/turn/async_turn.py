@@ -82,8 +82,8 @@ class AsyncTurn(Awaited[Turn]):
         self._cancelling = self._task.cancelling()
         self._turn.interrupt = weak_call(self._cancel_task)
         try:
-            await self._run_blocking(self._turn.open)
-            self._turn.watch.enter()
+            await self._run_blocking(self._turn.__enter__)
+            self._turn.watch.enter()  # in the context of the block
         except asyncio.CancelledError as error:
             if self._turn.is_entered:  # it was opened meanwhile, and nobody else leaves it
                 await self.exit(type(error), error, None)
@@ -98,7 +98,7 @@ class AsyncTurn(Awaited[Turn]):
         self._turn.watch.leave()
         try:
             async with self._lock:
-                await run_to_end(self._turn.close, kind, error)
+                await run_to_end(self._turn.__exit__, kind, error, traceback)
             if self._prompt is not None:
                 free_in_pieces(self._prompt.forget())
         finally:

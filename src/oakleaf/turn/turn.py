@@ -133,12 +133,6 @@ class Turn:
         """Ends the block of an async turn at a cancellation. A sync turn raises at the next verb."""
 
     def __enter__(self) -> Self:
-        self.open()
-        self.watch.enter()
-        return self
-
-    def open(self) -> None:
-        """Open, repeat or continue the turn."""
         try:
             self._enter()
         except BaseException as error:
@@ -150,8 +144,11 @@ class Turn:
                     "session.turn(…, take_over=True)"
                 ) from None
             raise
+        self.watch.enter()
+        return self
 
     def _enter(self) -> None:
+        """Open, repeat or continue the turn."""
         draft = None if self._content is None else _input(self._content)
         while not self.is_entered:
             row = self._runner.look()
@@ -321,13 +318,9 @@ class Turn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
     ) -> None:
-        self.watch.leave()
-        self.close(kind, error)
-
-    def close(self, kind: type[BaseException] | None, error: BaseException | None) -> None:
-        """Leave the turn."""
         from oakleaf.log.hooks import turn_ending
 
+        self.watch.leave()
         try:
             self._end(kind, error)
         finally:
@@ -659,7 +652,7 @@ class Turn:
     ) -> Message:
         from oakleaf.agent.tool_batch import UNKNOWN_OUTCOME, refused_result, watch_tool
         from oakleaf.agent.tools.tool import Happened, NeverHappened
-        from oakleaf.log.hooks import tool_ending, watching
+        from oakleaf.log.hooks import Watching, tool_ending
 
         begun = await run_blocking(self._begin, tool_call, tool)
         if isinstance(begun, Message):
@@ -674,7 +667,7 @@ class Turn:
                 unknown = tool_result(call.call.id, UNKNOWN_OUTCOME, error=True, outcome="unknown")
                 return await run_blocking(self._store_result, call, unknown)
         try:
-            async with watching(watch_tool(self._log, call, context), run_blocking) as watch:
+            async with Watching(watch_tool(self._log, call, context), run_blocking) as watch:
                 settled = await self._run_or_wait(tool, context, in_thread=in_thread)
                 watch.ending = tool_ending(settled)
         except Refused as refused:

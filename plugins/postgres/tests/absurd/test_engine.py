@@ -19,13 +19,17 @@ import pytest
 import oakleaf
 from oakleaf import (
     Broken,
+    Hooks,
     Limits,
+    Refused,
     ScriptedModel,
     Session,
     Settings,
     Slow,
     ToolCall,
     ToolContext,
+    WatchedTool,
+    WatchedTurn,
     assistant,
     errors,
     system,
@@ -33,7 +37,7 @@ from oakleaf import (
 )
 from oakleaf.agent.call_status import is_awaited_by_worker
 from oakleaf.core.drafts import Draft
-from oakleaf.core.facts import Titled
+from oakleaf.core.facts import Titled, TurnRefused
 from oakleaf.core.fit import measure
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import calls_on_path
@@ -168,6 +172,46 @@ def delegating(depth: int = 1) -> oakleaf.Tool:
 
 def by_step(*lines: Any) -> ScriptedModel:
     return ScriptedModel(lambda request: lines[answers_so_far(request)])
+
+
+class TestHooks:
+    def test_a_hook_of_a_worker_sees_the_turn_and_refuses(self, queue: AbsurdQueue) -> None:
+        seen: list[Any] = []
+
+        def hook(turn: WatchedTurn) -> None:
+            seen.append((turn.session_id, turn.agent, turn.trace))
+            raise Refused("not today")
+
+        model = ScriptedModel(["no"])
+        trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        with queue.working(Agent("a", model), hooks=[Hooks(on_turn=hook)]):
+            session = queue.send("Hi", trace=trace)
+            wait_until(queue.is_done)
+        assert seen == [(session.session_id, "a", trace)]
+        session.refresh()
+        assert (session.path(), model.requests) == ([], [])
+        refusals = [fact.fact.error for fact in session.journal() if isinstance(fact.fact, TurnRefused)]
+        assert [(refusal.limit, refusal.message) for refusal in refusals] == [
+            ("hook", "a hook refused: not today; the hooks of the host decide")
+        ]
+
+    def test_a_refused_tool_of_a_worker_does_not_run(self, queue: AbsurdQueue) -> None:
+        ran: list[str] = []
+
+        @oakleaf.tool
+        def pay() -> None:
+            """Pay."""
+            ran.append("pay")
+
+        def hook(tool: WatchedTool) -> None:
+            raise Refused("not today")
+
+        model = ScriptedModel([assistant(ToolCall("c", "pay", {})), "I may not."])
+        with queue.working(Agent("a", model, [pay]), hooks=[Hooks(on_tool=hook)]):
+            session = queue.send("Hi")
+            wait_until(queue.is_done)
+        session.refresh()
+        assert (session.path()[-1].text, ran) == ("I may not.", [])
 
 
 class TestSending:
