@@ -1,8 +1,7 @@
-"""The store that docs/plugins.md shows: it is the example's, and it keeps every law of the contract."""
+"""The store of examples/plugin keeps every law of the contract, and docs/plugins.md names all that a plugin may add."""
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,9 +70,7 @@ class TestJsonLines(StoreConformance):
         return example.JsonLinesStore(self.path, space=space, owner=owner)
 
 
-def test_the_page_shows_the_store_of_the_example() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    assert SOURCE.read_text() in blocks
+def test_the_store_has_at_most_150_lines() -> None:
     assert len(SOURCE.read_text().splitlines()) <= 150
 
 
