@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +20,8 @@ from oakleaf.core.entries import Compaction
 from oakleaf.errors import OakleafError
 from oakleaf.session import Session
 from oakleaf.store import Store
-from support.import_sources import assert_survived, import_all, memory_store
+from oakleaf_importers.session_records import NEWER_FORMAT
+from support.import_sources import assert_survived, file_contents, import_all, memory_store
 from support.random_logs import SOAK
 
 SAMPLES = sorted(path for path in (Path(__file__).parent / "samples").iterdir() if path.is_dir())
@@ -46,6 +49,24 @@ def files_in(place: Path) -> list[Path]:
 def stored_ids(store: Store) -> set[tuple[str, bytes]]:
     names = [row.session_id for row in store.all_sessions(limit=100)]
     return {(name, stored.entry.entry_id) for name in names for stored in store.backend.entries(name)}
+
+
+def as_nobody(folder: Path, tool: str, place: Path) -> str:
+    """Return the output of an import by a user who may read nothing of root's; the tests' own user, if that is not root."""
+    script = (
+        "import os, sys, oakleaf\n"
+        "tool, place = sys.argv[1:]; store = oakleaf.open('memory:')\n"
+        "os.getuid() or list(store.import_from(tool, place))\n"  # imports what nobody may not read
+        "os.getuid() or os.setuid(65534)\n"
+        "try: print(*(loss for report in store.import_from(tool, place) for loss in report.losses))\n"
+        "except oakleaf.OakleafError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", script, tool, str(place)]
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.getuid() and parent.is_relative_to(tempfile.gettempdir()):
+            parent.chmod(0o755)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
 def entries(session: Session) -> list[list[Any]]:
@@ -129,3 +150,40 @@ class TestASample:
             path.write_bytes(body)
             os.utime(path, (AT_REST, AT_REST))
             assert_survived(expected_of(sample)["tool"], place)
+
+    def test_of_another_user_is_refused_or_counted(self, sample: Path, tmp_path: Path) -> None:
+        """A folder that may not be read was said to be empty."""
+        place = copied(sample, tmp_path)
+        before = file_contents(tmp_path)
+        for path in (place, *[each for each in place.rglob("*") if each.is_dir()]):
+            mode = path.stat().st_mode
+            path.chmod(0)
+            done = as_nobody(tmp_path, expected_of(sample)["tool"], place)
+            path.chmod(mode)
+            assert "may not" in done, done
+            assert "Traceback" not in done
+        assert file_contents(tmp_path) == before
+
+
+class TestANewerFormat:
+    @pytest.mark.parametrize(
+        ("sample", "old", "new"),
+        [
+            ("pi-3", '"version": 3', '"version": 4'),
+            ("droid-2", '"version": 2', '"version": 3'),
+            ("cline-4.1", '"version": 1', '"version": 2'),
+            ("inspect-2", '"version": 2', '"version": 3'),
+            ("codex-0.90", '"cwd"', '"history_mode": "woven", "cwd"'),
+        ],
+    )
+    def test_is_read_and_counted(self, tmp_path: Path, sample: str, old: str, new: str) -> None:
+        folder = Path(__file__).parent / "samples" / sample
+        place = copied(folder, tmp_path)
+        for path in files_in(place):
+            if path.suffix in (".json", ".jsonl"):
+                path.write_text(path.read_text().replace(old, new, 1))
+                os.utime(path, (AT_REST, AT_REST))
+        with memory_store() as store:
+            read = shown(store, expected_of(folder)["tool"], place)
+        assert NEWER_FORMAT in read["losses"]
+        assert read["sessions"] == expected_of(folder)["sessions"]

@@ -51,7 +51,7 @@ class Importer(Struct, frozen=True, kw_only=True):
     def default_places(self) -> list[str]:
         """The existing default paths; of several, those that are not empty folders."""
         paths = [path for name in self.default_paths if (path := Path(name).expanduser()).exists()]
-        filled = [path for path in paths if path.is_file() or any(path.iterdir())]
+        filled = [path for path in paths if not _is_empty(path)]
         return [str(path) for path in filled or paths]
 
 
@@ -80,7 +80,7 @@ def read_sessions(tool: str, source: str | None = None) -> Iterator[SessionRecor
         paths = " or ".join(importer.default_paths)
         reason = f"nothing is at {paths}" if paths else "it has no default location"
         raise InvalidSource(None, tool, f"{reason}; name {importer.source}")
-    return chain.from_iterable([_checked(tool, importer.sessions(place)) for place in places])
+    return chain.from_iterable([_checked(tool, place, importer.sessions(place)) for place in places])
 
 
 def read_conversation(tool: str, source: str, conversation_id: str) -> SessionRecord | None:
@@ -88,16 +88,27 @@ def read_conversation(tool: str, source: str, conversation_id: str) -> SessionRe
     importer = find_importer(tool)
     if importer.conversation is not None:
         return importer.conversation(source, conversation_id)
-    records = _checked(tool, importer.sessions(source))
+    records = _checked(tool, source, importer.sessions(source))
     return next((record for record in records if record.conversation_id == conversation_id), None)
 
 
-def _checked(tool: str, records: Iterable[object]) -> Iterator[SessionRecord]:
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.is_dir() and not any(path.iterdir())
+    except PermissionError:  # reading it says so
+        return False
+
+
+def _checked(tool: str, place: str, records: Iterable[object]) -> Iterator[SessionRecord]:
     if not isinstance(records, Iterable):
         raise plugins.broken(plugins.IMPORTERS, tool, f"it read {type(records).__name__}, not sessions")
-    for record in records:
-        if not isinstance(record, SessionRecord):
-            raise plugins.broken(
-                plugins.IMPORTERS, tool, f"it read {type(record).__name__}, not a SessionRecord"
-            )
-        yield record
+    try:
+        for record in records:
+            if not isinstance(record, SessionRecord):
+                raise plugins.broken(
+                    plugins.IMPORTERS, tool, f"it read {type(record).__name__}, not a SessionRecord"
+                )
+            yield record
+    except PermissionError as error:
+        denied = f"{error.filename} may not be read by this user; run as its owner, or import a copy"
+        raise InvalidSource(place, tool, denied) from None

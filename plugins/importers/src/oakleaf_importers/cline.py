@@ -33,7 +33,13 @@ from oakleaf_importers.formats.json_values import (
 )
 from oakleaf_importers.formats.jsonl import read_json
 from oakleaf_importers.formats.source_files import config_folders, find_files
-from oakleaf_importers.session_records import EntryList, with_source_losses, with_tasks, without_empty
+from oakleaf_importers.session_records import (
+    EntryList,
+    note_newer,
+    with_source_losses,
+    with_tasks,
+    without_empty,
+)
 
 NAME = "cline"
 HISTORY, SCREEN = "api_conversation_history.json", "ui_messages.json"
@@ -288,6 +294,7 @@ class ClineSession(ClineTranscript):
     def __init__(self, path: Path, tool: str, source_losses: LossReport) -> None:
         super().__init__(path, tool)
         self.file = as_dict(_read_file(path, source_losses))
+        note_newer(self.losses, self.file.get("version"), 1)
         self._describe()
         prompt = text_or_none(self.file.get("system_prompt"))
         self.seeds = (system(prompt),) if prompt else ()

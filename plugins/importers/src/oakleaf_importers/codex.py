@@ -37,7 +37,7 @@ from oakleaf_importers.formats.jsonl import WRITTEN_SECONDS, read_objects, secon
 from oakleaf_importers.formats.responses_items import AnswerBuilder, is_input_item, read_input_item
 from oakleaf_importers.formats.source_files import files_within, find_files, leads_to, only_within
 from oakleaf_importers.formats.zstd import SUFFIX
-from oakleaf_importers.session_records import EntryList, with_source_losses, with_tasks
+from oakleaf_importers.session_records import NEWER_FORMAT, EntryList, with_source_losses, with_tasks
 from oakleaf_importers.sqlite_files import SourceTables, open_tables
 
 INDEX, DATABASES = "session_index.jsonl", "state_*.sqlite"
@@ -203,8 +203,8 @@ class Library:
             try:
                 with open_tables(str(path), "codex", "threads") as tables:
                     titles |= dict(_named_threads(tables))
-            except InvalidSource as error:
-                self._losses.add("titles in a database that cannot be read", f"{path.name}: {error.reason}")
+            except (InvalidSource, PermissionError) as error:
+                self._losses.add("titles in a database that cannot be read", f"{path.name}: {error}")
         return titles
 
 
@@ -283,6 +283,8 @@ class CodexSession(EntryList):
         super().__init__("codex")
         self.rollouts, self.library = rollouts, library
         self.metadata = rollouts[-1].metadata
+        if (mode := self.metadata.get("history_mode")) not in (None, "legacy", "paginated"):
+            self.losses.add(NEWER_FORMAT, f"history mode {mode}")
         self.seeds: list[Message] = []
         self._answer = AnswerBuilder(self.losses)
         self._answer_at: int | None = None

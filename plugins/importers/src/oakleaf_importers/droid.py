@@ -25,7 +25,7 @@ from oakleaf_importers.formats.json_values import (
 )
 from oakleaf_importers.formats.jsonl import read_objects, read_optional_json
 from oakleaf_importers.formats.source_files import find_files
-from oakleaf_importers.session_records import EntryList, with_source_losses, without_empty
+from oakleaf_importers.session_records import EntryList, note_newer, with_source_losses, without_empty
 
 NAME = "droid"
 SETTINGS = ".settings.json"
@@ -69,6 +69,7 @@ class DroidSession(EntryList):
         self.settings = read_optional_json(settings, self.losses, "the settings of a session")
         for line in read_objects(path, self.losses):
             self._read(line)
+        note_newer(self.losses, self.start.get("version"), 2)
         self._add_usage()
 
     def record(self) -> SessionRecord:

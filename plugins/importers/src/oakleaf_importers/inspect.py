@@ -39,7 +39,7 @@ from oakleaf_importers.formats.json_values import (
 )
 from oakleaf_importers.formats.jsonl import decode_json
 from oakleaf_importers.formats.source_files import find_files, read_bytes
-from oakleaf_importers.session_records import EntryList, with_source_losses
+from oakleaf_importers.session_records import EntryList, note_newer, with_source_losses
 
 NAME = "inspect"
 TOKENS = (
@@ -108,6 +108,7 @@ def _read_log(path: Path, losses: LossReport, *, is_alone: bool) -> Iterator[Ses
         if is_alone:
             raise InvalidSource(str(path), NAME, "it is not a log of Inspect")
         return  # another JSON file, such as the list of logs
+    note_newer(losses, as_dict(log).get("version"), 2)
     for number, sample in enumerate(as_list(as_dict(log).get("samples")), 1):
         if isinstance(sample, dict):
             yield InspectSample(sample, about).record(f"{path.stem}-{number}")
@@ -123,6 +124,7 @@ def _read_archive(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
             if name in names and not about:
                 header = decode_json(archive.read(name), losses, name)
                 about = as_dict(as_dict(header).get("eval"))
+                note_newer(losses, as_dict(header).get("version"), 2)
         if not about:
             raise InvalidSource(str(path), NAME, "the archive has no header.json")
         for name in sorted(each for each in names if each.startswith("samples/") and each.endswith(".json")):

@@ -158,7 +158,8 @@ def _file_sessions(storage: Path, losses: LossReport) -> dict[str, SourceSession
     sessions: dict[str, SourceSession] = {}
 
     def stored(kind: str, name: str) -> list[Path]:
-        return only_within(storage, sorted((storage / kind / name).glob("*.json")), losses)
+        folder = storage / kind / name
+        return only_within(storage, files_within(folder, losses, "*.json"), losses) if folder.is_dir() else []
 
     for path in files_within(storage, losses, "session/*/*.json"):
         fields = _read_json(path, losses)

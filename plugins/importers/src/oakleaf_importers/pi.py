@@ -35,7 +35,7 @@ from oakleaf_importers.formats.json_values import (
 from oakleaf_importers.formats.jsonl import read_objects
 from oakleaf_importers.formats.settings import known_options
 from oakleaf_importers.formats.source_files import find_files, jsonl_source
-from oakleaf_importers.session_records import EntryList, with_source_losses, without_empty
+from oakleaf_importers.session_records import EntryList, note_newer, with_source_losses, without_empty
 
 TOKENS = ("input", "output", "cacheRead", "cacheWrite")
 ISSUERS = {
@@ -88,6 +88,7 @@ class PiSession(EntryList):
                 continue
             last = self._read(line, number, last)
         self.leaf = self.keys.get(last or START)
+        note_newer(self.losses, self.metadata.get("version"), 3)
 
     def record(self) -> SessionRecord:
         origin = text_or_none(self.metadata.get("parentSession"))

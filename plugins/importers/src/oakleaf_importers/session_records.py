@@ -11,6 +11,7 @@ from oakleaf.core.entries import Payload
 from oakleaf.core.usage import Usage
 from oakleaf.ingest.records import START, EntryRecord, LossReport, SessionRecord, unknown_note
 
+NEWER_FORMAT = "a format newer than the importer knows; update oakleaf-importers, and see with --report what was understood"
 MAX_TASK_DEPTH = 20
 """Sub-agents nested deeper become sessions of their own."""
 
@@ -89,6 +90,12 @@ def with_tasks(
             record = read_with_tasks(key)
             if record is not None:
                 yield record
+
+
+def note_newer(losses: LossReport, version: object, known: int) -> None:
+    """Count a format that is newer than the importer."""
+    if type(version) is int and version > known:
+        losses.add(NEWER_FORMAT, f"version {version}; known is {known}")
 
 
 def without_empty(sessions: Iterable[SessionRecord]) -> Iterator[SessionRecord]:

@@ -91,6 +91,8 @@ def open_tables(source: str, tool: str, *expected: str) -> Iterator[SourceTables
     path = Path(source).expanduser()
     if not path.is_file():
         raise InvalidSource(source, tool, "it is a folder" if path.is_dir() else "there is no such file")
+    with path.open("rb"):  # `PermissionError` says more than SQLite
+        pass
     try:
         with _connect(path, source, tool) as connection:
             size = sum(file[0] for file in _file_state(path) if file is not None)

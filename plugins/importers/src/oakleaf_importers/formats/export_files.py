@@ -17,7 +17,7 @@ from oakleaf.errors import InvalidSource
 from oakleaf.ingest.records import LossReport
 from oakleaf_importers.formats.archives import UNREADABLE_ARCHIVE, ZipArchive, is_hidden
 from oakleaf_importers.formats.jsonl import decode_json
-from oakleaf_importers.formats.source_files import LINK_OUT, leads_to, read_bytes
+from oakleaf_importers.formats.source_files import LINK_OUT, check_readable, leads_to, read_bytes
 
 CONVERSATIONS = re.compile(r"conversations(-\d+)?\.json")
 """One file, or in large exports a numbered series."""
@@ -119,6 +119,7 @@ class ExportFiles:
                 if not is_hidden(member):
                     yield member.name, name
             return
+        check_readable(self._folder)
         root = self._folder.resolve()
         patterns = ("/".join("*" * depth) for depth in range(1, SEARCH_DEPTH + 1))
         for pattern in patterns:

@@ -18,6 +18,7 @@ MAX_BYTES = 1 << 30
 """How much is read of one file, or unpacked from one archive, unless `LIMIT_VARIABLE` says more."""
 LIMIT_VARIABLE = "OAKLEAF_IMPORT_MAX_BYTES"
 LINK_OUT = "a link that leads out of the folder; name its target to import it"
+DENIED = "a folder that this user may not read"
 NOT_REGULAR = "a file that is not a regular one"
 
 
@@ -52,8 +53,21 @@ def find_files(source: str, tool: str, losses: LossReport, *patterns: str) -> li
 
 
 def files_within(folder: Path, losses: LossReport, *patterns: str) -> list[Path]:
-    """Return the files of a folder that match one of the patterns, without links that lead out of it, which are counted."""
+    """Return the files of a folder that match one of the patterns, without links that lead out of it, which are counted.
+
+    So are folders in it that this user may not read; `PermissionError` for the folder itself.
+    """
+    check_readable(folder)
+    if any("/" in pattern for pattern in patterns):
+        for _ in os.walk(folder, onerror=lambda error: losses.add(DENIED, str(error.filename))):
+            pass
     return only_within(folder, sorted({file for each in patterns for file in folder.glob(each)}), losses)
+
+
+def check_readable(folder: Path) -> None:
+    """Raise `PermissionError` for a folder that this user may not read: a search finds nothing in it, and does not say why."""
+    with os.scandir(folder):
+        os.stat(folder / ".")
 
 
 def only_within(folder: Path, paths: Iterable[Path], losses: LossReport) -> list[Path]:
