@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from oakleaf import Store, assistant, user
+from oakleaf import Store, Usage, assistant, user
 from oakleaf.errors import InvalidArgument, InvalidText, NotFound, WrongOwner, WrongSpace
+from oakleaf.verbs.erase import Erase
+from oakleaf.verbs.sessions import Ls
 
 
 class TestInSpace:
@@ -21,6 +23,35 @@ class TestInSpace:
             assert len(stranger.search("secret")) == len(stranger.sessions()) == 0
         assert [hit.session_id for hit in acme.search("secret")] == ["ses_a"]
         assert globex.in_space("acme").session("ses_a").row.space == "acme"
+
+    def test_two_tenants_of_one_conversation_id_are_kept_apart(self, any_store: Store) -> None:
+        acme, globex = any_store.in_space("acme"), any_store.in_space("globex")
+        names: dict[Store, str] = {}
+        for tenant, text in ((acme, "secret of acme"), (globex, "secret of globex")):
+            session = tenant.latest_or_start("order-41", "support", owner="ann", tags={"team": text})
+            with session.turn(text) as turn:
+                turn.answer(assistant("Hello"), usage=Usage(10, 5), model=f"model of {text}")
+            names[tenant] = session.session_id
+        assert len(set(names.values())) == 2
+        for tenant, other in ((acme, globex), (globex, acme)):
+            own = names[tenant]
+            latest = tenant.latest("order-41")
+            assert latest is not None
+            assert latest.session_id == tenant.latest_or_start("order-41", owner="ann").session_id == own
+            assert [row.session_id for row in tenant.sessions(conversation_id="order-41")] == [own]
+            assert [view.id for view in Ls("conversation:order-41")(tenant).sessions] == [own]
+            assert tenant.hydrate(own).row.session_id == own
+            with pytest.raises(NotFound):
+                tenant.hydrate(names[other])
+            assert {hit.session_id for hit in tenant.search("secret")} == {own}
+            for by in ("model", "owner", "tag:team", "session"):
+                assert [sums.calls for sums in tenant.usage(by).live.values()] == [1]
+        erased = Erase(owner="ann")(acme)
+        assert erased is not None
+        assert (acme.latest("order-41"), [len(one.sessions()) for one in (acme, globex)]) == (None, [0, 1])
+        kept = globex.hydrate(names[globex])
+        assert [message.text for message in kept.messages if message.role == "user"] == ["secret of globex"]
+        assert list(globex.verify()) == []
 
     def test_an_owner_sees_what_belongs_to_the_owner(self, store: Store) -> None:
         acme = store.in_space("acme")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from psycopg.errors import DuplicateObject
 
 import oakleaf
 from oakleaf import Store, assistant
-from oakleaf.errors import InvalidArgument, SpacesHidden
+from oakleaf.errors import InvalidArgument, NotFound, SpacesHidden
 from oakleaf.verbs.health import Doctor
 from oakleaf.verbs.sessions import Ls, Spaces
 from oakleaf.verbs.usage import Usage
@@ -21,6 +23,7 @@ from support.server import LocalServer, bearer
 from support.terminal import oakleaf as oakleaf_command
 from support.verb_surfaces import by_mcp
 
+OPERATOR = "oakleaf_operator"
 TOKEN, CLIENT_TOKEN = "operator" * 4, "ann" * 8
 OTHER = "acme-secret"
 """The name of a space that others must not see."""
@@ -50,7 +53,11 @@ def tenants(request: pytest.FixtureRequest, tmp_path: Path) -> Tenants:
         found = Tenants(path, path)
     else:
         database = request.getfixturevalue("database")
-        found = Tenants(database.owner_url, database.url)
+        with suppress(DuplicateObject):
+            database.run(
+                f"create role {OPERATOR} login password '{OPERATOR}' bypassrls in role oakleaf_service"
+            )
+        found = Tenants(database.host.url(database.name, OPERATOR), database.url)
     with oakleaf.open(found.operator) as store:
         write(store)
     return found
@@ -159,6 +166,31 @@ class TestOthers:
                     for path in ("/api/sessions", "/api/usage"):
                         reply = server.client.get(f"{path}?all_spaces=true", headers=bearer(token))
                         assert reply.status_code in (400, 401, 403, 404), path
+
+    def test_an_id_of_another_space_is_not_found(self, operator: Store) -> None:
+        """Also as an operator: its server and its stores are those of one space."""
+        writes: list[Callable[[], object]] = [
+            lambda: operator.backend.enqueue("ses_a", b"{}", 1),
+            lambda: operator.backend.lease("ses_a", "h", 2, 1),
+            lambda: operator.delete("ses_a"),
+            lambda: operator.restore("ses_t"),
+            lambda: operator.purge("ses_t"),
+        ]
+        reads: list[Callable[[], object]] = [
+            lambda: operator.session("ses_a"),
+            lambda: operator.hydrate("ses_a"),
+            lambda: operator.backend.path("ses_a"),
+            lambda: operator.backend.journal("ses_a"),
+            lambda: operator.backend.calls("ses_a"),
+        ]
+        for deed in (*reads, *writes):
+            with pytest.raises(NotFound):
+                deed()
+        with LocalServer(operator, metrics=Metrics(all_spaces=True)) as server:
+            for path in ("", "/entries", "/transcript", "/log", "/usage"):
+                reply = server.client.get(f"/api/sessions/ses_a{path}")
+                assert (reply.status_code, "Hello" in reply.text) == (404, False), path
+        assert list(operator.in_space(OTHER).verify()) == []
 
     @pytest.mark.parametrize("space", ["default", "none"])
     def test_an_agent_over_mcp_sees_one_space(self, tenants: Tenants, space: str) -> None:

@@ -54,7 +54,9 @@ SELECT_HEAD = f"""
 select number, branch, seq, facts, calls, fence, trashed_at, owner, holder, lease_until - {CLOCK_LEAD},
        (select session_number from oakleaf.branch where branch.id = session.branch) = number,
        (select max(entry.seq) from oakleaf.entry where entry.branch = session.branch)
-from oakleaf.session where id = %(id)s and (%(owner)s::text is null or owner = %(owner)s) for no key update
+from oakleaf.session
+where id = %(id)s and space = pg_catalog.current_setting('oakleaf.space', true)
+  and (%(owner)s::text is null or owner = %(owner)s) for no key update
 """
 SELECT_KEY = f"""
 select {FACT_COLUMNS} from oakleaf.journal where session_number = %s and key = %s order by number desc limit 1

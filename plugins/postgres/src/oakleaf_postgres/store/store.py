@@ -339,7 +339,7 @@ on conflict (session_number) do update set (branch, seq, fence, text, at) =
 LEASE = f"""
 update oakleaf.session set holder = %(holder)s, lease_until = %(until)s + {CLOCK_LEAD},
     fence = fence + (holder is distinct from %(holder)s)::integer
-where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
+where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s and space = %(space)s
   and (%(owner)s::text is null or owner = %(owner)s) and trashed_at is null
   and (holder is null or holder = %(holder)s or coalesce(lease_until, 0) <= %(at)s + {CLOCK_LEAD}
     or fence = %(take_from)s)
@@ -350,13 +350,13 @@ update oakleaf.session set holder = %(holder)s, lease_until = %(until)s::bigint 
 """
 RENEW = f"""
 update oakleaf.session set lease_until = %(until)s + {CLOCK_LEAD}
-where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
+where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s and space = %(space)s
   and (%(owner)s::text is null or owner = %(owner)s) and fence = %(fence)s and holder is not null
 returning number
 """
 RELEASE = f"""
 update oakleaf.session set holder = null, lease_until = null
-where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s
+where {SET_SPACE} and {SET_LOCK_TIMEOUT}{{condition}} and id = %(id)s and space = %(space)s
   and (%(owner)s::text is null or owner = %(owner)s) and fence = %(fence)s
 returning number
 """

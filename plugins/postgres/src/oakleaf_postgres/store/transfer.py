@@ -45,7 +45,9 @@ from oakleaf_postgres.store.rows import (
 
 STREAM_ROWS = 200
 
-MINE = f"{SET_SPACE} and session.id = %(id)s and (%(owner)s::text is null or session.owner = %(owner)s)"
+# With the space itself: no policy applies to an operator's role.
+MINE = f"""{SET_SPACE} and session.id = %(id)s and session.space = %(space)s
+    and (%(owner)s::text is null or session.owner = %(owner)s)"""
 SELECT_SESSION = f"select {SESSION_COLUMNS} from oakleaf.session where {MINE}"
 SELECT_DETAIL = "select spec, policy, workspace, state from oakleaf.session_detail where session_number = %s"
 TREE = f"""
