@@ -52,6 +52,7 @@
     │   ├── UnknownExportOption     an option that the format of an export lacks
     │   ├── InvalidOption           an option of a model call that the provider lacks, or refuses the value of
     │   ├── WrongSpace              a query for a space this store was not opened for
+    │   ├── SpacesHidden            the list of spaces, asked by a caller who may see one alone
     │   ├── WrongOwner              a new session of an owner this store was not opened for
     │   ├── SecretTooShort          a secret too short to redact
     │   ├── SecretInName            a secret in an id or a name, where it cannot be redacted

@@ -973,6 +973,7 @@ class Session:
         blobs: bool = False,
         children: bool = True,
         redact: bool = False,
+        hide: Sequence[str] = (),
         progress: OnProgress | None = None,
     ) -> ExportResult[BundleExportResult]: ...
     @overload
@@ -981,7 +982,8 @@ class Session:
         """Write the session to a path or a binary file: as a bundle, or in a plugin's format.
 
         A bundle holds the session and its tasks; the same session gives the same bytes. `blobs` includes the media, so
-        that the bundle is self-contained. `redact` hides everything known to be secret now, under a new session id.
+        that the bundle is self-contained. `redact` hides everything known to be secret now, under a new session id; the
+        tag `redacted` is the id of the session. `hide=["Ann Lee"]` hides words, too: whole ones, in any case and encoding.
 
         docs/exports.md lists the other formats with their options; None takes the format from the path. No export
         contains evidence, and those for people are redacted unless `redact=False`. Raises UnknownFormat.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import filecmp
 import io
 import json
@@ -40,10 +41,12 @@ from oakleaf.errors import (
     IdConflict,
     InvalidArgument,
     InvalidBundle,
+    InvalidText,
     NewerFormat,
     NotFound,
     OakleafError,
     PrereleaseFormat,
+    SecretInName,
     StoreError,
     StoreFull,
 )
@@ -675,7 +678,6 @@ class TestRedacted:
         done = session.export(tmp_path / "r.oakleaf", redact=True).report
         data = (tmp_path / "r.oakleaf").read_bytes()
         assert secret.encode() not in data
-        assert session.session_id.encode() not in data
         assert key.encode() not in data
         assert done.redactions["DOOR"] >= 9
         assert bundle(session, redact=True) == data
@@ -683,10 +685,74 @@ class TestRedacted:
         report = there.import_bundle(tmp_path / "r.oakleaf")
         assert report.redacted
         again = there.session(report.session_id)
-        assert again.row.tags["redacted"] == "true"
+        assert (again.session_id, again.row.tags["redacted"]) == (again.row.session_id, session.session_id)
+        assert again.session_id != session.session_id
+        assert bundle(again, redact=True).count(session.session_id.encode()) == 1  # the session it comes from
         assert "[redacted DOOR]" in again.path()[0].message.text  # type: ignore[union-attr]
         assert list(there.verify()) == []
         assert bundle(again) == data
+
+    @pytest.mark.attack
+    def test_hidden_words_are_nowhere_in_the_bytes(self, tmp_path: Path) -> None:
+        words = ["Ann Lee", "Zoë", "40711222", "b+c"]
+        here = Store(MemoryStore(), real_runtime())
+        session = here.start(
+            "ann lee",
+            [system("Ask ANN LEE, then Zoë.")],
+            session_id="ses_1",
+            conversation_id="con:Zo",
+            title="A case of Ann Lee",
+            tags={"for": "zoë", "Zoë": "x"},
+            model="made-for-Zoë",
+            trigger_id="mail-40711222",
+            spec={"customer": "Ann Lee", "deep": [{"number": 40711222}]},
+        )
+        inner = json.dumps({"name": "Zoë\nAnn Lee", "more": json.dumps({"who": "Zoë"})})
+        packed = base64.b64encode(b"a letter to Ann Lee and others").decode()
+        call = ToolCall("c1", "look_up", {"id": 40711222, "json": inner, "base64": packed, "Ann Lee": 1})
+        session.append([user("I am ann lee; write to b+c, not to bb+cc"), assistant(call)], key="order-Zoë")
+        media = user("see", oakleaf.Attachment(b"bytes", "image/png", "Ann Lee.png"))
+        session.append(
+            [tool_result("c1", "ZOË said &#65;nn Lee or Ann%20Lee", state={"n": "Ann Lee"}), media]
+        )
+        session.rewind(2, summary="Zoë left")
+        session.enqueue("later, Ann Lee")
+        here.start_task(session, "child", [user("for Zoë")])
+        data = bundle(session, hide=words)
+        for form in ("Ann Lee", "Zoë", "40711222", "b+c", "Zo\\u00eb", "Ann%20Lee", "&#65;nn Lee"):
+            assert not re.search(rf"(?<![^\W_]){re.escape(form)}(?![^\W_])".encode(), data, re.IGNORECASE), (
+                form
+            )
+        assert "zoë" not in data.decode().lower()
+        assert packed.encode() not in data
+        assert b"bb+cc" in data
+        there = Store(MemoryStore(), real_runtime())
+        again = there.session(there.import_bundle(io.BytesIO(data)).session_id)
+        assert {problem.where for problem in there.verify()} == {"entry 1:5"}  # the picture was left out
+        assert bundle(again) == data == bundle(session, hide=words[::-1])
+        assert again.row.tags["redacted"] == session.session_id
+
+    def test_a_source_whose_id_is_hidden_is_not_named(self, store: Store) -> None:
+        session = store.start(session_id="ses_ann_41", seeds=[user("Hi")])
+        data = bundle(session, hide=["Ann"])
+        assert b"ann" not in data
+        assert f'"redacted":"{json.loads(data.splitlines()[0])["session"]}"'.encode() in data
+
+    @pytest.mark.attack
+    def test_a_hidden_word_in_the_id_of_a_call_is_refused(self, store: Store, tmp_path: Path) -> None:
+        session = store.start(seeds=[user("Hi")])
+        session.append([assistant(ToolCall("call-ann-1", "f", {})), tool_result("call-ann-1", "x")])
+        with pytest.raises(SecretInName) as refused:
+            session.export(tmp_path / "x.oakleaf", hide=["Ann"])
+        assert "ann" not in str(refused.value).replace("cannot", "").lower()
+        assert not (tmp_path / "x.oakleaf").exists()
+
+    @pytest.mark.parametrize("hide", ["Ann Lee", ["an"], [""], [" Ann"], ["a\0nn"], ["Ann", "x"]])
+    def test_words_that_cannot_be_hidden_are_refused(self, session: Session, hide: Any) -> None:
+        with pytest.raises((InvalidArgument, InvalidText)):
+            bundle(session, hide=hide)
+        with pytest.raises(InvalidArgument, match="blobs"):
+            bundle(session, hide=["Ann Lee"], blobs=True)
 
     def test_sessions_without_secrets_keep_ids(self, session: Session) -> None:
         there = Store(MemoryStore(), real_runtime())

@@ -352,6 +352,35 @@ class TestExport:
         assert b"xyzzy" not in (tmp_path / "x.oakleaf").read_bytes()
         assert key not in done.err
 
+    def test_words_and_files_of_words_are_hidden(self, tmp_path: Path) -> None:
+        with library.open(tmp_path / "s.db") as store:
+            store.start(
+                session_id="ses_k", seeds=[library.user("Ann Lee asks for BOB, and zoë listens to them.")]
+            )
+        (tmp_path / "words.txt").write_text("Bob\n\n  zoë \n", encoding="utf-8")
+        line = (
+            "export",
+            "ses_k",
+            "--hide",
+            "Ann Lee",
+            "--hide",
+            f"@{tmp_path}/words.txt",
+            "-o",
+            tmp_path / "x.oakleaf",
+        )
+        done = oakleaf(*line, store=tmp_path / "s.db")
+        assert (done.code, "masked 3" in done.err) == (0, True), done.err
+        data = (tmp_path / "x.oakleaf").read_bytes().decode()
+        assert not re.search("ann lee|bob|zoë", data, re.IGNORECASE)
+        assert '"redacted":"ses_k"' in data
+        for wrong in (
+            ("--hide", "an"),
+            ("--hide", "Ann", "--blobs"),
+            ("--hide", "Ann", "--format", "markdown"),
+        ):
+            refused = oakleaf("export", "ses_k", *wrong, "-o", tmp_path / "y", store=tmp_path / "s.db")
+            assert (refused.code, (tmp_path / "y").exists()) == (2, False), refused.err
+
     @pytest.mark.parametrize("line", [[], ["--format", "markdown"], ["--format", "workflow"]])
     def test_a_named_pipe_is_written_to_and_not_replaced(
         self, line: list[str], store_path: Path, tmp_path: Path

@@ -58,6 +58,7 @@ LENGTH = 20_000
 KEY_BEGIN = "-----BEGIN RSA PRIVATE KEY-----\n"
 KEY_END = "-----END RSA PRIVATE KEY-----\n"
 REFERENCE = f"[oakleaf-blob:{'0' * 64};a/b;1]"
+words = Redactor().hiding(["ann lee", "ann", "zo\u00eb", "a" * 40])
 redactor = Redactor({"NAME": "correct horse battery staple", "AAA": "a" * 40, "ODD": '"\\%+&ü\n;é'})
 ESCAPES = [
     "\\",
@@ -147,6 +148,7 @@ SEARCHES: list[tuple[str, Callable[[str], object], list[str]]] = [
         [KEY_BEGIN, KEY_BEGIN + KEY_END, "-----BEGIN ", "-----BEGIN A", "-----END RSA PRIVATE KEY-----", "PRIVATE KEY-----",
          "-", "sk-", "task-", "sk-ant-", "sk-proj-", "ghp_", "github_pat_", "AKIA", "AIza", "xoxb-", "a", "correct horse ", *ESCAPES, *WORDS],
     ),
+    ("words to hide", words.redact_text, ["a", "ann ", "ann lee", "ann le", "Ann", "zo\u00eb", "\\u00eb", "ab", *ESCAPES, *WORDS]),
     ("bytes to redact", lambda text: redactor.may_contain_secret(to_json(text, "t")), [KEY_BEGIN, "-----BEGIN A", "sk-", "a", "AKIA", *ESCAPES, *WORDS]),
     ("a key that a server repeats", SecretMask(["a" * 40, "ab" * 20, "k-Zq8t0P7hN2kLx9vYcR3"]).json, ["a", "ab", "abababab", "k-Zq8t0P", "Zq8t0P7hN2kLx9v ", "aaaaaaa "]),
     ("a tool call to redact", redact_call, [KEY_BEGIN, "[redacted ", "[redacted", "[", "[redacted NAME] "]),

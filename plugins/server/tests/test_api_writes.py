@@ -773,6 +773,10 @@ class TestExchange:
         session.export(direct)
         assert out.content == direct.getvalue()
         assert out.headers["content-disposition"].endswith('.oakleaf"')
+        word = session.path()[0].message.text.split()[0]
+        hidden = server.client.get(f"{address}?hide={word}&hide=Ann", headers={"x-internal-token": "inside"})
+        assert (hidden.status_code, f'"redacted":"{session.session_id}"' in hidden.text) == (200, True)
+        assert hidden.text.count("[redacted word]") >= 1
         headers = {"x-oakleaf": "1", "content-type": "application/octet-stream"}
         again = server.client.post("/api/import", content=out.content, headers=headers)
         assert (again.status_code, again.json()["added"]) == (200, [])

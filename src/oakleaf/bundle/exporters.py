@@ -77,6 +77,7 @@ class BundleOptions(Struct, frozen=True, kw_only=True):
     blobs: bool = False
     children: bool = True
     redact: bool = False
+    hide: list[str] = []
     progress: Any = None
     """`OnProgress`."""
 
@@ -89,6 +90,7 @@ def _write_bundle(session: Session, to: BinaryIO, options: BundleOptions) -> Bun
         blobs=options.blobs,
         children=options.children,
         redact=options.redact,
+        hide=options.hide,
         progress=progress,
     )
 

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from hashlib import sha256
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,8 +24,10 @@ from oakleaf.stores.transfer import BlobStream, SessionExport
 
 _HIDDEN = re.compile(r"\[redacted(?: ([^\[\]]*))?\]")
 UNNAMED = "looks like a secret"
+MIN_NUMBER = 5
+"""Digits of the shortest number that is hidden: a shorter one may be that of an entry."""
 MARK = "redacted"
-"""The tag of a redacted session in any store."""
+"""The tag of a redacted session in any store: the id of the session that it was made from."""
 
 
 class CountingRedactor(Redactor):
@@ -37,6 +40,17 @@ class CountingRedactor(Redactor):
 
     def may_contain_secret(self, body: bytes) -> bool:
         return self._redactor.may_contain_secret(body)
+
+    def redact_json(self, value: Any) -> Any:
+        """Redact numbers, too: the number of a customer is no text in the arguments of a call."""
+        if (
+            isinstance(value, int | float)
+            and not isinstance(value, bool)
+            and len(text := str(value)) >= MIN_NUMBER
+        ):
+            hidden = self.redact_text(text)
+            return value if hidden == text else hidden
+        return super().redact_json(value)
 
     def redact_text(self, text: str) -> str:
         hidden = self._redactor.redact_text(text)
@@ -60,12 +74,17 @@ class Redaction:
         for dump in dumps:
             row = self._row(dump.row)
             links = rename_links(dump.facts, self._sessions, is_root=False)
+            hide = self.redactor.redact_json
             changed = replace(
                 dump,
                 row=row,
                 detail=self._detail(dump.detail),
                 entries=self._entries(dump),
-                facts=(replace(fact, body=self._fact_body(fact.body)) for fact in links),
+                calls=(replace(each, model=hide(each.model)) for each in dump.calls),
+                inherited_calls=(replace(each, model=hide(each.model)) for each in dump.inherited_calls),
+                facts=(
+                    replace(fact, key=self._key(fact.key), body=self._fact_body(fact.body)) for fact in links
+                ),
                 inbox=(replace(each, body=self._body("message", each.body)) for each in dump.inbox),
             )
             yield with_owner(changed, row.session_id)
@@ -94,9 +113,20 @@ class Redaction:
             agent=hide(row.agent),
             title=hide(row.title),
             error=hide(row.error),
+            model=hide(row.model),
+            tool_names=tuple(hide(row.tool_names)),
             trigger_id=hide(row.trigger_id),
-            tags=dict(sorted({**hide(row.tags), MARK: "true"}.items())),
+            tags=dict(sorted({**hide(row.tags), MARK: self._source(row)}.items())),
         )
+
+    def _source(self, row: SessionRow) -> str:
+        """Return the id of the session as it was recorded, or its new id if the old one says what is hidden."""
+        source = row.tags.get(MARK, row.session_id)
+        return self._sessions[row.session_id] if hides(self.redactor, source) else source
+
+    def _key(self, key: str | None) -> str | None:
+        """Return another key for one that says what is hidden. No change is made under it again."""
+        return key if key is None or not hides(self.redactor, key) else _hashed_id("key")(key)
 
     def _detail(self, detail: SessionDetail) -> SessionDetail:
         """Drop the cached state: readers fold the state again from the redacted entries."""
@@ -123,7 +153,16 @@ class Redaction:
             self._ids[entry.entry_id] = last
             if (branch, entry.seq) in anchors:
                 ids[branch, entry.seq] = last
-            yield StoredEntry(branch, replace(entry, entry_id=last, body=body, evidence=None))
+            yield StoredEntry(
+                branch,
+                replace(
+                    entry,
+                    entry_id=last,
+                    body=body,
+                    evidence=None,
+                    model=self.redactor.redact_json(entry.model),
+                ),
+            )
 
     def _body(self, kind: str, body: bytes) -> bytes:
         if kind == "branch_summary":
@@ -147,6 +186,11 @@ class Redaction:
         assert isinstance(payload, BranchSummary)
         leaf_id = self._ids.get(bytes.fromhex(payload.leaf_id), b"")
         return encode(replace(payload, leaf_id=leaf_id.hex()))
+
+
+def hides(redactor: Redactor, text: str) -> bool:
+    """Return whether a text holds what the redactor hides."""
+    return redactor.may_contain_secret(text.encode())
 
 
 def _hashed_id(prefix: str) -> Callable[[str], str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from typing import BinaryIO
@@ -22,7 +22,8 @@ from oakleaf.bundle.model_addresses import ModelAddresses
 from oakleaf.bundle.read import BundleReader, check_bundle, open_twice
 from oakleaf.bundle.redaction import MARK, Redaction
 from oakleaf.bundle.write import BundleExportResult, BundleWriter, OnProgress, open_target
-from oakleaf.errors import InvalidArgument, InvalidBundle
+from oakleaf.core.codec import from_json
+from oakleaf.errors import InvalidArgument, InvalidBundle, SecretInName
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import Runtime
 from oakleaf.stores.base import StoreBackend
@@ -56,20 +57,33 @@ def export(
     blobs: bool = False,
     children: bool = True,
     redact: bool = False,
+    hide: Sequence[str] = (),
     progress: OnProgress | None = None,
 ) -> BundleExportResult:
-    """Write a session and all tasks as a bundle. The same session gives the same bytes from any store."""
-    if blobs and redact:
+    """Write a session and all tasks as a bundle. The same session gives the same bytes from any store.
+
+    `hide` are words to redact beside secrets. SecretInName if one is left where nothing can be redacted: in the id of a call.
+    """
+    if isinstance(hide, str):
+        raise InvalidArgument("hide", hide, "a list of words")
+    if blobs and (redact or hide):
         raise InvalidArgument("blobs", blobs, "False with redact=True: blobs cannot be searched for secrets")
-    redaction = Redaction(log.runtime.redactor) if redact else None
+    redactor = log.runtime.redactor.hiding(hide) if hide else log.runtime.redactor
+    redaction = Redaction(redactor) if redact or hide else None
+
+    def check(line: bytes) -> None:
+        if hide and redactor.may_contain_secret(line):
+            kind = from_json(line)["line"]
+            raise SecretInName(f"a name in the {kind} of the bundle", "a hidden word")
+
     with log.store.export_sessions(log.session_id, children=children) as source:
         sessions = iter(source.sessions if redaction is None else redaction.dumps(source.sessions))
         first = next(sessions)
-        header = Header(FORMAT, first.row.session_id, children, blobs, first.row.tags.get(MARK) == "true")
+        header = Header(FORMAT, first.row.session_id, children, blobs, MARK in first.row.tags)
         blobs_of = source.blobs if redaction is None else redaction.blobs(source.blobs)
         dumps = SessionExports(chain([first], sessions), blobs_of)
         with open_target(to, "the bundle") as file:
-            exported = BundleWriter(file, log.store.url, progress).bundle(header, dumps)
+            exported = BundleWriter(file, log.store.url, progress, check).bundle(header, dumps)
     return exported if redaction is None else replace(exported, redactions=dict(redaction.redactor.counts))
 
 

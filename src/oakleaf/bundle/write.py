@@ -61,8 +61,14 @@ class BundleExportResult(Struct, frozen=True):
 class BundleWriter:
     """Writes lines to a file, with hash and count."""
 
-    def __init__(self, file: BinaryIO, where: str, progress: OnProgress | None) -> None:
-        self.file, self.where, self.progress = file, where, progress
+    def __init__(
+        self,
+        file: BinaryIO,
+        where: str,
+        progress: OnProgress | None,
+        check: Callable[[bytes], None] = lambda line: None,
+    ) -> None:
+        self.file, self.where, self.progress, self.check = file, where, progress, check
         self.hash = sha256()
         self.bytes = self.lines = 0
         self.counts = Counts()
@@ -70,6 +76,7 @@ class BundleWriter:
 
     def put(self, line: Line) -> None:
         data = encode_line(line) + b"\n"
+        self.check(data)
         self.hash.update(data)
         self.file.write(data)
         self.bytes += len(data)

@@ -21,6 +21,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from oakleaf.core.codec import check_text
 from oakleaf.core.encodings import (
     FORM,
     HTML,
@@ -45,7 +46,7 @@ from oakleaf.core.messages import (
     ToolCall,
     ToolResult,
 )
-from oakleaf.errors import SecretInName, SecretTooShort
+from oakleaf.errors import InvalidArgument, SecretInName, SecretTooShort
 
 MIN_SECRET_LENGTH = 8  # a shorter secret is like a word; redacting it would redact ordinary text
 # `task-` and a UUID is no key, so what stands before a plain `sk-` matters; not so in JSON, where it may be an escape.
@@ -70,8 +71,11 @@ _SEARCHES = tuple(
     for byte, shape in zip(b"-_A--", (*_SHAPES, _KEY_BEGIN), strict=True)
 )
 REDACTED = "[redacted]"
+MIN_WORD_LENGTH = 3
+"""The shortest word that an export hides."""
 ENCODED = ", encoded"
 """The end of the name in the placeholder of an encoded secret."""
+_HIDDEN, _HIDDEN_ENCODED = "[redacted word]", f"[redacted word{ENCODED}]"
 # A long run of letters looks like a key by chance, about once in fifty megabytes. No key has a dot, and none is as short.
 PACKED_PIECE = 18
 _PACKED = re.compile(
@@ -157,6 +161,9 @@ class Span(Struct, frozen=True, order=True):
 class Redactor:
     """Redacts named secrets, unnamed secrets, and text in the shape of a key."""
 
+    _hidden: re.Pattern[bytes] | None = None
+    """Whole words to hide, for an export: their search reads every encoding of the text."""
+
     def __init__(self, named: Mapping[str, str] = {}, unnamed: Iterable[str] = ()) -> None:
         secrets = [*named.items(), *((f"secret {n}", value) for n, value in enumerate(unnamed, 1))]
         for name, value in secrets:
@@ -180,6 +187,12 @@ class Redactor:
             *((needle[-1], re.compile(re.escape(needle)).search) for needle in needles),
         )
 
+    def hiding(self, words: Iterable[str]) -> Redactor:
+        """Return a redactor that also hides whole words, in any case: `Ann` hides `ann` and `ses_ann`, not `annual`."""
+        other = copy(self)
+        other._hidden = _whole_words(words)
+        return other
+
     def with_own_count(self) -> Redactor:
         """Return a redactor of the same secrets with a count of its own."""
         other = copy(self)
@@ -194,6 +207,8 @@ class Redactor:
         for byte, search in self._searches:
             if byte in body and search(body):
                 return True
+        if self._hidden is not None and self._find(body):
+            return True
         return bool(self._secrets) and self._may_contain_encoded(body)
 
     def _may_contain_encoded(self, body: bytes) -> bool:
@@ -245,6 +260,9 @@ class Redactor:
             while start >= 0:
                 spans.append(Span(start, start + len(value), placeholder))
                 start = data.find(value, start + 1)
+        if self._hidden is not None:
+            word = _HIDDEN_ENCODED if is_encoded else _HIDDEN
+            spans += [Span(*match.span(), word) for match in self._hidden.finditer(data)]
         return spans
 
     def _find_begun(self, data: bytes, nesting: int = 0) -> int:
@@ -421,6 +439,9 @@ class Redactor:
 class NullRedactor(Redactor):
     """Leaves all text unchanged: for a framework's own state, which must come back unchanged."""
 
+    def hiding(self, words: Iterable[str]) -> Redactor:
+        return Redactor().hiding(words)
+
     def may_contain_secret(self, body: bytes) -> bool:
         return False
 
@@ -435,6 +456,22 @@ class NullRedactor(Redactor):
 
     def safe_length(self, text: str) -> int:
         return len(text)
+
+
+def _whole_words(words: Iterable[str]) -> re.Pattern[bytes]:
+    """Return a search for words that no letter or digit stands beside. It is linear: it tries each word at each place."""
+    forms: set[bytes] = set()
+    for word in words:
+        check_text(word, "hide")
+        if len(word) < MIN_WORD_LENGTH or word != word.strip():
+            raise InvalidArgument(
+                "hide", word, f"a word of {MIN_WORD_LENGTH} characters or more, without spaces around"
+            )
+        forms |= {form.encode() for form in (word, word.lower(), word.upper(), word.title())}
+    longest_first = b"|".join(map(re.escape, sorted(forms, key=len, reverse=True)))
+    return re.compile(
+        rb"(?<![0-9A-Za-z\x80-\xff])(?:%s)(?![0-9A-Za-z\x80-\xff])" % longest_first, re.IGNORECASE
+    )
 
 
 def _replace_spans(data: bytes, spans: Iterable[Span]) -> str:

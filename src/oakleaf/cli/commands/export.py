@@ -29,6 +29,7 @@ from oakleaf.cli.rendering.output import (
     to_json_value,
 )
 from oakleaf.cli.store_option import StoreLocation, pass_location
+from oakleaf.cli.text_argument import read_text
 from oakleaf.errors import InvalidArgument, OakleafError
 from oakleaf.ext import Exporter, find_exporter, formats
 from oakleaf.verbs.files import check_target
@@ -44,7 +45,13 @@ _OWN = {
     "inspect": "An Inspect evaluation log with the path as one sample.",
     "otel": "OpenTelemetry GenAI spans, as lines of OTLP JSON.",
 }
-_FLAGS = {"blobs": "--blobs", "children": "--no-children", "content": "--content", "redact": "--redact"}
+_FLAGS = {
+    "blobs": "--blobs",
+    "children": "--no-children",
+    "content": "--content",
+    "redact": "--redact",
+    "hide": "--hide",
+}
 """The flag of each option of a format."""
 
 
@@ -106,6 +113,12 @@ def _one_format(ctx: click.Context, param: click.Parameter, typed: tuple[str, ..
 @click.option(
     "--redact/--no-redact", default=None, help="Mask secrets. Default: for every format but the bundle."
 )
+@click.option(
+    "--hide",
+    multiple=True,
+    metavar="WORD|@FILE",
+    help="Bundle: redact a word, too, such as a name, or each line of a file; repeatable.",
+)
 @click.option("--json", "is_json", is_flag=True, help="Print what was written as JSON.")
 @pass_location
 def export(
@@ -118,6 +131,7 @@ def export(
     no_children: bool,
     content: bool,
     redact: bool | None,
+    hide: tuple[str, ...],
     is_json: bool,
 ) -> None:
     """Export a session as a bundle, web page, Markdown, or another tool's format.
@@ -136,6 +150,7 @@ def export(
         "children": False if no_children else None,
         "content": content or None,
         "redact": redact,
+        "hide": [word for one in hide for word in read_words(one)] or None,
     }
     options = {name: value for name, value in typed.items() if value is not None}
     format_ = named or _format_by_ending(output)
@@ -154,6 +169,12 @@ def export(
     session = position.session_at()
     target = _target(_stem(session, exporter), exporter, output, force=force)
     _export(session, format_, exporter, target, options, is_json=is_json)
+
+
+def read_words(value: str) -> list[str]:
+    """Return a word, or the lines of @FILE that are not empty."""
+    text = read_text(value, "--hide")
+    return [line.strip() for line in text.splitlines() if line.strip()] if value.startswith("@") else [text]
 
 
 def _format_by_ending(output: str | None) -> str:
@@ -182,7 +203,7 @@ def _formats_with(option: str) -> Iterator[str]:
 
 
 def _redacts(exporter: Exporter, options: Mapping[str, Any]) -> bool:
-    return bool(options.get("redact", getattr(exporter.options(), "redact", False)))
+    return bool(options.get("hide") or options.get("redact", getattr(exporter.options(), "redact", False)))
 
 
 def _export(

@@ -33,6 +33,7 @@ async def bundle(
     blobs: Annotated[bool, QueryParameter(description="Include media")] = False,
     children: Annotated[bool, QueryParameter(description="Include tasks")] = True,
     redact: Annotated[bool, QueryParameter(description="Redact secrets, under a new session id")] = False,
+    hide: Annotated[list[str] | None, QueryParameter(description="Redact these words, too")] = None,
     internal_token: Annotated[str | None, HeaderParameter(name="X-Internal-Token")] = None,
 ) -> Stream:
     """Export a session as a bundle; the same session gives the same bytes. Needs no token but the internal one."""
@@ -40,7 +41,8 @@ async def bundle(
     _require_internal_token(context, internal_token)
 
     def write(file: BinaryIO) -> None:
-        context.store.session(session_id).export(file, blobs=blobs, children=children, redact=redact)
+        session = context.store.session(session_id)
+        session.export(file, blobs=blobs, children=children, redact=redact, hide=hide or [])
 
     return await download(write, f"{file_name(session_id)}.oakleaf")
 
