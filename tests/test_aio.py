@@ -19,7 +19,7 @@ from oakleaf.store import AsyncStore
 from test_event_loop import LONG, SHORT, note_callers, session_of
 
 WITHOUT = {
-    Session: {"session_id", "leaf", "aio", "send_sync", "resume_sync", "replay", "replay_sync"},
+    Session: {"session_id", "leaf", "aio", "events", "send_sync", "resume_sync", "replay", "replay_sync"},
     Store: {"aio", "in_space", "raise_if_running"},
 }
 """The names that read no store, that scripts use, or that are asynchronous already."""

@@ -10,7 +10,7 @@ Modules that only some verbs need (agents, replay, exports) are imported when th
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -76,7 +76,7 @@ from oakleaf.turn.turn import Turn
 from oakleaf.wire.options import check_options
 
 if TYPE_CHECKING:
-    from oakleaf.agent.events import RunResult
+    from oakleaf.agent.events import Event, RunResult
     from oakleaf.agent.limits import Limits
     from oakleaf.agent.run import Cancellation, Run
     from oakleaf.agent.tools.sources import ToolLike
@@ -464,6 +464,17 @@ class Session:
     def journal(self, after: int = 0, limit: int | None = None) -> list[StoredFact]:
         """The session's numbered facts (started, appended, moved, …) after number `after`."""
         return self.log.store.journal(self.session_id, after, limit)
+
+    def events(self, after: int | None = None) -> AsyncGenerator[Event]:
+        """Follow the session from any process: `async for event in session.events(after=n)`. It does not end by itself.
+
+        First come the journal's events after number `after`, then those to come; without `after` only these. An answer in
+        flight comes as `session:draft`. Names and numbers are those of `send` and of HTTP. Raises NotFound once the session
+        is purged.
+        """
+        from oakleaf.agent.follow import follow
+
+        return follow(self.log, after)
 
     @property
     def state(self) -> State:

@@ -48,7 +48,9 @@ from oakleaf.core.messages import Message
 from oakleaf.core.usage import Totals
 from oakleaf.errors import TurnFailed, TurnLimit
 
-LiveEventType = Literal["session:delta", "session:retry", "session:limit_passed", "session:warning"]
+LiveEventType = Literal[
+    "session:delta", "session:draft", "session:retry", "session:limit_passed", "session:warning"
+]
 FactEventType = Literal[
     "session:started",
     "session:input",
@@ -94,6 +96,7 @@ class Event(Struct, frozen=True, omit_defaults=True):
     | session:started | session_id, conversation_id, agent, title, workspace, as far as known |
     | session:input, session:turn_started | seq, text |
     | session:delta | text, reasoning |
+    | session:draft | text, reasoning: the whole answer in flight so far, in place of the one before; empty if none is |
     | session:answer | seq, text, calls (call_id, name, arguments of each), finish |
     | session:tool_result | seq and index of the call, call_id, name, arguments, content, error, outcome |
     | session:approval_requested | seq and index of the call, call_id, name, arguments; of a task: session_id, task_of; earlier: the same call on a path that was left, with its result |
