@@ -8,6 +8,7 @@ import gzip
 import html
 import json
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ import oakleaf
 from oakleaf import Session, Store
 from oakleaf.stores.sqlite.store import SqliteStore
 from oakleaf_postgres.store import connections as postgres_connections
+from oakleaf_record import recorder
 from oakleaf_record.content_encoding import MAX_DECODED_BYTES
 from oakleaf_record.recorder import Recorder
 from oakleaf_record.server import ApiCall, Proxy
@@ -195,6 +197,45 @@ def test_a_stream_whose_last_event_has_no_items_is_put_together(store: Store) ->
         (recorded,) = proxy.sessions()
     assert shape(recorded)[-1] == ("assistant", "", [("lookup", {})], [])
     assert recorded.usage().output_tokens == 2
+
+
+def test_a_flood_waits_on_disk_and_is_recorded_in_its_order(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """8,619 calls of a busy hour were dropped."""
+    monkeypatch.setattr(recorder, "MAX_WAITING_BYTES", 2_000)
+    history: list[dict[str, Any]] = []
+    with recording(store, *(Completion(f"answer {n}") for n in range(30))) as proxy:
+        with locked(tmp_path / "recorded.db"):
+            for number in range(30):
+                history.append(user(f"question {number}"))
+                history.append(assistant(proxy.chat(history)))
+        (recorded,) = proxy.sessions()
+    assert texts(recorded) == [message["content"] for message in history]
+    assert (proxy.recorder.calls, proxy.recorder.gaps, recorded.usage().calls) == (30, [], 30)
+
+
+def test_calls_that_the_disk_does_not_take_pass_and_are_counted(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(recorder, "MAX_WAITING_BYTES", 0)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with recording(store) as proxy:
+        with locked(tmp_path / "recorded.db"):
+            assert [proxy.chat([user(str(number))]) for number in range(4)] == ["ok"] * 4
+        proxy.close()
+    why = "the store was too slow, and the disk took no more to wait: No such file or directory"
+    assert set(proxy.recorder.gaps) == {why}
+    assert proxy.recorder.calls + len(proxy.recorder.gaps) == 4
+
+
+@contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold the lock of a SQLite store, as another program that writes."""
+    with closing(apsw.Connection(str(file))) as other:
+        other.execute("begin immediate")
+        yield
+        other.execute("rollback")
 
 
 def test_references_to_items_stand_for_the_answer_that_has_them(store: Store) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 PORT = 8378
 CLOSE_SECONDS = 30.0
-"""How long the program's end waits for a store that is slow."""
+"""How long the program's end waits for a store that takes nothing."""
 NOTICE_SECONDS = 1.0
 """After how long it says so."""
 _USAGE = "write it after --: oakleaf record -- claude -p …"
@@ -175,11 +175,20 @@ def _recorder(location: StoreLocation, store: Store) -> Iterator[Recorder]:
     finally:
         with suppress(KeyboardInterrupt):
             if not recorder.finish(NOTICE_SECONDS):
-                notify(f"waiting up to {CLOSE_SECONDS:.0f} s for the store; Ctrl-C stops waiting")
-                recorder.finish(CLOSE_SECONDS)
+                notify("waiting for the store as long as it takes calls; Ctrl-C stops waiting")
+                _wait(recorder)
         recorder.close(0)
         if calls := sum(job.is_ended for job in recorder.unrecorded):
             _record_elsewhere(location, recorder, calls)
+
+
+def _wait(recorder: Recorder) -> None:
+    """Wait for the end of what the store takes."""
+    written = -1
+    while written != recorder.written:
+        written = recorder.written
+        if recorder.finish(CLOSE_SECONDS):
+            return
 
 
 def _record_elsewhere(location: StoreLocation, recorder: Recorder, calls: int) -> None:

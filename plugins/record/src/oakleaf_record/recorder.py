@@ -58,6 +58,7 @@ from oakleaf_record.credentials import SecretMask
 from oakleaf_record.history import history_digests
 from oakleaf_record.model_request import ModelRequest, issued_by, read_request
 from oakleaf_record.server import ApiCall, Listener
+from oakleaf_record.spill import Spill, SpilledCall
 
 if TYPE_CHECKING:
     from oakleaf import Store
@@ -66,7 +67,7 @@ _Result = TypeVar("_Result")
 Place = tuple[Session, Leaf]
 
 MAX_WAITING_BYTES = 256 * 1024 * 1024
-"""What may wait for a slow store. What comes on top of it passes unrecorded."""
+"""What may wait for a slow store in memory. What comes on top of it waits on disk."""
 OUTAGES = (ServerUnreachable, UnknownCommit, StoreLocked)
 """A store that is away and may come back. It is asked for half a minute before it says so."""
 OUTAGE_PAUSE_SECONDS = 0.5
@@ -104,8 +105,9 @@ class Job(Struct, frozen=True):
     """What there is to write of a call: its request, or its end."""
 
     is_ended: bool
-    call: ApiCall
+    call: ApiCall | SpilledCall
     size: int
+    """What it takes of the memory."""
 
 
 class Recorder(Listener):
@@ -115,6 +117,8 @@ class Recorder(Listener):
         self.store, self._notify = store, notify
         self.calls = 0
         """How many calls were recorded."""
+        self.written = 0
+        """How many requests and ends of calls wait no more."""
         self.sessions: dict[str, None] = {}
         """The sessions they belong to, in order."""
         self._started: set[str] = set()
@@ -142,6 +146,7 @@ class Recorder(Listener):
         """Set when the thread ends: a join that Ctrl-C interrupts takes a running thread for one that has ended."""
         self._lock = threading.Lock()
         self._waiting_bytes = 0
+        self._spill = Spill()
         self._secrets: dict[str, None] = {}
         """The keys that programs sent, the latest last."""
         self._mask = SecretMask()
@@ -182,6 +187,7 @@ class Recorder(Listener):
         Each request has its whole history, so nothing of the first store is missing there.
         """
         recorder = Recorder(store)
+        recorder._spill = self._spill
         for job in self.unrecorded:
             recorder._jobs.put(job)
         recorder.close()
@@ -202,16 +208,17 @@ class Recorder(Listener):
         self.refused_paths[path] += 1
 
     def _put(self, is_ended: bool, call: ApiCall) -> None:
-        if self._waiting_bytes > MAX_WAITING_BYTES:
-            if is_ended:
-                self.gaps.append(
-                    "the store was too slow" if self.outage is None else "the store was away for too long"
-                )
-            return
         size = 1 + len(call.request) + (0 if call.body is None else call.body.length)
-        with self._lock:
-            self._waiting_bytes += size
-        self._jobs.put(Job(is_ended, call, size))
+        if self._waiting_bytes <= MAX_WAITING_BYTES:
+            with self._lock:
+                self._waiting_bytes += size
+            self._jobs.put(Job(is_ended, call, size))
+        elif is_ended:  # and with it its request
+            try:
+                self._jobs.put(Job(True, self._spill.put(call), 0))
+            except OSError as error:
+                why = error.strerror or str(error)
+                self.gaps.append(f"the store was too slow, and the disk took no more to wait: {why}")
 
     # -- on the thread -----------------------------------------------------------------------------
 
@@ -237,6 +244,8 @@ class Recorder(Listener):
         while (job := self._jobs.get()) is not None:
             self._job = job
             try:
+                if isinstance(job.call, SpilledCall):
+                    self._job = job = replace(job, call=self._spill.take(job.call))
                 self._record_job(job)
             except OUTAGES:  # and the recorder is closing
                 self._give_up(job)
@@ -247,16 +256,18 @@ class Recorder(Listener):
                     self.gaps.append(self._mask.text(why))
             self._job = None
             if job.is_ended:
-                self._positions.pop(job.call.number, None)
+                self._positions.pop(_call(job).number, None)
             with self._lock:
                 self._waiting_bytes -= job.size
+                self.written += 1
 
     def _record_job(self, job: Job) -> None:
         """Write a job, and try again while the store is away; raises one of OUTAGES when the recorder is closing."""
-        self._remember(job.call.secrets)
+        call = _call(job)
+        self._remember(call.secrets)
         while True:
             try:
-                self._record_end(job.call) if job.is_ended else self._record_request(job.call)
+                self._record_end(call) if job.is_ended else self._record_request(call)
             except OUTAGES as error:
                 if self.outage is None:
                     self.outage = error.problem
@@ -641,6 +652,10 @@ class Recorder(Listener):
             model=model,
             price=price(usage, position.request.provider, model, units),
         )
+
+
+def _call(job: Job) -> ApiCall:
+    return job.call.call if isinstance(job.call, SpilledCall) else job.call
 
 
 def _issuer(call: ApiCall) -> str:
