@@ -48,8 +48,8 @@ busy · 4 `replay`, `diff` and `lab` cannot tell: a model gave no answer, the bu
 
 **Destructive commands** (`rm`, `purge`, `migrate`) print their plan and ask, unless `--yes` is given. A command that writes a file overwrites none unless `--force` is given.
 
-**Paging.** At a terminal, output that does not fit goes through `$OAKLEAF_PAGER`, else `$PAGER`, else `less`; an empty
-`OAKLEAF_PAGER`, `cat`, or `oakleaf --no-pager COMMAND …` prints it directly.
+**Paging.** At a terminal, output that does not fit goes through `$OAKLEAF_PAGER`, else `$PAGER`, else `less`; with an
+empty `OAKLEAF_PAGER`, or `cat`, it is printed directly.
 
 **Completion.** `eval "$(oakleaf completion bash)"`, the same for zsh, or `oakleaf completion fish | source` completes commands,
 options, session ids, titles and aliases of models. Tests check the generated completions; zsh 5.9 and fish 3.6 were tried by hand.

@@ -735,7 +735,7 @@ class ApproverUnnamed(InvalidOperation):
         super().__init__(
             f"a decision about {tool} in session {session_id} needs the name of the person who decides",
             'name the person: session.approve(call, by="ann")',
-            f"name the person: oakleaf approve {session_id} --by NAME",
+            "name the person: oakleaf config by NAME",
         )
 
 

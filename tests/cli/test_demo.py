@@ -69,7 +69,7 @@ class TestDemo:
         done = oakleaf("demo", store=None, TMPDIR=str(tmp_path))
         assert done.code == 0
         assert list(tmp_path.iterdir()) == []
-        assert "--keep" in done.out
+        assert "--folder" in done.out
 
     def test_it_runs_where_the_locale_is_not_utf_8(self, tmp_path: Path) -> None:
         ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

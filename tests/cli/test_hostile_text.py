@@ -107,7 +107,7 @@ class TestAReadingCommand:
         assert "Traceback" not in done.err
 
     def test_prints_no_control_to_a_terminal(self, store: Path, line: list[str]) -> None:
-        with Terminal("--no-pager", *line, store=store) as terminal:
+        with Terminal(*line, store=store, OAKLEAF_PAGER="") as terminal:
             terminal.wait()
             assert_harmless(terminal.raw)
 

@@ -24,12 +24,12 @@ class TestFork:
         before = row(store_path)
         (tmp_path / "strict.txt").write_text("Never refund.")
         report = oakleaf(
-            "fork", "ses_case@8", "--prompt", f"@{tmp_path}/strict.txt", "--model", "m", "--tools", "look_up, x",
+            "fork", "ses_case@8", "--prompt", f"@{tmp_path}/strict.txt", "--model", "m",
             "--title", "strict", "--json", store=store_path,
         ).json  # fmt: skip
         with library.open(store_path) as store:
             fork = store.session(report["session"]["id"])
-            assert fork.path()[-1].payload == library.Settings("m", "Never refund.", None, ("look_up", "x"))
+            assert fork.path()[-1].payload == library.Settings("m", "Never refund.")
             assert fork.row.parent_seq == 8
         assert row(store_path) == before
 

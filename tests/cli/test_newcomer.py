@@ -374,8 +374,6 @@ class TestPager:
     def test_it_can_be_switched_off(self, long: Path, how: dict[str, str]) -> None:
         screen = self.run_in_terminal(long, "log", "ses_long", **{"PAGER": self.PAGED, **how}).screen
         assert ("paged:" in screen, screen.count("line ")) == (False, 100)
-        screen = self.run_in_terminal(long, "--no-pager", "log", "ses_long", PAGER=self.PAGED).screen
-        assert ("paged:" in screen, screen.count("line ")) == (False, 100)
 
     def test_a_pipe_has_none(self, long: Path) -> None:
         assert "paged:" not in oakleaf("log", "ses_long", store=long, OAKLEAF_PAGER=self.PAGED).out

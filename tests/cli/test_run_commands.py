@@ -691,22 +691,21 @@ class TestApprove:
         assert not (home / "book").exists()
 
     @pytest.mark.parametrize(
-        ("typed", "variables", "configured", "name"),
+        ("variables", "configured", "name"),
         [
-            (("--by", "ann"), {"OAKLEAF_BY": "bob"}, "by = 'cid'\n", "ann"),
-            ((), {"OAKLEAF_BY": "bob"}, "by = 'cid'\n", "bob"),
-            ((), {"USER": "dan", "LOGNAME": "dan"}, "by = 'cid'\n", "cid"),
-            ((), {"USER": "dan", "LOGNAME": "dan"}, "", "dan"),
+            ({"OAKLEAF_BY": "bob"}, "by = 'cid'\n", "bob"),
+            ({"USER": "dan", "LOGNAME": "dan"}, "by = 'cid'\n", "cid"),
+            ({"USER": "dan", "LOGNAME": "dan"}, "", "dan"),
         ],
     )
     def test_a_decision_has_the_name_of_a_person(
-        self, home: Path, typed: tuple[str, ...], variables: dict[str, str], configured: str, name: str
+        self, home: Path, variables: dict[str, str], configured: str, name: str
     ) -> None:
         script(home, calls("refund"), "Refunded.")
         oakleaf("run", "refund it", *AGENT, home=home)
         (home / "config.toml").write_text(configured)
         settings = {**variables, "OAKLEAF_CONFIG": str(home / "config.toml")}
-        oakleaf("approve", "latest", "--yes", "--reason", "lost", *typed, home=home, **settings)
+        oakleaf("approve", "latest", "--yes", "--reason", "lost", home=home, **settings)
         decided = next(fact.data for fact in only_session(home).journal() if fact.kind == "approved")
         assert (decided["by"], decided["reason"], decided["surface"]) == (name, "lost", "command line")
 

@@ -30,7 +30,7 @@ class Situation:
 
     def run(self, *arguments: str) -> tuple[int, str]:
         self._capsys.readouterr()
-        code = outcome(["--no-pager", *arguments])
+        code = outcome([*arguments])
         written = self._capsys.readouterr()
         return code, written.out + written.err
 

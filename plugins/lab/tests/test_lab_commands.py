@@ -428,7 +428,7 @@ def test_a_list_of_runs_prints_no_control_of_a_title(home: Path) -> None:
     with library.open(home / "agent.db") as store:
         (row,) = oakleaf_lab.runs(store)
         store.session(row.session_id).title(f"owned {HOSTILE}")
-    with Terminal("--no-pager", "lab", "show", home=home) as terminal:
+    with Terminal("lab", "show", home=home, OAKLEAF_PAGER="") as terminal:
         terminal.wait()
         assert "owned" in terminal.raw
         assert_harmless(terminal.raw)

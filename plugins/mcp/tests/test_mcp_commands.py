@@ -35,12 +35,19 @@ def has_open_call(path: Path) -> bool:
         return session is not None and bool(session.open_tool_calls)
 
 
-@pytest.mark.parametrize("option", ["--token", "--host", "--port"])
-def test_an_option_of_http_without_http_is_refused(tmp_path: Path, option: str) -> None:
-    refused = oakleaf("mcp", option, "8", store=tmp_path / "s.db")
-    assert refused.code == 2
-    assert f"{option} needs --http" in refused.err
-    assert "oakleaf mcp --http" in refused.err
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--token", "8"), "--token needs --http"),
+        (("--http", "8379"), "write it like 127.0.0.1:8379"),
+        (("--http", "localhost:99999"), "write it like 127.0.0.1:8379"),
+    ],
+)
+def test_no_address_and_a_token_without_one_are_refused(
+    tmp_path: Path, words: tuple[str, ...], problem: str
+) -> None:
+    refused = oakleaf("mcp", *words, store=tmp_path / "s.db")
+    assert (refused.code, problem in refused.err) == (2, True)
 
 
 class TestRun:

@@ -351,7 +351,7 @@ class TestHttp:
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
     def test_stopping_it_is_no_failure(self, tmp_path: Path, number: signal.Signals) -> None:
-        command = [*OAKLEAF, "--store", str(tmp_path / "s.db"), "mcp", "--http", "--port", "0"]
+        command = [*OAKLEAF, "--store", str(tmp_path / "s.db"), "mcp", "--http", "127.0.0.1:0"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(tmp_path)) as process:
             assert process.stdout is not None
             assert process.stdout.readline().startswith(b"http://127.0.0.1:")

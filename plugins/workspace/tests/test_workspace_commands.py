@@ -88,12 +88,12 @@ class TestFiles:
         oakleaf("export", "latest", "-o", bundle, "--blobs", store=tmp_path / "theirs.db", home=tmp_path)
         store = tmp_path / "ours.db"
         assert oakleaf("import", bundle, store=store, home=tmp_path).code == 0
-        for words in (("--yes",), ("--yes", "--workspace", folder)):
-            refused = oakleaf("rewind", "latest@0", "--files", *words, store=store, home=tmp_path)
+        for home in (tmp_path, folder):
+            refused = oakleaf("rewind", "latest@0", "--files", "--yes", store=store, home=home)
             assert (refused.code, (folder / "a.txt").read_text()) == (1, "two")
             assert "a.txt (it came with an import" in refused.err
-        accepted = ("--workspace", folder, "--accept-imported", "--yes")
-        done = oakleaf("rewind", "latest@0", "--files", *accepted, store=store, home=tmp_path)
+        accepted = ("--files", "--accept-imported", "--yes")
+        done = oakleaf("rewind", "latest@0", *accepted, store=store, home=folder)
         assert (done.code, (folder / "a.txt").exists()) == (0, False)
         assert "(from an import)" in done.err
 
@@ -110,18 +110,18 @@ class TestFiles:
         oakleaf("run", "go", "--model", model, "--set", f"workspace.dir={folder}", store=store, home=tmp_path)
         elsewhere = oakleaf("rewind", "latest@0", "--files", "--yes", store=store, home=tmp_path)
         assert elsewhere.code == 2
-        assert f"pass --workspace {folder}" in elsewhere.err
-        words = ("rewind", "latest@0", "--files", "--workspace", folder)
-        result = oakleaf(*words, "--json", store=store, home=tmp_path)
+        assert f"cd {folder}" in elsewhere.err
+        words = ("rewind", "latest@0", "--files")
+        result = oakleaf(*words, "--json", store=store, home=folder)
         assert (result.code, [file["kind"] for file in result.json["files"]]) == (1, ["restore", "delete"])
         assert f"restore   {folder}/a.txt" in result.err
         assert "pass --yes" in result.err
         (folder / "b.txt").write_text("mine")
-        refused = oakleaf(*words, "--yes", store=store, home=tmp_path)
+        refused = oakleaf(*words, "--yes", store=store, home=folder)
         assert refused.code == 1
         assert "b.txt (it was changed elsewhere since entry" in refused.err
         assert "--skip-changed leaves them as they are" in refused.err
-        done = oakleaf(*words, "--yes", "--skip-changed", store=store, home=tmp_path)
+        done = oakleaf(*words, "--yes", "--skip-changed", store=store, home=folder)
         assert done.code == 0, done.err
         assert "1 restored, 1 left as they are" in done.err
         assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("one", "mine")
@@ -130,13 +130,13 @@ class TestFiles:
         plain = oakleaf("redo", store=store, home=tmp_path)
         assert "2 files of the agent not written again: that is oakleaf redo --files" in plain.err
         oakleaf("rewind", "latest@0", store=store, home=tmp_path)
-        words = ("redo", "--files", "--workspace", folder)
-        planned = oakleaf(*words, "--json", store=store, home=tmp_path)
+        words = ("redo", "--files")
+        planned = oakleaf(*words, "--json", store=store, home=folder)
         assert (planned.code, [file["kind"] for file in planned.json["files"]]) == (
             1,
             ["restore", "recreate"],
         )
-        redone = oakleaf(*words, "--yes", store=store, home=tmp_path)
+        redone = oakleaf(*words, "--yes", store=store, home=folder)
         assert (redone.code, "1 restored, 1 recreated" in redone.err) == (0, True), redone.err
         assert ((folder / "a.txt").read_text(), (folder / "b.txt").read_text()) == ("two", "new")
         assert oakleaf("redo", "--yes", store=store, home=tmp_path).code == 2

@@ -141,11 +141,6 @@ class Verbs(click.Group):
     envvar="OAKLEAF_KEY_FILE",
     help="File with the key of an encrypted store. Default: $OAKLEAF_KEY_FILE.",
 )
-@click.option(
-    "--no-pager",
-    is_flag=True,
-    help="Do not page long output. By default $OAKLEAF_PAGER, $PAGER or less shows it.",
-)
 @click.version_option(__version__, prog_name="oakleaf", message="%(prog)s %(version)s")
 @click.pass_context
 def oakleaf(
@@ -154,7 +149,6 @@ def oakleaf(
     space: str,
     owner: str | None,
     key_file: Path | None,
-    no_pager: bool,
 ) -> None:
     """Run LLM agents in durable sessions that you can inspect, fork and replay."""
     if ctx.invoked_subcommand is None:
@@ -169,7 +163,7 @@ def oakleaf(
     if ctx.invoked_subcommand in PAGED:
         from oakleaf.cli.rendering.pager import paged
 
-        ctx.with_resource(paged(enabled=not no_pager))
+        ctx.with_resource(paged())
 
 
 def _typed_flags(ctx: click.Context, store: str | None) -> dict[str, str]:
@@ -240,7 +234,7 @@ def _misplaced_option(error: click.NoSuchOption, arguments: list[str]) -> click.
     if context is None or context.parent is None or not any(name in option.opts for option in oakleaf.params):
         return None
     typed = next((word for word in arguments if word.partition("=")[0] == name), name)
-    value = "" if "=" in typed or name == "--no-pager" else " VALUE"
+    value = "" if "=" in typed else " VALUE"
     message = f"{name} belongs before the command: oakleaf {typed}{value} {context.info_name} …"
     return click.UsageError(message, context)
 

@@ -20,6 +20,7 @@ from click.shell_completion import CompletionItem
 from oakleaf import plugins
 from oakleaf.cli.chat_history import forget_inputs
 from oakleaf.cli.config import complete_model, load_config, read_options
+from oakleaf.cli.option_group import complete_file
 from oakleaf.cli.person import COMMAND_LINE, user_name
 from oakleaf.cli.reference import complete, complete_trashed, resolve, resolve_stored
 from oakleaf.cli.rendering.error_text import suggestions
@@ -257,7 +258,6 @@ _METAVARS = {
     "names": "NAME,…",
     "options": "NAME=VALUE",
     "file": "FILE",
-    "folder": "DIR",
 }
 
 
@@ -275,9 +275,8 @@ def _completion(field: Field) -> Callable[..., list[CompletionItem]] | None:
         return lambda ctx, param, start: [
             CompletionItem(one) for one in field.choices if one.startswith(start)
         ]
-    if field.kind in ("file", "folder", "place", "places"):
-        kind = "dir" if field.kind == "folder" else "file"
-        return lambda ctx, param, start: [CompletionItem(start, type=kind)]
+    if field.kind in ("file", "place", "places"):
+        return complete_file
     return None
 
 

@@ -15,7 +15,6 @@ _HOMES = {
     "oakleaf.verbs.fields": [
         "Count",
         "File",
-        "Folder",
         "Help",
         "LongText",
         "ModelName",
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from oakleaf.verbs.base import Verb as Verb
     from oakleaf.verbs.fields import Count as Count
     from oakleaf.verbs.fields import File as File
-    from oakleaf.verbs.fields import Folder as Folder
     from oakleaf.verbs.fields import Help as Help
     from oakleaf.verbs.fields import LongText as LongText
     from oakleaf.verbs.fields import ModelName as ModelName

@@ -66,10 +66,8 @@ class Diff(Verb, frozen=True):
     a: Ref
     b: Ref
     markdown: Annotated[bool, Help("Print Markdown.")] = False
-    limit: Annotated[Count | None, Help("Compare at most N turns.", short="n")] = None
-    page: Annotated[str | None, Help("Go on after a page before, as its last line says.", metavar="NEXT")] = (
-        None
-    )
+    limit: Annotated[Count | None, Help("Compare at most N turns.", remote=True)] = None
+    page: Annotated[str | None, Help("Go on after a page before.", remote=True)] = None
 
     def run(self, caller: Caller) -> Compared:
         a, b = (caller.position(one).session_at() for one in (self.a, self.b))

@@ -44,7 +44,6 @@ Kind = Literal[
     "pairs",
     "options",
     "file",
-    "folder",
     "place",
     "places",
 ]
@@ -87,7 +86,6 @@ Names = Annotated[list[str], _kind("names")]
 Pairs = Annotated[dict[str, str | None], _kind("pairs")]
 OptionValues = Annotated[dict[str, Any], _kind("options")]
 File = Annotated[str, _kind("file", local=True)]
-Folder = Annotated[str, _kind("folder", local=True)]
 Place = Annotated[str, _kind("place", local=True)]
 Places = Annotated[list[str], _kind("places", local=True)]
 AllSpaces = Annotated[bool, Help("Of all spaces: for the operator of the store.", local=True)]

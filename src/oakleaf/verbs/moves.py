@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated
 
 from msgspec import Struct
@@ -14,7 +14,7 @@ from oakleaf import Cut
 from oakleaf.errors import InvalidArgument, InvalidOperation, InvalidReference, PluginBroken, plural
 from oakleaf.session import Session
 from oakleaf.verbs.base import Caller, Verb
-from oakleaf.verbs.fields import Count, Folder, Help, LongText, Ref
+from oakleaf.verbs.fields import Count, Help, LongText, Ref
 from oakleaf.verbs.reference import Position, after_turn, at_leaf
 from oakleaf.verbs.screen import Screen, safe
 from oakleaf.verbs.settings import ExpectedLeaf, Overrides
@@ -37,7 +37,7 @@ class Fork(Overrides, frozen=True):
     """Start a new session from any entry of another, without copying.
 
     The source does not change. What its tools did after that entry stays done, and is listed: the same call of an unsafe
-    tool waits for approval in the fork, unless --effects says otherwise.
+    tool waits for approval in the fork, unless oakleaf settings says otherwise.
     """
 
     section = "Move"
@@ -60,8 +60,6 @@ class Fork(Overrides, frozen=True):
             prompt=self.prompt,
             prompt_patch=self.prompt_patch,
             options=self.options,
-            tools=self.tools,
-            effects=self.effects,
             title=self.title,
             agent=self.agent,
             key=caller.key,
@@ -147,9 +145,6 @@ class _FilesMove(_LeafMove, frozen=True, kw_only=True):
         bool,
         Help("The files that the agent's workspace tools wrote follow: shows a plan, and asks.", local=True),
     ] = False
-    workspace: Annotated[
-        Folder | None, Help("With --files: the folder to restore in. Default: the current one.")
-    ] = None
     skip_changed: Annotated[bool, Help("With --files: skip files that cannot be restored.", local=True)] = (
         False
     )
@@ -162,21 +157,16 @@ class _FilesMove(_LeafMove, frozen=True, kw_only=True):
     def needs_yes(self) -> bool:
         return self.files
 
-    @property
-    def folder(self) -> str:
-        return str(Path(self.workspace or ".").resolve())
-
     def check_files(self) -> None:
-        for name in ("workspace", "skip_changed", "accept_imported"):
+        for name in ("skip_changed", "accept_imported"):
             if (value := getattr(self, name)) and not self.files:
                 raise InvalidArgument(name, value, "files beside it")
 
     def check_plan(self, plan: FilesPlan) -> FilesPlan:
         """Refuse a plan that cannot be carried out, and one for another folder."""
         roots = sorted({action.root for action in plan.actions if not action.is_imported})
-        if roots and self.folder not in roots:
-            hint = f"go there, or pass --workspace {roots[0]}"
-            raise InvalidArgument("workspace", self.folder, f"{roots[0]}, where the files are; {hint}")
+        if roots and os.getcwd() not in roots:
+            raise InvalidArgument("folder", os.getcwd(), f"that of the files: cd {shlex.quote(roots[0])}")
         if not self.skip_changed:
             plan.raise_if_refused()
         return plan
@@ -236,7 +226,7 @@ class Rewind(_FilesMove, frozen=True):
         cut = workspace_plugin().rewind(
             session,
             leaf.seq,
-            self.folder,
+            os.getcwd(),
             summary=self.summary,
             skip_changed=self.skip_changed,
             accept_imported=self.accept_imported,
@@ -261,7 +251,7 @@ class Rewind(_FilesMove, frozen=True):
         assert position.seq is not None
         plan = workspace_plugin().plan_rewind
         return self.check_plan(
-            plan(position.session, position.seq, self.folder, accept_imported=self.accept_imported)
+            plan(position.session, position.seq, os.getcwd(), accept_imported=self.accept_imported)
         )
 
 
@@ -299,7 +289,7 @@ class Redo(_FilesMove, frozen=True):
             plan = self._plan(session)
             workspace_plugin().redo(
                 session,
-                self.folder,
+                os.getcwd(),
                 skip_changed=self.skip_changed,
                 accept_imported=self.accept_imported,
             )
@@ -314,7 +304,7 @@ class Redo(_FilesMove, frozen=True):
 
     def _plan(self, session: Session) -> FilesPlan:
         plan = workspace_plugin().plan_redo
-        return self.check_plan(plan(session, self.folder, accept_imported=self.accept_imported))
+        return self.check_plan(plan(session, os.getcwd(), accept_imported=self.accept_imported))
 
 
 def _moved(session: Session, cut: Cut | None, plan: FilesPlan | None = None) -> Moved:

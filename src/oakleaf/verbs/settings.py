@@ -34,11 +34,6 @@ class Overrides(Verb, frozen=True, kw_only=True):
     ] = None
     prompt: Annotated[LongText | None, Help("The system prompt from here on.")] = None
     prompt_patch: Annotated[LongText | None, Help("Text added to the system prompt.")] = None
-    tools: Annotated[Names | None, Help("Only these tools.")] = None
-    effects: Annotated[
-        Effects | None,
-        Help("A call of an unsafe tool that a path which was left has made: ask (default), repeat or reuse."),
-    ] = None
 
 
 class SettingsView(Struct, frozen=True, kw_only=True):
@@ -72,10 +67,15 @@ class ChangeSettings(Overrides, frozen=True):
     examples = ("oakleaf settings latest", "oakleaf settings latest -o temperature=0")
 
     session: Ref
+    tools: Annotated[Names | None, Help("Only these tools.")] = None
+    effects: Annotated[
+        Effects | None,
+        Help("A call of an unsafe tool that a path which was left has made: ask (default), repeat or reuse."),
+    ] = None
     leaf: ExpectedLeaf = None
 
     def run(self, caller: Caller) -> SessionSettings:
-        given = {name: getattr(self, name) for name in Overrides.__struct_fields__}
+        given = {name: getattr(self, name) for name in (*Overrides.__struct_fields__, "tools", "effects")}
         if any(value is not None for value in given.values()):
             caller.check_model(self.model)
             session = at_leaf(caller.stored_session(self.session), self.leaf, caller.key)

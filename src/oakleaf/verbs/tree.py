@@ -54,10 +54,8 @@ class Tree(Verb, frozen=True):
     examples = ("oakleaf tree latest",)
 
     session: Ref = "latest"
-    limit: Annotated[Count | None, Help("Draw at most N lines.", short="n")] = None
-    page: Annotated[str | None, Help("Go on after a page before, as its last line says.", metavar="NEXT")] = (
-        None
-    )
+    limit: Annotated[Count | None, Help("Draw at most N lines.", remote=True)] = None
+    page: Annotated[str | None, Help("Go on after a page before.", remote=True)] = None
 
     def run(self, caller: Caller) -> Drawn:
         session = caller.position(self.session).session_at()

@@ -64,7 +64,7 @@ class Approve(Verb, frozen=True):
     to one call only, and the call runs once. A call that waits because a path which was left has made it already is
     listed with the result it had there. oakleaf resume continues the turn; a server does that by itself.
 
-    The journal keeps who decided and why. The name is --by, $OAKLEAF_BY, the setting `by`, or the name of the user of this
+    The journal keeps who decided and why. The name is $OAKLEAF_BY, the setting `by`, or the name of the user of this
     machine. Over HTTP it is the name of the token's holder.
     """
 
@@ -80,7 +80,7 @@ class Approve(Verb, frozen=True):
             "Only these waiting calls: their numbers in the list, or names such as ses_3f@7.0.", metavar="N,…"
         ),
     ] = None
-    by: Annotated[str | None, Help("The person who decides.", metavar="NAME")] = None
+    by: Annotated[str | None, Help("The person who decides.", remote=True)] = None
     reason: Annotated[str | None, Help("Why, for those who read the journal later.")] = None
     resume: Annotated[bool, Help("Whether a server continues the turn once no call waits.", remote=True)] = (
         True

@@ -290,10 +290,6 @@ class SendResponse(ApiResponse, kw_only=True):
     left_behind: LeftBehind = []
 
 
-class LeftBehindResult(ApiResponse, kw_only=True):
-    left_behind: LeftBehind
-
-
 class JobResult(ApiResponse, kw_only=True):
     job: Json
 

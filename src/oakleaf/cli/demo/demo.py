@@ -39,15 +39,16 @@ MAX_LINES = 24
 
 
 @click.command()
-@click.option("--keep", is_flag=True, help="Keep the store and the agent's files.")
 @click.option(
-    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Keep them in this new folder."
+    "--folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep the store and the agent's files in this new folder.",
 )
 @click.option(
     "--open", "opens", is_flag=True, help="Open the replay's diff in the browser afterwards; Ctrl-C stops it."
 )
 @click.option("--json", "is_json", is_flag=True, help="Print the claims and measurements as JSON.")
-def demo(keep: bool, folder: Path | None, opens: bool, is_json: bool) -> int:
+def demo(folder: Path | None, opens: bool, is_json: bool) -> int:
     """Watch an agent get killed during a refund and recover; needs no key and no network.
 
     The session is resumed without a second refund, forked, tried again from before the refund, which waits for a person,
@@ -64,17 +65,17 @@ def demo(keep: bool, folder: Path | None, opens: bool, is_json: bool) -> int:
             f"{time.monotonic() - started_at:.1f} s",
             time.monotonic() - started_at < 60,
         )
-        presenter.end(target if keep or folder else None)
+        presenter.end(target if folder else None)
         if opens:
             _open(target, presenter.page)
     finally:
-        if not keep and not folder:
+        if not folder:
             shutil.rmtree(target, ignore_errors=True)
     if is_json:
         print_json(
             passed=presenter.all_passed,
             claims=presenter.claims,
-            folder=str(target) if keep or folder else None,
+            folder=str(target) if folder else None,
         )
     return 0 if presenter.all_passed else 1
 
@@ -175,7 +176,7 @@ class Presenter:
         self.show(f"\n{bold(f'{passed} of {len(self.claims)} claims hold')}")
         if folder is None:
             self.show("   oakleaf demo --open shows the replay's diff in the browser")
-            self.show("   oakleaf demo --keep keeps the store and the agent's files")
+            self.show("   oakleaf demo --folder DIR keeps the store and the agent's files")
             return
         store = shlex.quote(str(folder / "demo.db"))
         self.show(f"   to explore it:\n     cd {shlex.quote(str(folder))}\n     export OAKLEAF_STORE={store}")

@@ -132,9 +132,9 @@ def pager_command() -> str | None:
 
 
 @contextmanager
-def paged(*, enabled: bool) -> Iterator[None]:
+def paged() -> Iterator[None]:
     """Page what is printed inside this block, if it does not fit the terminal."""
-    command = pager_command() if enabled else None
+    command = pager_command()
     if command is None:
         yield
         return

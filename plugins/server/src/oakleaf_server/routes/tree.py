@@ -17,9 +17,8 @@ from oakleaf_server.context import ApiRequest, ServerContext, context_and_caller
 from oakleaf_server.failed_calls import failed_calls
 from oakleaf_server.json_views import FAILURES, entry_failures, entry_flags, line_view
 from oakleaf_server.path_window import read_entries
-from oakleaf_server.pending_calls import left_behind_views
 from oakleaf_server.routes.sessions import list_rows
-from oakleaf_server.schemas import BranchList, LabelList, LeftBehindResult, Outline
+from oakleaf_server.schemas import BranchList, LabelList, Outline
 from oakleaf_server.truncate import SizedPage
 
 LINES, MAX_POSITIONS, RELATED = 500, 200, 500
@@ -168,11 +167,4 @@ def read_labels(request: ApiRequest, session_id: FromPath[str]) -> LabelList:
     )
 
 
-@get("/api/sessions/{session_id:str}/left-behind", tags=["tree"])
-@in_thread
-def left_behind(request: ApiRequest, session_id: FromPath[str]) -> LeftBehindResult:
-    """List the calls of unsafe tools that the session's path left behind, with their results."""
-    return LeftBehindResult(left_behind=left_behind_views(find_session(request, session_id)))
-
-
-HANDLERS = [branches, outline, read_labels, left_behind]
+HANDLERS = [branches, outline, read_labels]
