@@ -1,4 +1,4 @@
-"""Generates docs/cli.md (the help of every command), docs/reference (names, events, errors) and docs/demo.svg (the demo's output).
+"""Generates docs/cli.md (the help of every command), docs/reference (names, events, errors), docs/llms.txt and docs/demo.svg (the demo's output).
 
 python docs/generate.py          `make docs` runs it
 """

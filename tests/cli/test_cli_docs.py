@@ -41,6 +41,13 @@ class TestPage:
         page = f"reference/{name}.md"
         assert (DOCS / page).read_text(encoding="utf-8") == generate.reference.PAGES[page]()
 
+    def test_the_list_for_language_models_has_every_page(self, generate: ModuleType) -> None:
+        """`make docs` regenerates it."""
+        link = re.compile(r"- \[.+?\]\((.+?)\)")
+        listed = link.findall((DOCS / "llms.txt").read_text(encoding="utf-8"))
+        assert listed == link.findall(generate.reference.PAGES["llms.txt"]())
+        assert {"index.md", "howto/asyncio.md", "cli.md"} <= set(listed)
+
     def test_the_page_of_settings_has_every_variable_that_is_read(self) -> None:
         text = (DOCS / "reference" / "settings.md").read_text(encoding="utf-8")
         source = "\n".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
