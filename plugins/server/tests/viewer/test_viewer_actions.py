@@ -326,7 +326,7 @@ class TestMoving:
         assert place.partition(":")[0] != old_place.partition(":")[0]
         assert f"at={old_place}" not in page.url
         page.get_by_role("tab", name="Entry").click()
-        expect(page.locator(".inspected .facts")).to_contain_text(place)
+        expect(page.locator(".inspected .facts").first).to_contain_text(place)
         page.locator(".inspected").get_by_role("button", name="Fork here").click()
         expect(page.get_by_role("dialog")).to_contain_text(f"Fork at {place}")
         page.keyboard.press("Escape")
