@@ -29,6 +29,10 @@ WATCH = """
 window.violations = [];
 document.addEventListener("securitypolicyviolation", (event) => window.violations.push(`${event.violatedDirective} ${event.blockedURI}`));
 """
+DETAILS = (
+    "localStorage.getItem('oakleaf.pane.inspector') ?? localStorage.setItem('oakleaf.pane.inspector', 'open')"
+)
+"""The details are closed until somebody opens them; most tests look at them."""
 expect.set_options(timeout=WAIT)
 
 
@@ -86,6 +90,7 @@ class ViewerPage:
         options = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **options}
         self.context: BrowserContext = browser.new_context(**options)
         self.context.add_init_script(WATCH)
+        self.context.add_init_script(DETAILS)
         self.page: Page = self.context.new_page()
         self.context.set_default_timeout(WAIT)
         self.console: list[str] = []

@@ -389,7 +389,7 @@ class TestPage:
         page = open_page(viewer, "delegating")
         expect(page.locator(".card .badge")).to_have_text("task needs approval")
         expect(page.locator(".approval")).to_contain_text(re.compile("pay_out needs approval in task ses_"))
-        page.locator(".card a.task").click()
+        page.locator(".approval a.task").click()
         expect(page.locator("article.selected .card .badge")).to_have_text("needs approval")
         page = open_page(viewer, "decided")
         expect(page.locator(".card .badge")).to_have_text("task decided")

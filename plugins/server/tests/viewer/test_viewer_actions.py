@@ -231,14 +231,16 @@ class TestMoving:
         page.get_by_role("button", name="Redo", exact=True).first.click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(1)
         assert served_store.seq(session_id) == 10
-        page.get_by_role("button", name="Undo the latest turn").click()
+        page.get_by_role("button", name="More").click()
+        page.get_by_role("menuitem", name="Undo the latest turn").click()
         expect(page.locator("article", has_text="Within three working days")).to_have_count(0)
         assert served_store.seq(session_id) == 8
 
     def test_a_compaction_is_made_and_undone(self, viewer: ViewerPage, served_store: ServedStore) -> None:
         session_id = served_store.make("Compact me")
         page = viewer.open(f"/s/{session_id}")
-        page.get_by_role("button", name="Compact", exact=True).click()
+        page.get_by_role("button", name="More").click()
+        page.get_by_role("menuitem", name="Compact").click()
         page.get_by_label("Summary").fill("It was lost and refunded.")
         page.get_by_role("button", name="Compact", exact=True).last.click()
         row = page.locator("article.kind-compaction")
@@ -347,6 +349,57 @@ class TestMoving:
         viewer.close()
 
 
+class TestKeyboard:
+    @pytest.mark.parametrize(("key", "outcome"), [("a", "done"), ("d", "denied")])
+    def test_a_key_decides_about_the_call_that_waits(
+        self, viewer: ViewerPage, served_store: ServedStore, key: str, outcome: str
+    ) -> None:
+        session_id = served_store.make(f"Pay by {key}", 0)
+        page = viewer.open(f"/s/{session_id}")
+        page.get_by_label("Message").fill("Pay Ann 40")
+        page.keyboard.press("Enter")
+        expect(page.locator(".approval")).to_have_count(1)
+        expect(page).to_have_title(re.compile(r"^\(1\) "))
+        icon = page.locator("link[rel=icon]")
+        expect(icon).to_have_attribute("data-waiting", "true")
+        page.get_by_label("Message").press("Escape")
+        page.keyboard.press(key)
+        expect(page.locator(".card")).to_have_attribute("data-outcome", outcome)
+        expect(page).not_to_have_title(re.compile(r"^\("))
+        expect(icon).to_have_attribute("data-waiting", "false")
+
+    def test_a_list_is_one_tab_stop_and_unfolding_keeps_the_focus(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("By keys alone")
+        page = viewer.open(f"/s/{session_id}")
+        head = page.locator(".card-head").first
+        expect(head).to_be_visible()
+        head.focus()
+        state = head.get_attribute("aria-expanded")
+        for _ in range(3):
+            page.keyboard.press("Enter")
+            expect(head).to_be_focused()
+        expect(head).to_have_attribute("aria-expanded", str(state))
+        for name, row in ((".tree-rows", ".tree-row"), (".session-rows", ".session-row > a")):
+            rows = page.locator(name)
+            rows.focus()
+            page.keyboard.press("End")
+            expect(rows.locator(row).last).to_be_focused()
+            expect(rows).to_have_attribute("tabindex", "-1")
+            page.keyboard.press("ArrowUp")
+            expect(rows.locator(row).last).not_to_be_focused()
+            page.keyboard.press("Home")
+            expect(rows.locator(row).first).to_be_focused()
+            page.keyboard.press("Tab")
+            expect(rows.locator(":focus")).to_have_count(0)
+        page.locator(".transcript").focus()
+        page.keyboard.press("Home")
+        expect(page.locator("article.selected")).to_have_attribute("data-seq", "1")
+        page.keyboard.press("s")
+        expect(page).not_to_have_url(re.compile(session_id))
+
+
 class TestReplay:
     def test_runs_dry_by_default_and_leads_to_the_comparison(
         self, viewer: ViewerPage, served_store: ServedStore, script: str
@@ -422,15 +475,16 @@ class TestRunning:
             expect(page.locator(".approval")).to_contain_text("pay_out needs approval")
             if text == "Pay Ann 40":
                 expect(page.locator(".approval-earlier")).to_have_count(0)
-                page.locator(".card").get_by_role("button", name="Approve").click()
+                page.locator(".approval").get_by_role("button", name="Approve").click()
                 expect(page.locator("article strong", has_text="paid")).to_be_visible()
-                page.get_by_role("button", name="Undo the latest turn").click()
+                page.get_by_role("button", name="More").click()
+                page.get_by_role("menuitem", name="Undo the latest turn").click()
                 expect(page.locator("#notices")).to_contain_text(
                     "Left behind, and not undone: a call of pay_out"
                 )
         earlier = page.locator(".approval .approval-earlier")
         expect(earlier).to_contain_text("Made before, on a path that was left: pay_out at 4")
-        expect(page.locator(".card .approval-earlier")).to_be_visible()
+        expect(page.locator(".approval .approval-earlier")).to_be_visible()
         page.locator(".approval").get_by_role("button", name="Deny").click()
         expect(page.locator(".approval")).to_have_count(0)
 
@@ -443,8 +497,8 @@ class TestRunning:
         page.keyboard.press("Enter")
         expect(page.locator(".approval")).to_contain_text("pay_out needs approval")
         expect(page.locator(".card .badge")).to_have_text("needs approval")
-        expect(page.locator(".card .arguments")).to_have_text("amount40accountANN-7")
-        page.locator(".card").get_by_role("button", name="Approve").click()
+        expect(page.locator(".approval .arguments")).to_have_text("amount40accountANN-7")
+        page.locator(".approval").get_by_role("button", name="Approve").click()
         expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
         expect(page.locator(".approval")).to_have_count(0)
@@ -590,16 +644,17 @@ class TestRunning:
         page = viewer.open(f"/s/{session_id}")
         card = page.locator(".card")
         expect(card.locator(".badge")).to_have_text("task needs approval")
-        for place in (card, page.locator(".approval")):
-            expect(place).to_contain_text(f"pay_out needs approval in task {child_id}")
-            expect(place.locator(".arguments")).to_have_text("amount40accountANN-7")
-        card.get_by_role("link", name=child_id).click()
+        approval = page.locator(".approval")
+        expect(approval).to_contain_text(f"pay_out needs approval in task {child_id}")
+        expect(approval.locator(".arguments")).to_have_text("amount40accountANN-7")
+        expect(page.locator(".sub-agent")).to_contain_text("waiting")
+        approval.get_by_role("link", name=child_id).click()
         expect(page.locator("article.selected .card .badge")).to_have_text("needs approval")
         page.go_back()
         expect(card.locator(".badge")).to_have_text(
             "task needs approval"
         )  # the page of the parent is there again
-        page.locator(".card").get_by_role("button", name="Approve").click()
+        page.locator(".approval").get_by_role("button", name="Approve").click()
         expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
         expect(page.locator(".approval")).to_have_count(0)
@@ -614,7 +669,7 @@ class TestRunning:
         session_id = served_store.make_delegating(f"Have Ann paid: {word}")
         (child_id,) = json.loads(served_store.of(session_id, children))
         page = viewer.open(f"/s/{child_id}")
-        page.locator(".card").get_by_role("button", name=word).click()
+        page.locator(".approval").get_by_role("button", name=word).click()
         expect(page.locator("article", has_text="The colleague paid.")).to_be_visible()
         page.goto(f"{viewer.url}/s/{session_id}")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()

@@ -249,7 +249,7 @@ class TestStreaming:
         expect(page.locator("article.entry", has_text="Two")).to_be_visible()
         route, answer = held[0]
         route.fulfill(response=answer)
-        expect(page.get_by_role("button", name="Internal entries hidden")).to_be_visible()
+        expect(page.locator(".head-tools .tool-shut")).to_have_count(1)
         expect(page.locator("article.entry", has_text="One")).to_be_visible()
         expect(page.locator("article.entry", has_text="Two")).to_be_visible()
 

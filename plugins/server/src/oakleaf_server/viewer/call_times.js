@@ -25,6 +25,12 @@ export class CallTimes {
     return { start: result.outcome === "denied" ? null : Math.max(answer.at, ...starts), waited: totalWait(own) };
   }
 
+  /** When a tool call that has no result yet started, as far as it is known. */
+  startOfTool(answer, index) {
+    const starts = [...this.#facts.values()].filter((fact) => fact.kind === "tool_calls_started" && fact.seq === answer.seq && fact.index === index);
+    return Math.max(answer.at, ...starts.map(({ at }) => at));
+  }
+
   /** When the call of a model started that the entry before it led to. */
   startOfModel(before, answer) {
     const resumed = this.#between(before.at, answer.at).filter(({ kind }) => kind === "turn_resumed").map(({ at }) => at);

@@ -111,13 +111,14 @@ export function replayDialog(id, seq, models) {
   ], "Replay", async (values, { box, foot }) => {
     const { start, ...rest } = values;
     const { job } = await sendJson("POST", sessionPath(id, "/replays"), { ...withoutEmpty(rest), start: Number(start) });
-    progress(id, job, box, foot);
+    progress(id, job, box);
     return true;
   });
 }
 
 /** Progress of a running replay, then links to its result. */
-function progress(id, job, box, foot) {
+function progress(id, job, box) {
+  const form = box.firstElementChild;
   const bar = h("progress", { max: 1, "aria-label": "Replay" }), words = h("p.muted", { role: "status" }, "Replaying…");
   const stop = h("button", { type: "button",
     onclick: () => sendJson("DELETE", `/jobs/${job.id}`).catch((problem) => { words.textContent = problem.message; }) },
@@ -135,15 +136,15 @@ function progress(id, job, box, foot) {
     source.close();
     bar.remove();
     const reply = JSON.parse(event.data);
-    panel.lastChild.replaceChildren(...outcomeNodes(id, reply.job ?? reply, words, box));
+    panel.lastChild.replaceChildren(...outcomeNodes(id, reply.job ?? reply, words, box, form));
   });
 }
 
-function outcomeNodes(id, job, words, box) {
+function outcomeNodes(id, job, words, box, form) {
   const close = h("button", { type: "button", onclick: () => box.close() }, "Close");
   if (job.status !== "done") {
     words.textContent = job.problem?.detail ?? `The replay was ${job.status}.`;
-    return [close];
+    return [close, h("button.primary", { type: "button", onclick: () => box.replaceChildren(form) }, "Change it and try again")];
   }
   const { replay, same, usage_after: after, stop_reason: stopped, is_unanswered: isUnanswered } = job.report;
   words.textContent = [`${isUnanswered ? "Unknown" : same ? "Same" : "Different"} outcome.`,
@@ -230,7 +231,7 @@ export function sendApproval(id, { session_id, seq, index, name }, allow) {
 export function helpDialog() {
   const keys = [["j / k", "next, previous entry"], ["[ / ]", "previous, next turn"],
     ["o", "expand the selected tool calls"], ["t", "all tool calls: one line, preview, full"],
-    ["i", "show or hide internal entries"], ["g l", "go to the current leaf"], ["g g", "go to the first entry"], ["f",
+    ["a / d", "approve, deny the first call that waits"], ["s / S", "next, previous session"], ["Home / End", "first, last entry"], ["i", "show or hide internal entries"], ["g l", "go to the current leaf"], ["g g", "go to the first entry"], ["f",
       "fork at the selected entry"], ["l", "label the selected entry"], ["b", "jump to a label"], ["e / E", "next, previous error"], ["p", "what the model saw"], ["Ctrl F", "find in this session"], ["r", "write a message"],
     ["/ or Ctrl K", "sessions and search"],
     ["n / p", "next, previous difference"], ["?", "show shortcuts"], ["Esc", "close dialog"]];

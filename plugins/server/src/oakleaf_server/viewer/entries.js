@@ -8,7 +8,8 @@ import { jsonTree } from "./json_tree.js";
 import { labelBadge } from "./labels.js";
 import { markdown } from "./markdown.js";
 import { partsOf } from "./path.js";
-import { count, duration, firstLine, money, plural, printable, timeOfDay, timestamp, turnText } from "./format.js";
+import { sessionLink } from "./route.js";
+import { cost, count, duration, firstLine, modelName, money, plural, printable, timeOfDay, timestamp, turnText } from "./format.js";
 
 const ROLES = { user: "User", assistant: "Assistant", system: "System", tool: "Tool result" };
 const FINISHES = {
@@ -30,13 +31,13 @@ export function entryRow(entry, context) {
     class: `kind-${entry.kind} role-${entry.role ?? "none"} ${isInput ? "is-input" : ""} ${entry.internal ? "is-internal" : ""}`,
     data: { seq: entry.seq, branch: entry.branch, place: `${entry.branch}:${entry.seq}` },
     tabindex: -1, "aria-posinset": entry.seq, "aria-setsize": context.path.total, "aria-label": `${label}, entry ${entry.seq}`,
-  }, head(entry, name, label, context), h("div.entry-body", ...body), (context.failures?.(entry) ?? []).map((failure) => failureNode(failure, context)), isInput && context.turnFigures?.(entry));
+  }, head(entry, name, label, context), h("div.entry-body", ...body), (context.tasks?.(entry) ?? []).map(subAgent), (context.failures?.(entry) ?? []).map((failure) => failureNode(failure, context)), isInput && context.turnFigures?.(entry));
 }
 
 function head(entry, name, label, context) {
   const position = `${entry.branch}:${entry.seq}`;
   return h("header.entry-head", icon(name), h("span.entry-label", label),
-    entry.model && h("span.muted.model", printable(entry.model)),
+    entry.model && h("span.muted.model", { title: printable(entry.model) }, modelName(entry.model)),
     FINISHES[entry.finish] && finish(entry.finish), labelBadge(context.label?.(entry)),
     h("span.grow"), context.tools && h("span.entry-tools", { role: "group", "aria-label": "Actions" }, context.tools(entry)), figures(entry, context),
     h("time.muted", { title: timestamp(entry.at), datetime: new Date(entry.at / 1000).toISOString() }, timeOfDay(entry.at)),
@@ -70,6 +71,12 @@ function content(entry, context) {
     case "note": return ["note", "Note", [jsonTree(payload.state ? payload : payload.data, { open: 1 })]];
     default: return ["note", entry.kind, [jsonTree(payload, { open: 1 })]];
   }
+}
+
+/** A task that a call of this entry started: its session and its cost. */
+function subAgent(task) {
+  return h("a.sub-agent", { href: sessionLink(task.id) }, icon("task"), h("span.muted", "task"), h("span.ellipsis.grow", { dir: "auto" }, printable(task.heading)),
+    h("span.muted", [task.status, task.totals && cost(task.totals)].filter(Boolean).join(" · ")));
 }
 
 /** A failed model call, in its place: behind the entry after which it was made. */
@@ -133,7 +140,7 @@ function call(part, index, entry, match, context) {
   return card({
     call: part, result: match?.result, waiting: match ? null : waiting, state: context.cardState(name),
     changed: (state) => context.setCard(name, state, entry),
-    approve: context.approve, omitted: (part.omitted_chars ?? 0) + (match?.result.omitted_chars ?? 0),
+    since: context.times.startOfTool(entry, index), omitted: (part.omitted_chars ?? 0) + (match?.result.omitted_chars ?? 0),
     micros: times && times.start !== null && match.entry.at - times.start, waited: times?.waited,
     showAll: async () => {
       if (part.omitted_chars) await context.showAll(entry);

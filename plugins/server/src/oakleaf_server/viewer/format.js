@@ -109,6 +109,11 @@ export function turnText({ turn, step }) {
   return step ? `turn ${turn} · step ${step}` : `turn ${turn}`;
 }
 
+/** A model's name for people, without its provider, endpoint and date; the whole name belongs into a title. */
+export function modelName(name) {
+  return printable(name).replace(/^[\w-]+:/u, "").replace(/@.*$/u, "").replace(/^.*\//u, "").replace(/-\d{4}-?\d{2}-?\d{2}$/u, "") || printable(name);
+}
+
 export function formatPosition(leaf) {
   return typeof leaf === "string" ? leaf : `${leaf.branch}:${leaf.seq}`;
 }

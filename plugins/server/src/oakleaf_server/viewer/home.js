@@ -6,6 +6,7 @@ import { button, commandRow, fill, h, icon, loadPreference, notice, savePreferen
 import { buildUrl, sessionLink } from "./route.js";
 import { activeAt, dayHeading, relationBadge, statusDot } from "./session_list.js";
 import { sendApproval } from "./dialogs.js";
+import { showWaiting } from "./title.js";
 import { approvalNode } from "./tool_cards.js";
 import { ago, cost, money, plural, printable, sessionCount, timestamp } from "./format.js";
 
@@ -36,6 +37,7 @@ export class HomePage {
     const key = JSON.stringify([overview, recent.sessions, Math.floor(Date.now() / 60_000)]);
     if (key === this.#drawn || this.element.contains(document.activeElement) && this.#drawn) return; // keep the focus where it is
     this.#drawn = key;
+    showWaiting("Oakleaf", overview.counts.waiting ?? 0);
     fill(this.element, overview.total ? this.#content(overview, recent.sessions) : this.#welcome());
   }
 

@@ -1,5 +1,6 @@
 // The panes beside the transcript: how wide they are and which are collapsed, as the user left them.
-// Below 1,400 pixels the list of sessions is a drawer over the page; below 1,150 the panes are tabs (layout.css).
+// The details open on demand. Below 1,400 pixels the list of sessions is a drawer over the page, below 1,150 the details are
+// one too; below 900 the panes are tabs (layout.css).
 
 import { h, loadPreference, savePreference } from "./dom.js";
 
@@ -9,7 +10,7 @@ const STEP = 24, WIDE = matchMedia("(min-width: 1400px)");
 
 export function applyLayout() {
   for (const [name, [width]] of Object.entries(PANES)) setWidth(name, Number(loadPreference(`width.${name}`, width)) || width);
-  document.documentElement.dataset.hidden = Object.keys(PANES).filter((name) => loadPreference(`pane.${name}`, "open") === "closed").join(" ");
+  document.documentElement.dataset.hidden = Object.keys(PANES).filter((name) => loadPreference(`pane.${name}`, name === "inspector" ? "closed" : "open") === "closed").join(" ");
 }
 
 function setWidth(name, width) {

@@ -12,6 +12,7 @@ import { filters, followLinks, navigate, replaceUrl, route, sessionLink, buildUr
 import { openSearch } from "./search.js";
 import { SessionPage } from "./session_page.js";
 import { isSelected, show as change, shown } from "./state.js";
+import { showWaiting } from "./title.js";
 import { UsagePage } from "./usage_page.js";
 import { printable, sentence } from "./format.js";
 
@@ -37,7 +38,7 @@ async function begin() {
   listing = new SessionList(about, start);
   document.body.replaceChildren(top(), (panes = h("div.panes")), tabBar);
   followLinks();
-  listenForShortcuts(() => page);
+  listenForShortcuts(() => page, listing);
   route.on(show);
   shown.on(markPane);
   await show();
@@ -146,7 +147,7 @@ function addedPage() {
 
 function draw(name, added) {
   const title = added?.title ?? { session: "Session", diff: "Compare", usage: "Usage" }[name];
-  document.title = title ? `${printable(title)} · Oakleaf` : "Oakleaf";
+  showWaiting(title ? `${printable(title)} · Oakleaf` : "Oakleaf", 0);
   if (["added", "diff", "usage", "missing"].includes(name)) fill(panes, page.element);
   else fill(panes, listing.element, page.element, name === "session" && about.level === "service" && page.inspector.element);
 }

@@ -4,8 +4,9 @@
 import { fetchJson, sendJson, sessionPath } from "./api.js";
 import { attempt, button, fill, h, icon, iconButton, notice } from "./dom.js";
 import { listQuery } from "./query.js";
+import { rove } from "./roving.js";
 import { filters, navigate, replaceUrl, route, sessionLink, buildUrl } from "./route.js";
-import { ago, cost, dayName, plural, printable, sessionCount, timestamp } from "./format.js";
+import { ago, cost, dayName, modelName, plural, printable, sessionCount, timestamp } from "./format.js";
 import { closeDrawer, splitter } from "./layout.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -39,6 +40,7 @@ export class SessionList {
       splitter("sessions", "the list of sessions"));
     this.#list = new VirtualList(this.scroller,
       { estimatedHeight: 64, draw: (index) => this.#row(index), onVisible: (_, last) => this.#loadMore(last) });
+    rove(this.scroller, this.#list, { target: (row) => row.querySelector("a"), start: () => this.#current });
     this.facets.hidden = !Object.keys(filters()).some((name) => !["text", "tag", "trashed"].includes(name));
     this.#syncFilterControls();
     setInterval(() => this.#poll(), POLL_MS);
@@ -107,6 +109,17 @@ export class SessionList {
     };
   }
 
+  /** Open the next (1) or previous (-1) session of the list. */
+  step(by) {
+    const at = this.#current, row = at === undefined ? this.#rows[0] : this.#rows[at + by];
+    if (row) navigate(sessionLink(row.id));
+  }
+
+  get #current() {
+    const at = this.#rows.findIndex((row) => row.id === route.now.id);
+    return at < 0 ? undefined : at;
+  }
+
   /** Update one row. */
   update(session) {
     const index = this.#rows.findIndex((row) => row.id === session.id);
@@ -156,7 +169,7 @@ export class SessionList {
     const isHere = route.now.id === row.id;
     return h("div.session-row", { role: "listitem", class: isHere ? "selected" : "", data: { id: row.id } },
       dayHeading(row, this.#rows[index - 1]),
-      h("a", { href: sessionLink(row.id), "aria-current": isHere ? "page" : null },
+      h("a", { href: sessionLink(row.id), tabindex: -1, "aria-current": isHere ? "page" : null },
         h("span.session-heading", statusDot(row), h("span.ellipsis", { dir: "auto" }, printable(row.heading)), relationBadge(row)),
         h("span.session-facts", ...factSpans(row))),
       !this.isClient && this.#actions(row, index));
@@ -165,8 +178,8 @@ export class SessionList {
   #actions(row, index) {
     if (row.trashed_at) return h("span.session-actions", iconButton("undo", "Restore", () => this.#restore(row)));
     return h("span.session-actions",
-      iconButton("pencil", `Rename ${row.heading}`, () => this.#edit(row, index), { title: "Rename" }),
-      iconButton("trash", `Move ${row.heading} to trash`, () => this.#trash(row), { title: "Move to trash" }));
+      iconButton("pencil", `Rename ${row.heading}`, () => this.#edit(row, index), { title: "Rename", tabindex: -1 }),
+      iconButton("trash", `Move ${row.heading} to trash`, () => this.#trash(row), { title: "Move to trash", tabindex: -1 }));
   }
 
   #markCurrent() {
@@ -343,7 +356,7 @@ export function relationBadge(row) {
 }
 
 function factSpans(row) {
-  const names = [row.agent, row.model].filter(Boolean).map((name) => h("span.ellipsis", printable(name)));
+  const names = [row.agent && h("span.ellipsis", printable(row.agent)), row.model && h("span.ellipsis", { title: printable(row.model) }, modelName(row.model))];
   return [...names, h("span", plural(row.turns ?? 0, "turn")), row.totals && h("span", cost(row.totals)),
     h("time", { title: timestamp(activeAt(row)) }, ago(activeAt(row)))];
 }

@@ -11,20 +11,23 @@ import { Labels, labelsDialog } from "./labels.js";
 import { relationBadge, statusDot } from "./session_list.js";
 import { togglePane } from "./layout.js";
 import { Live } from "./live.js";
+import { menu } from "./menu.js";
 import { navigate, replaceUrl, sessionLink } from "./route.js";
 import { partsOf } from "./path.js";
 import { promptDialog } from "./prompt_view.js";
 import { show, shown } from "./state.js";
+import { showWaiting } from "./title.js";
 import { Transcript } from "./transcript.js";
 import { Tree } from "./tree.js";
-import { cost, firstLine, plural, parsePosition, formatPosition, printable } from "./format.js";
+import { cost, firstLine, modelName, plural, parsePosition, formatPosition, printable } from "./format.js";
 
-const RECHECK_MS = 1000, BURST_MS = 150;
+const RECHECK_MS = 1000, BURST_MS = 150, HIDDEN_MS = 10_000;
 
 export class SessionPage {
   #live = null;
   #draft = null;
   #timer = 0;
+  #drawnHead = "";
   #firstNew = null; // the first entry whose figures are not read yet
   #recheckTimer = 0;
   #detailRequests = 0;
@@ -41,27 +44,33 @@ export class SessionPage {
     this.labels = new Labels(id);
     const link = (entry) => sessionLink(id, entry), label = (entry) => this.labels.of(entry);
     const approve = this.canChange ? (call, allow) => this.#approve(call, allow) : null;
-    this.transcript = new Transcript({ id, link, label, approve, canChange: this.canChange, isClient: this.isClient, tools: this.isClient ? null : (entry) => this.#entryTools(entry),
-      failureTools: (failure) => this.#failureTools(failure), openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact(),
+    this.transcript = new Transcript({ id, link, label, canChange: this.canChange, isClient: this.isClient, tools: this.isClient ? null : (entry) => this.#entryTools(entry),
+      tasks: (seqs) => this.#tasks(seqs), failureTools: (failure) => this.#failureTools(failure), openCall: (entry, index) => this.#openCall(entry, index), uncompact: () => this.#uncompact(),
       canUncompact: (entry) => this.canChange && !shown.now.viewing && this.detail?.active_compaction === entry.seq });
     this.tree = new Tree({ id, labels: this.labels, view: (at) => this.view(at), jump: () => this.jump(),
       related: (other, seq) => sessionLink(other, seq) });
     this.inspector = new Inspector({ id, about, link, actions: (entry) => this.#actions(entry) });
     this.composer = new Composer({ id, about, approve, changed: () => this.#reloadDetail() });
-    this.head = h("header.session-head");
+    this.title = h("span.head-title");
+    this.headTools = h("span.head-tools");
+    this.headFacts = h("div.head-facts");
+    this.head = h("header.session-head", h("div.head-line", this.title, this.headTools), this.headFacts);
+    fill(this.headTools, this.#tools());
     this.banner = h("div.banner", { role: "alert", hidden: true }, icon("error"), "Connection lost. Reconnecting…");
     this.find = new FindBar({ id, element: this.transcript.element, goTo: (hit) => this.view(hit) });
     this.viewingBar = h("div.viewing-bar", { role: "status", hidden: true });
     this.announcer = h("div.unseen", { role: "status" }); // what a screen reader reads out of what happens
-    const middle = h("div.middle", this.announcer, this.head, this.banner, this.viewingBar, this.find.element, this.transcript.element, this.composer.element);
-    this.element = h("section.pane.center",
-      { "aria-label": "Session", class: this.isClient ? "no-tree" : "" }, !this.isClient && this.tree.element, middle);
+    const middle = h("main.middle", { id: "main", tabindex: -1, "aria-label": "Session" }, this.announcer, this.head, this.banner, this.viewingBar, this.find.element, this.transcript.element, this.composer.element);
+    this.element = h("div.pane.center",
+      { class: this.isClient ? "no-tree" : "" }, !this.isClient && this.tree.element, middle);
+    this.watch = setInterval(() => { if (document.visibilityState === "hidden") this.#reloadDetail(); }, HIDDEN_MS); // its title says what waits
     this.stopListening = shown.on((now) => this.#stateChanged(now));
   }
 
   close() {
     this.#isClosed = true;
     this.stopListening();
+    clearInterval(this.watch);
     clearTimeout(this.#timer);
     clearTimeout(this.#recheckTimer);
     this.#live?.close();
@@ -147,7 +156,7 @@ export class SessionPage {
     this.isPublic = isPublic;
     savePreference("internal", isPublic ? "off" : "on");
     await this.transcript.open(shown.now.viewing, isPublic, shown.now.selected?.seq);
-    this.#head();
+    fill(this.headTools, this.#tools());
   }
 
   toLeaf() { return shown.now.viewing ? this.back() : this.transcript.goToEnd(); }
@@ -201,30 +210,37 @@ export class SessionPage {
 
   #head() {
     const { session } = this.detail;
-    document.title = `${printable(session.heading)} · Oakleaf`;
+    showWaiting(`${printable(session.heading)} · Oakleaf`, this.detail.pending_approvals?.length ?? 0);
+    const key = JSON.stringify([session.heading, session.status, session.relation, session.agent, session.model, session.turns, session.totals, session.tags, session.error, this.#parent()]);
+    if (key === this.#drawnHead) return; // what did not change keeps its focus
+    this.#drawnHead = key;
     const heading = h("h1", { dir: "auto", title: printable(session.heading) }, printable(session.heading));
-    fill(this.head, h("div.head-line", statusDot(session), heading, relationBadge(session), h("span.head-tools", this.#tools())), h("div.head-facts",
-      [session.agent, session.model, plural(session.turns ?? 0, "turn"),
-        session.totals && cost(session.totals)].filter(Boolean).map((fact) => h("span", printable(fact))),
+    fill(this.title, statusDot(session), heading, relationBadge(session));
+    fill(this.headFacts,
+      [session.agent, session.model && modelName(session.model), plural(session.turns ?? 0, "turn"),
+        session.totals && cost(session.totals)].filter(Boolean).map((fact) => h("span", { title: session.model && fact === modelName(session.model) ? printable(session.model) : null }, printable(fact))),
       Object.entries(session.tags ?? {}).map(([name, value]) => h("span.badge",
         printable(value === "" ? name : `${name}=${value}`))),
       session.error && h("span.badge.is-error", icon("error"),
         printable(String(session.error.message ?? session.error.code ?? session.error)).slice(0, 200)),
       button("copy", session.id, () => copy(session.id), { class: "quiet id", title: "Copy the id" }),
       this.#parent() && h("a", { href: sessionLink(this.#parent().id, this.#parent().seq) },
-        `${session.relation} of ${printable(this.detail.parent.heading ?? this.detail.parent.id)}`)));
+        `${session.relation} of ${printable(this.detail.parent.heading ?? this.detail.parent.id)}`));
   }
 
   #tools() {
-    const cards = iconButton("tool", "Tool calls: one line, preview, full", () => this.transcript.cycleCards(),
-      { title: "Tool calls: one line, preview, full (t)" });
-    if (this.isClient) return [cards];
-    const quiet = (name, label, act) => iconButton(name, label, (event) => act(event.currentTarget), { class: `quiet tool-${name}` });
+    const cards = "Tool calls: one line, preview, full";
+    if (this.isClient) return [iconButton("tool", cards, () => this.transcript.cycleCards(), { title: `${cards} (t)` })];
+    const tool = (name, word, label, act) => button(name, word, act, { class: `quiet tool-${name}`, title: label, "aria-label": label });
+    const item = (name, label, act, props = {}) => button(name, label, (event) => act(event.currentTarget), { role: "menuitem", class: `tool-${name}`, ...props });
     return [
-      quiet("tree", "Show or hide the tree", () => togglePane("tree")), quiet("side", "Show or hide the details", () => togglePane("inspector")), cards,
-      iconButton(this.isPublic ? "shut" : "eye", this.isPublic ? "Internal entries hidden" : "Internal entries shown",
-        () => this.setPublic(!this.isPublic), { "aria-pressed": String(!this.isPublic), title: "Show or hide internal entries (i)" }),
-      ...(this.canChange ? this.#movers(quiet) : []),
+      tool("side", "Details", "Show or hide the details", () => togglePane("inspector")),
+      this.canChange && [tool("compare", "Compare", "Compare with…", () => this.compare(shown.now.viewing)), tool("import", "Export", "Export or share", () => exportDialog(this.id))],
+      menu("More", [item("tree", "Show or hide the tree", () => togglePane("tree")), item("tool", cards, () => this.transcript.cycleCards(), { title: `${cards} (t)` }),
+        item(this.isPublic ? "shut" : "eye", this.isPublic ? "Internal entries hidden" : "Internal entries shown", () => this.setPublic(!this.isPublic),
+          { role: "menuitemcheckbox", "aria-checked": String(!this.isPublic), title: "Show or hide internal entries (i)" }),
+        this.canChange && [item("undo", "Undo the latest turn", (pressed) => this.#move(pressed, "/undo")), item("redo", "Redo", (pressed) => this.#move(pressed, "/redo")),
+          item("compaction", "Compact", () => compactDialog(this.id, this.#leaf(), () => undefined))]]),
     ];
   }
 
@@ -241,21 +257,16 @@ export class SessionPage {
     ];
   }
 
+  /** The tasks that the calls at these entries started. */
+  #tasks(seqs) {
+    return (this.detail?.related ?? []).filter((other) => other.relation === "task" && seqs.includes(other.parent_seq));
+  }
+
   /** What to do about the failure that ended the run: nothing, once the turn went on or was taken back. */
   #failureTools({ seq }) {
     if (shown.now.viewing || !this.detail || this.detail.session.status !== "failed" || seq !== this.detail.session.leaf.seq) return null;
     const command = `oakleaf resume ${this.id}`;
-    return this.canChange && this.about.can_send ? "Resume calls the model again. Discard this turn takes its input back." : ["Call the model again: ", h("code", command)];
-  }
-
-  #movers(quiet) {
-    return [
-      quiet("import", "Export or share", () => exportDialog(this.id)),
-      quiet("undo", "Undo the latest turn", (pressed) => this.#move(pressed, "/undo")),
-      quiet("redo", "Redo", (pressed) => this.#move(pressed, "/redo")),
-      quiet("compaction", "Compact", () => compactDialog(this.id, this.#leaf(), () => undefined)),
-      quiet("compare", "Compare with…", () => this.compare(shown.now.viewing)),
-    ];
+    return this.canChange && this.about.can_send && !this.detail.responder?.problem ? "Resume calls the model again. Discard this turn takes its input back." : ["Call the model again: ", h("code", command)];
   }
 
   // -- actions --------------------------------------------------------------------------------
@@ -316,6 +327,12 @@ export class SessionPage {
     await whileDisabled(document.body, () => sendJson("POST", sessionPath(this.id, "/uncompact"), { leaf: this.#leaf() }));
   }
 
+  /** Approve or deny the first call that waits. */
+  decide(allow) {
+    const [call] = this.detail?.pending_approvals ?? [];
+    if (call && this.canChange) this.#approve(call, allow);
+  }
+
   async #approve(call, allow) {
     await sendApproval(this.id, call, allow);
     await this.#reloadDetail();
@@ -325,7 +342,7 @@ export class SessionPage {
     if (shown.now.viewing || !this.detail) return null;
     const isHere = (call) => call.seq === entry.seq && call.index === index;
     const position = (this.detail.open_tool_calls ?? []).find(isHere);
-    return position ? { ...position, approvals: this.detail.pending_approvals.filter((approvals) => isHere(approvals.parent_call ?? approvals)) } : null;
+    return position ?? null;
   }
 
   // -- events ---------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import { openSearch } from "./search.js";
 import { shown } from "./state.js";
 
 /** page(): the current SessionPage or DiffPage, or null. */
-export function listenForShortcuts(page) {
+export function listenForShortcuts(page, listing) {
   let previousKey = "";
   addEventListener("keydown", (event) => {
     if ((event.metaKey || event.ctrlKey)
@@ -14,7 +14,7 @@ export function listenForShortcuts(page) {
       && !document.querySelector("dialog[open]")) { event.preventDefault(); page().find.open(); return; }
     if (event.metaKey || event.ctrlKey || event.altKey || isTyping(event.target)
       || document.querySelector("dialog[open]")) return;
-    const action = shortcuts(page(), previousKey)[event.key];
+    const action = shortcuts(page(), previousKey, listing)[event.key];
     previousKey = event.key;
     if (!action) return;
     event.preventDefault();
@@ -23,11 +23,11 @@ export function listenForShortcuts(page) {
 }
 
 function isTyping(target) {
-  return target.closest?.("input, textarea, select, [contenteditable]") !== null;
+  return target.closest?.("input, textarea, select, [contenteditable], [role=tree], [role=list], [role=menu]") !== null;
 }
 
-function shortcuts(page, previousKey) {
-  const common = { "/": () => openSearch(), "?": () => helpDialog() };
+function shortcuts(page, previousKey, listing) {
+  const common = { "/": () => openSearch(), "?": () => helpDialog(), s: () => listing.step(1), S: () => listing.step(-1) };
   if (page?.step) return { ...common, n: () => page.step(1), p: () => page.step(-1) };
   const transcript = page?.transcript;
   if (!transcript) return common;
@@ -35,6 +35,7 @@ function shortcuts(page, previousKey) {
   const sequence = previousKey === "g" ? { l: () => page.toLeaf(), g: () => transcript.goTo(1) } : {};
   return {
     ...common, j: () => transcript.step(1), k: () => transcript.step(-1), "[": () => transcript.stepTurn(-1), "]": () => transcript.stepTurn(1),
+    Home: () => transcript.goTo(1), End: () => page.toLeaf(), a: () => page.decide(true), d: () => page.decide(false),
     o: () => transcript.cycleSelected(), t: () => transcript.cycleCards(), i: () => page.setPublic(!page.isPublic),
     f: () => { if (selected && page.canChange) page.fork(selected); },
     l: () => { if (selected && page.canChange) page.label(selected); }, b: () => page.jump(), r: () => page.composer.focus(),

@@ -15,7 +15,7 @@ export function nextState(state) {
   return STATES[(STATES.indexOf(state) + 1) % STATES.length];
 }
 
-/** options: {call, result, state, waiting, micros, waited, changed(state), showAll, approve, omitted} */
+/** options: {call, result, state, waiting, since, micros, waited, changed(state), showAll, omitted} */
 export function card(options) {
   const { call, result, state } = options;
   const outcome = outcomeOf(result, options.waiting);
@@ -27,16 +27,23 @@ export function card(options) {
       kind.isCommand ? "$" : printable(call.name)),
     h("span.card-line", { dir: "ltr" }, kind.line),
     options.waited >= 50_000 && h("span.muted.card-wait", { title: "Waited for a person" }, icon("wait", "waited"), duration(options.waited)),
+    outcome === "running" && runningClock(options.since),
     options.micros >= 50_000 && h("span.muted.card-time", { title: "Ran this long" }, duration(options.micros)),
     result?.details?.reused && h("span.muted", { title: "Not run here: the result it had on a path that was left" }, "reused"), badge(outcome));
   const box = h("div.card", { class: `is-${outcome} state-${state}`, data: { outcome, state } }, head);
   const more = () => { options.changed("full"); if (options.omitted) options.showAll?.(); };
-  const own = (options.waiting?.approvals ?? []).some((approval) => !approval.parent_call);
-  if (own) box.append(h("div.card-body", ...argumentNodes(call)));
-  else if (state !== "none") box.append(h("div.card-body", ...inputNodes(call, kind, state, more), ...output(result, kind, options, more),
+  if (state !== "none") box.append(h("div.card-body", ...inputNodes(call, kind, state, more), ...output(result, kind, options, more),
     showAllButton(options)));
-  box.append(...(options.waiting?.approvals ?? []).map((approval) => approvalRow(approval, options.approve)).filter(Boolean));
   return box;
+}
+
+/** How long a call has been running, second by second while the row is drawn. */
+function runningClock(since) {
+  const clock = h("span.muted.card-time", { title: "Running since" });
+  const tick = () => { clock.textContent = duration(Math.max(0, Date.now() * 1000 - since)); };
+  const timer = setInterval(() => (clock.isConnected ? tick() : clearInterval(timer)), 1000);
+  tick();
+  return clock;
 }
 
 export function badge(outcome) {
@@ -58,16 +65,6 @@ export function approvalNode(call, words, decide) {
       decide && button("check", "Approve", (event) => decide(true, event.currentTarget), { class: "primary" }),
       decide && button("denied", "Deny", (event) => decide(false, event.currentTarget))),
     h("div.approval-arguments", { tabindex: 0 }, ...argumentNodes(call)), earlierNode(call));
-}
-
-/** The approval row of the call itself or of one in its task. Without `approve`, only those of tasks are shown. */
-function approvalRow(approval, approve) {
-  if (!approve && !approval.parent_call) return null;
-  return h("div.approval-row", { role: "group", "aria-label": `Approval of ${approval.name}` },
-    approval.parent_call ? h("div.approval-question", h("strong", printable(approval.name)), " needs approval in ", taskLink(approval), elsewhere(approval), ...argumentNodes(approval))
-      : h("span", "Allow this call?", elsewhere(approval)), earlierNode(approval),
-    approve && button("check", "Approve", () => approve(approval, true), { class: "primary" }),
-    approve && button("denied", "Deny", () => approve(approval, false)));
 }
 
 /** A decision that came with an import does not count here. */

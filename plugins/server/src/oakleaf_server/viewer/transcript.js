@@ -29,7 +29,7 @@ export class Transcript {
   #arrivals = []; // entries that came while it was read, and may be missing from it
   #lastStep = Promise.resolve(); // the latest step by a key
 
-  /** host: {id, link, approve, uncompact, canUncompact(entry), openCall(entry, index), label(entry), tools(entry), canChange, isClient} */
+  /** host: {id, link, uncompact, canUncompact(entry), openCall(entry, index), label(entry), tools(entry), canChange, isClient} */
   constructor(host) {
     this.host = host;
     this.cards = loadPreference("cards", "preview");
@@ -282,11 +282,12 @@ export class Transcript {
 
   #renderContext() {
     return {
-      path: this.path, link: this.host.link, approve: this.host.approve, uncompact: this.host.uncompact, canUncompact: this.host.canUncompact, canChange: this.host.canChange,
+      path: this.path, link: this.host.link, uncompact: this.host.uncompact, canUncompact: this.host.canUncompact, canChange: this.host.canChange,
       openCall: this.host.openCall, label: this.host.label, tools: this.host.tools,
       call: (entry) => this.#calls.get(entry.seq), times: this.#times,
       turnFigures: (entry) => this.#turns.has(entry.seq) && turnFigures(this.host.id, this.path.leaf, this.#turns.get(entry.seq), this.#times),
       failures: (entry) => [entry, ...this.#resultsOf(entry)].flatMap(({ seq }) => this.#failures.get(seq) ?? []), failureTools: this.host.failureTools,
+      tasks: (entry) => this.host.tasks([entry, ...this.#resultsOf(entry)].map(({ seq }) => seq)),
       cardState: (name) => this.#state(name),
       setCard: (name, state, entry) => { this.#cards.set(name, state); this.#list.changed([entry.seq - 1]); },
       showAll: (entry, owner = entry) => this.#showAll(entry, owner),

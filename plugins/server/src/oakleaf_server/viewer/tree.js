@@ -9,6 +9,7 @@ import { labelBadge } from "./labels.js";
 import { formatPosition, parsePosition, plural, printable } from "./format.js";
 import { splitter } from "./layout.js";
 import { Minimap } from "./minimap.js";
+import { rove } from "./roving.js";
 import { isSelected, shown } from "./state.js";
 import { VirtualList } from "./virtual_list.js";
 
@@ -46,6 +47,7 @@ export class Tree {
       h("header.bar", this.summary, this.jump, this.errorButton, h("span.grow"), this.filters), h("div.tree-body", this.rows, this.minimap.element), splitter("tree", "the tree"));
     this.#list = new VirtualList(this.rows,
       { estimatedHeight: ROW, draw: (index) => this.#row(index), onVisible: (first, last) => this.#loadVisible(first, last) });
+    rove(this.rows, this.#list, { start: () => this.#selectedIndex });
     this.rows.addEventListener("keydown", (event) => this.#key(event));
   }
 
@@ -280,8 +282,10 @@ export class Tree {
   }
 
   #toggle(name) {
+    const hadFocus = this.rows.contains(document.activeElement);
     if (!this.#open.delete(name)) this.#open.add(name);
     this.#rebuild();
+    if (hadFocus) this.rows.querySelector(`[data-side="${name}"]`)?.focus({ preventScroll: true });
   }
 
   // -- loading --------------------------------------------------------------------------------
@@ -342,13 +346,7 @@ export class Tree {
 
   #key(event) {
     const row = event.target.closest(".tree-row");
-    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-    if (step) {
-      const next = row ? (step > 0 ? row.nextElementSibling
-        : row.previousElementSibling) : this.#list.box.firstElementChild;
-      next?.focus();
-      event.preventDefault();
-    } else if (row && (event.key === "Enter" || event.key === " ")) { row.click(); event.preventDefault(); }
+    if (row && (event.key === "Enter" || event.key === " ")) { row.click(); event.preventDefault(); }
     else if (row && (event.key === "ArrowLeft" || event.key === "ArrowRight") && row.hasAttribute("aria-expanded")) {
       if ((row.getAttribute("aria-expanded") === "true") === (event.key === "ArrowLeft")) row.click();
     }

@@ -4,7 +4,7 @@
 import { h } from "./dom.js";
 
 const MAX_HEIGHT = 16e6; // Chromium lays out at most about 33 million pixels, Firefox 17 million
-const OVERSCAN = 400;
+const OVERSCAN = 400, CONTROLS = "a, button, input, summary, [tabindex]";
 
 /** Prefix sums of row heights: update or append one, or find the row at an offset, in O(log n). */
 class RowHeights {
@@ -104,8 +104,21 @@ export class VirtualList {
   /** Redraw these rows. */
   changed(indices) {
     const anchor = this.#pending ?? this.#currentAnchor(); // before removing rows: the browser scrolls a list that is shorter for a moment
+    const refocus = this.#focus();
     for (const index of indices) if (this.#rows.has(index)) this.#removeRow(index);
     this.paint(anchor);
+    refocus?.();
+  }
+
+  /** Return a function that focuses the same control of the same row again after the row is drawn anew. */
+  #focus() {
+    const at = document.activeElement, row = at?.closest?.("[data-index]");
+    if (!row || !this.#box.contains(row)) return null;
+    const index = Number(row.dataset.index), nth = [...row.querySelectorAll(CONTROLS)].indexOf(at);
+    return () => {
+      const drawn = this.#rows.get(index);
+      if (!at.isConnected) (nth < 0 ? drawn : drawn?.querySelectorAll(CONTROLS)[nth])?.focus({ preventScroll: true });
+    };
   }
 
   /** Give a hidden row no height, so that it need not be drawn to find out. */
