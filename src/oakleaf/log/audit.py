@@ -6,15 +6,16 @@ start. Reads the sessions that were active since the beginning of the span, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
 from oakleaf.core.codec import decode_message
-from oakleaf.core.context import fold_settings
-from oakleaf.core.entries import ToolDefinitions
+from oakleaf.core.context import fold_tools
+from oakleaf.core.entries import Settings, ToolDefinitions
 from oakleaf.core.facts import ApprovalRequested, Approved, Denied, StoredFact, ToolCallsStarted
 from oakleaf.core.messages import Message, ToolCall, ToolResult
 from oakleaf.core.tree import Branch, Leaf, Range
@@ -106,8 +107,7 @@ def audit(
 
 def _calls_of(store: StoreBackend, row: SessionRow, after: int, before: int | None) -> list[AuditedCall]:
     try:
-        session = _Session(store, row)
-        found = [call for branch in session.own_branches() for call in session.read(branch, after)]
+        found = list(_Session(store, row).read(after))
     except NotFound:  # purged meanwhile
         return []
     end = float("inf") if before is None else before
@@ -130,21 +130,22 @@ class _Session:
 
     def __init__(self, store: StoreBackend, row: SessionRow) -> None:
         self._store, self._row = store, row
-        self._tools: dict[tuple[int, int], ToolDefinitions | None] = {}
 
-    def own_branches(self) -> list[Branch]:
+    def read(self, after: int) -> Iterator[AuditedCall]:
         branches = self._store.branches(self._row.session_id)
-        return [branch for branch in branches if branch.session_id == self._row.session_id]
-
-    def read(self, branch: Branch, after: int) -> Iterator[AuditedCall]:
-        found = list(self._pairs(branch, after))
-        if not found:
+        own = (branch for branch in branches if branch.session_id == self._row.session_id)
+        found = {branch: list(self._pairs(branch, after)) for branch in own}
+        times = [one.answered_at for each in found.values() for one in each]
+        if not times:
             return
-        facts = _CallFacts(self._store, self._row, min(one.answered_at for one in found))
-        for one in found:
-            made = self._audited(one, facts)
-            if made is not None:
-                yield made
+        facts = _CallFacts(self._store, self._row, min(times))
+        for branch, calls in found.items():
+            if calls:
+                tools, costs = self._tools(branch), self._costs(calls)
+                for one in calls:
+                    made = self._audited(one, facts, tools(one.answer.seq), costs.get(one.answer))
+                    if made is not None:
+                        yield made
 
     # -- entries -----------------------------------------------------------------------------------------
 
@@ -166,16 +167,16 @@ class _Session:
 
     def _entries(self, branch: Branch, after: int) -> list[StoredEntry]:
         """Read a branch backwards, until a chunk begins with an answer and ends before a time."""
-        entries: list[StoredEntry] = []
+        chunks: list[list[StoredEntry]] = []
         last = branch.tail
         while last > branch.parent_seq:
             first = max(branch.parent_seq + 1, last - CHUNK + 1)
             chunk = self._store.entries(self._row.session_id, Range(branch.branch, first, last))
-            entries = [*chunk, *entries]
-            if all(one.entry.at < after for one in chunk) and entries[0].entry.role != "tool":
+            chunks.append(chunk)
+            if all(one.entry.at < after for one in chunk) and chunk[0].entry.role != "tool":
                 break
             last = first - 1
-        return entries
+        return [one for chunk in reversed(chunks) for one in chunk]
 
     def _inherited(self, stored: StoredEntry, call_id: str) -> _Found | None:
         """Return the call of a result whose answer is on the branch that this one left."""
@@ -194,9 +195,11 @@ class _Session:
 
     # -- what is known of a call -------------------------------------------------------------------------
 
-    def _audited(self, one: _Found, facts: _CallFacts) -> AuditedCall | None:
+    def _audited(
+        self, one: _Found, facts: _CallFacts, tools: ToolDefinitions | None, cost: int | None
+    ) -> AuditedCall | None:
         """Return a call as the report has it; None for one that only reads, and for one that did not start."""
-        effect = self._effect(one)
+        effect = _effect(one.call, tools)
         place = one.answer.branch, one.answer.seq, one.index
         started, decision = facts.starts.get(place), facts.decisions.get(place)
         has_waited = place in facts.waits or decision is not None
@@ -220,24 +223,35 @@ class _Session:
             reason=None if decision is None else decision[1].reason,
             surface=None if decision is None else decision[1].surface,
             decided_at=None if decision is None else decision[0],
-            cost_microcents=self._cost(one.answer),
+            cost_microcents=cost,
             imported=row.relation == "import" or bool(row.imported_facts),
         )
 
-    def _effect(self, one: _Found) -> AuditedEffect | None:
-        place = one.answer.branch, one.answer.seq
-        if place not in self._tools:
-            control = self._store.control_entries(self._row.session_id, leaf=one.answer)
-            self._tools[place] = fold_settings(control).tool_definitions
-        tools = self._tools[place]
-        if tools is None or one.call.name not in tools.repeatable:
-            return "unsafe"
-        return None if one.call.name in tools.reads else "idempotent"
+    def _tools(self, branch: Branch) -> Callable[[int], ToolDefinitions | None]:
+        """Return a function from the seq of an answer to the definitions in force there."""
+        end = Leaf(branch.branch, branch.tail)
+        seqs, in_force = [0], [Settings().tool_definitions]
+        for entry in self._store.control_entries(self._row.session_id, leaf=end):
+            if isinstance(entry.payload, Settings):
+                seqs.append(entry.seq)
+                in_force.append(fold_tools(in_force[-1], entry.payload.tool_definitions))
+        return lambda seq: in_force[bisect(seqs, seq) - 1]
 
-    def _cost(self, answer: Leaf) -> int | None:
-        calls = self._store.calls_between(self._row.session_id, answer.branch, answer.seq, answer.seq)
-        prices = [call.price.microcents for call in calls if call.price is not None]
-        return prices[0] if prices else None
+    def _costs(self, found: Sequence[_Found]) -> dict[Leaf, int]:
+        """Return the price of the model call behind each answer."""
+        prices: dict[Leaf, int] = {}
+        for branch in {one.answer.branch for one in found}:
+            seqs = [one.answer.seq for one in found if one.answer.branch == branch]
+            for call in self._store.calls_between(self._row.session_id, branch, min(seqs), max(seqs)):
+                if call.price is not None:
+                    prices.setdefault(Leaf(branch, call.seq), call.price.microcents)
+        return prices
+
+
+def _effect(call: ToolCall, tools: ToolDefinitions | None) -> AuditedEffect | None:
+    if tools is None or call.name not in tools.repeatable:
+        return "unsafe"
+    return None if call.name in tools.reads else "idempotent"
 
 
 class _CallFacts:
@@ -262,15 +276,15 @@ class _CallFacts:
 
 def _facts_since(store: StoreBackend, row: SessionRow, since: int) -> list[StoredFact]:
     """Return the facts since a time, and some before, of which one names the branch."""
-    facts: list[StoredFact] = []
+    chunks: list[list[StoredFact]] = []
     last = row.facts
     while last > 0:
         first = max(0, last - CHUNK)
-        chunk = store.journal(row.session_id, first, last - first)
-        facts, last = [*chunk, *facts], first
+        chunks.append(chunk := store.journal(row.session_id, first, last - first))
+        last = first
         if chunk and chunk[0].at < since and any(one.leaf is not None for one in chunk):
             break
-    return facts
+    return [fact for chunk in reversed(chunks) for fact in chunk]
 
 
 def _message(stored: StoredEntry) -> Message | None:

@@ -24,7 +24,7 @@ from oakleaf.wire.explain import Missing
 from oakleaf.wire.left_out import left_out
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class ChangedValue(Struct, frozen=True, kw_only=True):
     """The first difference of two requests."""
 
     path: str
@@ -45,7 +45,7 @@ class Sent(Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     left_out: list[str] = []
     """What the session has and the provider is not sent: options, tools and fields of other providers."""
-    difference: Change | None = None
+    difference: ChangedValue | None = None
     """With `explain`: the first difference from the last request; null if the provider's cache stays warm."""
 
 
@@ -119,9 +119,9 @@ def _own_provider(session: Session) -> str:
     return own if own in PROVIDERS else "anthropic"
 
 
-def _change(path: str, before: Any, after: Any, text: str) -> Change:
+def _change(path: str, before: Any, after: Any, text: str) -> ChangedValue:
     sides = (None if isinstance(side, Missing) else msgspec.to_builtins(side) for side in (before, after))
-    return Change(path=path, before=next(sides), after=next(sides), text=text)
+    return ChangedValue(path=path, before=next(sides), after=next(sides), text=text)
 
 
 def _tools(session: Session, given: Given) -> str | None:
