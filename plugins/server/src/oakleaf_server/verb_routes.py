@@ -210,16 +210,16 @@ def _answer(request: ApiRequest, called: Called) -> Response[bytes]:
 
 
 def _run(verb: Verb, caller: Service, *, is_plan: bool) -> Json:
-    """Return the answer of a verb. A page that is too large is read again with half as many items."""
+    """Return the answer of a verb. A page that is too large is read again with as many items as may fit."""
     while True:
         result = verb.plan(caller) if is_plan else verb.run(caller)
         try:
             return bounded(verb, to_json(result), MAX_RESPONSE)
-        except AnswerTooLarge:
+        except AnswerTooLarge as error:
             limit = getattr(verb, "limit", 1) or caller.most
             if "page" not in fields(type(verb)) or limit == 1:
                 raise
-            verb = msgspec.structs.replace(verb, limit=limit // 2)
+            verb = msgspec.structs.replace(verb, limit=max(1, limit * MAX_RESPONSE // (2 * error.size)))
 
 
 def _has_plan(verb: type[Verb]) -> bool:
