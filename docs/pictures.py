@@ -44,6 +44,7 @@ def home(page: Page, url: str, _: Path) -> None:
 def session(page: Page, url: str, _: Path) -> None:
     page.goto(f"{url}/s/{BUILD}?at=6")
     page.locator(".turn-figures").first.wait_for()
+    page.get_by_role("button", name="Show or hide the details").click()
     page.get_by_role("tab", name="Prompt").click()
     page.locator(".prompt-view .token-bar").wait_for()
 

@@ -99,7 +99,7 @@ class TestActing:
 
     def test_an_approval_lets_the_waiting_agent_go_on(self, viewer: ViewerPage) -> None:
         page = viewer.open(f"/s/{WAITING}")
-        page.locator(".card").get_by_role("button", name="Approve").click()
+        page.locator(".approval").get_by_role("button", name="Approve").click()
         expect(page.locator(".card")).to_have_attribute("data-outcome", "done")
         expect(page.locator("article strong", has_text="paid")).to_be_visible()
 
