@@ -505,3 +505,10 @@ class TestReading:
     def test_an_item_of_the_wrong_shape_is_refused(self, bad):
         with pytest.raises(UnrecognizedReply):
             find_provider("openai").parse_messages([bad])
+
+
+def test_a_field_of_codex_on_an_item_is_legal():
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}
+    body = {"model": "m", "input": [item | {"internal_chat_message_metadata_passthrough": {"turn": 1}}]}
+    assert list(find_provider("openai").violations(body)) == []
+    assert list(find_provider("openai").violations({"model": "m", "input": [item | {"extra": 1}]}))

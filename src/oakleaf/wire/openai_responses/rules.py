@@ -103,6 +103,10 @@ def _kind(item: dict[str, Any]) -> Any:
     return item.get("type", "message")
 
 
+_OF_CODEX = "internal_"
+"""How the names of fields begin that Codex sends with its items, and its server accepts."""
+
+
 @learned(
     error("openai/codex#33176", "2026-07-14", "the beginning of an id"),
     error("earendil-works/pi#1022", "2026-01-28", "the letters of an id"),
@@ -125,8 +129,9 @@ def _item(path: str, item: Any, *, is_stored: bool) -> Violations:
         yield f"{path}: an item of type {kind!r} is another format's"
     if kind not in _FIELDS:  # of a tool that OpenAI runs, or of a newer API: what was sent once, it accepts
         return
-    if not item.keys() <= _FIELDS[kind]:
-        yield f"{path}: extra fields {', '.join(sorted(item.keys() - _FIELDS[kind]))}"
+    extra = [name for name in item.keys() - _FIELDS[kind] if not name.startswith(_OF_CODEX)]
+    if extra:
+        yield f"{path}: extra fields {', '.join(sorted(extra))}"
     if item.get("status") is not None and item["status"] not in _STATUS:
         yield f"{path}.status: {item['status']!r} is not one of {', '.join(_STATUS)}"
     if kind == "message":
