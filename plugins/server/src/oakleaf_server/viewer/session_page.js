@@ -86,7 +86,7 @@ export class SessionPage {
     const [detail, branches] = await Promise.all([fetchJson(sessionPath(this.id)), this.#readBranches(), first]);
     if (this.#isClosed) return;
     this.detail = detail;
-    this.transcript.redrawRows(changedRows({}, detail));
+    this.transcript.redrawRows([...changedRows({}, detail), detail.session.leaf?.seq ?? 0]); // a failure behind the leaf has a next step
     this.#head();
     const position = await this.#resolvePosition(at, requested, branches);
     if (this.#isClosed) return;
