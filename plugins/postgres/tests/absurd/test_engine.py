@@ -41,6 +41,7 @@ from oakleaf.core.facts import Titled, TurnRefused
 from oakleaf.core.fit import measure
 from oakleaf.core.redact import Redactor
 from oakleaf.core.usage import calls_on_path
+from oakleaf.ext import read
 from oakleaf.log.log import Log
 from oakleaf.log.runtime import real_runtime
 from oakleaf.log.workspace import Workspace
@@ -48,6 +49,7 @@ from oakleaf.models.base import Request
 from oakleaf.models.prices import Rates
 from oakleaf.stores.tasks import task_queue
 from oakleaf.testing.stores.writer import read_everything
+from oakleaf.wire.left_out import left_out
 from oakleaf_postgres import absurd
 from oakleaf_postgres.absurd import schema as absurd_schema
 from oakleaf_postgres.absurd import turn_task
@@ -350,18 +352,17 @@ class TestSending:
         assert facts == [{"temperature": 0}, *[{"temperature": 0, "seed": 7}] * 3]
         assert session.verify() == []
 
-    def test_an_option_that_the_agents_model_lacks_fails_the_turn_and_says_which(
-        self, queue: AbsurdQueue
-    ) -> None:
+    def test_an_option_that_the_agents_model_lacks_is_left_out(self, queue: AbsurdQueue) -> None:
         class Responses(ScriptedModel):
             provider = "openai"
 
         session, model = queue.store.start("a"), Responses(["one"])
-        absurd.send(session, "q", queue=queue.name, options={"seed": 7})
+        absurd.send(session, "q", queue=queue.name, options={"seed": 7, "temperature": 0})
         with queue.working(Agent("a", model)):
-            wait_until(lambda: session.row.status == "failed")
-        assert "openai has no option 'seed'" in (session.row.error or "")
-        assert model.requests == []
+            wait_until(answered(session, "one"))
+        assert left_out("openai", model.requests[0].context, read(session).blob) == [
+            "option openai has no option 'seed'"
+        ]
 
     def test_one_that_is_all_there_is_ends_the_session_and_the_next_one_goes_on(
         self, queue: AbsurdQueue
