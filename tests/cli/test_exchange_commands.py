@@ -88,6 +88,11 @@ class TestReplay:
     def test_it_begins_at_any_place(self, store_path: Path) -> None:
         done = oakleaf("replay", "ses_case@8", "--json", store=store_path)
         assert done.json["cut"] == {"at": 8, "requested": 8}
+        by_turn = oakleaf("replay", "ses_case", "--from-turn", "1", "--json", store=store_path)
+        assert by_turn.json["cut"] == done.json["cut"]
+        refused = oakleaf("replay", "ses_case@8", "--from-turn", "1", store=store_path)
+        assert (refused.code, "names entry 8" in refused.err) == (2, True)
+        assert oakleaf("replay", "ses_case", "--from-turn", "9", store=store_path).code == 2
 
     def test_a_bundle_is_taken_in_and_replayed(self, store_path: Path, tmp_path: Path) -> None:
         assert oakleaf("export", "ses_case", "-o", tmp_path / "x.oakleaf", store=store_path).code == 0

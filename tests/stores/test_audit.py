@@ -158,6 +158,9 @@ def test_a_long_session_is_read_from_its_end(store: Store) -> None:
     found = everything(store)
     assert [one.arguments["order"] for one in found] == list(range(150))
     assert list(store.audit(found[-1].started_at)) == found[-1:]
+    assert store.audit(0).next is None
+    store.delete(store.start().session_id)
+    assert store.audit(0).next == "1:", "the trash is read, too"
 
 
 def _all_pages(store: Store, limit: int) -> list[AuditedCall]:

@@ -99,10 +99,16 @@ def audit(
             break
         if row.relation != "replay" and (before is None or row.started_at < before):
             calls += _calls_of(store, row, after, before)
-    following = f"{trash}:{found.next}" if not is_over else "1:" if trash == "0" else None
+    following = (
+        f"{trash}:{found.next}" if not is_over else "1:" if trash == "0" and _has_trash(store) else None
+    )
     return AuditPage(
         calls=sorted(calls, key=lambda call: (call.started_at, call.entry, call.index)), next=following
     )
+
+
+def _has_trash(store: StoreBackend) -> bool:
+    return bool(list(store.sessions(SessionQuery(trashed=True, order="active", limit=1))))
 
 
 def _calls_of(store: StoreBackend, row: SessionRow, after: int, before: int | None) -> list[AuditedCall]:

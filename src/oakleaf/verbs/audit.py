@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from oakleaf import AuditedCall
 from oakleaf.core.messages import ToolCall
 from oakleaf.core.time_text import iso, parse_time
-from oakleaf.core.usage import format_dollars
+from oakleaf.core.usage import Totals, format_cost
 from oakleaf.errors import InvalidArgument, plural
 from oakleaf.ext import read_store
 from oakleaf.stores.address import display_url
@@ -129,7 +129,11 @@ def _by(call: AuditedCall) -> str:
 
 
 def _cost(call: AuditedCall) -> str:
-    return "unknown" if call.cost_microcents is None else format_dollars(call.cost_microcents)
+    return (
+        "unknown"
+        if call.cost_microcents is None
+        else format_cost(Totals(cost_microcents=call.cost_microcents))
+    )
 
 
 def _made(call: AuditedCall) -> str:

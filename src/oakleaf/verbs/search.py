@@ -125,8 +125,7 @@ def _view(hit: SearchHit, heading: str) -> HitView:
 
 def _lines(hit: HitView) -> Iterator[str]:
     what = " ".join(filter(None, [hit.role or hit.kind, hit.tool]))
-    turn = f"turn {hit.turn}" if hit.turn else ""
-    facts = " · ".join(filter(None, [clip(safe(what), 40), turn, format_time(hit.at)]))
+    facts = f"{clip(safe(what), 40)} · {format_time(hit.at)}"
     yield f"  {hit.reference}  {style(facts, 'dim')}"
     yield f"    {' '.join(_highlighted(hit).split())}"
 

@@ -23,7 +23,9 @@ from oakleaf.cli.rendering.report_file import write_report
 from oakleaf.cli.store_option import StoreLocation, pass_location
 from oakleaf.cli.text_argument import text_option
 from oakleaf.errors import ExitCode, IdConflict, ModelUnavailable
+from oakleaf.ext import read
 from oakleaf.session import Session
+from oakleaf.verbs.reference import Position, after_turn
 
 NOT_OF_A_REPLAY = ("name", "approval", "trigger", "policy", "limits", "workspace", "context", "session")
 """Keys of an agent that a replay has no use for."""
@@ -44,6 +46,12 @@ _agent_options = agent_group(
 
 @click.command()
 @reference
+@click.option(
+    "--from-turn",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="The last turn that the replay keeps, instead of REFERENCE@N.",
+)
 @_agent_options
 @text_option("--prompt-patch", help="Text added to the system prompt.")
 @click.option(
@@ -69,6 +77,7 @@ def replay(
     location: StoreLocation,
     /,
     reference: str,
+    from_turn: int | None,
     options: AgentOptions,
     new_id: bool,
     is_json: bool,
@@ -91,7 +100,7 @@ def replay(
     options.refuse_typed(NOT_OF_A_REPLAY, "a replay has no use for it; leave it out")
     how |= _candidate(options, runs_tools=bool(how["live"]) or how["mode"] == "live")
     try:
-        session, seq = _source(location, reference, new_id=new_id)
+        session, seq = _source(location, reference, from_turn, new_id=new_id)
         with progress_bar("replay", unit="turns") as step:
             models = models_of(options.models) or None
             report = session.replay_sync(model=models, start=seq, progress=step, **how)
@@ -117,26 +126,30 @@ def _candidate(options: AgentOptions, *, runs_tools: bool) -> dict[str, Any]:
     return how
 
 
-def _source(location: StoreLocation, name: str, *, new_id: bool) -> tuple[Session, int | None]:
+def _source(
+    location: StoreLocation, name: str, from_turn: int | None, *, new_id: bool
+) -> tuple[Session, int | None]:
     """Return the session to replay. One from a bundle is imported, so that its replay is stored."""
     bundle, seq = bundle_file(location, name)
     if bundle is None:
         if new_id:
             raise CommandError(f"--new-id applies to a bundle file, and {name} is not one; omit it")
-        position = resolve(location, name)
+        position = after_turn(resolve(location, name), "from_turn", from_turn)
         if not position.is_on_path:
             raise CommandError(
                 f"{name} is on another branch; fork it first: oakleaf fork {shlex.quote(name)}"
             )
         return position.session, position.seq
     try:
-        session_id = location.import_bundle(bundle, new_id=new_id).session_id
+        imported = location.import_bundle(bundle, new_id=new_id)
     except IdConflict as clash:
         raise CommandError(
             f"this store has another session {clash.session_id!r}; nothing was imported. Replay it under a new id: "
             f"oakleaf replay {shlex.quote(str(bundle))} --new-id"
         ) from None
-    return location.open().session(session_id), seq
+    session = location.open().session(imported.session_id)
+    place = Position(session, None if seq is None else read(session).leaf_at(seq))
+    return session, after_turn(place, "from_turn", from_turn).seq
 
 
 def _text(report: ReplayReport, *, is_json: bool) -> bytes | str:
