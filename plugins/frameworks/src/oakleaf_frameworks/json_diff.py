@@ -15,7 +15,7 @@ Edit = list[Any]
 
 
 def diff(before: object, after: object) -> list[Edit]:
-    """Return the edits that turn `before` into `after`; none if they are equal, types included."""
+    """Return the edits from `before` to `after`; none for equal values, types included."""
     return list(_diff(before, after, []))
 
 
@@ -35,7 +35,7 @@ def _diff(before: object, after: object, path: list[str | int]) -> Iterator[Edit
 
 
 def apply_edits(value: Any, edits: list[Edit]) -> Any:
-    """Return a copy of `value` with the edits applied; the values they set are not copied."""
+    """Return a copy of `value` with the edits applied; values from the edits are not copied."""
     # Most edits set a field of the value itself: a shallow copy is enough for those.
     result = deepcopy(value) if any(len(path) > 1 for path, *_ in edits) else copy(value)
     for path, *new in edits:

@@ -42,7 +42,7 @@ def needs_extra(extra: str) -> Iterator[None]:
 
 
 def require_store(value: V, adapter: str, *, or_session: bool = False, redact: bool = True) -> V:
-    """Return `value` if it is a store (or a session, where that is allowed); else raise TypeError.
+    """Return `value` if a store (or a session, where allowed); else raise TypeError.
 
     Without `redact`, what is written through it is stored as it is; exports are redacted by who opens the store.
     """
@@ -54,7 +54,7 @@ def require_store(value: V, adapter: str, *, or_session: bool = False, redact: b
 
 
 def record_setup(mirror: Mirror, tools: Sequence[ToolSpec], prompt: str | None = None) -> None:
-    """Record the tools and the prompt that the model receives next, unless the path has the same already."""
+    """Record the tools and the prompt of the next model call, unless unchanged on the path."""
     session = mirror.session
     if session.open_tool_calls:
         return  # nothing may come between a call and its result
@@ -83,7 +83,7 @@ def model_call(
     units: Mapping[str, int] | None = None,
     failed: bool = False,
 ) -> Call:
-    """Return a model call that a framework made after the entry `after`, with its price; `answer` is its answer's seq."""
+    """Return a framework's model call after the entry `after`, with the price; `answer` is the answer's seq."""
     store = read(session).store
     return Call(
         call_id=call_id or store.new_id(),
@@ -100,18 +100,20 @@ def model_call(
 
 
 def model_column(calls: Sequence[Call]) -> dict[str, str] | None:
-    """Return the column of the session's row that says which model answered last."""
+    """Return the session row's column for the last answering model."""
     models = [call.model for call in calls if call.model is not None]
     return {"model": models[-1]} if models else None
 
 
 def is_repeatable(metadata: Mapping[str, Any] | None) -> bool:
-    """Whether a call may run again after a crash, by the effect in its tool's metadata; unsafe is the default."""
+    """Whether a call may run again after a crash, by the effect in the tool's metadata; unsafe is the
+    default.
+    """
     return (metadata or {}).get("effect") in ("read", "idempotent")
 
 
 def stored_record(payload: Payload, key: str) -> dict[str, Any] | None:
-    """Return what the adapter with this key stored in a payload; None if it is not that adapter's."""
+    """Return the record of the adapter with this key in a payload; None for other adapters."""
     data = payload.data if isinstance(payload, Note) else None
     data = payload.details if isinstance(payload, Message) else data
     record = (data or {}).get(key)
@@ -123,12 +125,12 @@ def no_blob(_: str) -> None:
 
 
 def arguments_text(call: ToolCall, *, spaced: bool = False) -> str:
-    """Return the arguments of a call as JSON: compact, or spaced as `json.dumps` writes them."""
+    """Return the arguments of a call as JSON: compact, or spaced like `json.dumps`."""
     if spaced:
         return json.dumps(call.arguments)
     return call.malformed if call.malformed is not None else msgspec.json.encode(call.arguments).decode()
 
 
 def is_spaced(call: ToolCall, arguments: object) -> bool:
-    """Whether this is the spaced JSON of a call's arguments and differs from the compact."""
+    """Whether the text is the spaced JSON of a call's arguments and differs from the compact JSON."""
     return arguments != arguments_text(call) and arguments == json.dumps(call.arguments)

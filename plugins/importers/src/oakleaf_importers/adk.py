@@ -41,7 +41,7 @@ IMPORTER = Importer(
 
 
 class AdkSession(EntryTree):
-    """Reads one session: its events, compactions, rewinds and state changes."""
+    """Reads one session: events, compactions, rewinds and state changes."""
 
     def __init__(self, tables: SourceTables, row: Row) -> None:
         super().__init__("adk")

@@ -65,7 +65,7 @@ def _read_file(path: Path) -> Iterator[SessionRecord]:
 
 
 def _setup(line: dict[str, Any], losses: LossReport) -> EntryRecord | None:
-    """Return the tools and options that a conversation was recorded with, if it names any."""
+    """Return the recorded tools and options of a conversation, if any."""
     tools = line.get("tools", line.get("functions"))
     definitions = tool_specs(tools, losses) if isinstance(tools, list) else None
     named = {name: line[name] for name in COMMON if line.get(name) is not None}
@@ -112,7 +112,7 @@ def has_messages(entries: Iterable[EntryRecord]) -> bool:
 
 
 def read_chat_messages(lines: Iterable[dict[str, Any]], losses: LossReport) -> list[EntryRecord]:
-    """Convert messages in any provider's shape, with the time and model each line names; others become notes."""
+    """Convert messages in any provider's shape, with time and model per line; other lines become notes."""
     entries: list[EntryRecord] = []
     for line in lines:
         at = next((time for time in map(parse_time, map(line.get, TIME_FIELDS)) if time is not None), None)

@@ -65,7 +65,7 @@ IMPORTER = Importer(
 
 
 class NodeRun(Struct, frozen=True):
-    """Consecutive nodes that become one entry."""
+    """Consecutive nodes of one entry."""
 
     kind: str
     after: str
@@ -125,7 +125,7 @@ class ChatGptConversation:
     # -- the tree ----------------------------------------------------------------------------------
 
     def _walk(self) -> None:
-        """Visit every node after its parent, each branch to its end, with the run it may continue."""
+        """Visit every node after the parent, each branch to the end, with the run to continue."""
         waiting: list[tuple[str, NodeRun]] = [
             (name, NodeRun("start", START)) for name in reversed(self._children.get(None, ()))
         ]
@@ -142,7 +142,7 @@ class ChatGptConversation:
             self.losses.add("a message whose parents form a circle", count=len(self.mapping) - visited)
 
     def _visit(self, name: str, run: NodeRun) -> NodeRun:
-        """Return the run after this node: the same one continued, or a new one."""
+        """Return the run after this node: the same run continued, or a new run."""
         message = self.mapping[name].get("message")
         if message is not None and not isinstance(message, dict):
             self.losses.misread("a message that is not a JSON object", name)
@@ -170,7 +170,7 @@ class ChatGptConversation:
         return replace(new, after=after, nodes=(name,))
 
     def _finish(self, run: NodeRun) -> str:
-        """Add the entry of a run and return its key."""
+        """Add the entry of a run and return the key."""
         if not run.nodes:
             return run.after
         if run.key not in self.entries:
@@ -203,7 +203,7 @@ class ChatGptConversation:
     # -- messages ----------------------------------------------------------------------------------
 
     def _read(self, name: str, message: Node, run: NodeRun) -> NodeRun | None:
-        """Return what a node adds, as a run without a place; None if it adds nothing."""
+        """Return a node's content as a run without a place; None without content."""
         author, content, metadata = (as_dict(message.get(key)) for key in ("author", "content", "metadata"))
         kind, role = text_or_none(content.get("content_type")), author.get("role")
         new = NodeRun(
@@ -249,7 +249,7 @@ class ChatGptConversation:
     def _result(
         self, parts: tuple[Part, ...], kind: object, author: Node, run: NodeRun, new: NodeRun
     ) -> NodeRun | None:
-        """Return the result of the open call; what a tool shows without one is a system message."""
+        """Return the result of the open call; a tool's output without a call is a system message."""
         is_error = kind == "system_error"
         if run.call_id is not None:
             return replace(new, kind="result", parts=parts, call_id=run.call_id, is_error=is_error)
@@ -261,7 +261,7 @@ class ChatGptConversation:
     # -- content -----------------------------------------------------------------------------------
 
     def _parts(self, content: Node, metadata: Node) -> tuple[Part, ...] | None:
-        """Return the parts of a content; None for a kind that is not known."""
+        """Return the parts of a content; None for an unknown kind."""
         kind = text_or_none(content.get("content_type"))
         if kind in ("text", "multimodal_text"):
             items = content.get("parts")
@@ -291,7 +291,7 @@ class ChatGptConversation:
         return None
 
     def _part(self, item: object) -> tuple[Part, ...] | None:
-        """Return the parts of one item of a list; None for a kind that is not known."""
+        """Return the parts of one item of a list; None for an unknown kind."""
         if isinstance(item, str):
             return (Text(item),) if item else ()
         fields = as_dict(item)
@@ -308,7 +308,7 @@ class ChatGptConversation:
         return None
 
     def _asset(self, pointer: object, kind: str) -> Text | Attachment:
-        """Return the file a pointer names, or a text that names it if the export does not have it."""
+        """Return the file of a pointer, or a text with the file's name if the export lacks the file."""
         file_id = pointer.rpartition("//")[2].partition("?")[0] if isinstance(pointer, str) else ""
         file = self._file(file_id)
         if file is not None:
@@ -322,7 +322,7 @@ class ChatGptConversation:
         return file if file is not None and file[1] else None
 
     def _attachments(self, metadata: Node, content: Node) -> tuple[Part, ...]:
-        """Return the uploads that are not among the parts, as files or as texts that name them."""
+        """Return the uploads missing among the parts, as files or as texts with the name."""
         parts_text = str(content.get("parts"))
         parts: list[Part] = []
         for item in dicts_in(metadata.get("attachments")):
@@ -339,7 +339,7 @@ class ChatGptConversation:
         return tuple(parts)
 
     def _plots(self, metadata: Node) -> tuple[Part, ...]:
-        """Return the images that the code interpreter drew."""
+        """Return the images from the code interpreter."""
         return tuple(
             self._asset(image.get("image_url"), "image_asset_pointer")
             for image in dicts_in(as_dict(metadata.get("aggregate_result")).get("messages"))
@@ -348,7 +348,7 @@ class ChatGptConversation:
 
 
 def _call(name: str, tool: str, text: str) -> Part:
-    """Return a call; text that is not a JSON object, such as code, is its argument `input`."""
+    """Return a call; text other than a JSON object, such as code, is the argument `input`."""
     call = parse_tool_call(name, tool, text)
     return replace(call, arguments={"input": text}, malformed=None) if call.malformed is not None else call
 
@@ -359,7 +359,7 @@ def _texts(content: Node, *names: str) -> tuple[Part, ...]:
 
 
 def _details(author: Node, metadata: Node) -> dict[str, Any] | None:
-    """Return what the host may want to know: who spoke for a tool, what was cited."""
+    """Return details for the host: the speaker for a tool, the citations."""
     fields = {"author": text_or_none(author.get("name")), "citations": as_list(metadata.get("citations"))}
     details = {name: value for name, value in fields.items() if value}
     return {NAME: details} if details else None

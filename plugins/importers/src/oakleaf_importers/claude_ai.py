@@ -123,7 +123,7 @@ class ClaudeConversation(EntryList):
 
 
 class ClaudeAiAnswer:
-    """Reads one message of Claude: answers, each followed by the results of its calls."""
+    """Reads one message of Claude: answers, each followed by the results of the calls."""
 
     def __init__(
         self, session: ClaudeConversation, message: Block, name: str, after: str, at: int | None
@@ -197,7 +197,7 @@ class ClaudeAiAnswer:
 
 
 def _content(content: object) -> object:
-    """Return the texts and media of a result; blocks that are neither stay as JSON."""
+    """Return the texts and media of a result; other blocks stay as JSON."""
     blocks = content if isinstance(content, list) else [content]
     parts: list[Text | Attachment] = []
     for block in blocks:

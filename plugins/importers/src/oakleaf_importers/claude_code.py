@@ -62,7 +62,7 @@ CALL_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    """Yield every session with the sub-agents it started; a sub-agent without its session is a session of its own."""
+    """Yield every session with the sub-agents; a sub-agent without a session becomes a session."""
     losses = LossReport()
     files = find_files(source, NAME, losses, "**/*.jsonl")
     is_single_file = Path(source).expanduser().is_file()
@@ -111,7 +111,7 @@ def _sessions(files: list[Path], losses: LossReport, *, is_single_file: bool) ->
 
 
 def _main_of(path: Path) -> Path | None:
-    """Return the session file a sub-agent's file belongs to; None if it is not a sub-agent's."""
+    """Return the session file of a sub-agent's file; None for any other file."""
     if AGENT_FOLDER in path.parts:
         at = len(path.parts) - 1 - path.parts[::-1].index(AGENT_FOLDER)
         return Path(*path.parts[: at - 1], f"{path.parts[at - 1]}.jsonl") if at else None
@@ -126,7 +126,7 @@ def _agent_files(folder: Path, losses: LossReport) -> dict[str, list[Path]]:
 
 
 def _session_id(path: Path) -> str:
-    """Return the session id in a sub-agent's lines, restricted to characters that are safe in a path."""
+    """Return the session id in a sub-agent's lines, restricted to characters safe in a path."""
     named = (line.get("sessionId") for line in read_objects(path, LossReport()))
     result = next((name for name in named if isinstance(name, str)), "")
     return result if result.replace("-", "").replace("_", "").isalnum() else "unknown"
@@ -181,7 +181,7 @@ def _record(tree: Transcript, source: str, agent: str, title: str | None = None)
 
 
 class Sidechains:
-    """The sub-agents that some versions wrote into the file of their session, each a tree."""
+    """The sub-agents in the session's own file (some versions), each a tree."""
 
     def __init__(self, losses: LossReport, files: set[str]) -> None:
         self.trees: dict[str, Transcript] = {}
@@ -189,7 +189,9 @@ class Sidechains:
         self._by_line: dict[object, Transcript] = {}
 
     def add_progress(self, line: TranscriptLine) -> bool:
-        """Add the sub-agent's line within a line of progress; return False if there is none, or it has a file."""
+        """Add the sub-agent's line within a line of progress; return False without a line, or for a sub-agent
+        with a file.
+        """
         progress = read_agent_progress(line)
         name = None if progress is None else f"agent-{progress.agent_id}"
         if progress is None or name is None or name in self._files:
@@ -216,7 +218,7 @@ class Sidechains:
 
 
 class Unit(Struct):
-    """An answer with its results, or one converted line."""
+    """An answer with the results, or one converted line."""
 
     uid: str
     parent: str | None
@@ -282,7 +284,7 @@ class Transcript:
 
     @property
     def leaf(self) -> Unit | None:
-        """The last line's unit, or what follows that and was written before it."""
+        """The last line's unit, or a follower of the unit written before."""
         followers = {
             ancestor.uid: unit for unit in self.units if isinstance(ancestor := self._nearest(unit), Unit)
         }
@@ -293,13 +295,13 @@ class Transcript:
         return leaf
 
     def skip(self, line: TranscriptLine) -> None:
-        """Pass over a line that only others follow."""
+        """Pass over a line without content."""
         uuid = line.get("uuid")
         if isinstance(uuid, str):
             self.parents.setdefault(uuid, parent_uuid(line))
 
     def hold_back_unfinished(self, *, is_settling: bool) -> None:
-        """Leave out the last answer if it is still being written: a later import adds it, in one piece and once.
+        """Leave out an unfinished last answer: a later import adds the answer, in one piece and once.
 
         With `is_settling` also one that called tools without a result yet: another call may follow at once.
         """
@@ -417,7 +419,7 @@ class Transcript:
         return unit
 
     def _prompt_change(self, prompt: str) -> Settings | None:
-        """The first prompt becomes a seed; a changed one becomes new settings."""
+        """Turn the first prompt into a seed, and a changed prompt into new settings."""
         if self.prompt is None:
             self.prompt = self._current_prompt = prompt
         if prompt == self._current_prompt:
@@ -435,7 +437,7 @@ class Transcript:
             yield from self._entries(unit)
 
     def _entries(self, unit: Unit) -> Iterator[EntryRecord]:
-        """Yield what a unit consists of: only the first follows another unit."""
+        """Yield a unit's entries: only the first follows another unit."""
         after = self._after(unit)
         if unit.answer:
             result = read_answer(unit.answer, self.losses)
@@ -455,7 +457,7 @@ class Transcript:
             yield EntryRecord(payload, f"{unit.uid}/{index}", None if index else after, names, at)
 
     def _parents_first(self) -> Iterator[Unit]:
-        """Yield the units in the order of their lines, each after the one it follows."""
+        """Yield the units in the order of lines, each after the unit before."""
         done: set[str] = set()
         for unit in self.units:
             waiting: list[Unit] = []
@@ -483,7 +485,9 @@ class Transcript:
         return ancestor or (START if self._is_tree else None)
 
     def _nearest(self, unit: Unit) -> Unit | str | None:
-        """Return the nearest converted ancestor; the uuid of a missing line or a cycle; None if it is the first."""
+        """Return the nearest converted ancestor; the uuid of a missing line or a cycle; None without an
+        ancestor.
+        """
         uuid, visited = unit.parent, set[str]()
         while uuid is not None:
             result = self._unit_by_uuid.get(uuid)
@@ -499,12 +503,12 @@ class Transcript:
 
 
 def _ends_answer(payload: Payload) -> bool:
-    """Whether this shows that the answer before it is complete."""
+    """Whether the line shows the answer before to be complete."""
     return isinstance(payload, Compaction) or (isinstance(payload, Message) and payload.role == "user")
 
 
 def _with_details(message: Message, line: TranscriptLine) -> Message:
-    """Add what the tool stored about a result: patches, exit codes, times."""
+    """Add the tool's details of a result: patches, exit codes, times."""
     details = line.get("toolUseResult")
     if not message.results or not isinstance(details, dict | list) or not is_storable(details):
         return message

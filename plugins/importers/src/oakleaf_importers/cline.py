@@ -59,7 +59,7 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 
 
 def task_source(root: Path, file: Path) -> Path | None:
-    """Return the source of a file of a task: with its parent task, the whole folder of tasks."""
+    """Return the source of a task's file: with a parent task, the whole folder of tasks."""
     if file.name.endswith(SUFFIX):
         is_child = file.name.removesuffix(SUFFIX) != file.parent.name
         return file.parent if is_child else file
@@ -80,7 +80,7 @@ IMPORTER = Importer(
 
 
 def read_tasks(source: str, tool: str) -> Iterator[SessionRecord]:
-    """Yield every session and task below a folder, or the one that a file belongs to."""
+    """Yield every session and task below a folder, or the session or task of a file."""
     losses = LossReport()
     files = find_files(source, tool, losses, f"**/{HISTORY}", f"**/*{SUFFIX}")
     transcripts: dict[str, ClineTranscript] = {
@@ -95,7 +95,7 @@ def read_tasks(source: str, tool: str) -> Iterator[SessionRecord]:
 
 
 class RequestUsage(Struct, frozen=True):
-    """What one model call used, as the screen showed it."""
+    """The usage of one model call, as shown on the screen."""
 
     at: int
     usage: Usage
@@ -128,7 +128,7 @@ class ClineTranscript(EntryList):
         )
 
     def add_message(self, message: Fields, at: int | None, about: Fields) -> None:
-        """Add a message; `about` says which model answered, and what that used."""
+        """Add a message; `about` names the answering model and the usage."""
         if message.get("type") == "reasoning":  # an item of its own, before the answer
             self._add_thought(message)
             return
@@ -252,7 +252,7 @@ class ClineTask(ClineTranscript):
     def _match(
         self, answers: list[int], times: list[int | None]
     ) -> tuple[dict[int, RequestUsage], dict[int, list[RequestUsage]]]:
-        """Return the request of each answer, and those that no answer followed, by the message before which they ended."""
+        """Match requests with answers, and requests without an answer with the message after their end."""
         used: dict[int, RequestUsage] = {}
         unanswered: dict[int, list[RequestUsage]] = {}
         if any(times[index] is None for index in answers):  # without times, in order
@@ -330,7 +330,7 @@ class ClineSession(ClineTranscript):
 
 
 def _read_file(path: Path, losses: LossReport, *, within: Path | None = None) -> object:
-    """Return the value of a file that every session has; None if it cannot be read, which is counted."""
+    """Return the value of a file every session has; None, with a counted loss, if unreadable."""
     value = read_json(path, losses, within=within)
     if value is None:
         losses.misread("a file that cannot be read", str(Path(path.parent.name, path.name)))
@@ -338,13 +338,13 @@ def _read_file(path: Path, losses: LossReport, *, within: Path | None = None) ->
 
 
 def _model_info(message: Fields) -> tuple[str | None, str | None]:
-    """Return the model and the provider that a message names."""
+    """Return the model and the provider in a message."""
     fields = as_dict(message.get("modelInfo"))
     return first_text(fields, "modelId", "id"), first_text(fields, "providerId", "provider")
 
 
 def _named_model(message: Fields) -> str | None:
-    """Return the model that Roo Code names in the environment it adds to an input."""
+    """Return the model in the environment that Roo Code adds to an input."""
     content = message.get("content")
     blocks = content if isinstance(content, list) else [{"text": content}]
     for block in reversed(blocks):

@@ -106,7 +106,7 @@ Tokens = tuple[int, ...]
 
 
 class Rollout(Struct, frozen=True):
-    """A file and its first line. A session that was reverted has a file for each time."""
+    """A file and the first line. A session that was reverted has a file for each time."""
 
     path: Path
     metadata: RolloutLine
@@ -122,12 +122,12 @@ class Rollout(Struct, frozen=True):
 
     @property
     def rollout_id(self) -> str:
-        """The id of this file: the name says it where it is not that of the session."""
+        """The id of the file: in the name, where different from the session's id."""
         return self.name.rpartition("_")[2] if "_" in self.name else self.thread
 
     @property
     def parent(self) -> str | None:
-        """The id of the session that started this one."""
+        """The id of the parent session."""
         source = as_dict(self.metadata.get("source"))
         spawned = as_dict(as_dict(source.get("subagent")).get("thread_spawn"))
         named = first_text(self.metadata, "parent_thread_id") or first_text(spawned, "parent_thread_id")
@@ -135,14 +135,14 @@ class Rollout(Struct, frozen=True):
 
     @property
     def base(self) -> tuple[str, int] | None:
-        """The rollout that this one goes on from, and the number of its first line that is not part of it."""
+        """The continued rollout, and the number of the first line after the shared part."""
         fields = as_dict(self.metadata.get("history_base"))
         rollout, end = fields.get("thread_id"), fields.get("end_ordinal_exclusive")
         return (rollout, end) if isinstance(rollout, str) and type(end) is int else None
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    """Yield each session with the sub-agents it started, if they are in the same source."""
+    """Yield each session with the sub-agents from the same source."""
     losses = LossReport()
     rollouts = [
         Rollout(path, _metadata(path))
@@ -165,12 +165,12 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 
 
 def _without_copies(paths: list[Path]) -> list[Path]:
-    """Return the files without those compressed ones that Codex has unpacked again beside them."""
+    """Return the files without compressed copies of files beside."""
     return [path for path in paths if path.suffix != SUFFIX or path.with_suffix("") not in paths]
 
 
 class Library:
-    """Rollouts by id and the titles of sessions, in the source and in the folders of Codex that it is in."""
+    """Rollouts by id and session titles, in the source and in the surrounding folders of Codex."""
 
     def __init__(self, rollouts: list[Rollout], losses: LossReport) -> None:
         self._rollouts = {rollout.rollout_id: rollout for rollout in rollouts}
@@ -178,7 +178,7 @@ class Library:
         self._home = _home(rollouts[0].path) if rollouts else None
 
     def find(self, rollout_id: str) -> Rollout | None:
-        """Return the rollout with this id; None if there is none."""
+        """Return the rollout with the id; None without a match."""
         if rollout_id not in self._rollouts and self._home is not None:
             for folder in SESSION_FOLDERS:
                 paths = [path for pattern in ROLLOUTS for path in (self._home / folder).glob(pattern)]
@@ -189,7 +189,7 @@ class Library:
 
     @cached_property
     def titles(self) -> dict[str, str]:
-        """The titles users gave, by session: those of the database, and of the index that older versions wrote."""
+        """The users' titles, by session: from the database, and from the index of older versions."""
         if self._home is None:
             return {}
         titles: dict[str, str] = {}
@@ -209,7 +209,7 @@ class Library:
 
 
 def _home(path: Path) -> Path | None:
-    """Return the folder of Codex that a rollout is in; None if it is elsewhere."""
+    """Return the folder of Codex around a rollout; None elsewhere."""
     return next((each.parent for each in path.absolute().parents if each.name in SESSION_FOLDERS), None)
 
 
@@ -232,7 +232,7 @@ _parents: dict[Path, bool] = {}
 
 
 def _needs_others(path: Path) -> bool:
-    """Return whether a rollout names another in its first line, which never changes: a parent, or an earlier history."""
+    """Return whether a rollout's fixed first line names another rollout: a parent, or an earlier history."""
     if path not in _parents:
         try:
             with path.open("rb") as file:
@@ -259,7 +259,7 @@ def _metadata(path: Path) -> RolloutLine:
 
 
 def _is_meta(line: RolloutLine) -> bool:
-    """Whether it is the metadata line, which the first versions wrote without a wrapper."""
+    """Whether the line is the metadata line, without a wrapper in the first versions."""
     return line.get("type") == "session_meta" or ("type" not in line and "id" in line and "timestamp" in line)
 
 
@@ -268,7 +268,7 @@ def _payload(line: RolloutLine) -> RolloutLine:
 
 
 class Mark(Struct, frozen=True):
-    """How far a session was read when it reached the place that another rollout goes on from."""
+    """The reading position of a session at the start of a continuing rollout."""
 
     path: tuple[tuple[str, bool], ...]
     total: Tokens
@@ -328,7 +328,7 @@ class CodexSession(EntryList):
         self._read_file(rollout, end=end)
 
     def _read_file(self, rollout: Rollout, end: int | None = None, *, is_last: bool = False) -> None:
-        """Read a rollout; up to the line `end`, it is that of another session."""
+        """Read a rollout; up to the line `end`, the lines belong to another session."""
         own_start = rollout.metadata.get("subagent_history_start_ordinal")
         places = sorted(
             base[1] for each in self.rollouts if (base := each.base) and base[0] == rollout.rollout_id
@@ -444,7 +444,7 @@ class CodexSession(EntryList):
                 self._release_messages()
 
     def _release_messages(self) -> None:
-        """Add the messages that were held back."""
+        """Add the messages held back."""
         self._open.clear()
         messages, self._held_back = self._held_back, []
         for message, at in messages:
@@ -477,7 +477,7 @@ class CodexSession(EntryList):
     def _read_end(
         self, kind: object, event: RolloutLine, call_id: object, known: set[str], at: int | None
     ) -> None:
-        """Keep what is said about a call that ended. What is neither that nor for the screen becomes a note."""
+        """Keep the details of a finished call. What is neither that nor for the screen becomes a note."""
         if isinstance(kind, str) and kind in ENDS and isinstance(call_id, str):
             fields = {name: event[name] for name in ENDS[kind] if event.get(name) is not None}
             self._details.setdefault(call_id, {}).update(fields)
@@ -486,7 +486,7 @@ class CodexSession(EntryList):
             self._add(unknown_note("codex", kind, event, self.losses), at)
 
     def _read_usage(self, info: object, at: int | None) -> None:
-        """Add the growth of the running totals, which are repeated with every change of the rate limits."""
+        """Add the growth of the running totals, repeated in the file with every change of the rate limits."""
         if not isinstance(info, dict):
             return
         self._finish_answer()
@@ -519,7 +519,7 @@ class CodexSession(EntryList):
             self._has_moved, self._without_usage = True, None
 
     def _read_compacted(self, payload: RolloutLine, at: int | None) -> None:
-        """Add a compaction: the inputs it kept verbatim, and the summary."""
+        """Add a compaction: the verbatim inputs, and the summary."""
         self._finish_answer()
         self._release_messages()
         text = text_or_none(payload.get("message"))
@@ -542,7 +542,7 @@ class CodexSession(EntryList):
     # -- entries -----------------------------------------------------------------------------------
 
     def _with_details(self, message: Message) -> Message:
-        """Add what Codex knew about a call: its exit code, how long it took, the changes of a patch."""
+        """Add Codex's details of a call: exit code, duration, changes of a patch."""
         parts = []
         for part in message.parts:
             if isinstance(part, ToolResult):
@@ -600,7 +600,7 @@ class CodexSession(EntryList):
 
 
 def _exit_code(result: ToolResult) -> int | None:
-    """Return the exit code of a command that the output itself states, as versions wrote it in text or JSON."""
+    """Return the exit code in a command's output, as text or JSON by version."""
     text = result.text
     stated = _EXIT_CODE.search(text, 0, 500)
     code = as_dict(json_object(text).get("metadata")).get("exit_code") if text.startswith("{") else None
@@ -608,7 +608,7 @@ def _exit_code(result: ToolResult) -> int | None:
 
 
 def _is_from_codex(message: Message) -> bool:
-    """Whether Codex wrote it in the user's role."""
+    """Whether Codex wrote the text in the user's role."""
     texts = [part.text for part in message.parts if isinstance(part, Text)]
     return bool(texts) and all(text.lstrip().startswith(CODEX_TEXT_PREFIXES) for text in texts)
 

@@ -149,7 +149,7 @@ class CopilotSession:
             self.tags.setdefault(tag, text)
 
     def _agent(self, agent_id: str, fields: Event) -> CopilotTranscript:
-        """Return the transcript of a sub-agent; it begins with the prompt of the call that started it."""
+        """Return the transcript of a sub-agent, beginning with the prompt of the starting call."""
         if agent_id not in self.agents:
             transcript = self.agents[agent_id] = CopilotTranscript(self.losses)
             call_id = text_or_none(fields.get("parentToolCallId")) or agent_id
@@ -275,7 +275,7 @@ class CopilotTranscript(EntryTree):
         self.add(payload, at)
 
     def _rewind(self, data: Event) -> None:
-        """Go back to before an event: what follows is a branch."""
+        """Go back to before an event: later events form a branch."""
         names = list(self.keys)
         target = data["upToEventId"]
         if target not in self.keys:
@@ -287,7 +287,7 @@ class CopilotTranscript(EntryTree):
             del self.keys[name]
 
     def _shutdown(self, data: Event, at: int | None) -> None:
-        """Add the tokens of each model since the last shutdown; its sums continue if the start is the same."""
+        """Add the tokens of each model since the last shutdown; sums continue after the same start."""
         if data.get("sessionStartTime") != self._started:
             self._used, self._started = {}, data.get("sessionStartTime")
         for model, metric in (data.get("modelMetrics") or {}).items():

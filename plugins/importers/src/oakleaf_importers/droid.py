@@ -125,7 +125,7 @@ class DroidSession(EntryList):
             self.add_unknown(f"role {role}", message, at)
 
     def _input(self, parts: tuple[Any, ...], at: int | None) -> None:
-        """Add an input; what droid adds to it is a system message before it."""
+        """Add an input; droid's additions become a system message before the input."""
         added = [part for part in parts if isinstance(part, Text) and part.text.lstrip().startswith(REMINDER)]
         own = tuple(part for part in parts if part not in added)
         if added:

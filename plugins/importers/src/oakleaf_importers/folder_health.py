@@ -21,7 +21,7 @@ MAX_NAMES = 3
 
 
 class FileSummary(Struct):
-    """What was counted in one file."""
+    """The counts of one file."""
 
     lines: int = 0
     broken: list[int] = field(default_factory=list)
@@ -77,7 +77,7 @@ def _count_line(summary: FileSummary, line: Any) -> None:
 
 
 def _calls(value: Any) -> Iterator[tuple[str, str]]:
-    """Yield calls and results anywhere in a line, by their ids."""
+    """Yield calls and results anywhere in a line, by id."""
     if isinstance(value, list):
         for one in value:
             yield from _calls(one)

@@ -67,7 +67,7 @@ IMPORTER = Importer(
 
 
 def _sessions(source: str, losses: LossReport) -> Iterator[SessionRecord]:
-    """Yield every session with its sub-agents, whose files are in a folder named like it."""
+    """Yield every session with the sub-agents, stored in a folder of the same name."""
     try:
         files = find_files(source, NAME, losses, "**/chats/**/*.jsonl", "**/chats/**/session-*.json")
     except InvalidSource:
@@ -171,7 +171,7 @@ class GeminiChat(EntryTree):
         self._messages.clear()
 
     def _rewind(self, name: str) -> None:
-        """Go back to before a message: what follows is a branch."""
+        """Go back to before a message: later messages form a branch."""
         self._convert_waiting()
         index = next((n for n, (message_id, _) in enumerate(self._path) if message_id == name), 0)
         self._known.difference_update(message_id for message_id, _ in self._path[index:])
@@ -259,7 +259,7 @@ class GeminiChat(EntryTree):
             self._result(call, at)
 
     def _with_ids(self, parts: list[Any], message_id: str, calls: list[Line]) -> list[Any]:
-        """Return the parts of an answer with an id for each call: that of the tool's record of the call, if it has one."""
+        """Return the parts of an answer with an id for each call, if possible from the tool's record."""
         records, self._without_id = list(calls), []
         named = []
         for index, part in enumerate(parts):
@@ -277,7 +277,9 @@ class GeminiChat(EntryTree):
         return named
 
     def _with_call_id(self, part: Any) -> Any:
-        """Return a response with the id of the call it answers: the first one of that name, if calls came without ids."""
+        """Return a response with the id of the answered call: the first call of the name, if calls came
+        without ids.
+        """
         response = as_dict(as_dict(part).get("functionResponse"))
         waiting = next((each for each in self._without_id if each[0] == response.get("name")), None)
         if not response or waiting is None:

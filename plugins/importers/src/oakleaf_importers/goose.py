@@ -240,6 +240,6 @@ def _result(fields: Fields) -> ToolResult:
 
 
 def _is_for_model(block: object) -> bool:
-    """Whether a block of a result is meant for the model: tools often repeat it for the user."""
+    """Whether a block of a result is meant for the model: tools often repeat the block for the user."""
     audience = as_dict(as_dict(block).get("annotations")).get("audience")
     return not isinstance(audience, list) or "assistant" in audience

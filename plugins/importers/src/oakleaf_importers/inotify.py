@@ -39,11 +39,11 @@ class ChangeSignal:
 
     @property
     def is_immediate(self) -> bool:
-        """Whether changes are reported as they happen."""
+        """Whether changes are reported at once."""
         return self._fd is not None
 
     def watch(self, folders: Iterable[Path]) -> bool:
-        """Watch these folders from now on; return whether one is new, in which something may have changed before."""
+        """Watch the folders from now on; return whether a new folder may hold earlier changes."""
         before = len(self._watched)
         for folder in folders:
             if self._fd is None:
@@ -56,14 +56,14 @@ class ChangeSignal:
         return len(self._watched) > before
 
     def wait(self, seconds: float) -> None:
-        """Wait for a change, at most this long."""
+        """Wait for a change, at most the given time."""
         if self._fd is None:
             time.sleep(min(seconds, POLL_SECONDS))
         elif select.select([self._fd], [], [], min(seconds, RESCAN_SECONDS))[0]:
             self._drain()
 
     def _drain(self) -> None:
-        """Forget the events that arrived."""
+        """Forget the events so far."""
         assert self._fd is not None
         try:
             while os.read(self._fd, _BUFFER):

@@ -174,7 +174,7 @@ class InspectSample(EntryList):
     # -- events ------------------------------------------------------------------------------------
 
     def _read_events(self) -> None:
-        """Match the events with messages; what is none belongs before the answer of the next model call."""
+        """Match the events with messages; other events belong before the answer of the next model call."""
         waiting: list[EntryRecord] = []
         for fields in map(as_dict, as_list(self.sample.get("events"))):
             kind = text_or_none(fields.get("event"))
@@ -335,7 +335,7 @@ class InspectSample(EntryList):
         return Text(f"[{kind} {url}]")
 
     def _resolve(self, text: object) -> str:
-        """Return the text, or the one it refers to: Inspect stores what is long once."""
+        """Return the text, or the referenced text: Inspect stores long texts once."""
         content = required_text(text, "content that is not text")
         if content.startswith(ATTACHMENT):
             attachment = self._attachments.get(content.removeprefix(ATTACHMENT))
@@ -352,7 +352,7 @@ def _call(call: Fields) -> Part:
 
 
 def _usage(counts: tuple[int, ...]) -> Usage:
-    """Convert usage: the cached tokens are beside the input, unless the total says that they are part of it."""
+    """Convert usage: cached tokens are beside the input, unless the total includes cached tokens."""
     fresh, output, read, written, total = counts
     is_within = total == fresh + output and read + written <= fresh
     return Usage(fresh if is_within else fresh + read + written, output, read, written)
@@ -364,6 +364,6 @@ def _first_choice(event: Fields) -> Fields:
 
 
 def _seq(name: str) -> int:
-    """Return the number of an entry of Oakleaf, of which the message's id is the reference."""
+    """Return the number of an Oakleaf entry from the message's id."""
     number = name.rpartition("@")[2].partition(".")[0]
     return parse_seq(number) or 0

@@ -54,7 +54,7 @@ IMPORTER = Importer(
 
 
 def unpack(kind: object, data: object) -> Any:
-    """Decode a value of the serializer; `ValueError` for one only Python can read."""
+    """Decode a value of the serializer; `ValueError` for a value only Python can read."""
     if kind == "msgpack" and isinstance(data, bytes):
         return msgspec.msgpack.decode(data, ext_hook=_read_extension)
     if kind == "json" and isinstance(data, str | bytes):
@@ -74,7 +74,7 @@ def _read_extension(code: int, data: memoryview) -> Any:
 
 
 class LangGraphThread:
-    """Reads the checkpoints of one thread, or of a subgraph's namespace in it."""
+    """Reads the checkpoints of one thread, or of a subgraph's namespace in the thread."""
 
     def __init__(self, tables: SourceTables, thread: str, namespace: str) -> None:
         self.thread, self.namespace = thread, namespace
@@ -122,7 +122,7 @@ class LangGraphThread:
         self.leaf = self._tails[tip]
 
     def _add_message(self, message: object, tip: str, at: int | None) -> str:
-        """Return the key of this message after `tip`; the key of `tip` if the message cannot be converted."""
+        """Return the key of the message after `tip`; the key of `tip` for an unreadable message."""
         digest = sha256(msgspec.msgpack.encode(message, enc_hook=repr)).digest()
         key = self._keys.get((tip, digest))
         if key is not None:

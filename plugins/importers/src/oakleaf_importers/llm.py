@@ -69,7 +69,7 @@ IMPORTER = Importer(
 
 
 def _usage(row: Row) -> Usage | None:
-    """Return the tokens the model's plugin reported; None if it reported none."""
+    """Return the tokens from the model's plugin; None without a report."""
     details = json_object(row.get("token_details"))
     inner = details.get("prompt_tokens_details", details.get("input_tokens_details"))
     cached = (inner if isinstance(inner, dict) else details).get("cached_tokens")
@@ -79,7 +79,7 @@ def _usage(row: Row) -> Usage | None:
 
 
 class PartTables:
-    """Looks up fragments and attachments, which are stored once."""
+    """Looks up fragments and attachments, stored once."""
 
     def __init__(self, tables: SourceTables, losses: LossReport) -> None:
         self.tables, self.losses = tables, losses
@@ -150,7 +150,7 @@ class LlmThread:
             )
 
     def _add_path(self, tip: object, at: int | None) -> None:
-        """Add the messages up to this one that were not added yet, oldest first."""
+        """Add the messages up to this message not added yet, oldest first."""
         rows: list[Row] = []
         names = set()
         while isinstance(tip, str) and tip not in self.keys and tip not in names:
@@ -221,7 +221,7 @@ class LlmThread:
         return []
 
     def _resolve_text(self, payload: Row) -> str:
-        """Return a text; one that refers to fragments is stored as a list of pieces."""
+        """Return a text; a text with fragments is stored as a list of pieces."""
         pieces = payload.get("text_ref")
         if not isinstance(pieces, list):
             return text_or_none(payload.get("text")) or ""
@@ -262,7 +262,9 @@ class LlmThread:
 
 
 def _nth(message: Row, parts: list[Part]) -> str:
-    """Return an id for a call without one: the n-th result belongs to the n-th call of the previous message."""
+    """Return an id for a call without an id: the n-th result belongs to the n-th call of the previous
+    message.
+    """
     if message.get("role") == "tool":
         return f"{message.get('parent_hash')} {sum(isinstance(part, ToolResult) for part in parts)}"
     return f"{message['hash']} {sum(isinstance(part, ToolCall) for part in parts)}"
@@ -387,5 +389,5 @@ def _answer(tables: SourceTables, row: Row) -> Message:
 
 
 def _call_id(row: Row) -> str:
-    """Return the call id, or one made of the tool's name if the model gave none."""
+    """Return the call id, or an id made of the tool's name."""
     return text_or_none(row.get("tool_call_id")) or f"call of {row.get('name')}"

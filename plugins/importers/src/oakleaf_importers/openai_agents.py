@@ -44,7 +44,7 @@ IMPORTER = Importer(
 
 
 class AgentsSession:
-    """Reads one session: its items, the branches that list them, and the usage of its turns."""
+    """Reads one session: items, branches, and the usage of turns."""
 
     def __init__(self, tables: SourceTables, name: str) -> None:
         self.tables, self.name = tables, name
@@ -76,7 +76,7 @@ class AgentsSession:
         )
 
     def entry_key(self, after: str, *rows: int) -> str:
-        """Return the key of the entry these rows make after another: the same on every branch that shares them."""
+        """Return the key of the rows' entry after another: the same on every branch with the rows."""
         return self._keys.setdefault((after, *map(str, rows)), str(len(self._keys) + 1))
 
     def _read_item(self, row: Row) -> Item:
@@ -93,7 +93,7 @@ class AgentsSession:
         return item
 
     def _branches(self) -> dict[str, list[Row]]:
-        """Return the rows of each branch in order, oldest branch first; one branch of all rows in a plain file."""
+        """Return the rows of each branch in order, oldest branch first; a single branch for a plain file."""
         branches: dict[str, list[Row]] = {}
         listed = set()
         for row in self.tables.rows(STRUCTURE, "session_id = ?", self.name, order="sequence_number, id"):
@@ -108,7 +108,7 @@ class AgentsSession:
         return {name: branches[name] for name in sorted(branches, key=lambda name: first_ids[name])}
 
     def _add_branch(self, name: str, rows: list[Row]) -> tuple[str, int]:
-        """Add the entries of a branch that no earlier one added; return the key of its tip and its newest row id."""
+        """Add the new entries of a branch; return the key of the tip and the newest row id."""
         branch = AgentsBranch(self)
         for row in rows:
             item, at = self.items.get(row.get("message_id"), ({}, None))

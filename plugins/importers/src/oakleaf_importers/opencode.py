@@ -53,7 +53,7 @@ Fields = dict[str, Any]
 
 
 class SourceSession(Struct, frozen=True):
-    """A session as one of the two layouts stores it; messages and parts are read when they are needed."""
+    """A session in either layout; messages and parts are read on demand."""
 
     session_id: str
     parent_id: str | None
@@ -85,7 +85,7 @@ IMPORTER = Importer(
 
 
 def _read_places(path: Path, losses: LossReport) -> Iterator[SessionRecord]:
-    """Yield the sessions of the databases, then those that only the JSON files have."""
+    """Yield the sessions of the databases, then the sessions found only in JSON files."""
     databases = [path] if path.is_file() else files_within(path, losses, DATABASES)
     storage = path / "storage" if (path / "storage").is_dir() else path
     if not databases and not losses and not (storage / "session").is_dir():
@@ -218,7 +218,7 @@ class OpencodeSession(EntryList):
         )
 
     def _leaf(self) -> str | None:
-        """Return the entry before the message that the user went back to."""
+        """Return the entry before the message of the user's rewind."""
         target = as_dict(self.source.fields.get("revert")).get("messageID")
         index = self.firsts.get(target) if isinstance(target, str) else None
         if index is None:
@@ -268,7 +268,9 @@ class OpencodeSession(EntryList):
             self.add_unknown(kind, message, at)
 
     def _input(self, message: Fields, parts: list[Fields]) -> None:
-        """Add an input; what opencode adds to it, such as the text of a mentioned file, is a system message after it."""
+        """Add an input; opencode's additions, such as the text of a mentioned file, follow as a system
+        message.
+        """
         at = _time(message, "created")
         own: list[Text | Attachment] = []
         added: list[Text | Attachment] = []
@@ -301,7 +303,7 @@ class OpencodeSession(EntryList):
             yield self.attachment(part, "url", "filename")
 
     def attachment(self, file: Fields, url: str, name: str) -> Text | Attachment:
-        """Return a file; a text in its place, and a loss, if its bytes are elsewhere."""
+        """Return a file; a text instead, and a loss, without the bytes."""
         shown = first_text(file, name, "mime")
         attachment = parse_data_url(text_or_none(file.get(url)), text_or_none(file.get(name)))
         if attachment is not None:
@@ -399,7 +401,7 @@ class OpencodeAnswer:
         return EntryRecord(Message("tool", (result,)), at=at)
 
     def _finish(self, usage: Fields) -> None:
-        """Add the answer of one step, then its results."""
+        """Add the answer of one step, then the results."""
         error = _json_error(self.message) if "error" in self.message else None
         if not self._parts:
             if usage.get("usage") is not None or error:
@@ -414,13 +416,13 @@ class OpencodeAnswer:
 
 
 def _model_names(message: Fields) -> Fields:
-    """Return the names of the model as version 1 has them."""
+    """Return the names of the model in version 1's form."""
     model = as_dict(message.get("model"))
     return {"modelID": model.get("id"), "providerID": model.get("providerID")}
 
 
 def _older_part(part: Fields) -> Fields:
-    """Return a part of an answer of version 2 as version 1 has it."""
+    """Return a part of an answer of version 2 in version 1's form."""
     if part.get("type") != "tool":
         return {**part, "metadata": part.get("providerMetadata")}
     state, time = as_dict(part.get("state")), as_dict(part.get("time"))

@@ -50,7 +50,7 @@ Line = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    """Yield the sessions, without the empty files that pi leaves after a session without input."""
+    """Yield the sessions, without pi's empty files of sessions without input."""
     losses = LossReport()
     files = find_files(source, "pi", losses, "**/*.jsonl")
     records = without_empty(PiSession(path).record() for path in files)
@@ -105,7 +105,9 @@ class PiSession(EntryList):
         )
 
     def _read(self, line: Line, number: int, last: str | None) -> str:
-        """Read an entry and return its id. The first version wrote no ids: each line follows the previous one."""
+        """Read an entry and return the id. The first version wrote no ids: each line follows the previous
+        one.
+        """
         name = text_or_none(line.get("id")) or f"#{number}"
         parent_id = line.get("parentId", last)
         parent = parent_id if isinstance(parent_id, str) else None
@@ -281,7 +283,7 @@ class PiSession(EntryList):
 
 
 def _bash(message: Line) -> EntryRecord:
-    """Convert a command the user ran; the model saw it unless `excludeFromContext` is set."""
+    """Convert a command of the user; the model saw the command unless `excludeFromContext` is set."""
     command, output, code = (message.get(name) for name in ("command", "output", "exitCode"))
     if message.get("excludeFromContext") is True:
         return EntryRecord(Note({"pi": "bash", "command": command, "output": output, "exit_code": code}))
@@ -292,7 +294,7 @@ def _bash(message: Line) -> EntryRecord:
 
 
 def _call_id(value: object) -> str:
-    """Return the call id; for OpenAI, pi joins it with the item id."""
+    """Return the call id; for OpenAI, pi joins call id and item id."""
     name = required_text(value, "a tool call without an id")
     return name.partition("|")[0] or name
 
@@ -315,7 +317,7 @@ def _proof(issuer: str | None, block: Line) -> dict[str, Any]:
 
 
 def _object(signed: str | None) -> Line:
-    """Return OpenAI's item as stored: JSON, or only its id in older versions."""
+    """Return OpenAI's item as stored: JSON, or only the id in older versions."""
     try:
         value = msgspec.json.decode(signed or "")
     except (*INVALID_JSON, UnicodeEncodeError):
@@ -324,7 +326,7 @@ def _object(signed: str | None) -> Line:
 
 
 def _call_entry(payload: Payload, about: Line, **more: Any) -> EntryRecord:
-    """Return the entry that a model call made, with what that used."""
+    """Return the entry of a model call, with the usage."""
     usage = as_dict(about.get("usage"))
     price = recorded_price(as_dict(usage.get("cost")).get("total"), "pi")
     return EntryRecord(payload, usage=_usage(usage), price=price, **more)

@@ -50,7 +50,7 @@ Line = dict[str, Any]
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    """Yield every session with the sub-agents it started."""
+    """Yield every session with the sub-agents."""
     losses = LossReport()
     named = find_files(source, NAME, losses, "**/*.jsonl")
     files = [path for path in named if not path.name.endswith(LEDGER)]
@@ -172,7 +172,7 @@ class QwenSession(EntryTree):
                 self.add(Message("tool", results) if results else parsed.message, at)
 
     def _context(self, line: Line, at: int | None) -> None:
-        """Add what the tool wrote in the user's role: a notification, a scheduled prompt, a goal."""
+        """Add the tool's texts in the user's role: a notification, a scheduled prompt, a goal."""
         for parsed in parse_history([{**line["message"], "role": "user"}]):
             texts = tuple(part for part in parsed.message.parts if isinstance(part, Text))
             if texts:

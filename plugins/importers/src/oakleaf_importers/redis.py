@@ -34,7 +34,7 @@ LANGCHAIN_PREFIX = "message_store:"
 
 
 def read_sessions(source: str) -> Iterator[SessionRecord]:
-    """Read the chats of all keys, or of those that the address's `?match=chat:*` names."""
+    """Read the chats of all keys, or of the keys in the address's `?match=chat:*`."""
     with _open(source) as (redis, pattern):
         for key in sorted(set(redis.scan_iter(pattern, PAGE))):
             session = _read_key(redis, key, pattern)
@@ -43,7 +43,7 @@ def read_sessions(source: str) -> Iterator[SessionRecord]:
 
 
 def read_conversation(source: str, conversation_id: str) -> SessionRecord | None:
-    """Read the chat of one conversation, by the key that the address's pattern, LangChain or its id alone gives it."""
+    """Read the chat of one conversation, by the key from the address's pattern, LangChain or the id."""
     with _open(source) as (redis, pattern):
         prefixes = dict.fromkeys([pattern.removesuffix("*"), LANGCHAIN_PREFIX, ""])
         for prefix in prefixes:
@@ -62,7 +62,7 @@ IMPORTER = Importer(
 
 @contextmanager
 def _open(source: str) -> Iterator[tuple[Redis, str]]:
-    """Yield a connection and the pattern of the keys; raise `InvalidSource` for whatever goes wrong with it."""
+    """Yield a connection and the pattern of the keys; raise `InvalidSource` for any failure."""
     url = _parse_url(source)
     try:
         from redis.exceptions import RedisError

@@ -19,7 +19,7 @@ K = TypeVar("K")
 
 
 class EntryList:
-    """The entries of one session of a tool as they are read, numbered from 1, and what could not be converted."""
+    """The entries of one session during reading, numbered from 1, and the losses."""
 
     def __init__(self, tool: str, losses: LossReport | None = None) -> None:
         self.tool = tool
@@ -27,17 +27,17 @@ class EntryList:
         self.entries: list[EntryRecord] = []
 
     def add(self, payload: Payload, at: int | None, *, key: str | None = None, **more: Any) -> str:
-        """Add an entry and return its key; `more` are fields of `EntryRecord`."""
+        """Add an entry and return the key; `more` are fields of `EntryRecord`."""
         return self.append(EntryRecord(payload, key, at=at, **more))
 
     def append(self, entry: EntryRecord) -> str:
-        """Add an entry under its key, or under the next number if it has none; return the key."""
+        """Append an entry under the given key, or under the next number; return the key."""
         key = entry.key or str(len(self.entries) + 1)
         self.entries.append(replace(entry, key=key))
         return key
 
     def add_unknown(self, kind: object, item: object, at: int | None, **more: Any) -> str:
-        """Add a note that keeps an item of a kind that is not known, and count it."""
+        """Add a note with an item of an unknown kind, and count the item."""
         return self.add(unknown_note(self.tool, kind, item, self.losses), at, **more)
 
     def to_record(self, source: str, **about: Any) -> SessionRecord:
@@ -45,7 +45,7 @@ class EntryList:
         return SessionRecord(self.tool, source, tuple(self.entries), losses=self.losses, **about)
 
     def add_total_usage(self, usage: Usage, provider: str | None, call_id: str) -> None:
-        """Add the tokens of all calls to the first answer, for a tool that records only their sum."""
+        """Add the tokens of all calls to the first answer, for a tool with sums only."""
         for index, entry in enumerate(self.entries):
             if entry.is_answer:
                 self.entries[index] = replace(entry, usage=usage, provider=provider, call_id=call_id)
@@ -54,7 +54,7 @@ class EntryList:
 
 
 class EntryTree(EntryList):
-    """The same for a session with branches: each entry follows the one at `tip`."""
+    """The same for a session with branches: each entry follows the entry at `tip`."""
 
     def __init__(self, tool: str, losses: LossReport | None = None) -> None:
         super().__init__(tool, losses)
@@ -71,7 +71,7 @@ class EntryTree(EntryList):
 def with_tasks(
     parents: Mapping[K, K | None], read: Callable[[K, tuple[SessionRecord, ...]], SessionRecord | None]
 ) -> Iterator[SessionRecord]:
-    """Yield every session with its tasks. `parents` names the session that started each, `read` converts one."""
+    """Yield every session with the tasks. `parents` names the session that started each, `read` converts one."""
     children: dict[K, list[K]] = {}
     for key, parent in parents.items():
         if parent is not None and parent in parents and parent != key:
@@ -93,7 +93,7 @@ def with_tasks(
 
 
 def note_newer(losses: LossReport, version: object, known: int) -> None:
-    """Count a format that is newer than the importer."""
+    """Count a format newer than the importer."""
     if type(version) is int and version > known:
         losses.add(NEWER_FORMAT, f"version {version}; known is {known}")
 
@@ -105,7 +105,7 @@ def without_empty(sessions: Iterable[SessionRecord]) -> Iterator[SessionRecord]:
 def with_source_losses(
     tool: str, sessions: Iterable[SessionRecord], losses: LossReport
 ) -> Iterator[SessionRecord]:
-    """Yield the sessions; `losses`, which their reader fills, are moved to one of them, or to an empty one if there is none."""
+    """Yield the sessions; move `losses`, filled by the reader, to a session or to an empty session."""
     last: SessionRecord | None = None
     for session in sessions:
         if last is not None:

@@ -45,7 +45,7 @@ CHANGED = "it changed while it was being read; try again, or import a copy of it
 
 
 class SourceTables:
-    """The tables of an open file of this size, and their rows. Views and virtual tables are not among them."""
+    """The tables of an open file of this size, and the rows. Views and virtual tables are not among them."""
 
     def __init__(self, connection: apsw.Connection, size: int) -> None:
         self._connection = connection
@@ -65,7 +65,7 @@ class SourceTables:
         return self._steps_left < 0
 
     def rows(self, table: str, where: str = "1", *values: object, order: str = "rowid") -> Iterator[Row]:
-        """Yield the rows of a table with the columns its version has; none if the table does not exist."""
+        """Yield the rows of a table with the available columns; none for a missing table."""
         if table not in self.names:
             return
         sql = f'select * from "{table}" where {where} order by {order}'
@@ -81,13 +81,13 @@ class SourceTables:
             yield dict(zip(columns, row, strict=True))
 
     def row(self, table: str, where: str, *values: object) -> Row:
-        """Return the first row that matches; empty if none does."""
+        """Return the first matching row; else an empty row."""
         return next(self.rows(table, where, *values), {})
 
 
 @contextlib.contextmanager
 def open_tables(source: str, tool: str, *expected: str) -> Iterator[SourceTables]:
-    """Open a file for reading; `InvalidSource` if it has none of the `expected` tables."""
+    """Open a file for reading; `InvalidSource` without any of the `expected` tables."""
     path = Path(source).expanduser()
     if not path.is_file():
         raise InvalidSource(source, tool, "it is a folder" if path.is_dir() else "there is no such file")
@@ -107,7 +107,7 @@ def open_tables(source: str, tool: str, *expected: str) -> Iterator[SourceTables
 
 
 def _connect_immutable(path: Path) -> apsw.Connection:
-    """Open the file alone as one that does not change: takes no lock and creates no file next to it."""
+    """Open the file alone as unchanging: takes no lock and creates no file."""
     flags = apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI | apsw.SQLITE_OPEN_NOMUTEX
     return apsw.Connection(f"{path.absolute().as_uri()}?immutable=1", flags=flags)
 
@@ -130,7 +130,7 @@ def _connect(path: Path, source: str, tool: str) -> Iterator[apsw.Connection]:
 
 
 def _copy(path: Path, folder: Path) -> Path | None:
-    """Copy the file with its WAL and journal, all in one state; None if they keep changing."""
+    """Copy the file with WAL and journal, all in one state; None for constantly changing files."""
     for _ in range(COPY_ATTEMPTS):
         before = _file_state(path)
         for suffix in SUFFIXES:
@@ -148,7 +148,7 @@ def _file_state(path: Path) -> FileState:
 
 
 def file_signature(path: str | Path) -> Signature | None:
-    """Return the size and time of a file; None if it cannot be read, because it vanished for example."""
+    """Return the size and time of a file; None for an unreadable file, such as a vanished file."""
     try:
         stat = os.stat(path)
     except OSError:

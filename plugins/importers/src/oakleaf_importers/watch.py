@@ -32,14 +32,14 @@ FIRST_LINE_BYTES = 1 << 20
 
 
 class WatchedFolder(Struct, frozen=True):
-    """A tool and where its sessions are."""
+    """A tool and the folder of the tool's sessions."""
 
     tool: str
     root: Path
 
 
 class SourceChange(Struct, frozen=True):
-    """A source that was read because it changed."""
+    """A source read after a change."""
 
     tool: str
     source: str
@@ -49,7 +49,7 @@ class SourceChange(Struct, frozen=True):
 
 
 class SourceState(Struct):
-    """What was last read of a source."""
+    """The state of a source at the last reading."""
 
     files: dict[str, Signature] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Watch:
         self._saved_at, self._is_saved = clock(), True
 
     def scan(self) -> Iterator[SourceChange]:
-        """Import every source that changed since it was read, and those whose time has come.
+        """Import every changed source, and every source with a due time.
 
         Ends at the first one that the store does not take; the next scan begins with what is missing.
         """
@@ -122,7 +122,7 @@ class Watch:
         return self._failed.get(name) != files and (state is None or state.files != files)
 
     def next_due(self) -> float:
-        """Return the seconds until a source is due to be read again although it has not changed."""
+        """Return the seconds until an unchanged source is due for reading."""
         return max(0.0, min(self._due.values(), default=float("inf")) - self._clock())
 
     def _import(self, name: str, tool: str, source: str, files: dict[str, Signature]) -> SourceChange:
@@ -148,7 +148,7 @@ class Watch:
     # -- files -------------------------------------------------------------------------------------
 
     def _sources(self, folder: WatchedFolder) -> dict[str, dict[str, Signature]]:
-        """Return the files of every source below a folder, with their signatures."""
+        """Return the files of every source below a folder, with signatures."""
         sources: dict[str, dict[str, Signature]] = {}
         importer = find_importer(folder.tool)
         for path, signature in self._files(folder.root):
@@ -174,7 +174,7 @@ class Watch:
     # -- what was read -----------------------------------------------------------------------------
 
     def _load(self) -> dict[str, SourceState]:
-        """Return what was read before, without the sources whose sessions the store does not have so far."""
+        """Return the earlier readings, without sources of sessions missing in the store."""
         if self._state_file is None:
             return {}
         try:
@@ -196,7 +196,7 @@ class Watch:
             return True
 
     def _save(self) -> None:
-        """Replace the state file, so that a kill leaves the old one or the new one."""
+        """Replace the state file atomically: a kill leaves the old file or the new file."""
         if self._state_file is None or self._is_saved:
             return
         self._saved_at, self._is_saved = self._clock(), True
@@ -207,7 +207,7 @@ class Watch:
 
 
 def source_of(importer: Importer, root: Path, path: Path) -> Path | None:
-    """Return what to import when a file changed; None if it is not part of a session."""
+    """Return the source of a changed file; None for a file outside of sessions."""
     name = path.name
     if path.suffix in (".db", ".sqlite", ".sqlite3") or name.endswith(("-wal", "-journal")):
         database = path.with_name(name.removesuffix("-wal").removesuffix("-journal"))

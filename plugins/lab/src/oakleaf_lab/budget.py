@@ -26,7 +26,7 @@ MIN_OUTPUT_TOKENS = 32
 
 
 class CostBudget:
-    """Counts what a run spends, and refuses calls beyond its limit. Safe to use from several threads."""
+    """Counts a run's spending, and refuses calls beyond the limit. Safe to use from several threads."""
 
     def __init__(self, limit: int | None, spent: int = 0, longest_answer: int = 0) -> None:
         self.limit, self.spent, self.reserved = limit, spent, 0
@@ -36,11 +36,11 @@ class CostBudget:
         """Whether the run was asked to stop: no further calls."""
 
     def expect_answers_of(self, tokens: int) -> None:
-        """Expect answers of at least this many tokens, for calls without the option `max_tokens`."""
+        """Expect answers of at least the given tokens, for calls without the option `max_tokens`."""
         self._longest_answer = max(self._longest_answer, tokens)
 
     def check_price(self, model: Model) -> None:
-        """Raise if the limit cannot be held because a call of this model has no price."""
+        """Raise for a model without a price, as the limit cannot be held."""
         if self.limit is not None and price_of(model, Usage(0, 0, 0, 0)) is None:
             raise InvalidLab(
                 f"{model.model} has no price, so the limit of {format_dollars(self.limit)} cannot be held",
@@ -49,7 +49,9 @@ class CostBudget:
             )
 
     async def reserve(self, model: Model, request: Request) -> Reservation:
-        """Reserve the most that the call can cost; raise BudgetReached if it could pass the limit."""
+        """Reserve the highest possible cost of the call; raise BudgetReached if the call could pass the
+        limit.
+        """
         if self.is_stopping:
             raise RunStopping
         if self.limit is None:
@@ -62,13 +64,13 @@ class CostBudget:
         return Reservation(most)
 
     async def settle(self, reserved: Reservation, cost: int | None) -> None:
-        """Replace a reservation by what the call cost; an unknown cost is counted as all of it."""
+        """Replace a reservation by the call's cost; an unknown cost counts in full."""
         with self._lock:
             self.reserved -= reserved.microcents
             self.spent += reserved.microcents if cost is None else cost
 
     def most(self, model: Model, request: Request) -> int:
-        """Return the most that the call can cost, in microcents."""
+        """Return the highest possible cost of the call, in microcents."""
         self.check_price(model)
         options = request.context.settings.options or {}
         output = options.get("max_tokens")
@@ -89,7 +91,7 @@ class RunStopping(Exception):
 
 
 def _most_tokens(request: Request) -> int:
-    """Return the most tokens that the request can have: one for each byte, as the worst text for a tokenizer has."""
+    """Return the largest possible number of tokens of a request: one token for each byte."""
     size = sum(len(text.encode("utf-8", "replace")) for text in request.context.system)
     media = 0
     for item in request.context.items:

@@ -33,7 +33,7 @@ _CALL = re.compile(r"(?P<name>[^\s(]+)(?:\((?P<arguments>.*)\))?", re.DOTALL)
 
 
 class ExpectedCall(Struct, frozen=True):
-    """A tool call that a turn must make."""
+    """An expected tool call of a turn."""
 
     name: str
     arguments: dict[str, Any] | None = None
@@ -43,7 +43,7 @@ class ExpectedCall(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> ExpectedCall:
-        """Read `name`, `name({…})` or `name({…, ...})`; raise ValueError with what is wrong."""
+        """Read `name`, `name({…})` or `name({…, ...})`; raise ValueError with the fault."""
         match = _CALL.fullmatch(text.strip())
         if match is None:
             raise ValueError(f'{text!r} is not a call; write it as lookup or lookup({{"order": 41}})')
@@ -81,7 +81,7 @@ class ExpectedCall(Struct, frozen=True):
 
 
 class ExpectedTurn(Struct, frozen=True, forbid_unknown_fields=True):
-    """What one turn of the replay must do."""
+    """The expectations of one turn of the replay."""
 
     seq: int
     """The entry of its input in the bundle."""
@@ -134,7 +134,7 @@ class CaseReplay(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CaseJudge(Struct, frozen=True, forbid_unknown_fields=True):
-    """A model that scores turns; a scorer `judge:NAME >= 0.8` asks it."""
+    """A scoring model, for the scorer `judge:NAME >= 0.8`."""
 
     model: str
     prompt: str | None = None
@@ -144,7 +144,7 @@ class CaseJudge(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Case(Struct, frozen=True, forbid_unknown_fields=True):
-    """A regression case as its file has it."""
+    """A regression case as in the file."""
 
     format: int
     bundle: str
@@ -160,7 +160,7 @@ _to_case = converter(Case)
 
 
 def read_case(path: Path) -> Case:
-    """Read and check a case; raise `InvalidCase` with the file and what is wrong in it."""
+    """Read and check a case; raise `InvalidCase` with the file and the fault."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -207,7 +207,7 @@ def _check(path: Path, case: Case) -> None:
 
 
 def text_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of an expected text: /…/ as it is, else its words with any space between them."""
+    """Return the pattern of an expected text: /…/ verbatim, else the words with any space between."""
     if len(text) > 2 and text.startswith("/") and text.endswith("/"):
         try:
             return re.compile(text[1:-1], re.IGNORECASE | re.DOTALL)
@@ -219,7 +219,7 @@ def text_pattern(text: str) -> re.Pattern[str]:
 
 
 def _without_open_end(body: str) -> str:
-    """Return the arguments without the dots at their end, which allow others."""
+    """Return the arguments without the final dots, which allow further arguments."""
     inner = body.removesuffix("}").rstrip()
     listed = inner.removesuffix("...").removesuffix("…")
     if inner == body or listed == inner:
@@ -228,7 +228,7 @@ def _without_open_end(body: str) -> str:
 
 
 def call_text(call: ToolCall) -> str:
-    """Write a call as a case has it. One with malformed arguments is only named: they are not JSON."""
+    """Write a call in the notation of a case. One with malformed arguments is only named: they are not JSON."""
     return call.name if call.malformed is not None else f"{call.name}({arguments_text(call)})"
 
 
@@ -284,7 +284,7 @@ def _strings(texts: Sequence[str]) -> str:
 
 
 def _string(text: str) -> str:
-    """Write a TOML string: literal if it has quotes to escape and can be, else basic."""
+    """Write a TOML string: literal if possible and shorter to escape, else basic."""
     is_plain = all(character.isprintable() for character in text)
     if is_plain and '"' in text and "'" not in text:
         return f"'{text}'"
@@ -312,7 +312,7 @@ def _value(value: Any) -> str:
 
 
 def find_cases(places: Iterable[Path]) -> list[Path]:
-    """Return the case files of folders, at any depth, and those named themselves, in order of their paths."""
+    """Return the case files of folders, at any depth, and the named files, in order of paths."""
     cases: set[Path] = set()
     for place in places:
         if place.is_dir():

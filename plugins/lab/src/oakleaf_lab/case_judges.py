@@ -35,7 +35,7 @@ from oakleaf_lab.scorers import (
 
 
 class CaseJudges:
-    """Asks the judges of one case, and counts what they cost."""
+    """Asks the judges of one case, and counts the cost."""
 
     def __init__(self, case: Case, path: Path, budget: CostBudget | None) -> None:
         self._case, self._path = case, path
@@ -44,7 +44,7 @@ class CaseJudges:
         """What they cost so far, in microcents."""
 
     async def problem(self, scorer: CaseScorer, turn: ScoredTurn) -> str | None:
-        """Return what is wrong with a turn by a judge; None if it passes. A judge without an answer raises ModelError."""
+        """Return a judge's objection to a turn; None for a pass. A judge without an answer raises ModelError."""
         judge = self._case.judge[scorer.name]
         (model,) = available_models([judge.model])
         answer = await self._ask(model, judge_request(self._prompt(scorer.name, judge), turn))

@@ -29,7 +29,7 @@ _SIGNS: dict[str, Callable[[float, float], bool]] = {">=": ge, "<=": le, ">": gt
 
 
 class CaseScorer(Struct, frozen=True):
-    """A scorer as a case names it."""
+    """A scorer as named in a case."""
 
     file: str
     """Its file, or `judge`."""
@@ -39,7 +39,7 @@ class CaseScorer(Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> CaseScorer:
-        """Read `FILE.py:NAME`, `FILE.py:NAME >= 0.8` or `judge:NAME >= 0.8`; raise ValueError with what is wrong."""
+        """Read `FILE.py:NAME`, `FILE.py:NAME >= 0.8` or `judge:NAME >= 0.8`; raise ValueError with the fault."""
         match = _SCORER.fullmatch(text.strip())
         if match is None:
             raise ValueError(
@@ -58,7 +58,9 @@ class CaseScorer(Struct, frozen=True):
         return f"{self.file}:{self.name}" + (f" {self.sign} {self.limit:g}" if self.sign else "")
 
     def load(self, folder: Path) -> ScoreFunction:
-        """Import the function; raise ValueError if it is not there or is no scorer of turns."""
+        """Import the function; raise ValueError for a missing function, or for a function other than a scorer
+        of turns.
+        """
         path = folder / self.file
         if not path.is_file():
             raise ValueError(f"there is no file {path} for the scorer {self.name}")
@@ -71,7 +73,7 @@ class CaseScorer(Struct, frozen=True):
         return function  # type: ignore[no-any-return]
 
     def problem(self, value: Any) -> str | None:
-        """Return what is wrong with a score; None if it passes."""
+        """Return the fault of a score; None for a pass."""
         if self.sign is None and isinstance(value, bool):
             return None if value else "it says False"
         if (problem := value_problem(value)) is not None:
@@ -82,7 +84,7 @@ class CaseScorer(Struct, frozen=True):
 
 
 async def apply_scorer(scorer: CaseScorer, function: ScoreFunction, turn: ScoredTurn) -> str | None:
-    """Score a turn and return what is wrong; None if it passes."""
+    """Score a turn and return the fault; None for a pass."""
     try:
         value = await call_scorer(function, turn)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything

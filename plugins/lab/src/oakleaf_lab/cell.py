@@ -40,7 +40,7 @@ UNREACHABLE = (Overloaded.code, ModelUnavailable.code)
 
 
 class CellSetup(Struct, frozen=True):
-    """What the cells of a run are replayed with."""
+    """The replay setup of a run's cells."""
 
     experiment: Experiment
     sources: Mapping[str, CohortSession]
@@ -59,7 +59,7 @@ class ModelUnreachable(Exception):
 async def run_cell(
     cell: Cell, source: Session, run_id: str, setup: CellSetup, meter: CallMeter
 ) -> CellResult:
-    """Replay the session, or read what was observed."""
+    """Replay the session, or read the observations."""
     if cell.lane == "observed":
         return await asyncio.to_thread(observe, cell, source)
     experiment, change = setup.experiment, setup.experiment.change
@@ -85,7 +85,7 @@ async def run_cell(
 
 
 def _baseline_tools(source: Session, setup: CellSetup) -> Sequence[Tool] | None:
-    """Return the tools of the baseline: those given for it, else the candidate's where they are defined as recorded."""
+    """Return the baseline's tools: the given tools, else the candidate's tools with the recorded definition."""
     if setup.baseline_tools is not None or setup.tools is None:
         return setup.baseline_tools
     given = {tool.name: tool for tool in setup.tools}
@@ -95,12 +95,12 @@ def _baseline_tools(source: Session, setup: CellSetup) -> Sequence[Tool] | None:
 
 
 def recorded_tools(source: Session) -> tuple[ToolSpec, ...] | None:
-    """Return the definitions that the model was given last; None if they were not recorded."""
+    """Return the definitions in the model's last request; None without a record."""
     return read_tools(source.context().settings.tool_definitions, store_of(source).blob)
 
 
 def observe(cell: Cell, source: Session) -> CellResult:
-    """Return what the recorded turns used and how long they took."""
+    """Return the usage and the duration of the recorded turns."""
     path, calls = source.path(), source.model_calls("path")
     costs = totals_by_turn(calls, path)
     durations = turn_milliseconds(path, source.journal())
@@ -149,12 +149,12 @@ def _result(cell: Cell, source: Session, report: ReplayReport) -> CellResult:
 
 
 def answered_calls(calls: Iterable[Call]) -> list[Call]:
-    """Leave out calls that a crash cut off: they say nothing about the lane. Their cost is not known."""
+    """Leave out calls cut off by a crash: such calls say nothing about the lane. Their cost is not known."""
     return [call for call in calls if call.failed or call.usage != Usage()]
 
 
 def called_tools(path: Sequence[Entry]) -> dict[int, tuple[str, ...]]:
-    """Return the names of the tools that each turn called, each once."""
+    """Return the names of each turn's called tools, each once."""
     names: dict[int, dict[str, None]] = {}
     for entry in path:
         for call in () if entry.message is None else entry.message.calls:
@@ -163,7 +163,7 @@ def called_tools(path: Sequence[Entry]) -> dict[int, tuple[str, ...]]:
 
 
 def _cut_turns(path: Sequence[Entry]) -> set[int]:
-    """Return the turns with a call that was not recorded."""
+    """Return the turns with an unrecorded call."""
     return {
         entry.turn
         for entry in path
@@ -173,7 +173,7 @@ def _cut_turns(path: Sequence[Entry]) -> set[int]:
 
 
 def classify(row: DiffRow) -> TurnClass:
-    """Return what the model did differently in a turn. Another result of the same call is not its doing."""
+    """Return the model's differences in a turn. Another result of the same call is not its doing."""
     kinds = [each.kind for each in row.differences if each.kind != "result changed"]
     heaviest = max(kinds, key=lambda kind: WEIGHTS[kind], default="same")
     return "missing" if heaviest in ("missing", "input changed") else heaviest  # type: ignore[return-value]
@@ -187,8 +187,9 @@ def _heaviest(differences: Iterable[Divergence]) -> Divergence | None:
 
 
 def turn_milliseconds(path: Sequence[Entry], facts: Iterable[StoredFact]) -> dict[int, int]:
-    """Return how long each turn ran, from its input to its last entry, in milliseconds: without the time in which it waited
-    for a person, or in which nothing ran it after an interruption."""
+    """Return each turn's running time in milliseconds, from the input to the last entry, without waits for a
+    person and interruptions.
+    """
     pauses = _pauses(facts)
     ends: dict[int, Entry] = {}
     starts: dict[int, Entry] = {}
@@ -204,7 +205,7 @@ def turn_milliseconds(path: Sequence[Entry], facts: Iterable[StoredFact]) -> dic
 
 
 def _pauses(facts: Iterable[StoredFact]) -> dict[int, int]:
-    """Return how long each turn did not run before it was resumed, in microseconds."""
+    """Return each turn's time before a resumption, in microseconds."""
     pauses: dict[int, int] = {}
     stopped: int | None = None
     active = 0

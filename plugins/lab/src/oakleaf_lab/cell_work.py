@@ -48,14 +48,14 @@ class CellWork:
         self._judge_caller = None if judge is None else JudgeCaller(judge, record, budget)
 
     def is_finished(self, cell: Cell) -> bool:
-        """Whether its result and all its scores are stored."""
+        """Whether the result and all scores are stored."""
         return cell in self._record.cells and not self._is_unscored(cell)
 
     def unfinished(self, cells: Iterable[Cell]) -> list[Cell]:
         return [cell for cell in cells if not self.is_finished(cell)]
 
     async def finish(self, cell: Cell) -> None:
-        """Replay a cell and score it, as far as that is not done."""
+        """Replay a cell and score the cell, as far as not done."""
         result = self._record.cells.get(cell)
         if result is None:
             try:
@@ -91,7 +91,7 @@ class CellWork:
             await asyncio.to_thread(self._record.add_scores, (), self._judge.key(cell))
 
     def _scored_session(self, result: CellResult) -> ScoredSession:
-        """Read a cell for its scorers, beside what was observed."""
+        """Read a cell for the scorers, beside the observations."""
         cell = result.cell
         if result.error is not None:
             return ScoredSession(session_id=cell.source, lane=cell.lane, number=cell.number, turns=())
@@ -105,5 +105,5 @@ class CellWork:
         return scored_session(result, replayed, observed)
 
     def _source(self, session_id: str) -> Session:
-        """Return a source, at the entry where it was when the run was planned."""
+        """Return a source, at the entry of the time of planning."""
         return session_at(self._store.session(session_id), self._setup.sources[session_id].leaf)

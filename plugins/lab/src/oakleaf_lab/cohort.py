@@ -38,7 +38,7 @@ _SKIPPED_RELATIONS = {
 
 
 class CohortSession(Struct, frozen=True, kw_only=True):
-    """A recorded session of a cohort, at the entry where it was when the run was planned."""
+    """A recorded session of a cohort, at the entry of the time of planning."""
 
     session_id: str
     leaf: Leaf
@@ -55,7 +55,7 @@ class CohortSession(Struct, frozen=True, kw_only=True):
 
 
 class SkippedSessions(Struct, frozen=True):
-    """Sessions that were left out, and why."""
+    """Skipped sessions, with the reason."""
 
     reason: str
     session_ids: tuple[str, ...]
@@ -91,7 +91,7 @@ class CohortFinder:
     def find(
         self, expressions: Sequence[str], *, sample: int | None = None, seed: int = 0, needs_model: bool
     ) -> Cohort:
-        """Return the sessions that the expressions name together, oldest first.
+        """Return the sessions of all expressions together, oldest first.
 
         With `sample` only so many of them, chosen by `seed`: the same seed chooses the same ones though others come.
         With `needs_model` sessions whose model cannot be called by its name are left out.
@@ -116,7 +116,7 @@ class CohortFinder:
         )
 
     def _matches(self, expressions: Sequence[str]) -> Iterator[tuple[SessionRow, bool]]:
-        """Yield each session once, with whether it was named itself."""
+        """Yield each session once, with a flag for named sessions."""
         named: dict[str, bool] = {}
         for expression in expressions:
             for session_id, is_named in self._session_ids(expression):
@@ -204,12 +204,14 @@ class CohortFinder:
 
 
 def _draw(seed: int, session_id: str) -> bytes:
-    """Return a number that decides whether a session is in the sample, independent of the other sessions."""
+    """Return the sampling number of a session, independent of the other sessions."""
     return sha256(f"{seed}\n{session_id}".encode()).digest()
 
 
 def is_query(expression: str) -> bool:
-    """Whether an expression is a query of `oakleaf search` and not one name: it has a filter, a blank or a quote."""
+    """Whether an expression is a query of `oakleaf search` and not a name: a filter, a blank or a quote
+    tells.
+    """
     return bool(re.search(r"[\s\"]|^-?[a-z_]+:[^\s:/]", expression))
 
 
@@ -223,7 +225,7 @@ def create_lab_session(
     notes: Sequence[Note] = (),
     tags: Mapping[str, str] = {},
 ) -> Session:
-    """Create a session that holds a lab run, its queue or a saved cohort; if it exists, return it as it is."""
+    """Create a session for a lab run, a queue or a saved cohort; return an existing session unchanged."""
     return store.start(AGENT, notes, session_id=session_id, title=title, tags=tags, relation="replay")
 
 
@@ -231,7 +233,7 @@ def create_lab_session(
 
 
 def save_cohort(store: Store, name: str, *cohort: str, sample: int | None = None, seed: int = 0) -> Cohort:
-    """Save the sessions that `cohort` names, as for `Lab`, as a list under a name; an earlier list is replaced."""
+    """Save the sessions of `cohort`, as for `Lab`, as a list under a name; replace an earlier list."""
     if not _NAME.fullmatch(name):
         raise InvalidLab(
             f"{name!r} cannot be the name of a cohort", "use letters, digits, dots, dashes and underscores"
@@ -244,7 +246,7 @@ def save_cohort(store: Store, name: str, *cohort: str, sample: int | None = None
 
 
 def load_cohort(store: Store, name: str) -> tuple[str, ...] | None:
-    """Return the sessions that were saved under a name; None if there is no such cohort."""
+    """Return the sessions saved under a name; None for an unknown cohort."""
     if not _NAME.fullmatch(name):
         return None
     try:

@@ -34,7 +34,7 @@ CONTROL_PREFIX = "labqueue_"
 
 
 class JudgeSpec(Struct, frozen=True):
-    """A judge as it is stored for workers."""
+    """A judge as stored for workers."""
 
     model: str
     prompt: str
@@ -73,7 +73,7 @@ class RunControl:
 
     @classmethod
     def find(cls, store: Store, run_id: str) -> RunControl | None:
-        """Return that of a run which was once given to workers."""
+        """Return the control of a run once given to workers."""
         try:
             return cls(store, control_id(run_id))
         except NotFound:
@@ -85,25 +85,25 @@ class RunControl:
         return cls(store, control_id(run_id))
 
     def update(self) -> None:
-        """Read what other processes have written since."""
+        """Read the writes of other processes since."""
         with self._lock:
             self._read()
 
     def is_over(self, number: int) -> bool:
-        """Whether tasks of that start are to make no further call."""
+        """Whether tasks of the start are to make no further call."""
         return self.is_stopped or number != self.number
 
     def begin(self) -> int:
-        """Return a new number: tasks of earlier ones end at their next call."""
+        """Return a new number: tasks with earlier numbers end at the next call."""
         self._append(lambda: {"begin": self.number + 1})
         return self.number
 
     def open(self, start: Start) -> None:
-        """Let tasks of this start make calls."""
+        """Let tasks of the start make calls."""
         self._append(lambda: {"start": msgspec.to_builtins(start)})
 
     def stop(self, number: int, why: str | None) -> None:
-        """Let tasks of this start make no further call. The first reason is kept."""
+        """Let tasks of the start make no further call. The first reason is kept."""
 
         def data() -> dict[str, Any] | None:
             return None if self.is_over(number) else {"stop": {"why": why}}
@@ -117,7 +117,7 @@ class RunControl:
             raise RunStopping
 
     def reserve(self, number: int, amount: int) -> str:
-        """Reserve that much and return its key; raise BudgetReached if it could pass the limit."""
+        """Reserve the amount and return the key; raise BudgetReached if the amount could pass the limit."""
         key = token_hex(6)
 
         def data() -> dict[str, Any]:
@@ -137,7 +137,7 @@ class RunControl:
     # -- notes -------------------------------------------------------------------------------------
 
     def _append(self, data: Callable[[], dict[str, Any] | None]) -> None:
-        """Append what `data` returns, decided on all notes before it; nothing if it returns None."""
+        """Append the result of `data`, decided on all notes before; nothing for None."""
         with self._lock:
             while True:
                 try:
@@ -157,7 +157,7 @@ class RunControl:
                 return
 
     def _read(self) -> bool:
-        """Read the notes after those that were read; return whether there are any."""
+        """Read the new notes; return whether any came."""
         notes = self._notebook.read()
         for note in notes:
             self._apply(note)
@@ -185,7 +185,7 @@ def control_id(run_id: str) -> str:
 
 
 class SharedBudget:
-    """The budget of one task: it reserves each call among all processes of the run."""
+    """The budget of one task: each call is reserved among all processes of the run."""
 
     def __init__(
         self, control: RunControl, number: int, prices: CostBudget, is_stopping: Callable[[], bool]

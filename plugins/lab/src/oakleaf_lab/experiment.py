@@ -33,7 +33,7 @@ _sorted = msgspec.json.Encoder(order="deterministic")
 
 
 class CandidateChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the candidate has that the recorded setup has not."""
+    """The candidate's difference from the recorded setup."""
 
     model: str | None = None
     prompt: str | None = None
@@ -49,7 +49,7 @@ class CandidateChange(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Experiment(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that decides what a run replays. Two runs of the same experiment are interchangeable."""
+    """The full input of a run's replays. Two runs of the same experiment are interchangeable."""
 
     cohort: tuple[str, ...]
     sample: int | None = None
@@ -73,7 +73,7 @@ class Experiment(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LabPlan(Struct, frozen=True):
-    """An experiment and its sessions."""
+    """An experiment and the sessions."""
 
     experiment: Experiment
     cohort: Cohort
@@ -87,7 +87,7 @@ class LabPlan(Struct, frozen=True):
         return f"lab_{digest([self.experiment, leaves])[:20]}"
 
     def cells(self) -> Iterator[Cell]:
-        """Yield every cell, session by session, so that a run that stops early has whole sessions."""
+        """Yield every cell, session by session: a run stopped early has whole sessions."""
         for source in self.cohort.sources:
             yield Cell(source.session_id, "observed", 0)
             for number in range(1, self.experiment.repeat + 1):
@@ -96,7 +96,7 @@ class LabPlan(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True, order=True):
-    """One replay of one session in one lane."""
+    """A replay of a session in a lane."""
 
     source: str
     lane: Lane
@@ -105,16 +105,16 @@ class Cell(Struct, frozen=True, order=True):
 
     @property
     def key(self) -> str:
-        """The key under which its result is stored."""
+        """The key of the stored result."""
         return f"cell:{digest(self)[:20]}"
 
     def replay_id(self, run_id: str) -> str:
-        """Return the id of the session that holds its replay: the same each time, so that a run finds it again."""
+        """Return the id of the session with the replay: the same each time, for finding the replay again."""
         return f"ses_{digest([run_id, self])[:20]}"
 
 
 class TurnResult(Struct, frozen=True, omit_defaults=True):
-    """What a cell did in one turn of the recording."""
+    """A cell's record of a turn of the recording."""
 
     turn: int
     """The seq of the turn's input in the recording."""
@@ -134,7 +134,7 @@ class TurnResult(Struct, frozen=True, omit_defaults=True):
 
 
 class CellResult(Struct, frozen=True, omit_defaults=True):
-    """What became of one cell. Turns that it did not reach are not in it."""
+    """The outcome of a cell. Turns that it did not reach are not in it."""
 
     cell: Cell
     replay: str | None = None

@@ -10,7 +10,7 @@ from oakleaf_lab.experiment import digest
 
 
 def function_identity(function: Any) -> str:
-    """Return eight characters that differ for functions that may answer differently.
+    """Return eight characters that differ for functions with possibly different answers.
 
     Code, defaults, closed-over and bound values count. Of an object that is no plain value only the type counts:
     nothing else of it is sure to be the same in another process.
@@ -21,7 +21,7 @@ def function_identity(function: Any) -> str:
 
 
 def _describe(value: Any, outer: tuple[int, ...]) -> Any:
-    """Return JSON that stands for a value. `outer` holds what contains it: a function may refer to itself."""
+    """Return a value's identity as JSON. `outer` holds what contains it: a function may refer to itself."""
     if id(value) in outer:
         return "again"
     describe = functools.partial(_describe, outer=(*outer, id(value)))

@@ -35,7 +35,7 @@ CALLS = "calls:"
 
 
 class Gate(Struct, frozen=True):
-    """A condition under which the run fails."""
+    """A condition that fails the run."""
 
     text: str
     metric: str
@@ -59,7 +59,7 @@ class GateResult(Struct, frozen=True):
 
 
 def parse_gate(text: str, metrics: Sequence[str] | None) -> Gate:
-    """Parse a gate; raise InvalidLab if it is none, or names none of these metrics. None: any metric."""
+    """Parse a gate; raise InvalidLab for anything else, or without any of the metrics. None: any metric."""
     match = _GATE.fullmatch(text.strip())
     if match is None:
         raise InvalidLab(f"the gate {text!r} cannot be parsed", f"write one like {EXAMPLES}")
@@ -92,7 +92,7 @@ def _unknown_metric(text: str, metric: str, metrics: Sequence[str]) -> InvalidLa
 
 
 def check_gate(gate: Gate, effect: Effect, unscored: Mapping[str, int] = {}, total: int = 0) -> GateResult:
-    """Return whether the gate fires on this effect of the candidate.
+    """Return whether the gate fires on the candidate's effect.
 
     `unscored` says how many of `total` replayed turns have no value, by reason: the gate fails on the others, and cannot pass.
     """
@@ -117,7 +117,7 @@ def check_gate(gate: Gate, effect: Effect, unscored: Mapping[str, int] = {}, tot
 
 
 def unscored_text(unscored: Mapping[str, int], total: int) -> str:
-    """Say how many turns have no value, and why; empty if each has one."""
+    """Say the number of turns without a value, and the reason; empty if each has a value."""
     count = sum(unscored.values())
     reasons = ", ".join(f"{number:,} {reason}" for reason, number in unscored.items())
     verb = "has" if count == 1 else "have"

@@ -68,7 +68,7 @@ UNREAL_PROVIDERS = ("scripted", "recorded")
 
 
 class Estimate(Struct, frozen=True):
-    """What a run will do, by what was recorded."""
+    """The forecast of a run from the recording."""
 
     sessions: int
     turns: int
@@ -84,7 +84,7 @@ class Estimate(Struct, frozen=True):
 
 
 class Lab:
-    """One lab run: its plan, and the verbs that carry it out.
+    """A lab run: the plan, and the verbs for carrying out the plan.
 
     It replays a cohort of sessions with the recorded setup and with a changed one, and compares. `cohort` are search
     queries, session ids or names of saved cohorts. Nothing runs before `run()`. If the same lab was interrupted it
@@ -176,12 +176,12 @@ class Lab:
         return plan
 
     def _is_to_be_repeated(self, run_id: str) -> bool:
-        """Whether there is such a run and another is wanted: it was asked for, or that one is in the trash."""
+        """Whether an existing run is to be repeated: on request, or with the old run in the trash."""
         row = read_store(self._store).find_session(run_id)
         return row is not None and (row.trashed_at is not None or self._again)
 
     def _check_models(self) -> None:
-        """Raise ModelUnavailable for a name that cannot be called, before any money is spent."""
+        """Raise ModelUnavailable for an unusable name, before any money is spent."""
         if self._experiment.mode == "strict":
             return
         # A worker has its own keys and servers; here its models are only asked for their prices.
@@ -199,7 +199,7 @@ class Lab:
                 self._models[source.model] = check_available(model) if is_local else model
 
     def estimate(self, judge: Judge | None = None) -> Estimate:
-        """Return what is left to do, and what it will cost if the answers are as long as the recorded ones."""
+        """Return the work left, and the cost for answers as long as the recorded answers."""
         record: LabRecord | None = None
         with suppress(NotFound):
             record = LabRecord.load(self._store, self.run_id)
@@ -239,7 +239,7 @@ class Lab:
         )
 
     def plan_lines(self, judge: Judge | None = None) -> list[str]:
-        """Return the plan and its estimate as lines of text."""
+        """Return the plan and the estimate as lines of text."""
         lines = plan_lines(self.plan, self.estimate(judge))
         if self.planned_at is not None:
             day = datetime.fromtimestamp(self.planned_at / 1e6).strftime("%Y-%m-%d %H:%M")
@@ -257,7 +257,9 @@ class Lab:
         scorers: Sequence[ScoreFunction] = (),
         judge: Judge | None = None,
     ) -> tuple[list[Gate], list[Scorer]]:
-        """Return the gates and scorers; raise InvalidLab for what would stop the run after it has spent money."""
+        """Return the gates and scorers; raise InvalidLab for faults that would stop the run after spending
+        money.
+        """
         limit = to_microcents(max_cost_dollars, max_cost_microcents)
         functions = as_scorers(scorers, METRICS)
         names = [*METRICS, *(each.name for each in functions), *([] if judge is None else [judge.name])]
@@ -270,7 +272,7 @@ class Lab:
         return gates, functions
 
     def _tool_names(self) -> list[str]:
-        """Return the tools that a turn may call: recorded ones and those of both lanes."""
+        """Return the tools a turn may call: recorded tools and the tools of both lanes."""
         cohort, given = self.plan.cohort, [*(self._tools or ()), *(self._baseline_tools or ())]
         offered = {spec.name for specs in cohort.tools for spec in specs}
         return sorted({*cohort.called, *offered, *(tool.name for tool in given)})
@@ -295,7 +297,7 @@ class Lab:
         progress: Progress | None = None,
         notify: Callable[[str], None] = lambda line: None,
     ) -> LabReport:
-        """Run what is not done yet, and return the report. Cancelled, it finishes the calls in flight first.
+        """Run the missing cells, and return the report. Cancelled, it finishes the calls in flight first.
 
         No model call is made that could make the run cost more than `max_cost_dollars`, or `max_cost_microcents`. `scorers` are functions of a
         turn or a session; `judge` is a model that scores each turn. `fail_if` are gates, checked in the report. `notify`
@@ -355,7 +357,7 @@ class Lab:
         )
 
     def _judge_spec(self, judge: Judge | None) -> JudgeSpec | None:
-        """Return the judge as it is stored for workers."""
+        """Return the judge as stored for workers."""
         if judge is None:
             return None
         spec = JudgeSpec(_name(judge.model) or "", judge.prompt, judge.name)
@@ -363,7 +365,7 @@ class Lab:
         return spec
 
     def _check_for_workers(self) -> None:
-        """Raise InvalidLab for what cannot be stored for a worker."""
+        """Raise InvalidLab for values no worker can load."""
         for model in (self._model, self._baseline_model):
             if model is not None and not isinstance(model, str) and is_model_of_cell(model):
                 raise InvalidLab(
@@ -382,8 +384,9 @@ class Lab:
             )
 
     def _cost_so_far(self, record: LabRecord) -> tuple[int, int]:
-        """Return what the run has cost so far, by the ledger: its replays, finished or not, and its judge; and the most
-        that calls may have cost which a crash cut off."""
+        """Return the run's cost so far by the ledger, replays and judge included, and the highest possible
+        cost of calls cut off by a crash.
+        """
         row = self._store.session(record.run_id).row
         spent, unknown = row.totals.cost_microcents, self._cost_of_unpriced_calls(row, None)
         for cell in self.plan.cells():
@@ -396,7 +399,7 @@ class Lab:
         return spent, unknown
 
     def _cost_of_unpriced_calls(self, row: SessionRow, cell: Cell | None) -> int:
-        """Return the most that calls may have cost which a crash cut off or which failed: what was reserved for them.
+        """Return the highest possible cost of failed or cut-off calls: the reserved amounts.
 
         A call that was made without a limit has no reservation: it counts as the longest call of the session.
         """
@@ -419,7 +422,7 @@ class Lab:
         return known + (len(unknown) * self._longest_call(cell) if cell is not None else 0)
 
     def _longest_call(self, cell: Cell) -> int:
-        """Return what the longest call of a cell may cost, by its recording."""
+        """Return the highest possible cost of a cell's longest call, by the recording."""
         source, model = self._sources[cell.source], self._model_of(cell)
         if model is None:
             return 0
@@ -441,13 +444,13 @@ class Lab:
 
 
 def _judge_usage(source: CohortSession) -> Usage:
-    """Estimate what a judge reads and writes about the turns of a session: what they say, and its prompt."""
+    """Estimate a judge's usage for the turns of a session: the texts, and the prompt."""
     read = source.longest_request + source.usage.output_tokens + source.turns * JUDGE_PROMPT_TOKENS
     return Usage(read, source.turns * JUDGE_ANSWER_TOKENS, 0, 0)
 
 
 def _recorded_usage(source: CohortSession) -> Usage | None:
-    """Return what the recorded calls of a session used; None if it is not known."""
+    """Return the usage of a session's recorded calls; None if unknown."""
     used = source.usage
     if used.is_unknown or not used.calls:
         return None
@@ -486,12 +489,12 @@ def _tools_hash(tools: Sequence[Tool] | None) -> str | None:
 
 
 def is_model_of_cell(model: ModelLike | ModelOfCell) -> TypeGuard[ModelOfCell]:
-    """Whether it is a function that returns the model of a cell, and no model itself."""
+    """Whether a value is a function for the model of a cell, and no model."""
     return callable(model) and not hasattr(model, "stream")
 
 
 def _name(model: ModelLike | ModelOfCell | None) -> str | None:
-    """Return the name of a model as the plan stores it; of a function also its identity."""
+    """Return a model's name in the plan; for a function also the function's identity."""
     if model is None or isinstance(model, str):
         return model
     if is_model_of_cell(model):
@@ -501,7 +504,9 @@ def _name(model: ModelLike | ModelOfCell | None) -> str | None:
 
 
 def report(store: Store, run_id: str) -> LabReport:
-    """Return the report of a stored run as far as it is done, with its scores and the latest gates. Raises NotFound."""
+    """Return the report of a stored run as far as done, with the scores and the latest gates. Raises
+    NotFound.
+    """
     record = LabRecord.load(store, run_id)
     row = store.session(run_id).row
     replays = (result for cell, result in record.cells.items() if cell.lane != "observed")

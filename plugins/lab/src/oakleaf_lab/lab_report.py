@@ -76,7 +76,7 @@ class Rate(Struct, frozen=True):
 
 
 class ScoreSummary(Struct, frozen=True):
-    """What a scorer said of a lane."""
+    """The scores of one scorer for a lane."""
 
     count: int
     mean: float | None
@@ -85,7 +85,7 @@ class ScoreSummary(Struct, frozen=True):
 
 
 class LaneReport(Struct, frozen=True):
-    """One lane: what was observed, the baseline, or the candidate."""
+    """The report of a lane: the observation, the baseline, or the candidate."""
 
     lane: Lane
     cells: int
@@ -216,7 +216,7 @@ def build_report(
     spent: int,
     why: str | None = None,
 ) -> LabReport:
-    """Build the report of what is done so far. `versions` are those of the scorers whose scores count, by name."""
+    """Build the report of the work so far. `versions` are those of the scorers whose scores count, by name."""
     scorers = list(versions)
     cells = list(plan.cells())
     done = {cell: results[cell] for cell in cells if cell in results}
@@ -271,7 +271,7 @@ def build_report(
 
 
 def _failure(result: CellResult) -> str | None:
-    """Return why the last turn of a replay failed, if it did."""
+    """Return the reason for the failure of a replay's last turn, if any."""
     return result.stop_reason if any(turn.kind == "failed" for turn in result.turns) else None
 
 
@@ -292,7 +292,7 @@ def _verdict(metric: str, effect: Effect, gate: Operator | None) -> Literal["bet
 
 
 def change_text(plan: LabPlan) -> str:
-    """Return what the candidate changes, in a few words."""
+    """Return the candidate's changes, in a few words."""
     experiment, change = plan.experiment, plan.experiment.change
     recorded = {digest(each) for each in plan.cohort.tools}
     has_other_tools = change.tools_hash != experiment.baseline_tools_hash and recorded != {change.tools_hash}
@@ -403,7 +403,7 @@ class _Results:
         return rate_difference(pairs) if values and values <= {0.0, 1.0} else mean_difference(pairs)
 
     def _pairs(self, metric: str) -> Iterable[PairedTurn]:
-        """Yield each turn, or each session for a score of sessions, with its values in both lanes."""
+        """Yield each turn, or each session for a score of sessions, with the values in both lanes."""
         for source in self._plan.cohort.sources:
             values: dict[int | None, tuple[list[float], list[float]]] = {}
             is_of_session = self._is_of_session(metric)
@@ -427,12 +427,14 @@ class _Results:
         return [(turn, score.value) for turn, score in scores.items() if score.value is not None]
 
     def _is_of_session(self, metric: str) -> bool:
-        """Whether it is a scorer of whole sessions."""
+        """Whether a function is a scorer of whole sessions."""
         scores = (scorers.get(metric, {}) for scorers in self._scores.values())
         return any(None in turns for turns in scores)
 
     def unscored(self, metric: str) -> dict[str, int]:
-        """Count the replayed turns without a value, by reason; of a session's score all turns of a replay that lacks one."""
+        """Count the replayed turns without a value, by reason; a session's missing score counts all turns of
+        the replay.
+        """
         reasons: Counter[str] = Counter()
         is_of_session = self._is_of_session(metric)
         for source in self._plan.cohort.sources:
@@ -446,7 +448,7 @@ class _Results:
         return dict(sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def _whys(self, metric: str, result: CellResult, turns: int) -> Iterable[str | None]:
-        """Yield for each turn of a replay why it has no value; None if it has one."""
+        """Yield for each turn of a replay the reason for a missing value; None with a value."""
         for turn in result.turns:
             yield self._why(metric, result, turn)
         missing = f"not replayed: {result.error}" if result.error else "not reached"
@@ -519,7 +521,7 @@ class _Results:
 
 
 def _is_measured(metric: str, turn: TurnResult) -> bool:
-    """Whether the whole of it is known: a turn that was cut, or a call without a price or tokens, is no cheap one."""
+    """Whether a turn is known in full: a cut turn, or a call without a price or tokens, is not cheap."""
     if metric in ("cost", "tokens", "latency") and turn.is_cut:
         return False
     if metric == "cost" and turn.usage.unpriced_calls:
@@ -528,7 +530,7 @@ def _is_measured(metric: str, turn: TurnResult) -> bool:
 
 
 def _turn_value(metric: str) -> Callable[[TurnResult], float]:
-    """Return the function that reads a metric from a turn."""
+    """Return the function for reading a metric from a turn."""
     match metric:
         case "cost":
             return lambda turn: turn.usage.cost_microcents / MICROCENTS_PER_DOLLAR

@@ -87,7 +87,7 @@ page = Page(
 
 
 def report_html(report: LabReport, redactor: Redactor | None) -> Iterator[bytes]:
-    """Return a report as one HTML file, piece by piece. The same report gives the same bytes.
+    """Return a report as an HTML file, piece by piece. The same report gives the same bytes.
 
     Raises PluginMissing without the viewer.
     """
@@ -103,7 +103,7 @@ def report_html(report: LabReport, redactor: Redactor | None) -> Iterator[bytes]
 
 
 def find_viewer() -> PageFiles:
-    """Return the viewer, which makes files of pages; raise PluginMissing or PluginBroken."""
+    """Return the viewer, the maker of page files; raise PluginMissing or PluginBroken."""
     viewer: PageFiles = plugins.find(plugins.EXPORTS, "html")
     if not hasattr(viewer, "page_file"):
         provider = str(plugins.provider_of(plugins.EXPORTS, "html"))

@@ -15,14 +15,14 @@ COMMANDS = {
 
 
 def quoting_sessions(store: Store, session_ids: Set[str]) -> Iterator[tuple[SessionRow, str]]:
-    """Yield the lab runs of these sessions, each with the words "lab run": a run quotes inputs and answers."""
+    """Yield the lab runs of the sessions, each with the words "lab run": a run quotes inputs and answers."""
     from oakleaf_lab.record import runs_that_quote
 
     yield from ((row, "lab run") for row in runs_that_quote(store, session_ids))
 
 
 def keep_without(store: Store, row: SessionRow, session_ids: Set[str]) -> None:
-    """Copy what a lab run says of other sessions to a new run, before the run is deleted."""
+    """Copy a lab run's content on other sessions to a new run, before the run is deleted."""
     from oakleaf_lab.record import copy_without
 
     copy_without(store, row.session_id, session_ids)

@@ -37,7 +37,7 @@ MAX_INPUT = 200
 
 
 class Expectation(Struct, frozen=True, kw_only=True):
-    """What the promoted turns must do beside what was recorded."""
+    """The expectations of the promoted turns beside the recording."""
 
     tools: bool = True
     """Whether they must make the recorded calls."""
@@ -49,7 +49,7 @@ class Expectation(Struct, frozen=True, kw_only=True):
 
 
 class Promotion(Struct, frozen=True):
-    """A case that was written."""
+    """A written case."""
 
     name: str
     case: str
@@ -63,7 +63,7 @@ class Promotion(Struct, frozen=True):
 
 
 class _Bundle(Struct, frozen=True):
-    """A bundle as it is written, and what a reader of it finds."""
+    """A written bundle, and a reader's view of the bundle."""
 
     data: bytes
     result: BundleExportResult
@@ -91,7 +91,7 @@ def promote(
     blobs: bool = False,
     overwrite: bool = False,
 ) -> Promotion:
-    """Write the turn that holds entry `at`, or every turn, as a regression case: a bundle and what it must do.
+    """Write the turn with entry `at`, or every turn, as a regression case: a bundle and expectations.
 
     The case expects the recorded tool calls, unless `tools=False`, and what is named here; see docs/testing.md.
     """
@@ -138,7 +138,7 @@ def promote(
 
 
 def _turns(session: Session, at: int | None) -> list[TurnView]:
-    """Return the turns to promote, complete ones only: an open call has no result that a replay could give."""
+    """Return the turns to promote, complete turns only: a replay cannot give the result of an open call."""
     turns = read_turns(session.path())
     selection = [turn for turn in turns if at is None or turn.turn <= at <= turn.last]
     if not selection:
@@ -149,7 +149,7 @@ def _turns(session: Session, at: int | None) -> list[TurnView]:
 
 
 def _bundle(session: Session, turns: list[TurnView], *, redact: bool, blobs: bool) -> _Bundle:
-    """Export the session up to the last turn, and read the bundle again: redaction changes what is in it."""
+    """Export the session up to the last turn, and read the redacted bundle again."""
     last = turns[-1].last
     is_whole = last == session.leaf.seq and len(session.branches()) == 1
     file = io.BytesIO()
@@ -171,7 +171,8 @@ def _bundle(session: Session, turns: list[TurnView], *, redact: bool, blobs: boo
 def _expected_turn(
     turn: TurnView, expectation: Expectation, *, is_answered: bool, is_last: bool
 ) -> ExpectedTurn:
-    """Expect the recorded calls of every turn, unless one of them is forbidden; what is said is expected of the last.
+    """Expect the recorded calls of every turn, forbidden calls excepted, and the given texts of the last
+    turn.
 
     The calls of a turn without an answer are not all that it was going to make, so they are not expected.
     """

@@ -104,7 +104,7 @@ class CaseNotPassed(Exception):
 
 @pytest.fixture
 def oakleaf_store() -> Iterator[Store]:
-    """An empty store in memory; it is a real store that ends with the test."""
+    """Yield an empty store in memory, a real store, closed with the test."""
     from oakleaf import open
 
     with open("memory:") as store:
@@ -113,7 +113,7 @@ def oakleaf_store() -> Iterator[Store]:
 
 @pytest.fixture
 def scripted_model() -> type[ScriptedModel]:
-    """Make a model that answers from a script: `scripted_model(["Hello."])`. Its `requests` are what it was asked."""
+    """Make a model with scripted answers: `scripted_model(["Hello."])`. Its `requests` are what it was asked."""
     from oakleaf import ScriptedModel
 
     return ScriptedModel

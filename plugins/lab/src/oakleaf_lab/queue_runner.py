@@ -39,7 +39,7 @@ def task_key(run_id: str, number: int, cell: Cell) -> str:
 
 
 def stop_workers(record: LabRecord) -> RunControl:
-    """Let the workers that an earlier command gave cells to finish their calls, and wait until they have stopped."""
+    """Let workers of an earlier command finish the running calls, and wait for the stop."""
     control = RunControl.create(record.store, record.run_id)
     start = control.start
     control.begin()
@@ -80,7 +80,7 @@ class QueueRunner(Runner):
         return not all(map(self._is_finished, self._cells))
 
     def _is_replayed(self, cell: Cell) -> bool:
-        """Whether the workers have nothing left to do for it."""
+        """Whether the workers have nothing left to do for a cell."""
         is_judged = self._judge is None or self.record.has(self._judge.key(cell))
         return cell in self.record.cells and is_judged
 
@@ -117,7 +117,7 @@ class QueueRunner(Runner):
         self._queue.spawn(TASK, params, attempts=ATTEMPTS, retry=RETRY)
 
     def _stop(self, number: int, cells: Iterable[Cell]) -> None:
-        """Ask the workers to stop, wait for the answers in flight, and read what they stored."""
+        """Ask the workers to stop, wait for the answers in flight, and read the stored results."""
         self._control.stop(number, None)
         while any(each.is_claimed for each in self._states(number, cells).values()):
             time.sleep(POLL_SECONDS)
@@ -141,7 +141,7 @@ class QueueRunner(Runner):
             await asyncio.sleep(POLL_SECONDS)
 
     async def _score_results(self) -> None:
-        """Read what the workers have stored, and score it."""
+        """Read and score the workers' stored results."""
         await asyncio.to_thread(self.record.update)
         for cell in self._cells:
             if self._is_replayed(cell) and not self.work.is_finished(cell):
@@ -161,7 +161,7 @@ class QueueRunner(Runner):
         return self.why is not None
 
     def _report_delays(self, states: Collection[TaskState], seconds: float) -> None:
-        """Say, once each, what the run waits for."""
+        """Say, once each, the reasons for the run's wait."""
         self._is_taken = self._is_taken or any(each.state != "pending" for each in states)
         if not self._is_taken and seconds > IDLE_SECONDS:
             self._say(

@@ -31,7 +31,7 @@ FORMAT = 1
 
 
 class Score(Struct, frozen=True, omit_defaults=True):
-    """What one scorer said of one cell."""
+    """A scorer's judgement of a cell."""
 
     scorer: str
     version: str
@@ -49,7 +49,7 @@ _to_scores = converter(list[Score])
 
 
 class LabRecord:
-    """A lab run as it is stored. Safe to use from several threads."""
+    """A stored lab run. Safe to use from several threads."""
 
     def __init__(self, store: Store, session: Session) -> None:
         self.store, self.notebook = store, notebook(session)
@@ -64,7 +64,7 @@ class LabRecord:
         self.plan = self._stored_plan()
 
     def update(self) -> None:
-        """Read what was stored since, by this or another process."""
+        """Read the records since, from any process."""
         with self._lock:
             for data in self.notebook.read():
                 self._read(data)
@@ -94,12 +94,12 @@ class LabRecord:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every cell has its result."""
+        """Whether every cell has a result."""
         return all(cell in self.cells for cell in self.plan.cells())
 
     @classmethod
     def create(cls, store: Store, run_id: str, plan: LabPlan) -> LabRecord:
-        """Store the plan; if it is stored already, return the run as it is."""
+        """Store the plan; return a run already stored unchanged."""
         with suppress(NotFound):
             return cls.load(store, run_id)
         data = {"lab": FORMAT, "plan": msgspec.to_builtins(plan)}
@@ -117,23 +117,23 @@ class LabRecord:
         self._append({"cell": msgspec.to_builtins(result)}, result.cell.key)
 
     def add_gates(self, gates: Sequence[str]) -> None:
-        """Store the gates of a run, unless they are stored already; a later report shows their outcomes."""
+        """Add new gates of a run to the store; a later report shows the outcomes."""
         if gates and tuple(gates) != self.gates:
             self._append({"gates": list(gates)}, None)
 
     def add_scores(self, scores: Sequence[Score], key: str, call: Call | None = None) -> None:
-        """Store scores, with the model call that they cost, in one commit."""
+        """Add scores, with the model call behind the scores, in one commit."""
         self._append({"scores": msgspec.to_builtins(list(scores))}, key, call)
 
     def has(self, key: str) -> bool:
-        """Whether something was stored under this key."""
+        """Whether the record holds the key."""
         return key in self._keys
 
     def finish(self, *, is_complete: bool, why: str | None) -> None:
         self.notebook.end("completed" if is_complete else "interrupted", why)
 
     def _append(self, data: dict[str, Any], key: str | None, call: Call | None = None) -> None:
-        """Store the data, and keep it as a later process reads it."""
+        """Store the data, and keep the form a later process reads."""
         named = data if key is None else {**data, "key": key}
         with self._lock:
             self._read(self.notebook.add(named, key=key, call=call))
@@ -156,7 +156,7 @@ def _run_rows(store: Store, *, trashed: bool = False) -> Iterator[SessionRow]:
 
 
 def runs_that_quote(store: Store, session_ids: Set[str]) -> Iterator[SessionRow]:
-    """Yield the lab runs of these sessions, the trash included: what a run stores quotes their inputs and answers."""
+    """Yield the lab runs of the sessions, the trash included: a run stores quotes of inputs and answers."""
     for trashed in (False, True):
         for row in _run_rows(store, trashed=trashed):
             notes = _notes(read(store.session(row.session_id)).entries(last=1))
@@ -166,7 +166,7 @@ def runs_that_quote(store: Store, session_ids: Set[str]) -> Iterator[SessionRow]
 
 
 def copy_without(store: Store, run_id: str, session_ids: Set[str]) -> str | None:
-    """Store a run again without its cells of some sessions; return the id of the new run, None if no cell is left.
+    """Store a run again without the cells of some sessions; return the new run's id, None without cells.
 
     A cell is stored under its key, so a copy that was cut off goes on.
     """
@@ -188,7 +188,7 @@ def copy_without(store: Store, run_id: str, session_ids: Set[str]) -> str | None
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
-    """What a list of runs shows of one."""
+    """A row in the list of runs."""
 
     run_id: str
     title: str | None

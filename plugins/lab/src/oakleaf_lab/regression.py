@@ -33,7 +33,7 @@ Status = Literal["passed", "failed", "incomplete", "invalid"]
 
 
 class Failure(Struct, frozen=True):
-    """One expectation that a turn did not meet."""
+    """An expectation a turn did not meet."""
 
     seq: int
     """The turn, by the entry of its input in the bundle."""
@@ -66,7 +66,7 @@ class CaseResult(Struct, frozen=True):
         return self.status in ("passed", "failed")
 
     def lines(self) -> list[str]:
-        """Return the verdict, then what failed, then the difference from the recording."""
+        """Return the verdict, then the failures, then the difference from the recording."""
         lines = [f"{self.status:<10} {self.name}"]
         if self.runs > 1:
             lines[0] += f"  {self.passes} of {self.runs} runs passed, {self.pass_rate:.0%} must"
@@ -78,7 +78,7 @@ class CaseResult(Struct, frozen=True):
 
 
 class ReplayedCase(Struct, frozen=True):
-    """A case that was replayed, before it is judged."""
+    """A replayed case, before the verdict."""
 
     case: Case
     report: ReplayReport
@@ -92,7 +92,7 @@ class ReplayedCase(Struct, frozen=True):
 
     @property
     def turn_numbers(self) -> dict[int, int]:
-        """The index of each turn in `recorded` and `turns`, by the entry of its input in the bundle."""
+        """The index of each turn in `recorded` and `turns`, by the entry of the input in the bundle."""
         return {turn.turn: number for number, turn in enumerate(self.recorded)}
 
 
@@ -146,7 +146,7 @@ def _sum_up(runs: Sequence[CaseResult], rate: float) -> CaseResult:
 async def _run_once(
     path: Path, case: Case, overrides: ReplayPlan, budget: CostBudget | None
 ) -> tuple[CaseResult, bool]:
-    """Return the result of one run, and whether another could differ: a model or a judge was asked."""
+    """Return the result of a run, and whether another run could differ: a model or a judge was asked."""
     result = CaseResult(case_name(path), str(path), "passed")
     judges: CaseJudges | None = None
     is_live = bool(case.judge)
@@ -188,7 +188,9 @@ async def replay_case(
     store: Store | None = None,
     budget: CostBudget | None = None,
 ) -> ReplayedCase:
-    """Import the case's bundle, into memory unless a store is passed, and replay it. Without `case` it is read from `path`."""
+    """Import the case's bundle, into memory unless a store is passed, and replay the bundle. Without `case`
+    it is read from `path`.
+    """
     if case is None:
         case = await asyncio.to_thread(read_case, path)
     store = store or scratch_store()
@@ -205,7 +207,7 @@ async def replay_case(
 
 
 def _longest_answer(source: Session) -> int:
-    """Return the most tokens of a recorded answer; where they were not recorded, its bytes, which are more."""
+    """Return the tokens of the longest recorded answer; without a record, the bytes as an upper bound."""
     counts = [call.usage.output_tokens for call in source.model_calls()]
     tokens = [count for count in counts if count is not None]
     if len(tokens) < len(counts) or not counts:
@@ -239,7 +241,7 @@ def _import(path: Path, case: Case, store: Store) -> Session:
 
 
 def _plan(path: Path, case: Case, overrides: ReplayPlan) -> ReplayPlan:
-    """Return the plan of the replay: what is passed now wins over what the case says."""
+    """Return the plan of the replay: arguments win over the case."""
     own = case.replay
     prompt = overrides.prompt
     if prompt is None and overrides.prompt_patch is None:
@@ -266,13 +268,13 @@ def _prompt_text(path: Path, name: str) -> str:
 
 
 async def judge_case(replayed: ReplayedCase, path: Path, judges: CaseJudges | None = None) -> list[Failure]:
-    """Return every expectation that is not met, those of scorers last; raise `InvalidCase` for one that cannot score."""
+    """Return every unmet expectation, scorers last; raise `InvalidCase` for a failing scorer."""
     judges = judges or CaseJudges(replayed.case, path, None)
     return [*judge(replayed), *await _judge_scores(replayed, path, judges)]
 
 
 def judge(replayed: ReplayedCase) -> list[Failure]:
-    """Return every expectation but those of scorers that is not met, in the order of turns."""
+    """Return every unmet expectation except scorers, in the order of turns."""
     failures: list[Failure] = []
     numbers = replayed.turn_numbers
     for expected in replayed.case.turn:
@@ -294,7 +296,7 @@ def judge(replayed: ReplayedCase) -> list[Failure]:
 
 
 def judge_turn(expected: ExpectedTurn, turn: TurnView) -> list[Failure]:
-    """Return what this turn does not meet."""
+    """Return the unmet expectations of the turn."""
     calls = [view.call for step in turn.steps for view in step.calls]
     texts = [message_text(step.message) for step in turn.steps]
     answer = texts[-1] if texts else ""
@@ -399,7 +401,7 @@ class RegressionReport(Struct, frozen=True):
 
     @property
     def exit_code(self) -> ExitCode:
-        """2 if a case is unusable, else 1 if one failed, else 4 if a model gave no answer, else 0."""
+        """2 with an unusable case, else 1 with a failed case, else 4 if a model gave no answer, else 0."""
         if self.count("invalid"):
             return ExitCode.USAGE
         if self.count("failed"):

@@ -34,5 +34,5 @@ def write_report(report: LabReport, file: BinaryIO, name: str, redactor: Redacto
 
 
 def report_data(report: LabReport) -> dict[str, object]:
-    """Return a report as JSON data, with the exit code that its gates decide."""
+    """Return a report as JSON data, with the exit code of the gates."""
     return {"exit_code": int(report.exit_code), **to_json(report)}

@@ -14,7 +14,7 @@ from oakleaf_lab.lab_report import LabReport, ReplayedTurn, SessionReport
 
 
 class LaneSummary(Struct, frozen=True):
-    """What a session did in one lane, over all repetitions."""
+    """A session's behaviour in a lane, over all repetitions."""
 
     replays: tuple[str, ...]
     classes: dict[str, int]
@@ -37,13 +37,13 @@ class SessionSummary(Struct, frozen=True):
 
 
 def session_summaries(report: LabReport) -> list[SessionSummary]:
-    """Return a row per session, those that changed most first."""
+    """Return a row per session, the most changed sessions first."""
     rows = map(_summary, report.sessions)
     return sorted(rows, key=lambda row: (-row.change, -_weight(row), row.session_id))
 
 
 def _weight(row: SessionSummary) -> int:
-    """Return how much the candidate differs from the recording, for sessions that change as much as by noise."""
+    """Return the candidate's difference from the recording, for sessions equal within noise."""
     return sum(TURN_CLASSES.index(kind) * count for kind, count in row.candidate.classes.items())
 
 

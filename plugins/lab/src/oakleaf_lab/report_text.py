@@ -46,7 +46,7 @@ def report_lines(report: LabReport) -> list[str]:
 
 
 def gate_lines(report: LabReport) -> list[str]:
-    """Return the outcome of each gate, and how to decide one that is open."""
+    """Return the outcome of each gate, and the way to decide an open gate."""
     return [*(f"{gate.outcome:<9}  {gate.gate}: {gate.why}" for gate in report.gates), *_hint(report)]
 
 
@@ -62,7 +62,7 @@ def _heading(report: LabReport) -> str:
 
 
 def _prompt(report: LabReport) -> list[str]:
-    """Return the prompt that was tested, as a difference from the recorded one."""
+    """Return the tested prompt, as a difference from the recorded prompt."""
     if not report.prompt_diff:
         return []
     counts = list(report.prompts.values())
@@ -78,7 +78,7 @@ def _prompt(report: LabReport) -> list[str]:
 
 
 def _hint(report: LabReport) -> list[str]:
-    """Say how to decide a gate that calls without an answer left open."""
+    """Say the way to decide a gate left open by a call without an answer."""
     if not any(NOT_RECORDED in gate.why for gate in report.gates):
         return []
     return [
@@ -138,7 +138,7 @@ def _score(lane: LaneReport, scorer: str) -> str:
 
 
 def _effects(report: LabReport) -> list[str]:
-    """Return the effects in words: those of tools and behaviour always, the others if there may be one."""
+    """Return the effects in words: tools and behaviour always, other effects if notable."""
     always = {"tool_changed", "changed", "cost", *report.lanes[0].scores}
     gated = {parse_gate(gate.gate, None).metric for gate in report.gates}
     return [
@@ -179,7 +179,7 @@ def _errors(report: LabReport) -> list[str]:
 
 
 def plan_lines(plan: LabPlan, estimate: Estimate) -> list[str]:
-    """Say what a run will do and cost, before it costs anything."""
+    """Say a run's work and cost, before the run costs anything."""
     experiment, cohort = plan.experiment, plan.cohort
     sessions = plural(estimate.sessions, "session")
     if cohort.total > estimate.sessions:

@@ -24,7 +24,7 @@ Progress = Callable[[int, int, int], None]
 
 
 class Runner(ABC):
-    """Runs what is not done of a run."""
+    """Runs the unfinished part of a run."""
 
     def __init__(self, record: LabRecord, work: CellWork, progress: Progress | None) -> None:
         self.record, self.work, self._progress = record, work, progress
@@ -54,11 +54,11 @@ class Runner(ABC):
 
     @abstractmethod
     def prepare(self) -> None:
-        """Stop the workers that an earlier command gave cells to, and read what was spent."""
+        """Stop the workers of an earlier command, and read the amount spent."""
 
     @abstractmethod
     async def run_cells(self) -> None:
-        """Do what is left. Cancelled, it stores the answers in flight first."""
+        """Run the remaining cells. Cancelled, it stores the answers in flight first."""
 
     def show_progress(self, done: int, spent: int) -> None:
         if self._progress is not None:
@@ -66,7 +66,7 @@ class Runner(ABC):
 
 
 class LocalRunner(Runner):
-    """Runs the cells in this process."""
+    """Runs the cells in the own process."""
 
     def __init__(
         self,

@@ -46,7 +46,7 @@ BUCKET = "judge"
 
 
 class ScoredCall(Struct, frozen=True):
-    """A tool call and its result."""
+    """A tool call and the result."""
 
     name: str
     arguments: dict[str, Any]
@@ -54,7 +54,7 @@ class ScoredCall(Struct, frozen=True):
 
 
 class ScoredTurn(Struct, frozen=True, kw_only=True):
-    """A turn as a scorer sees it."""
+    """A turn in a scorer's view."""
 
     session_id: str
     """The recorded session."""
@@ -75,7 +75,7 @@ class ScoredTurn(Struct, frozen=True, kw_only=True):
 
 
 class ScoredSession(Struct, frozen=True, kw_only=True):
-    """A session as a scorer sees it: the turns that were reached."""
+    """A session in a scorer's view: the reached turns."""
 
     session_id: str
     lane: Lane
@@ -107,12 +107,12 @@ class Judge(Struct, frozen=True):
         return digest([names, self.prompt, JUDGE_FORMAT])[:12]
 
     def key(self, cell: Cell) -> str:
-        """Return the key under which it is stored that it has scored all turns of a cell."""
+        """Return the key that marks all turns of a cell as scored."""
         return score_key(self.name, self.version, cell)
 
 
 def as_scorers(functions: Sequence[ScoreFunction], metrics: Sequence[str]) -> list[Scorer]:
-    """Return the scorers of these functions; raise InvalidLab for one that cannot be one."""
+    """Return the functions as scorers; raise InvalidLab for a function unfit as a scorer."""
     scorers: dict[str, Scorer] = {}
     for function in functions:
         scorer = _scorer(function)
@@ -123,7 +123,9 @@ def as_scorers(functions: Sequence[ScoreFunction], metrics: Sequence[str]) -> li
 
 
 def subject_of(function: ScoreFunction) -> Literal["turn", "session"] | None:
-    """Return what a function scores, by the name of its first parameter; None if it is no scorer."""
+    """Return the kind of subject a function scores, by the name of the first parameter; None for other
+    functions.
+    """
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -132,7 +134,7 @@ def subject_of(function: ScoreFunction) -> Literal["turn", "session"] | None:
 
 
 def find_scorer(name: str) -> ScoreFunction:
-    """Return the scorer that a plugin adds under this name; raise PluginMissing or PluginBroken."""
+    """Return the plugin's scorer of the name; raise PluginMissing or PluginBroken."""
     function: ScoreFunction = plugins.find(plugins.SCORERS, name)
     if not callable(function) or subject_of(function) is None:
         reason = "it is no function whose parameter is named turn or session"
@@ -160,7 +162,9 @@ def _scorer(function: ScoreFunction) -> Scorer:
 def scored_session(
     result: CellResult, path: Sequence[Entry], observed: ScoredSession | None
 ) -> ScoredSession:
-    """Return a cell for its scorers. Turns that were cut off or failed have no answer to score and are left out."""
+    """Return a cell for the scorers. Turns that were cut off or failed have no answer to score and are left
+    out.
+    """
     cell = result.cell
     views = {view.turn: view for view in read_turns(path)}
     recorded = {} if observed is None else {turn.turn: turn for turn in observed.turns}
@@ -188,7 +192,7 @@ def scored_session(
 
 
 def turn_values(view: TurnView) -> dict[str, Any]:
-    """Return the fields of a scored turn that its entries have."""
+    """Return the scored turn's fields found in the entries."""
     calls = [
         ScoredCall(call.call.name, dict(call.call.arguments), result_text(call.result))
         for step in view.steps
@@ -202,14 +206,16 @@ def turn_values(view: TurnView) -> dict[str, Any]:
 
 
 def score_key(name: str, version: str, cell: Cell, turn: int | None = None) -> str:
-    """Return the key under which scores are stored, so that they are made once."""
+    """Return the key of stored scores, for scoring once."""
     return f"score:{digest([name, version, cell, turn])[:20]}"
 
 
 async def apply_scorer(
     scorer: Scorer, session: ScoredSession, cell: Cell, redact: Callable[[str], str]
 ) -> list[Score]:
-    """Return the scores of one cell. Problems are redacted before they are cut: half a secret is not recognized."""
+    """Return the scores of a cell. Problems are redacted before they are cut: half a secret is not
+    recognized.
+    """
     subjects: list[tuple[int | None, ScoredTurn | ScoredSession]] = [(None, session)]
     if scorer.subject == "turn":
         subjects = [(turn.turn, turn) for turn in session.turns]
@@ -236,14 +242,14 @@ async def _apply(
 
 
 async def call_scorer(function: ScoreFunction, subject: ScoredTurn | ScoredSession) -> Any:
-    """Return what a scorer says; a synchronous one runs in a thread, because it may block."""
+    """Return a scorer's value; a synchronous scorer runs in a thread, because it may block."""
     if inspect.iscoroutinefunction(function):
         return await function(subject)
     return await asyncio.to_thread(function, subject)
 
 
 def value_problem(value: object, redact: Callable[[str], str] = str) -> str | None:
-    """Return why a value is no score; None if it is one."""
+    """Return the fault of a value as a score; None for a score."""
     if isinstance(value, bool | int | float) and isfinite(value):
         return None
     return f"it returned {shorten(redact(repr(value)), 60)}, not a bool or a number"
@@ -257,7 +263,7 @@ def error_text(error: Exception, redact: Callable[[str], str] = str) -> str:
 
 
 class JudgeCaller:
-    """Asks the judge, within the run's budget, and stores each score with the call that it cost."""
+    """Asks the judge, within the run's budget, and stores each score with the call's cost."""
 
     def __init__(self, judge: Judge, record: LabRecord, budget: CallMeter) -> None:
         self._judge, self._record, self._budget = judge, record, budget
@@ -266,7 +272,7 @@ class JudgeCaller:
         self._redact = read_store(record.store).redactor.redact_text
 
     async def score(self, turn: ScoredTurn, cell: Cell) -> None:
-        """Score one turn, unless its score is stored."""
+        """Score a turn without a stored score."""
         if (self._judge.name, self._version, cell, turn.turn) in self._record.scores:
             return
         request = judge_request(self._judge.prompt, turn)
@@ -279,7 +285,7 @@ class JudgeCaller:
             await asyncio.sleep(retry_pause(busy, failures))
 
     async def _try(self, turn: ScoredTurn, cell: Cell, request: Request) -> ModelError | None:
-        """Ask once and store the score, or why there is none; return the error of a judge that is busy."""
+        """Ask once and store the score, or the reason for a missing score; return a busy judge's error."""
         notebook = self._record.notebook
         reserved = await self._budget.reserve(self._model, request)
         cost: int | None = None
@@ -319,13 +325,13 @@ class JudgeCaller:
 
 
 def retry_pause(busy: Exception, failures: int) -> float:
-    """Return how many seconds to wait before a judge that was busy is asked again."""
+    """Return the seconds before a busy judge is asked again."""
     after: float | None = getattr(busy, "after", None)
     return min(30.0, 0.5 * 2**failures) if after is None else after
 
 
 def judge_request(prompt: str, turn: ScoredTurn) -> Request:
-    """Return what a judge is asked about a turn."""
+    """Return the judge's request about a turn."""
     context = Context((prompt, JUDGE_FORMAT), (Item(user(_transcript(turn)), 1, 1),), Settings())
     return Request(context, lambda digest: None)
 
@@ -341,7 +347,7 @@ def _arguments(arguments: Mapping[str, Any]) -> str:
 
 
 async def ask_judge(model: Model, request: Request) -> Answer:
-    """Return its whole answer; raise TruncatedReply if it broke off."""
+    """Return the judge's whole answer; raise TruncatedReply for a cut answer."""
     answer: Answer | None = None
     async for piece in model.stream(request):
         if isinstance(piece, Answer):
@@ -355,7 +361,7 @@ _NUMBER = r"(-?\d+(?:\.\d+)?)"
 
 
 def read_score(reply: str) -> tuple[float | None, str | None]:
-    """Return the score in a judge's reply, or what is wrong with it."""
+    """Return the score in a judge's reply, or the fault."""
     marked = re.findall(rf"score\W{{0,5}}\s*{_NUMBER}", reply, re.IGNORECASE)
     alone = re.fullmatch(rf"\s*{_NUMBER}\s*", reply)
     text = marked[-1] if marked else alone[1] if alone else None

@@ -45,7 +45,7 @@ class Interval(Struct, frozen=True):
 
 
 class PairedTurn(Struct, frozen=True):
-    """One turn of a session: the value of every run of it in either lane (0 or 1 for a rate)."""
+    """A turn of a session: the value of every run in either lane (0 or 1 for a rate)."""
 
     session: str
     baseline: Sequence[float]
@@ -53,7 +53,8 @@ class PairedTurn(Struct, frozen=True):
 
 
 class Effect(Struct, frozen=True, kw_only=True):
-    """What the candidate does differently, per turn: `estimate` is candidate − baseline, or candidate / baseline of a ratio.
+    """The candidate's difference per turn: `estimate` is candidate − baseline, or candidate / baseline of a
+    ratio.
 
     Values are None where they cannot be computed: no turn in both lanes, fewer than two sessions, a ratio to zero.
     `is_enough` is False if the interval is missing or rests on fewer than `MIN_SESSIONS` sessions.
@@ -78,7 +79,7 @@ class Effect(Struct, frozen=True, kw_only=True):
 
     @property
     def need(self) -> str:
-        """What would tell whether it is noise, such as "--set repeat=5 or 90 sessions"; empty if nothing would."""
+        """The data needed to rule out noise, such as "--set repeat=5 or 90 sessions"; empty if impossible."""
         repeat = "" if self.needed_repeat is None else f"--set repeat={self.needed_repeat} or "
         return "" if self.needed_sessions is None else f"{repeat}{plural(self.needed_sessions, 'session')}"
 
@@ -92,7 +93,7 @@ class Effect(Struct, frozen=True, kw_only=True):
 
 
 def clustered_rate(sessions: Iterable[Sequence[float]]) -> Interval:
-    """Return the interval of a rate over turns, where each session gives the values of its turns.
+    """Return the interval of a rate over turns, clustered by session.
 
     Wilson's with the number of turns divided by how much the turns of one session resemble each other.
     """
@@ -118,7 +119,7 @@ def mean_ratio(turns: Iterable[PairedTurn]) -> Effect:
 
 
 def describe(effect: Effect, what: str, against: str = "by noise alone") -> str:
-    """Say an effect in one line: `what` names the event or the value, `against` how the baseline is called.
+    """Say an effect in a line: `what` names the event or the value, `against` names the baseline.
 
     >>> describe(effect, "tools change")
     "tools change in 31 % of turns, 8 % by noise alone: +23 points, 95 % interval 14 to 31"
@@ -130,7 +131,7 @@ def describe(effect: Effect, what: str, against: str = "by noise alone") -> str:
 
 
 def why_unclear(effect: Effect) -> str:
-    """Say why an effect is no difference, and what would tell."""
+    """Say the reason for an unclear effect, and the data needed for clarity."""
     if effect.need:
         return f"too few to tell: {effect.need} would"
     if effect.sessions < MIN_SESSIONS:
@@ -155,7 +156,7 @@ def _describe_lanes(effect: Effect, what: str, against: str) -> str:
 
 
 def describe_interval(effect: Effect) -> str:
-    """Say the interval of an effect; empty if it has none."""
+    """Say the interval of an effect; empty without an interval."""
     if effect.low is None or effect.high is None:
         return ""
     if effect.kind == "rate":
@@ -244,7 +245,7 @@ def _with_need(effect: Effect, noise: _Noise) -> Effect:
 
 
 def _times_needed(effect: Effect) -> float | None:
-    """Return by how much the variance must shrink to show the effect; None if nothing is known of it."""
+    """Return the factor by which the variance must shrink to show the effect; None if unknown."""
     distance, half = _distance(effect)
     if not distance:
         return None
@@ -253,7 +254,7 @@ def _times_needed(effect: Effect) -> float | None:
 
 
 def _distance(effect: Effect) -> tuple[float, float]:
-    """Return how far the effect is from none, and how far its interval reaches towards none."""
+    """Return the effect's distance from none, and the interval's reach towards none."""
     if effect.estimate is None or effect.low is None or effect.high is None:
         return 0.0, 0.0
     low, value, high = effect.low, effect.estimate, effect.high
@@ -263,7 +264,9 @@ def _distance(effect: Effect) -> tuple[float, float]:
 
 
 def _needed_repeat(effect: Effect, noise: _Noise, times: float) -> int | None:
-    """Return how often to replay each session; None if the sessions themselves differ too much for it to help."""
+    """Return the repetitions needed per session; None if the sessions themselves differ too much for
+    repetition to help.
+    """
     if noise.repeat == 1:
         return ceil(times)
     assert effect.baseline is not None
@@ -288,7 +291,7 @@ def _mean(values: Sequence[float], kind: EffectKind) -> float:
 
 
 class _Estimate(Struct, frozen=True):
-    """A mean per turn and its variance over sessions."""
+    """A mean per turn and the variance over sessions."""
 
     value: float
     variance: float
@@ -354,7 +357,9 @@ _INTERVALS = {
 
 
 def _newcombe(baseline: _Estimate, candidate: _Estimate, difference: _Estimate) -> Interval:
-    """Combine the lanes' Wilson intervals into one of their difference, with the correlation that pairing gives."""
+    """Combine the lanes' Wilson intervals into an interval of the difference, with the correlation from
+    pairing.
+    """
     b, c = _rate_interval(baseline), _rate_interval(candidate)
     correlation = 0.0
     if not _is_zero(baseline.variance) and not _is_zero(candidate.variance):
@@ -373,7 +378,7 @@ def _join(one: float, other: float, correlation: float) -> float:
 
 
 def _rate_interval(rate: _Estimate) -> Interval:
-    """Return Wilson's interval with the number of independent turns that would have the same variance.
+    """Return Wilson's interval with the number of independent turns of the same variance.
 
     Without any variance (always, never) each session counts once: its turns may all be copies of the first.
     """
@@ -398,7 +403,9 @@ def _is_zero(variance: float) -> bool:
 
 
 def _student_quantile(degrees: int) -> float:
-    """Return Student's two-sided critical value: exact for 1 and 2 degrees, else to three digits by its expansion."""
+    """Return Student's two-sided critical value: exact for 1 and 2 degrees, else to three digits by
+    expansion.
+    """
     p = (1 + CONFIDENCE) / 2
     if degrees == 1:
         return tan(pi * (p - 0.5))

@@ -89,7 +89,7 @@ class LabShow(Verb, frozen=True):
 
 
 def find_run(store: Store, typed: str) -> RunSummary:
-    """Return the run of an id, of the beginning of one, or the newest for `latest`."""
+    """Return the run of an id, of the beginning of an id, or the newest for `latest`."""
     rows = [row for row in oakleaf_lab.runs(store) if typed == "latest" or _is_run(row.session_id, typed)]
     exact = [row for row in rows if row.session_id == typed]
     if not rows:
@@ -213,7 +213,7 @@ class LabCohort(Verb, frozen=True):
 
 
 def resolve_cohort(caller: Caller, typed: list[str]) -> list[str]:
-    """Return the cohort with references to sessions replaced by their ids; a title of several words is not a query."""
+    """Return the cohort with references to sessions replaced by ids; a title of several words is not a query."""
     saved = oakleaf_lab.cohorts(caller.store)
     return [
         each

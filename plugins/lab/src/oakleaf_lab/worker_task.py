@@ -37,7 +37,7 @@ RUNS = 8
 
 
 class CellParams(Struct, frozen=True):
-    """The parameters of a task: which cell it runs, and nothing of its content."""
+    """The parameters of a task: the cell to run, and no content."""
 
     session: str
     """The session of the run."""
@@ -87,7 +87,7 @@ def run_cell(task: Task, params: dict[str, Any]) -> dict[str, Any]:
 
 
 class WorkerRun:
-    """A lab run as a worker has it: the stored plan, with the models and tools of this worker."""
+    """A lab run for a worker: the stored plan, with the worker's models and tools."""
 
     def __init__(self, worker: TaskWorker, cell: CellParams) -> None:
         store = worker.store(cell.space)
@@ -134,7 +134,7 @@ class WorkerRun:
         return {"stop_reason": "completed"}
 
     def give_up(self, task: Task, cell: CellParams) -> dict[str, Any]:
-        """Record that the cell cannot be replayed: the others can."""
+        """Record a failed replay of the cell, so the run goes on."""
         self._record.update()
         if cell.cell not in self._record.cells:
             why = f"{task.deaths} worker processes died while they replayed it ({task.last_death})"
@@ -164,7 +164,7 @@ class WorkerRun:
         return None if name is None else self._model(name)
 
     def _model(self, name: str) -> ModelLike:
-        """Return the model of an agent that has this name, else the public one; one object for all cells.
+        """Return the agent's model of the name, else the public model; one object for all cells.
 
         The name is read from the store: an address is this worker's to allow.
         """

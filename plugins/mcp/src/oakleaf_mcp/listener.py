@@ -16,7 +16,7 @@ import uvicorn
 
 
 class SignalledServer(uvicorn.Server):
-    """Ends on SIGINT and SIGTERM without raising them again: stopping a server is no failure."""
+    """Ends on SIGINT and SIGTERM without raising the signals again: stopping a server is no failure."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None] | None = None) -> None:
         """`ready` is called once, when requests are accepted."""
@@ -56,7 +56,7 @@ def open_listener(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server there."""
+    """Whether only the local machine reaches a server at the address."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_loopback
     return host.lower() == "localhost"

@@ -91,7 +91,7 @@ class HttpServer:
         self._server.should_exit = True
 
     def _security(self) -> TransportSecuritySettings:
-        """Return which Host and Origin are accepted: this machine's names, and the one that was asked for. Where every
+        """Return the accepted Host and Origin: the local names, and the requested name. Where every
         address is served, the token is what protects."""
         if self._host in ANY_ADDRESS:
             return TransportSecuritySettings(enable_dns_rebinding_protection=False)

@@ -91,7 +91,7 @@ def _tool(name: str, verb: type[Verb]) -> Tool:
 
 
 def call(store: Store, verb: type[Verb], arguments: dict[str, Any]) -> CallToolResult:
-    """Run a verb, and answer with its result or its error."""
+    """Run a verb, and answer with the result or the error."""
     reader = read_store(store)
     mask = reader.redactor
     try:
@@ -108,7 +108,7 @@ def _content(text: str, **notes: Any) -> CallToolResult:
 
 
 def _text(verb: Verb, answer: dict[str, Any], screen: Screen) -> str:
-    """Return what people read of an answer."""
+    """Return the text of an answer for people."""
     result = converter(result_type(type(verb)))(answer)
     lines = [*screen.print(verb.lines(result, screen)), *verb.notes(result, screen)]
     if omitted := answer.get(OMITTED):

@@ -25,7 +25,7 @@ def display_url(url: str) -> str:
 
 
 def plan_migration(url: str, options: Mapping[str, str]) -> Migration:
-    """Plan to create or upgrade our schema and, with a queue, Absurd's after it."""
+    """Plan to create or upgrade our schema and, with a queue, Absurd's schema after."""
     where, service, client = display_url(url), options.get("service_role"), options.get("client_role")
     role = service or "oakleaf_service (or the service role it has)"
     public = client or "oakleaf_client (or the client role it has)"

@@ -59,7 +59,7 @@ _PART_KINDS = ("text", "function_call", "function_response", "inline_data", "fil
 
 
 def record_of(entry: Entry) -> Json | None:
-    """Return what this adapter stored in an entry; None if the entry is not this adapter's."""
+    """Return the adapter's record in an entry; None for a foreign entry."""
     return stored_record(entry.payload, KEY)
 
 
@@ -76,11 +76,11 @@ class EventHistory(Protocol):
         """Return the event whose calls are open."""
 
     def noted_events(self) -> Sequence[Json]:
-        """Return the events since then that were stored as notes."""
+        """Return the events stored as notes since then."""
 
 
 class EventDrafts(Struct, frozen=True):
-    """The drafts of the entries that one event becomes."""
+    """The drafts of one event's entries."""
 
     drafts: tuple[Draft, ...]
     answer_index: int | None = None
@@ -100,12 +100,12 @@ class ParsedContent(Struct, frozen=True):
 
     @property
     def tool_names(self) -> list[str | None]:
-        """The names of the tools whose results it contains."""
+        """The names of the tools with results in the message."""
         parts = (self.content or {}).get("parts") or ()
         return [part["function_response"].get("name") for part in parts if "function_response" in part]
 
     def evidence(self, messages: Sequence[Message]) -> Evidence | None:
-        """Return proofs by message part; signatures that no part accounts for, by index in the content."""
+        """Return proofs by message part; signatures without a part, by index in the content."""
         proofs = self.proofs if messages == self.messages else {}
         by_part = {index: proof["signature"] for index, proof in proofs.items() if "signature" in proof}
         by_content = {} if by_part == self.signatures else {KEY: dict(self.signatures)}
@@ -161,7 +161,7 @@ def _payloads(messages: Sequence[Message], record: Json, patch: State) -> list[P
 
 
 def _content_record(parsed: ParsedContent, messages: Sequence[Message]) -> Json:
-    """Return what is needed, beside the messages, to restore the content."""
+    """Return the details, beside the messages, for restoring the content."""
     if parsed.content is None:
         return {}
     lifted = [extract_blobs(message) for message in messages]
@@ -209,7 +209,7 @@ def _parse_parts(parts: Sequence[Json], *, is_users: bool) -> tuple[tuple[Messag
 
 
 def _parse_input(parts: Sequence[Json], *, is_users: bool) -> tuple[Message, ...]:
-    """Parse what a model receives: the results of its calls in one message, then the user's text."""
+    """Parse the input of a model: the results of calls in one message, then the user's text."""
     messages = PROVIDERS[GEMINI].parse_messages([{"role": USER, "parts": parts}])
     results = tuple(result for message in messages for result in message.results)
     inputs = tuple(message for message in messages if message.role == USER)
@@ -219,7 +219,7 @@ def _parse_input(parts: Sequence[Json], *, is_users: bool) -> tuple[Message, ...
 
 
 def _readable_part(part: Json) -> Json:
-    """Return the part if Gemini's wire format can read it, else the part as text."""
+    """Return the part if readable in Gemini's wire format, else the part as text."""
     response = part.get("function_response")
     if response is not None:
         return {"function_response": {"response": {}, **response}}
@@ -251,7 +251,7 @@ def _part_text(part: Json) -> str:
 def _allowed_messages(
     event: Event, parsed: ParsedContent, cursor: Cursor, history: EventHistory
 ) -> tuple[Message, ...]:
-    """Return the messages that may follow `cursor`; none if the event must become a note.
+    """Return the messages allowed after `cursor`; none if the event must become a note.
 
     A user's input is always accepted, and so is the agent whose calls are open: it continued without their results.
     What another agent says meanwhile becomes a note. A result that comes again, or whose call is in such a note, is
@@ -275,7 +275,7 @@ def _late_results(parsed: ParsedContent) -> tuple[Message, ...]:
 
 
 def _with_calls(parsed: ParsedContent, cursor: Cursor, history: EventHistory) -> tuple[Message, ...]:
-    """Return results after a message that repeats their calls."""
+    """Return results after a message with the repeated calls."""
     if cursor.open_calls:
         return ()
     pairs = zip(parsed.messages[0].results, parsed.tool_names, strict=True)
@@ -340,13 +340,13 @@ def change_key(event: Event) -> str:
 
 
 def share_key(event: Event) -> str:
-    """Return the key of its changes of shared state: of what is equal in the event that is read back, redacted or not."""
+    """Return the key of an event's changes of shared state, from the fields that redaction leaves equal."""
     fields = event.author, event.invocation_id, event.timestamp
     return f"{event.id}/{digest(to_json(fields, 'event'))[:16]}"
 
 
 def closing_event_id(event: Event) -> str:
-    """Return the id of the event with the results of calls that were lost when `event` came."""
+    """Return the id of the event with the results of calls lost before `event`."""
     return f"lost-before-{event.id}"
 
 
@@ -364,13 +364,13 @@ def _shown_notes(event: Event, cursor: Cursor, history: EventHistory) -> list[Pa
 
 
 def noted_events(entries: Iterable[Entry]) -> list[Json]:
-    """Return the events among these entries that are notes with a content."""
+    """Return the events among the entries that are notes with a content."""
     records = [record_of(entry) for entry in entries if isinstance(entry.payload, Note)]
     return [record for record in records if record is not None and record.get("content")]
 
 
 def find_call(entries: Iterable[Entry], call_id: str) -> ToolCall | None:
-    """Return the first call with this id, in a message or in a noted event."""
+    """Return the first call with the id, in a message or in a noted event."""
     for entry in entries:
         for call in entry.message.calls if entry.message is not None else ():
             if call.id == call_id:
@@ -386,7 +386,7 @@ def find_call(entries: Iterable[Entry], call_id: str) -> ToolCall | None:
 
 
 def events(entries: Iterable[Entry], blobs: Blobs) -> Iterator[Event]:
-    """Yield the events of a path, or of the end of one, oldest first.
+    """Yield the events of a path or of the end of a path, oldest first.
 
     Messages that others wrote on the path (`oakleaf chat`, a loop of your own) are events too, so the next run knows them.
     """
@@ -463,7 +463,7 @@ def _signed_content(content: Json, signatures: Json) -> Json:
 
 
 def _foreign_events(entries: Sequence[Entry], blobs: Blobs) -> Iterator[Event]:
-    """Yield others' messages as events with stable ids. System prompts and other entries have no event."""
+    """Yield foreign messages as events with stable ids. System prompts and other entries have no event."""
     names: dict[str, str] = {}
     for entry in entries:
         message = entry.message
@@ -486,7 +486,7 @@ def _foreign_events(entries: Sequence[Entry], blobs: Blobs) -> Iterator[Event]:
 
 
 def render_content(messages: Sequence[Message], tool_names: Sequence[str | None]) -> Json:
-    """Return the content these messages most likely came from, as google.genai writes it in JSON."""
+    """Return the most likely content of the messages, as google.genai writes JSON."""
     names = iter(tool_names)
     parts = [_render_part(part, names) for message in messages for part in message.parts]
     return {"parts": parts, "role": "model" if messages[-1].role == "assistant" else "user"}
@@ -513,7 +513,7 @@ def _render_part(part: Part, tool_names: Iterator[str | None]) -> Json:
 
 
 def _response(result: ToolResult) -> Json:
-    """Return what the wire format made text of: a dict unchanged, anything else under its usual key."""
+    """Return the value behind a response's text: a dict unchanged, anything else under the usual key."""
     text = result.text
     try:
         value = from_json(text)

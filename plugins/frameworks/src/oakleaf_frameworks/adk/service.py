@@ -104,11 +104,11 @@ class OakleafSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> AdkSession | None:
-        """Return the session with its events, or the latest of them; None if it does not exist."""
+        """Return the session with all or the latest events; None for a missing session."""
         return await run_to_end(self._load, (app_name, user_id, session_id.strip()), config)
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
-        """Return the sessions of an app, or of one user, without events; the most recently active one last."""
+        """Return the sessions of an app or of a user, without events; the most recently active session last."""
         return ListSessionsResponse(sessions=await run_to_end(self._list, app_name, user_id))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
@@ -128,14 +128,16 @@ class OakleafSessionService(BaseSessionService):
     # -- beyond ADK's interface --------------------------------------------------------------------
 
     async def oakleaf_session(self, session: AdkSession) -> Session:
-        """Return the Oakleaf session, to inspect, fork or export; `SessionNotFoundError` if it was deleted."""
+        """Return the Oakleaf session, to inspect, fork or export; `SessionNotFoundError` after a delete."""
         name = session.app_name, session.user_id, session.id
         return await run_to_end(lambda: self.store.session(self._handle(name).session.session_id))
 
     # -- finding a session -------------------------------------------------------------------------
 
     def _find(self, name: SessionName) -> Session | None:
-        """Find by the derived id; then a session created again after a delete; then a fork, by its Oakleaf id."""
+        """Find by the derived id; then a session created again after a delete; then a fork, by the Oakleaf
+        id.
+        """
         app, _, session_id = name
         lookups = (
             partial(self._rows, oakleaf_session_id(self.store, name)),
@@ -153,7 +155,7 @@ class OakleafSessionService(BaseSessionService):
         return [] if row is None else [row]
 
     def _name(self, row: SessionRow) -> SessionName | None:
-        """Return a session's name in ADK; None if it is not one of ADK's."""
+        """Return a session's name in ADK; None for a foreign session."""
         if row.agent is None or "adk_state" in row.tags:
             return None
         if "adk_user" in row.tags and row.relation is None:
@@ -188,7 +190,7 @@ class OakleafSessionService(BaseSessionService):
         return created
 
     def _start(self, name: SessionName, creation_id: str, initial: State, own: State) -> Session:
-        """Start under the first free id; ids before it belong to sessions in the trash."""
+        """Start under the first free id; earlier ids belong to sessions in the trash."""
         app, user, session_id = name
         shared = {key: value for key, value in initial.items() if key.startswith(("app:", "user:"))}
         record = {"app": app, "user": user, "creation_id": creation_id}
@@ -264,7 +266,7 @@ class OakleafSessionService(BaseSessionService):
             self._handles.pop(name, None)
 
     def _read(self, session: Session, limit: int | None) -> tuple[PathSnapshot, list[Event]]:
-        """Read the session, with at least its `limit` latest events if it has as many."""
+        """Read the session, with at least the `limit` latest events."""
         newest = None if limit is None else 2 * limit + 4
         while True:
             snapshot = read_store(self.store).path(session.session_id, newest=newest, detail=True)
@@ -311,7 +313,7 @@ class OakleafSessionService(BaseSessionService):
             return self._commit_event_to_session(session, event)
 
     def _closing_events(self, session: Session, before: int, event: Event) -> list[Event]:
-        """Return the event with the results of calls that were lost, if it was stored with this one."""
+        """Return the event with the results of lost calls, if stored with this event."""
         event_id = closing_event_id(event)
         return [one for one in events(session.path(since=before), self._blob) if one.id == event_id]
 
@@ -358,7 +360,7 @@ class OakleafSessionService(BaseSessionService):
     def _finish_sharing(
         self, name: SessionName, handle: SessionHandle, snapshot: PathSnapshot, latest: list[Event]
     ) -> None:
-        """Write the latest event's changes of shared state, if the process that appended it died before that."""
+        """Write the latest event's changes of shared state, if the appending process died before."""
         seed = next((record_of(entry) for entry in snapshot.entries[:1]), None) or {}
         shared: str | None = share_key(latest[-1]) if latest else seed.get("creation_id")
         delta = latest[-1].actions.state_delta if latest else seed.get("state", {})
@@ -394,7 +396,8 @@ def _adk_session(name: SessionName, snapshot: PathSnapshot, state: State, latest
 
 
 def append_event(session: Session, after: Leaf, event: Event, delta: State) -> tuple[Leaf, bool]:
-    """Append an event after the leaf `after`, with `delta`, its change of the session's own state. Durable on return.
+    """Append an event after the leaf `after`, with `delta`, the change of the session's own state. Durable on
+    return.
 
     Return the new leaf, and whether the event was written now: a caller that did not get the reply may call again.
     A note that others added meanwhile is no change of the conversation: the event goes behind it. `StaleLeaf` if the
@@ -411,7 +414,7 @@ def append_event(session: Session, after: Leaf, event: Event, delta: State) -> t
 
 
 def _has_only_notes_since(session: Session, leaf: Leaf) -> bool:
-    """Return whether others have added notes to the path since then, and nothing else has happened."""
+    """Return whether only notes of other writers were added to the path since then."""
     path = session.path(since=leaf.seq - 1)
     if not path or (path[0].branch, path[0].seq) != (leaf.branch, leaf.seq):
         return False
@@ -442,7 +445,7 @@ def _append_event(session: Session, after: Leaf, event: Event, delta: State) -> 
 
 
 class SessionHistory:
-    """The path before an event that is being appended. Usually none of it is read."""
+    """The path before a new event. Usually none of it is read."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -463,7 +466,7 @@ class SessionHistory:
 
 
 def _leaf_of_change(session: Session, leaf: Leaf, key: str) -> Leaf:
-    """Return the leaf after the change with this key; `StaleLeaf` if there is none."""
+    """Return the leaf after the change with the key; `StaleLeaf` without a change."""
     for fact in read(session).facts_backwards():
         if fact.key == key and fact.leaf is not None:
             return fact.leaf
@@ -471,7 +474,7 @@ def _leaf_of_change(session: Session, leaf: Leaf, key: str) -> Leaf:
 
 
 def _rewind(session: Session, invocation_id: str, patch: State) -> State:
-    """Move the leaf before an invocation; return the patch that gives the state there the values ADK wants."""
+    """Move the leaf before an invocation; return the patch that restores ADK's state of the time."""
     state = merge_state(session.state, patch)
     for entry in session.path():
         record = record_of(entry) or {}
@@ -482,7 +485,7 @@ def _rewind(session: Session, invocation_id: str, patch: State) -> State:
 
 
 def _started_calls(drafts: EventDrafts, session: Session) -> list[ToolCallsStarted]:
-    """ADK runs tools as soon as it has stored the answer with their calls: after a crash they may have run."""
+    """Return the calls that may have run before a crash: ADK runs tools right after storing the answer."""
     index = drafts.answer_index
     answer = None if index is None else drafts.drafts[index].payload
     if index is None or not isinstance(answer, Message) or not answer.calls:
@@ -492,7 +495,7 @@ def _started_calls(drafts: EventDrafts, session: Session) -> list[ToolCallsStart
 
 
 def _model_calls(event: Event, drafts: EventDrafts, session: Session) -> list[Call]:
-    """Return the model call that produced an event, if ADK reports its usage."""
+    """Return the model call that produced an event, if ADK reports the usage."""
     if event.usage_metadata is None:
         return []
     reply = {"candidates": [{}], "usage_metadata": event.usage_metadata}

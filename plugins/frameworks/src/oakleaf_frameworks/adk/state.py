@@ -55,12 +55,12 @@ def join_scopes(app: State, user: State, own: State) -> State:
 
 
 def state_patch(current: State, delta: State) -> State:
-    """Return the merge patch that replaces the current values by those of `delta`."""
+    """Return the merge patch from the current values to the values of `delta`."""
     return {key: merge_patch(current.get(key), _encode(value)) for key, value in delta.items()}
 
 
 def needs_current(delta: State) -> bool:
-    """Whether `state_patch` needs the current values: only objects are merged with what they replace."""
+    """Whether `state_patch` needs the current values: only objects are merged."""
     return any(value is None or isinstance(value, dict) for value in delta.values())
 
 
@@ -83,7 +83,7 @@ def _has_null(value: dict[str, Any]) -> bool:
 
 
 def decode_state(state: State) -> State:
-    """Return stored values as they were passed in."""
+    """Decode stored values."""
     return {
         key: from_json(value[JSON_KEY]) if isinstance(value, dict) and value.keys() == {JSON_KEY} else value
         for key, value in state.items()
@@ -91,19 +91,19 @@ def decode_state(state: State) -> State:
 
 
 def derived_session_id(visible: str, *parts: str | int | None) -> str:
-    """Return an Oakleaf session id: the visible part, and a hash of everything that identifies it in ADK."""
+    """Return an Oakleaf session id: the visible part, and a hash of the full identity in ADK."""
     hashed = sha256(to_json(parts, "name of a session")).hexdigest()
     plain = _NOT_PLAIN.sub("-", visible)[:VISIBLE_LENGTH]
     return f"{plain}~{hashed[:16]}"
 
 
 def session_owner(store: Store, user: str | None) -> str | None:
-    """Return who owns a user's sessions: the owner the store was opened for, else the user."""
+    """Return the owner of a user's sessions: the owner of the store, else the user."""
     return read_store(store).owner or user or None
 
 
 class SessionHandle:
-    """An open session, and a lock for its writers in this process."""
+    """An open session, and a lock for the writers in this process."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -124,7 +124,7 @@ class HandleCache(dict[K, SessionHandle]):
 
 
 class SharedStates:
-    """The states of apps and of their users."""
+    """The states of apps and of users."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -139,7 +139,7 @@ class SharedStates:
         return decode_state(self._store.session(session_id).state if cached is None else from_json(cached))
 
     def write(self, scope: Scope, delta: State, change_key: str, *, is_new: bool = True) -> None:
-        """Apply a delta, whatever others write meanwhile.
+        """Apply a delta despite concurrent writers.
 
         With `is_new=False` it may already have been written by a process that died; then it is not written again.
         """
@@ -156,7 +156,7 @@ class SharedStates:
                     is_new = False
 
     def _session_id(self, scope: Scope) -> str:
-        """Return an id of its own for each space and owner: a store sees only its own sessions."""
+        """Return an id for each space and owner: a store sees only the own sessions."""
         app, user = scope
         visible = f"state-of-{app if user is None else user}"
         place = read_store(self._store).space, session_owner(self._store, user)

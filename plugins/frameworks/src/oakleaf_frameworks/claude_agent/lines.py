@@ -56,12 +56,12 @@ class NumberedLine(Struct, frozen=True):
 
 
 def record_of(entry: Entry) -> dict[str, Any]:
-    """Return what an entry stores about lines; empty if it is not one of this adapter's."""
+    """Return an entry's record of lines; empty for a foreign entry."""
     return stored_record(entry.payload, KEY) or {}
 
 
 def stored_lines(entry: Entry, blobs: Blobs) -> Iterator[tuple[int, TranscriptLine]]:
-    """Yield the lines an entry holds, with their numbers."""
+    """Yield the lines of an entry, with numbers."""
     payload, record = entry.payload, record_of(entry)
     lines: Iterable[TranscriptLine] = restore_json(record.get("lines", []), blobs)
     if isinstance(payload, Message):
@@ -82,7 +82,7 @@ def uuid_of(line: TranscriptLine) -> str | None:
 
 
 def block_ids(line: TranscriptLine, kind: str, key: str) -> list[str]:
-    """Return the ids that its blocks of a kind have under a key."""
+    """Return the ids of blocks of a kind under a key."""
     blocks = [
         block for block in content_blocks(line) if isinstance(block, dict) and block.get("type") == kind
     ]
@@ -90,7 +90,7 @@ def block_ids(line: TranscriptLine, kind: str, key: str) -> list[str]:
 
 
 def readable_line(line: TranscriptLine) -> TranscriptLine:
-    """Return the line as our JSON can hold it, lone surrogates replaced; empty if that is impossible."""
+    """Return the line as storable JSON, lone surrogates replaced; empty if impossible."""
     try:
         to_json(line, "line")
     except InvalidValue:
@@ -134,7 +134,7 @@ def lines_note(
 def _without_signatures(
     line: TranscriptLine, number: int, signatures: dict[str, dict[str, Any]]
 ) -> TranscriptLine:
-    """Return the line without its signatures, and add them to `signatures`."""
+    """Return the line without signatures, and add the signatures to `signatures`."""
     blocks = content_blocks(line)
     content = list(blocks)
     for index, block in enumerate(blocks):
@@ -171,7 +171,7 @@ class CannotPack(Exception):
 def pack_lines(
     lines: Sequence[TranscriptLine], message: Message, evidence: Evidence | None
 ) -> list[TranscriptLine]:
-    """Return the lines without what the message holds. `CannotPack` if one has to be stored unchanged."""
+    """Return the lines without the content of the message. `CannotPack` if one has to be stored unchanged."""
     try:
         to_json(lines, "lines")
     except InvalidValue:
@@ -273,7 +273,9 @@ def _text_of(indexed: tuple[str, Part] | None) -> str | None:
 
 
 def _unpack_block(block: Any, index: str, part: Part, proofs: Proofs, blobs: Blobs) -> object:
-    """Return the original block; None for reasoning whose signature is missing: no provider accepts it back."""
+    """Return the original block; None for reasoning without a signature: no provider accepts such reasoning
+    back.
+    """
     match part:
         case Text(text=text):
             return {**block, "text": text}

@@ -49,7 +49,7 @@ _NOT_PLAIN = re.compile(r"[^A-Za-z0-9-]+")
 
 
 class OakleafSessionStore(SessionStore):
-    """Transcripts of the Claude Agent SDK as Oakleaf sessions; sub-agents are their tasks.
+    """Transcripts of the Claude Agent SDK as Oakleaf sessions; sub-agents are tasks.
 
     Lines are returned exactly as they were appended, and are also the messages, calls, results and usage of a real session.
     Two processes may append to one transcript: the slower one's lines come after the other's. With `redact=False` lines are
@@ -68,7 +68,7 @@ class OakleafSessionStore(SessionStore):
         await _run_blocking(self._append, key, [_object(entry) for entry in entries])
 
     async def load(self, key: SessionKey) -> list[SessionStoreEntry] | None:
-        """Return every line of all branches in the order they came; None if there is none."""
+        """Return every line of all branches in order of arrival; None without lines."""
         return cast("list[SessionStoreEntry] | None", await _run_blocking(self._load, key))
 
     async def list_sessions(self, project_key: str) -> list[SessionStoreListEntry]:
@@ -79,7 +79,7 @@ class OakleafSessionStore(SessionStore):
         return await _run_blocking(self._summaries, project_key)
 
     async def delete(self, key: SessionKey) -> None:
-        """Move a session and its sub-agents to the trash; `oakleaf restore` brings them back."""
+        """Move a session and its sub-agents to the trash; undo with `oakleaf restore`."""
         await _run_blocking(self._delete, key)
 
     async def list_subkeys(self, key: SessionListSubkeysKey) -> list[str]:
@@ -118,7 +118,7 @@ class OakleafSessionStore(SessionStore):
                     raise
 
     def _present_sources(self, key: SessionKey, lines: list[TranscriptLine]) -> set[str]:
-        """Return which of the sessions that lines were copied from are in the store, the trash included."""
+        """Return the origins of copied lines that are still stored, the trash included."""
         names = {name for line in lines if (name := copied_from(line)) is not None}
         ids = {name: self._base_id({"project_key": key["project_key"], "session_id": name}) for name in names}
         return {name for name in names if read_store(self.store).find_session(ids[name]) is not None}
@@ -151,7 +151,7 @@ class OakleafSessionStore(SessionStore):
     # -- keys and sessions -------------------------------------------------------------------------
 
     def _rows(self, project_key: str) -> Iterator[SessionRow]:
-        """Yield the sessions of a project that are not empty, without sub-agents and forks."""
+        """Yield the non-empty sessions of a project, without sub-agents and forks."""
         for row in self.store.all_sessions(tag=(PROJECT_TAG, project_key), limit=PAGE_SIZE):
             if SUBPATH_TAG not in row.tags and row.relation is None and row.leaf.seq:
                 yield row
@@ -167,7 +167,7 @@ class OakleafSessionStore(SessionStore):
         return None if row is None else session_of(self.store, row)
 
     def _imported_row(self, key: SessionKey) -> SessionRow | None:
-        """Find a transcript imported in a bundle: it has the session id of the store it came from."""
+        """Find a transcript imported in a bundle by the session id of the original store."""
         key_tags, names = _tags(key), (PROJECT_TAG, SESSION_TAG, SUBPATH_TAG)
         for row in self.store.all_sessions(tag=(SESSION_TAG, key["session_id"]), limit=PAGE_SIZE):
             is_same = all(row.tags.get(name) == key_tags.get(name) for name in names)
@@ -201,7 +201,9 @@ class OakleafSessionStore(SessionStore):
         return f"claude-{visible}-{hashed}"
 
     def _current_id(self, key: SessionKey) -> str:
-        """Return the id of the transcript's current session: deleted ones keep theirs, and the next gets a number."""
+        """Return the id of the transcript's current session: deleted sessions keep the id, and the next
+        session gets a number.
+        """
         base = session_id = self._base_id(key)
         count = 1
         while (
@@ -223,7 +225,7 @@ class TranscriptWriter:
 def _append_new(
     index: TranscriptIndex, key: SessionKey, lines: list[TranscriptLine], sources: Collection[str]
 ) -> TranscriptIndex:
-    """Append the lines that are not stored yet, and return the index after them.
+    """Append the lines not stored yet, and return the index after the lines.
 
     The calls of lines copied from `sources` are counted there.
     """
@@ -240,7 +242,7 @@ def _append_new(
 
 
 def _summary(index: TranscriptIndex, key: SessionKey, new: list[TranscriptLine]) -> dict[str, Any] | None:
-    """Return the update of the state by which the SDK lists a session; None if nothing changed."""
+    """Return the update of the SDK's session list; None if nothing changed."""
     before = index.session.state.get(KEY)
     data = before if isinstance(before, dict) else {}
     summary: SessionSummaryEntry = {"session_id": key["session_id"], "mtime": 0, "data": data}

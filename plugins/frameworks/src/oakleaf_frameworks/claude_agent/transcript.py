@@ -65,7 +65,7 @@ STRAY = "stray"
 
 
 class LineGroup(Struct):
-    """Lines that become entries together, or wait together."""
+    """Lines that become entries together or wait together."""
 
     unit: str
     lines: list[NumberedLine]
@@ -77,7 +77,7 @@ class LineGroup(Struct):
 
     @property
     def is_complete(self) -> bool:
-        """An answer is complete when it has a stop reason and, if that is `tool_use`, a call; other lines always are."""
+        """Whether an answer has a stop reason and, for `tool_use`, a call; other lines are always complete."""
         if self.kind != "assistant":
             return True
         stop_reasons = {
@@ -93,7 +93,9 @@ class LineGroup(Struct):
 
 
 class TranscriptIndex:
-    """What a log holds of a transcript when the index is built; from then on one `BatchWriter` updates it."""
+    """A log's share of a transcript when the index is built; one `BatchWriter` updates the index from then
+    on.
+    """
 
     def __init__(self, session: Session) -> None:
         self.session, self.reader = session, read(session)
@@ -115,7 +117,7 @@ class TranscriptIndex:
         self._build()
 
     def new_lines(self, lines: Iterable[TranscriptLine]) -> list[TranscriptLine]:
-        """Return the lines that are not in the log, each once. A line without a uuid is always new."""
+        """Return the lines missing in the log, each once. A line without a uuid is always new."""
         new: dict[str | int, TranscriptLine] = {}
         for line in lines:
             uuid = uuid_of(line)
@@ -129,7 +131,7 @@ class TranscriptIndex:
         return numbered
 
     def groups(self, lines: Iterable[NumberedLine]) -> list[LineGroup]:
-        """Return pending groups and new ones, with the lines of each answer together."""
+        """Return pending and new groups, with the lines of each answer together."""
         groups, self.pending = self.pending, []
         answers = {group.unit: group for group in groups if group.kind == "assistant"}
         for numbered in lines:
@@ -145,7 +147,7 @@ class TranscriptIndex:
         return groups
 
     def parent_unit(self, line: TranscriptLine) -> str | None:
-        """Return the unit a line follows; None if it names no parent, or one that is not in the log."""
+        """Return the unit before a line; None without a parent in the log."""
         parent = parent_uuid(line)
         if parent is None:
             return ROOT if "parentUuid" in line else None
@@ -171,7 +173,7 @@ class TranscriptIndex:
         self.tip = unit
 
     def add_without_entry(self, line: TranscriptLine) -> None:
-        """Record a line that becomes no message: what follows it follows its parent."""
+        """Record a line without a message: later lines follow the line's parent."""
         parent = self.parent_unit(line)
         self.assign((self.tip or ROOT) if parent is None else parent, line)
         self.boundary = line if is_boundary(line) else self.boundary
@@ -182,7 +184,7 @@ class TranscriptIndex:
             self.title, self._title_rank = title, rank
 
     def _unit(self, number: int, line: TranscriptLine) -> str:
-        """Return the unit a line belongs to if it becomes a message."""
+        """Return the unit of a line with a message."""
         if line_kind(line) == "assistant":
             return f"answer {answer_id(line) or uuid_of(line) or number}"
         call_ids = block_ids(line, "tool_result", "tool_use_id")
@@ -240,7 +242,7 @@ class TranscriptIndex:
 
 
 def transcript_lines(session: Session) -> list[TranscriptLine]:
-    """Return every line of a transcript, in the order they came."""
+    """Return every line of a transcript, in order of arrival."""
     blobs = read(session).blob
     lines = (numbered for entry in session.entries() for numbered in stored_lines(entry, blobs))
     return [line for _, line in sorted(lines, key=lambda pair: pair[0])]
@@ -250,7 +252,7 @@ def transcript_lines(session: Session) -> list[TranscriptLine]:
 
 
 class ParsedGroup(Struct, frozen=True):
-    """A group's entries, and the answer that the first of them is."""
+    """A group's entries, and the answer of the first entry."""
 
     payloads: tuple[Payload, ...] = ()
     answer: Answer | None = None
@@ -318,7 +320,7 @@ class BatchWriter:
     # -- groups that become entries ----------------------------------------------------------------
 
     def _write_group(self, group: LineGroup, parsed: ParsedGroup) -> bool:
-        """Write a group's entries; return False if they may not follow yet."""
+        """Write a group's entries; return False if the entries may not follow yet."""
         if parsed.result_ids:
             return self._write_results(group, parsed)
         parent, continues = self.index.parent_unit(group.lines[0].line), self._continues(group, parsed)
@@ -332,7 +334,7 @@ class BatchWriter:
         return True
 
     def _write_results(self, group: LineGroup, parsed: ParsedGroup) -> bool:
-        """Write results if their calls are open. A result without a call, open or pending, stays a line."""
+        """Write results of open calls. A result without a call, open or pending, stays a line."""
         if parsed.result_ids <= {call.call.id for call in self.cursor.open_calls}:
             self._add_entries(group, parsed)
             return True
@@ -362,7 +364,7 @@ class BatchWriter:
                 self._deferred.append((group, parsed))
 
     def _move_after(self, unit: str | None) -> None:
-        """Move the leaf to the end of a unit, if it is at another."""
+        """Move the leaf to the end of a unit."""
         index = self.index
         if unit is None or index.tip is None or unit == index.tip:
             return
@@ -392,7 +394,7 @@ class BatchWriter:
         self.index.tip = group.unit
 
     def _add_without_details(self, group: LineGroup, payload: Compaction | Settings) -> None:
-        """Add an entry of a kind without details: the note before it holds the line."""
+        """Add an entry of a kind without details: the note before the entry holds the line."""
         if isinstance(payload, Compaction):
             self._flush()
             payload = read_compaction(readable_line(group.lines[0].line), self.index.boundary) or payload
@@ -431,7 +433,7 @@ class BatchWriter:
         self._unchanged.extend(_not_yet_stored(group.lines))
 
     def _store_deferred(self) -> None:
-        """Store what still waits in a note; the next batch tries again."""
+        """Store the waiting lines in a note; the next batch tries again."""
         self.index.pending = [group for group, _ in self._deferred]
         new = [numbered for group in self.index.pending for numbered in _not_yet_stored(group.lines)]
         for group in self.index.pending:

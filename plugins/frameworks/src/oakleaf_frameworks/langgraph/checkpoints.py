@@ -63,7 +63,7 @@ class NewCheckpoint(Struct, frozen=True):
         index: CheckpointIndex,
         codec: ValueCodec,
     ) -> dict[str, Any]:
-        """Return the note of the checkpoint, if the path before it holds the versions `known` and these messages."""
+        """Return the note of the checkpoint, if the path before holds the versions `known` and the messages."""
         versions = self.checkpoint["channel_versions"]
         values: dict[str, Any] = {}
         value_seqs: dict[str, int] = {}
@@ -91,7 +91,7 @@ class NewCheckpoint(Struct, frozen=True):
 
 
 class LoadedCheckpoint(Struct, frozen=True):
-    """A checkpoint as it was put, with its pending writes."""
+    """A put checkpoint, with the pending writes."""
 
     checkpoint: dict[str, Any]
     """Without its channels' values."""
@@ -114,7 +114,7 @@ class CheckpointRecord(Struct, frozen=True):
 
 
 class WriteRecord(Struct, frozen=True):
-    """The index's record of one pending write: the leaf at its note, and its position there."""
+    """The index's record of one pending write: the leaf at the note, and the position there."""
 
     leaf: Leaf
     position: int
@@ -122,14 +122,14 @@ class WriteRecord(Struct, frozen=True):
 
 
 class CallRecord(Struct, frozen=True):
-    """The index's record of one tool call: the leaf at its latest note, and the status there."""
+    """The index's record of one tool call: the leaf at the latest note, and the status there."""
 
     leaf: Leaf
     status: str
 
 
 class CheckpointIndex:
-    """The checkpoints, pending writes and tool calls of a session, from its latest notes; later notes win."""
+    """The checkpoints, pending writes and tool calls of a session, from the latest notes; later notes win."""
 
     def __init__(self) -> None:
         self.checkpoints: dict[str, CheckpointRecord] = {}
@@ -145,7 +145,7 @@ class CheckpointIndex:
         self._writes: dict[str, dict[tuple[str, int], WriteRecord]] = {}
 
     def add(self, leaf: Leaf, data: dict[str, Any], fact: int) -> None:
-        """Add a note that is later than all in the index, recorded by this fact or one after it."""
+        """Add a note later than all in the index, recorded by this fact or a later fact."""
         if "checkpoint" in data:
             self.checkpoints[data["id"]] = self._record(leaf, data)
             self.dropped.discard(data["id"])
@@ -183,26 +183,26 @@ class CheckpointIndex:
         )
 
     def _writes_like(self, writes: dict[str, Any], fact: int) -> dict[tuple[str, int], WriteRecord]:
-        """Return the writes of the same checkpoint that are in the index."""
+        """Return the indexed writes of the same checkpoint."""
         name = writes["checkpoint"]
         self.first_writes[name] = min(fact, self.first_writes.get(name, fact))
         return self._writes.setdefault(name, {})
 
     def has_started(self, call_id: str) -> bool:
-        """Whether a call with this id has started and not ended."""
+        """Whether a call with the id has started and not ended."""
         return any(name == call_id and call.status == "started" for (_, name), call in self.calls.items())
 
     def has_write(self, checkpoint_id: str, task: str, index: int) -> bool:
         return (task, index) in self._writes.get(checkpoint_id, ())
 
     def writes(self, checkpoint_id: str) -> list[tuple[str, WriteRecord]]:
-        """Return task and write, in the order in which the graph applies them."""
+        """Return task and write, in the graph's order of application."""
         records = self._writes.get(checkpoint_id, {})
         ordered = sorted(records.items(), key=lambda item: (item[1].task_path, *item[0]))
         return [(task, record) for (task, _), record in ordered]
 
     def listed(self) -> list[CheckpointRecord]:
-        """Return the checkpoints that are not dropped, newest first: their ids grow with time."""
+        """Return the checkpoints not dropped, newest first: ids grow with time."""
         records = list(self.checkpoints.values())  # copied in one step: a graph may be running meanwhile
         listed = (record for record in records if record.checkpoint_id not in self.dropped)
         return sorted(listed, key=lambda record: record.checkpoint_id, reverse=True)
@@ -221,7 +221,7 @@ def _write_records(leaf: Leaf, writes: dict[str, Any]) -> dict[tuple[str, int], 
 
 
 class KnownPath(Struct, frozen=True):
-    """What the path to a checkpoint holds, so that it is not read again."""
+    """The content of the path to a checkpoint, cached."""
 
     checkpoint_id: str | None = None
     leaf: Leaf = Leaf(0, 0)
@@ -232,7 +232,7 @@ class KnownPath(Struct, frozen=True):
     """By channel, the seq of the note that holds its value."""
 
     def versions(self, codec: ValueCodec) -> dict[str, tuple[Any, int]]:
-        """Return, by channel, the version and the seq of the note that holds its value."""
+        """Return, by channel, the version and the seq of the note with the value."""
         if not self.checkpoint:
             return {}
         versions = codec.decode(from_json(self.checkpoint))["channel_versions"]

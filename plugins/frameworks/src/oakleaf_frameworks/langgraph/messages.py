@@ -59,7 +59,7 @@ Pack = Callable[[Any], Any]
 
 
 def is_json(value: object, depth: int = 0) -> bool:
-    """Whether JSON restores this value exactly: no tuple, subclass, NaN or lone surrogate in it."""
+    """Whether JSON restores the value exactly: no tuple, subclass, NaN or lone surrogate inside."""
     kind = type(value)
     if kind is str:
         text = cast(str, value)
@@ -80,7 +80,7 @@ def is_json(value: object, depth: int = 0) -> bool:
 
 
 def from_langchain(message: BaseMessage, pack: Pack) -> Message | None:
-    """Return a LangChain message as ours; None if it has no role of ours."""
+    """Return a LangChain message as ours; None for an unknown role."""
     role = next((role for role, cls in _CLASSES.items() if isinstance(message, cls)), None)
     if role is None:
         return None
@@ -148,7 +148,7 @@ def _attachment(block: dict[str, Any]) -> Attachment | None:
 
 
 def _extra_fields(message: BaseMessage) -> dict[str, Any]:
-    """Return the fields that are set and not represented by the parts."""
+    """Return the set fields without a place in the parts."""
     fields = {
         name: value
         for name, value in message.__dict__.items()
@@ -170,7 +170,7 @@ def _is_plain_call(call: Any) -> bool:
 
 
 def to_langchain(message: Message, unpack: Pack) -> BaseMessage:
-    """Return the LangChain message that this message was made from."""
+    """Return the original LangChain message."""
     fields = dict((message.details or {}).get(KEY, {}))
     if "serialized" in fields:
         return cast(BaseMessage, unpack(fields["serialized"]))
@@ -192,13 +192,13 @@ def to_langchain(message: Message, unpack: Pack) -> BaseMessage:
 
 
 def usage_of(message: BaseMessage) -> tuple[Usage, dict[str, int] | None] | None:
-    """Return the usage the provider reported, if any, and the units that have a price of their own."""
+    """Return the usage the provider reported, if any, and the units with a separate price."""
     report = message.usage_metadata if isinstance(message, AIMessage) else None
     return None if report is None else (read_usage(report) or Usage(), read_units(report))
 
 
 def response_field(message: BaseMessage, *names: str) -> str | None:
-    """Return the first of these fields that is text in the provider's response metadata."""
+    """Return the first of the fields with text in the provider's response metadata."""
     values = (message.response_metadata.get(name) for name in names)
     return next(
         (value for value in values if isinstance(value, str) and is_json(value) and "\0" not in value), None
@@ -209,7 +209,7 @@ def response_field(message: BaseMessage, *names: str) -> str | None:
 
 
 class ValueCodec:
-    """Encodes values as tagged JSON objects: one key that says how to read them.
+    """Encodes values as tagged JSON objects: the one key names the decoder.
 
     Plain JSON and messages stay readable, so they are shown, searched and redacted like everything else; what JSON does not
     restore exactly goes through the serde, and secrets are overwritten in its bytes. A serde that is not LangGraph's own,
@@ -309,7 +309,7 @@ def stored_message(seq: int, content: Message | dict[str, Any]) -> StoredMessage
 
 
 def _is_equal(left: BaseMessage, right: BaseMessage) -> bool:
-    """Compare messages as pydantic does, in a third of its time: each put compares all of them."""
+    """Compare messages as pydantic does, in a third of the time: each put compares all messages."""
     return (
         type(left) is type(right)
         and left.__dict__ == right.__dict__

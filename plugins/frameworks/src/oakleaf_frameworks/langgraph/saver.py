@@ -116,7 +116,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
     # -- reading -----------------------------------------------------------------------------------
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Return the checkpoint the config names, or the thread's current one."""
+        """Return the checkpoint the config names, or the thread's current checkpoint."""
         match = self._find(config)
         if match is None:
             return None
@@ -131,7 +131,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Yield the checkpoints that match, newest first."""
+        """Yield the matching checkpoints, newest first."""
         end = get_checkpoint_id(before) if before is not None else None
         rows = (row for row in self._checkpoints_of(config) if end is None or row[0].checkpoint_id < end)
         count = 0
@@ -150,7 +150,9 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return what each channel was built from along the checkpoint's ancestors, pruned ones included."""
+        """Return the building blocks of each channel along the checkpoint's ancestors, pruned ancestors
+        included.
+        """
         match = self._find(config)
         writes: Writes = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}
@@ -182,7 +184,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Write a checkpoint after the one the config names. Durable on return."""
+        """Write a checkpoint after the checkpoint in the config. Durable on return."""
         thread_id, namespace = self._thread_name(config)
         rest = {key: value for key, value in checkpoint.items() if key != "channel_values"}
         values = dict(checkpoint["channel_values"])
@@ -208,7 +210,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store a task's writes until its checkpoint comes. Durable on return; idempotent."""
+        """Store a task's writes until the checkpoint comes. Durable on return; idempotent."""
         thread_id, namespace = self._thread_name(config)
         checkpoint_id = get_checkpoint_id(config)
         if checkpoint_id is None:
@@ -275,7 +277,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
         return response
 
     def _is_durable(self, request: ToolCallRequest) -> bool:
-        """Whether the checkpoints that the call follows are written.
+        """Whether the checkpoints before the call are written.
 
         With LangGraph's default durability they may still be on their way. A tool that runs before them would run again
         after a crash, for another call: the graph would ask its model anew.
@@ -286,7 +288,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
         return all(self._threads.has_checkpoint(thread_id, *name) for name in checkpoints.items())
 
     def _tool_call(self, request: ToolCallRequest) -> OnceCall | None:
-        """Return the call of a request; None outside of a thread, or if the model gave it no id."""
+        """Return the call of a request; None outside of a thread, or without an id from the model."""
         fields = request.runtime.config.get("configurable", {})
         call_id = request.tool_call["id"]
         if not fields.get("thread_id") or not call_id:
@@ -316,7 +318,9 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
     # -- deleting ----------------------------------------------------------------------------------
 
     def delete_thread(self, thread_id: str) -> None:
-        """Move the thread with its namespaces to the trash; `store.restore` brings it back, `purge` removes it."""
+        """Move the thread and its namespaces to the trash; `store.restore` undoes the move, `purge` makes the
+        move final.
+        """
         self._threads.delete(self._stored_id(thread_id))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
@@ -455,7 +459,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
                 yield (own_id, namespace), thread
 
     def _checkpoints_of(self, config: RunnableConfig | None) -> Iterator[ListRow]:
-        """Yield the checkpoints that the config names, newest first, with their thread and its name."""
+        """Yield the checkpoints of the config, newest first, with thread and name."""
         checkpoint_id = get_checkpoint_id(config) if config is not None else None
 
         def rows(name: tuple[Any, str], thread: ThreadLog) -> Iterator[ListRow]:

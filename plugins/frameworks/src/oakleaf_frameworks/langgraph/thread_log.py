@@ -66,7 +66,7 @@ Writes = list[tuple[int, str, Any]]
 
 
 def run_key(run_id: str) -> str:
-    """Return the key of a run's first checkpoint in a session, by which the sessions of a run are found."""
+    """Return the key of a run's first checkpoint in a session, for finding the run's sessions."""
     digest = sha256(run_id.encode(errors="surrogatepass")).hexdigest()
     return f"langgraph run {digest[:32]}"
 
@@ -74,7 +74,7 @@ def run_key(run_id: str) -> str:
 def _retry_if_stale(
     write: Callable[Concatenate[ThreadLog, P], R],
 ) -> Callable[Concatenate[ThreadLog, P], R]:
-    """Run a write where the thread is; if another writer was faster, catch up and run it again."""
+    """Run a write at the thread's position; catch up and repeat if another writer was faster."""
 
     @wraps(write)
     def retried(self: ThreadLog, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -116,7 +116,7 @@ class ThreadLog:
     # -- catching up -------------------------------------------------------------------------------
 
     def catch_up(self) -> SessionRow:
-        """Read what others have written since, and reload the leaf."""
+        """Read the changes of other writers, and reload the leaf."""
         with self._lock:
             row = self.session.refresh()
             if not self._last_fact:
@@ -138,7 +138,7 @@ class ThreadLog:
             return row
 
     def _add_earlier(self) -> bool:
-        """Add the facts before the earliest one in the index; return False if there are none."""
+        """Add the facts before the earliest fact in the index; return False without earlier facts."""
         count = min(self._window, self._first_fact - 1)
         if not count:
             return False
@@ -154,7 +154,7 @@ class ThreadLog:
         return True
 
     def _set_position(self, facts: Sequence[StoredFact]) -> None:
-        """Note how the leaf came to where it is after these facts."""
+        """Note the leaf's way to the position after the facts."""
         for stored in facts:
             match stored.fact:
                 case Moved(origin=origin, host=host):
@@ -167,7 +167,7 @@ class ThreadLog:
                     self._has_position = True
 
     def _read_spans(self, facts: Iterable[StoredFact]) -> dict[int, list[Entry]]:
-        """Return the entries of these facts by the branch to which they were appended."""
+        """Return the entries of the facts by branch."""
         spans: dict[int, tuple[int, int]] = {}
         for branch, first, last in filter(None, map(_span, facts)):
             span = spans.get(branch, (first, last))
@@ -179,7 +179,7 @@ class ThreadLog:
         }
 
     def find(self, checkpoint_id: str | None) -> CheckpointRecord | None:
-        """Return a checkpoint, dropped or not; None if there is none with that id."""
+        """Return a checkpoint, dropped or not; None for an unknown id."""
         if checkpoint_id is None:
             return None
         with self._lock:
@@ -188,12 +188,12 @@ class ThreadLog:
             return self.index.checkpoints.get(checkpoint_id)
 
     def _may_be_earlier(self, checkpoint_id: str) -> bool:
-        """Whether a checkpoint with this id may come before all in the index."""
+        """Whether a checkpoint with the id may come before all in the index."""
         highest = self.index.highest_earlier_id
         return self._first_fact > 1 and (highest is None or checkpoint_id <= highest)
 
     def listed(self) -> Iterator[CheckpointRecord]:
-        """Yield the checkpoints that are not dropped, newest first, and read no further than they are taken."""
+        """Yield the checkpoints not dropped, newest first, reading only on demand."""
         end: str | None = None
         while True:
             with self._lock:
@@ -210,7 +210,7 @@ class ThreadLog:
                 self._add_earlier()
 
     def listed_of_runs(self, run_ids: Collection[str]) -> list[CheckpointRecord]:
-        """Return the listed checkpoints of these runs, and read back to the first of them."""
+        """Return the listed checkpoints of the runs, and read back to the first run."""
         with self._lock:
             if self.catch_up().relation == "fork":  # what it inherits is not in its journal
                 self.add_all()
@@ -229,7 +229,7 @@ class ThreadLog:
         self._add_since(1)
 
     def _extend_known(self, entries_by_branch: dict[int, list[Entry]]) -> None:
-        """Extend the known path to the newest checkpoint, if the entries continue it or are all of the path."""
+        """Extend the known path to the newest checkpoint, if the entries continue or form the path."""
         newest = self.index.checkpoints.get(self._newest or "")
         entries = [] if newest is None else entries_by_branch.get(newest.leaf.branch, [])
         if newest is None or not entries or self._known.checkpoint_id == newest.checkpoint_id:
@@ -241,7 +241,7 @@ class ThreadLog:
             self._known = known_path(newest, messages, note_data(fresh[-1]) or {})
 
     def _locate(self) -> None:
-        """Find the newest checkpoint on the path to the leaf, and what follows it."""
+        """Find the newest checkpoint on the path to the leaf, and the entries behind."""
         leaf = self.session.leaf if self._leaf_before_move is None else self._leaf_before_move
         ranges = self.reader.store.path(self.session.session_id, leaf=leaf, first=leaf.seq + 1).ranges
         last_seqs = {part.branch: part.last for part in ranges}
@@ -263,7 +263,7 @@ class ThreadLog:
         return max(on_path, key=lambda record: record.leaf.seq, default=None)
 
     def _prepare_write(self) -> None:
-        """Move the leaf to where the thread is, if it is elsewhere."""
+        """Move the leaf to the thread's position."""
         if not self._last_fact:
             self.catch_up()
         newest = self.index.checkpoints.get(self._newest or "")
@@ -277,7 +277,7 @@ class ThreadLog:
         self._was_rewound = False
 
     def latest(self) -> CheckpointRecord | None:
-        """Return the last checkpoint on the path that is not dropped, else the newest of all."""
+        """Return the last checkpoint on the path not dropped, else the newest of all."""
         with self._lock:
             checkpoint_id = self._newest
             while checkpoint_id is not None and checkpoint_id in self.index.dropped:
@@ -291,7 +291,7 @@ class ThreadLog:
 
     @_retry_if_stale
     def put(self, new: NewCheckpoint, codec: ValueCodec, recorded: RecordedCalls | None) -> None:
-        """Write a checkpoint after its parent. What others wrote meanwhile stays, on a branch of its own."""
+        """Write a checkpoint after the parent. What others wrote meanwhile stays, on a branch of its own."""
         parent = self.find(new.parent)
         self.find(new.checkpoint_id)  # with what was recorded of it, if it is put again
         parent_path = self._path_to(parent)
@@ -365,7 +365,7 @@ class ThreadLog:
         return self._leaf_at(self.session.leaf, 0) if parent is None else parent.leaf
 
     def _leaf_at(self, leaf: Leaf, seq: int) -> Leaf:
-        """Return the entry `seq` on the path to `leaf`, with the branch that holds it."""
+        """Return the entry `seq` on the path to `leaf`, with the branch of the entry."""
         ranges = self.reader.store.path(self.session.session_id, leaf=leaf, first=leaf.seq + 1).ranges
         branches = (part.branch for part in ranges if part.first <= seq <= part.last)
         return Leaf(next(branches, ranges[0].branch if ranges else leaf.branch), seq)
@@ -379,7 +379,9 @@ class ThreadLog:
         writes: Sequence[tuple[int, str, Any]],
         codec: ValueCodec,
     ) -> None:
-        """Store a task's writes, once for each task and index; a special one (index below 0) replaces the last."""
+        """Store a task's writes, once for each task and index; a special write (index below 0) replaces the
+        last.
+        """
         record = self.find(checkpoint_id)
         self._add_since(None if record is None else record.writes_since)
         items = [
@@ -392,7 +394,7 @@ class ThreadLog:
             self._append_note({"writes": data}, codec)
 
     def copy_from(self, source: ThreadLog, codec: ValueCodec) -> None:
-        """Put every checkpoint, write and drop that another thread has and this one lacks."""
+        """Put every checkpoint, write and drop of another thread missing here."""
         source.add_all()
         self.add_all()
         records = source.index.listed()[::-1]
@@ -434,7 +436,7 @@ class ThreadLog:
     def begin_call(
         self, task: str, call_id: str, checkpoint_id: str, codec: ValueCodec, *, is_repeatable: bool
     ) -> CallRecord | None:
-        """Record that a call starts, and return None; or return its record, if it may not start (again).
+        """Record the start of a call, and return None; or return the call's record, if a start is refused.
 
         It follows the checkpoint with that id, and so does every record of it.
         """
@@ -451,18 +453,18 @@ class ThreadLog:
     def end_call(
         self, task: str, call_id: str, status: str, result: dict[str, Any], codec: ValueCodec
     ) -> None:
-        """Record how a call ended: `done` with its encoded result, or `raised`."""
+        """Record the end of a call: `done` with the encoded result, or `raised`."""
         call = {"task": task, "id": call_id, "status": status, **({"result": result} if result else {})}
         self._append_note({"call": call}, codec)
 
     def call_result(self, record: CallRecord, codec: ValueCodec) -> Any:
-        """Return the result of a call that is done."""
+        """Return the result of a finished call."""
         return codec.decode(PathCache(self.reader, [record.leaf]).note(record.leaf)["call"]["result"])
 
     # -- reading -----------------------------------------------------------------------------------
 
     def paths(self, records: Iterable[CheckpointRecord]) -> PathCache:
-        """Return the cache from which these checkpoints are read."""
+        """Return the cache for reading the checkpoints."""
         leaves: list[Leaf] = []
         for record in records:
             self._add_since(record.writes_since)
@@ -474,7 +476,7 @@ class ThreadLog:
         return metadata
 
     def load(self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec) -> LoadedCheckpoint:
-        """Return a checkpoint as it was put."""
+        """Return a checkpoint as put."""
         note = paths.note(record.leaf)
         channels = [*note["values"], *note["value_seqs"]]
         channels += [note["messages_channel"]] if note["messages_channel"] is not None else []
@@ -492,7 +494,7 @@ class ThreadLog:
         )
 
     def value(self, record: CheckpointRecord, channel: str, paths: PathCache, codec: ValueCodec) -> Any:
-        """Return a channel's value at a checkpoint; KeyError if it has none."""
+        """Return a channel's value at a checkpoint; KeyError without a value."""
         note = paths.note(record.leaf)
         if channel == note["messages_channel"]:
             return [message.message(codec) for message in self._messages(record, paths)]
@@ -501,7 +503,7 @@ class ThreadLog:
         return codec.decode(note["values"][channel])
 
     def _messages(self, record: CheckpointRecord, paths: PathCache) -> list[StoredMessage]:
-        """Return the messages on the path to a checkpoint, which is not read if it is part of the known one."""
+        """Return the messages on the path to a checkpoint, from the known path if possible."""
         cache, leaf = self._known, record.leaf
         if leaf.branch == cache.leaf.branch and leaf.seq <= cache.leaf.seq:
             return [message for message in cache.messages if message.seq <= leaf.seq]
@@ -527,7 +529,7 @@ class ThreadLog:
     def task_writes(
         self, record: CheckpointRecord, paths: PathCache, codec: ValueCodec
     ) -> list[tuple[str, str, Writes]]:
-        """Return the pending writes with their task and the path of the task."""
+        """Return the pending writes with task and task path."""
         writes = []
         for task, write in self.index.writes(record.checkpoint_id):
             index, channel, value = paths.note(write.leaf)["writes"]["items"][write.position]
@@ -546,7 +548,7 @@ class ThreadLog:
 
 
 class EntryBuilder:
-    """Builds the entries of a checkpoint after the leaf `base`, with the model calls that made them.
+    """Builds the entries of a checkpoint after the leaf `base`, with the model calls behind the entries.
 
     A graph's state is freer than a log: a call may stay without a result, a result may come without its call. Open calls
     get results marked as fillers; a message that the log's order does not allow is stored in a note at its position.
@@ -578,7 +580,7 @@ class EntryBuilder:
         self._cursor = cursor
 
     def add_starts(self, has_started: Callable[[str], bool]) -> None:
-        """Record the start of the open calls that have started."""
+        """Record the start of the open calls already started."""
         calls = [call for call in self._cursor.open_calls if has_started(call.call.id)]
         if calls:
             self.facts.append(ToolCallsStarted(calls[0].seq, tuple(call.index for call in calls)))
@@ -597,7 +599,7 @@ class EntryBuilder:
         self._remember(encoded)
 
     def _add_entry(self, ours: Message, message: BaseMessage) -> bool:
-        """Add an entry; return False if it may not follow."""
+        """Add an entry; return False if refused."""
         model = finish = None
         if ours.role == "assistant":
             model = response_field(message, "model_name", "model")
@@ -670,7 +672,7 @@ class PathCache:
         return [message for message in messages if message.seq <= last]
 
     def note(self, leaf: Leaf, seq: int | None = None) -> dict[str, Any]:
-        """Return the data of the note at a leaf, or of the one at `seq` on the path to it."""
+        """Return the data of the note at a leaf, or of the note at `seq` on the path to the leaf."""
         number = leaf.seq if seq is None else seq
         entries = self._entries.get(leaf.branch) or self._read(leaf.branch)
         if number < entries[0].seq:  # a value that was set long ago
@@ -685,7 +687,7 @@ class PathCache:
 
 
 def _span(fact: StoredFact) -> tuple[int, int, int] | None:
-    """Return branch, first and last seq of the entries that came with a fact; None if none did."""
+    """Return branch, first and last seq of a fact's entries; None without entries."""
     leaf = fact.leaf
     if leaf is None or not leaf.seq or (fact.first is None and fact.number > 1):
         return None
@@ -693,7 +695,7 @@ def _span(fact: StoredFact) -> tuple[int, int, int] | None:
 
 
 def _notes(fact: StoredFact, entries: Mapping[int, list[Entry]]) -> list[tuple[Leaf, dict[str, Any]]]:
-    """Return the adapter's notes that came with a fact, with the leaf at each."""
+    """Return the adapter's notes in a fact, with the leaf at each."""
     span = _span(fact)
     if span is None:
         return []

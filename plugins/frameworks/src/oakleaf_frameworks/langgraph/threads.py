@@ -36,7 +36,7 @@ class Threads:
     # -- finding -----------------------------------------------------------------------------------
 
     def find(self, thread: str, namespace: str) -> ThreadLog | None:
-        """Return the thread as it is now; None if it does not exist."""
+        """Return the current thread; None for a missing thread."""
         cached = self._logs.get((thread, namespace))
         if cached is not None:
             try:
@@ -53,7 +53,7 @@ class Threads:
         return log
 
     def find_or_start(self, thread: str, namespace: str) -> ThreadLog:
-        """Return the thread as this process last knew it; start it if it does not exist."""
+        """Return the thread as last known in this process; start a missing thread."""
         cached = self._logs.get((thread, namespace))
         if cached is not None:
             return cached
@@ -99,14 +99,14 @@ class Threads:
             return log
 
     def forget(self, thread: str) -> None:
-        """Drop a thread from the cache: it was deleted."""
+        """Drop a deleted thread from the cache."""
         with self._lock:
             for key in [key for key in self._logs if key[0] == thread]:
                 del self._logs[key]
             self._recorded.pop(thread, None)
 
     def recorded_calls(self, thread: str) -> RecordedCalls:
-        """Return the recorded model calls of the thread and its subgraphs."""
+        """Return the recorded model calls of the thread and the subgraphs."""
         root = self.find_or_start(thread, "").session
         with self._lock:
             recorded = self._recorded.setdefault(thread, RecordedCalls(root))
@@ -127,7 +127,7 @@ class Threads:
         return self._names(SessionQuery(agent=self.agent))
 
     def with_runs(self, run_ids: Collection[str]) -> Iterator[tuple[str, str]]:
-        """Yield thread and namespace of the sessions that may hold checkpoints of these runs."""
+        """Yield thread and namespace of the sessions with possible checkpoints of the runs."""
         queries = [SessionQuery(agent=self.agent, key=run_key(run_id)) for run_id in run_ids]
         if run_ids:  # what a fork inherits is not in its journal
             queries.append(SessionQuery(agent=self.agent, relation="fork"))
@@ -151,7 +151,7 @@ class Threads:
         return self._cache(thread, "", self.store.session(forked.session_id))
 
     def delete(self, thread: str) -> None:
-        """Move a thread with its namespaces to the trash."""
+        """Move a thread and its namespaces to the trash."""
         row = self._row(thread, "")
         if row is not None:
             self.store.delete(row.session_id)

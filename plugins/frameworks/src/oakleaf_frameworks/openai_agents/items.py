@@ -77,7 +77,9 @@ class ParsedItem(Struct, frozen=True):
         return {key: value for key, value in fields.items() if value is not None}
 
     def evidence_fields(self) -> Item:
-        """Return what must never be exported. Evidence belongs to a part, so an item without parts has none."""
+        """Return the fields never to be exported. Evidence belongs to a part, so an item without parts has
+        none.
+        """
         return _evidence_fields(self.item) if self.parts else {}
 
     def evidence(self, first: int) -> dict[str, Item]:
@@ -91,7 +93,7 @@ class ParsedItem(Struct, frozen=True):
 
 
 def parse_item(value: object) -> ParsedItem:
-    """Parse an item of any type so that it can be rendered again."""
+    """Parse an item of any type for later rendering."""
     item = to_dict(value)
     kind = str(item.get("type") or "message")
     has_call_id = isinstance(item.get("call_id"), str)
@@ -137,7 +139,7 @@ def _parse_output(kind: str, item: Item) -> ParsedItem:
 
 
 def _parse_other_call(kind: str, item: Item) -> ParsedItem:
-    """Parse a computer, shell, patch or custom tool call: named by its type, with its fields as arguments."""
+    """Parse a computer, shell, patch or custom tool call: the type is the name, the fields are the arguments."""
     own_name = item.get("name")
     name = own_name if isinstance(own_name, str) and own_name else kind.removesuffix("_call")
     arguments = {key: value for key, value in item.items() if key not in _CALL_FIELDS}
@@ -145,7 +147,7 @@ def _parse_other_call(kind: str, item: Item) -> ParsedItem:
 
 
 def _readable_item(item: Item, key: str = "content") -> Item:
-    """Replace each block that no message can hold by its type in brackets."""
+    """Replace each block no message can hold by the type in brackets."""
     if not isinstance(item.get(key), list | tuple):
         return item
     return {**item, key: [_readable_block(block) for block in content_blocks(item[key])]}
@@ -160,7 +162,7 @@ def _readable_block(block: Item) -> Item:
 
 
 def _content_form(parts: Sequence[Part], content: object) -> str | None:
-    """Return the notation of a content; None if it is the usual one for these parts."""
+    """Return the notation of a content; None for the usual notation of the parts."""
     form = "text" if isinstance(content, str) else "blocks"
     return None if form == _usual_form(parts) else form
 
@@ -177,7 +179,7 @@ def _evidence_fields(item: Mapping[str, Any]) -> Item:
 
 
 class ItemDraftBuilder:
-    """Turns items into drafts that may follow a path on which the calls `open_calls` are open."""
+    """Turns items into drafts for a path with the open calls `open_calls`."""
 
     def __init__(
         self, open_calls: Iterable[str] = (), *, model: str | None = None, is_ahead: bool = False
@@ -255,7 +257,7 @@ def _note(item: Item) -> Draft:
 
 
 def path_items(path: Sequence[Entry], blobs: Blobs) -> list[tuple[Entry, list[Item]]]:
-    """Return the items of a path by entry, with summaries in place of what they replaced."""
+    """Return the items of a path by entry, with summaries in place of the replaced items."""
     replacement = read_replacement(path)
     summaries = {item.seq: item.message for item in replacement.summaries}
     replaced = [
@@ -270,13 +272,13 @@ def path_items(path: Sequence[Entry], blobs: Blobs) -> list[tuple[Entry, list[It
 
 
 def _replaced_entry(entry: Entry, replacement: Replacement) -> Entry:
-    """Return the entry with its results shortened, if a compaction shortened them."""
+    """Return the entry with the results shortened by a compaction."""
     item = replacement.item(entry)
     return replace(entry, payload=item.message) if item is not None and item.shortened else entry
 
 
 def entry_items(entry: Entry, blobs: Blobs) -> list[Item]:
-    """Return the items of one entry; none if the SDK has nothing like it."""
+    """Return the items of one entry; none without a counterpart in the SDK."""
     if isinstance(entry.payload, Note):
         record = restore_json(stored_record(entry.payload, KEY) or {}, blobs)
         return [record["item"]] if "item" in record else []
@@ -288,12 +290,12 @@ def entry_items(entry: Entry, blobs: Blobs) -> list[Item]:
 
 
 def is_ahead(entry: Entry) -> bool:
-    """Whether the entry was written as it happened, before the SDK added it."""
+    """Whether the entry was written live, before the SDK added the item."""
     return entry.message is not None and bool((stored_record(entry.message, KEY) or {}).get("ahead"))
 
 
 def _in_call_order(pairs: Iterable[tuple[Entry, list[Item]]]) -> Iterator[tuple[Entry, list[Item]]]:
-    """Sort results that were written as they came in by the order of their calls, as the SDK does."""
+    """Sort results written on arrival by the order of the calls, as the SDK does."""
     order: dict[str, int] = {}
     results: list[tuple[Entry, list[Item]]] = []
     for entry, items in pairs:
@@ -332,7 +334,7 @@ def _message_items(message: Message, evidence: Evidence | None, blobs: Blobs) ->
 
 
 def _render(role: str, parts: Sequence[Part], form: str | None, blobs: Blobs) -> Item:
-    """Render an item as the SDK usually writes it, without its evidence."""
+    """Render an item in the SDK's usual form, without evidence."""
     match list(parts):
         case [ToolResult() as result]:
             return _render_output(result, form, blobs)

@@ -89,7 +89,9 @@ class OakleafSession:
     # -- the SDK's protocol ------------------------------------------------------------------------
 
     async def get_items(self, limit: int | None = None) -> list[TResponseInputItem]:
-        """Return the latest `limit` items (default: the settings' limit, else all), oldest first, as they were added."""
+        """Return the latest `limit` items (default: the settings' limit, else all), oldest first, in order of
+        adding.
+        """
         limit = resolve_session_limit(limit, self.session_settings)
         return cast(list[TResponseInputItem], await self._run(self._read, limit))
 
@@ -108,7 +110,7 @@ class OakleafSession:
     # -- beyond the protocol -----------------------------------------------------------------------
 
     async def close_batch(self, text: str = UNKNOWN_RESULT) -> int:
-        """Give the calls that a killed run left open this result, before the next run; return how many."""
+        """Give the open calls of a killed run this result, before the next run; return the count."""
         return await self._run(self._close_batch, text)
 
     async def store_run_usage(self, result: RunResultBase) -> None:
@@ -118,11 +120,12 @@ class OakleafSession:
         await self._run(self._record_usage, [(usage, *model) for usage in usages])
 
     async def write_setup(self, tools: Sequence[ToolSpec], prompt: str) -> None:
-        """Record the tools and the instructions that the model receives next."""
+        """Record the tools and the instructions of the next model call."""
         await self._run(lambda: record_setup(self._mirror, tools, prompt))
 
     async def write_answer(self, agent: Agent[Any], response: ModelResponse) -> None:
-        """Write a model's answer when it arrives: calls are durable before they run. An answer without calls waits for
+        """Write a model's answer on arrival: calls are durable before running. An answer without calls waits
+        for
         `add_items`."""
         items = [cast(Item, item) for item in response.to_input_items()]
         needing_approval = {tool.name for tool in agent.tools if getattr(tool, "needs_approval", False)}
@@ -130,11 +133,11 @@ class OakleafSession:
         await self._run(self._write_answer, items, usage, needing_approval)
 
     async def write_tool_start(self, call_id: str) -> None:
-        """Record that a call which waited for approval starts: from here on it may have run."""
+        """Record the start of an approved call: from here on the call may have run."""
         await self._run(self._write_tool_start, call_id)
 
     async def write_tool_result(self, item: Item) -> None:
-        """Write a tool's result when it arrives."""
+        """Write a tool's result on arrival."""
         await self._run(self._write_tool_result, item)
 
     # -- the SDK's private hooks for compaction ------------------------------------------------------
@@ -142,7 +145,9 @@ class OakleafSession:
     async def _get_compaction_snapshot(
         self, limit: int, *, prune_prefix: Callable[[TResponseInputItem], bool] | None = None
     ) -> _CompactionSnapshot | None:
-        """Return the latest items, with a function that replaces the last of them in one commit if no one else wrote."""
+        """Return the latest items, with a function that replaces the last items in one commit unless another
+        writer came first.
+        """
         from agents.memory.session import _CompactionSnapshot
 
         suffix = await self._run(self._suffix, limit)
@@ -161,7 +166,9 @@ class OakleafSession:
         return True
 
     async def _run(self, function: Callable[..., R], *args: Any) -> R:
-        """Run the function to its end on a thread, after the calls before: the SDK runs hooks of a session side by side."""
+        """Run the function to the end on a thread, after earlier calls: the SDK runs hooks of a session side
+        by side.
+        """
         async with self._locks.setdefault(get_running_loop(), Lock()):
             return await run_to_end(function, *args)
 
@@ -223,7 +230,7 @@ class OakleafSession:
         self._ahead.call = None  # an answer that is not among the items was blocked and will not come
 
     def _builder(self) -> ItemDraftBuilder:
-        """Calls that may have run before a process died get a result that the model sees; others a hidden one."""
+        """Build results for the open calls of a dead process: visible if the call may have run, else hidden."""
         open_calls = self._session.open_tool_calls
         builder = ItemDraftBuilder([call.call.id for call in open_calls])
         if open_calls and is_ahead(self._session.path(since=open_calls[0].seq - 1)[0]):
@@ -244,7 +251,9 @@ class OakleafSession:
         return popped
 
     def _suffix(self, limit: int) -> ItemSuffix | None:
-        """Return the latest items; None after a compaction by Oakleaf, whose summary is not where its entry is."""
+        """Return the latest items; None after a compaction by Oakleaf, as the summary is not at the entry's
+        place.
+        """
         session = self._session
         session.refresh()
         pairs = self._latest(limit + 1)
@@ -342,7 +351,7 @@ class OakleafSession:
 
 
 class ItemSuffix(Struct, frozen=True):
-    """The latest items of a session, each with the seq of its entry, and the leaf they were read at."""
+    """The latest items of a session, each with the seq of the entry, and the leaf of the reading."""
 
     leaf: Leaf
     items: list[tuple[int, Item]]
@@ -350,7 +359,7 @@ class ItemSuffix(Struct, frozen=True):
 
 
 class WrittenAhead:
-    """The items that hooks wrote before the SDK added them, and the leaf before (`base`) and after them."""
+    """The items hooks wrote before the SDK, and the leaf before (`base`) and after the items."""
 
     def __init__(self) -> None:
         self.base = self._leaf = Leaf(0, 0)
@@ -367,7 +376,7 @@ class WrittenAhead:
         self._items.clear()
 
     def remaining(self, session: Session, items: Sequence[object]) -> Sequence[object] | None:
-        """Return the items that are not written yet; None if they are a changed version of the written step."""
+        """Return the items not written yet; None for a changed version of the written step."""
         written = self._items
         is_on_path = session.leaf.seq >= self._leaf.seq and read(session).contains(self._leaf)
         if not is_on_path or not any(map(self._matches, items)):

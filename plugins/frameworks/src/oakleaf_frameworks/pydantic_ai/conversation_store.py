@@ -80,7 +80,7 @@ _deferred_adapter: TypeAdapter[DeferredToolRequests | None] = TypeAdapter(Deferr
 
 
 class OakleafConversationStore(ConversationStore):
-    """Pydantic AI's conversations as sessions of a store, in its space and for its owner.
+    """Pydantic AI's conversations as sessions of a store, in the store's space and for its owner.
 
     `conversation_id` is the session's conversation id and its first title. `agent` and `tags` are for the sessions it
     starts. Deleting moves a session to the trash; `store.restore` brings it back. With `redact=False` messages are stored as
@@ -131,15 +131,15 @@ class OakleafConversationStore(ConversationStore):
         return await run_to_end(self._conversations.find, conversation_id)
 
     async def write_tools(self, conversation_id: str, tools: Sequence[ToolSpec]) -> None:
-        """Record the tools that the model receives next."""
+        """Record the tools of the next model call."""
         await run_to_end(self._conversations.write_tools, conversation_id, tools)
 
     async def write_tool_start(self, conversation_id: str, call_id: str) -> bool:
-        """Record that a call starts, before it runs; return False if its start was recorded before."""
+        """Record a call's start before the run; return False for a start recorded before."""
         return await run_to_end(self._conversations.write_start, conversation_id, call_id)
 
     async def write_tool_result(self, conversation_id: str, part: ToolReturnPart[Any]) -> None:
-        """Write a tool's result when it arrives; the rest of its request is saved later."""
+        """Write a tool's result on arrival; the rest of the request is saved later."""
         dumped = ModelMessagesTypeAdapter.dump_python([ModelRequest([part])], mode="json")
         await run_to_end(self._conversations.write_result, conversation_id, dumped[0]["parts"][0])
 
@@ -238,7 +238,7 @@ class OakleafSteps(AbstractCapability[Any]):
             await self.store.save(conversation)
 
     def _add(self, ctx: RunContext[Any], messages: Sequence[ModelMessage]) -> None:
-        """Add the run's new messages; what another capability trims from its history stays stored."""
+        """Add the run's new messages; messages trimmed from the history by another capability stay stored."""
         for message in messages:
             if message.run_id == ctx.run_id and not any(message is earlier for earlier in self._known):
                 self._known.append(message)
@@ -279,7 +279,7 @@ class Conversations:
         return list(islice((record for record in records if record is not None), limit))
 
     def _record(self, session: Session) -> ConversationRecord | None:
-        """Return the conversation's record; None if it has no message and no record yet."""
+        """Return the conversation's record; None without a message and a record."""
         entry, last, last_request = self._tail(session)
         if entry is None and last is None:
             return None
@@ -291,7 +291,9 @@ class Conversations:
         return record
 
     def _tail(self, session: Session) -> tuple[Entry | None, PathMessage | None, PathMessage | None]:
-        """Return the entry with the latest record, the last message, and the last that is not of early results only."""
+        """Return the entry with the latest record, the last message, and the last message with more than
+        early results.
+        """
         many = 8
         while True:
             path = session.path(last=many)
@@ -326,7 +328,7 @@ class Conversations:
     def _messages(
         self, session: Session, leaf: Leaf, limit: int | None
     ) -> tuple[list[PathMessage], str | None]:
-        """Return the latest messages up to a leaf, and the entry id of the one before them."""
+        """Return the latest messages up to a leaf, and the entry id of the message before."""
         store, many = read_store(self._store), None if limit is None else 4 * limit + 4
         while many is not None:
             path = store.path(session.session_id, leaf=leaf, newest=many).entries
@@ -346,8 +348,9 @@ class Conversations:
         return fold_settings(read(session).at(leaf).control_entries()).prompt
 
     def _session_of(self, entry_id: str) -> Session:
-        """Return the session of an entry: remembered, found by the key of the change that ends with it, or, if it is not
-        the last of its change or only a fork still has it, by going through those it may be in."""
+        """Return the session of an entry: remembered, found by the change's key, or searched among the
+        candidates.
+        """
         session_id = self._session_ids.get(entry_id)
         if session_id is not None:
             return self._store.session(session_id)
@@ -381,7 +384,7 @@ class Conversations:
     def write(
         self, record: ConversationRecord, new: list[ConversationEntry], expected_revision: str | None
     ) -> None:
-        """Append messages and the record; behind a note that others add meanwhile, which changes no revision."""
+        """Append messages and the record, also behind a note of another writer: notes change no revision."""
         while True:
             try:
                 return self._write(record, new, expected_revision)
@@ -455,7 +458,7 @@ class Conversations:
             record_setup(Mirror(session), tools)
 
     def write_start(self, conversation_id: str, call_id: str) -> bool:
-        """Record the start of an open call; return False if it was recorded before."""
+        """Record the start of an open call; return False for a start recorded before."""
         session = self.find(conversation_id)
         for call in () if session is None else session.open_tool_calls:
             if session is not None and call.call.id == call_id:
@@ -465,7 +468,7 @@ class Conversations:
         return True
 
     def write_result(self, conversation_id: str, part: Dumped) -> None:
-        """Write a result if its call is open. Results of one batch may arrive at the same time."""
+        """Write the result of an open call. Results of one batch may arrive at the same time."""
         while (session := self.find(conversation_id)) is not None:
             open_calls = [call.call.id for call in session.open_tool_calls]
             if part["tool_call_id"] not in open_calls:
@@ -485,7 +488,7 @@ class Conversations:
 
 
 def _started_calls(session: Session) -> set[str]:
-    """Return the open calls that may have run."""
+    """Return the open calls with a possible start."""
     if not session.open_tool_calls:
         return set()
     started = read(session).call_status().started
@@ -493,7 +496,7 @@ def _started_calls(session: Session) -> set[str]:
 
 
 def _change_key(entry_id: str) -> str:
-    """Return the key of the change that ends with an entry of the framework: keys are indexed over all sessions."""
+    """Return the key of the change ending with an entry of the framework: keys are indexed over all sessions."""
     return f"pydantic-ai:{sha256(entry_id.encode('utf-8', 'replace')).hexdigest()[:32]}"
 
 
@@ -507,7 +510,7 @@ def _minted_at(entry_id: str) -> int:
 
 
 def _record_fields(record: ConversationRecord) -> Dumped:
-    """Return the fields of a record that the session does not hold."""
+    """Return the fields of a record missing in the session."""
     return {
         "usage": _usage_adapter.dump_python(record.usage, mode="json", exclude_defaults=True),
         "deferred": _deferred_adapter.dump_python(record.deferred_tool_requests, mode="json"),

@@ -102,7 +102,7 @@ class PathMessage(Struct, frozen=True):
 
 
 class MessageDraftBuilder:
-    """Turns messages into drafts for a path on which `prompt` is in force and the calls `open_calls` are open.
+    """Turns messages into drafts for a path with the prompt `prompt` and the open calls `open_calls`.
 
     `last` is the last message of the path: results in it may belong to the request that is added first. The calls
     `started` may have run.
@@ -139,7 +139,9 @@ class MessageDraftBuilder:
         self._close_message(first, {"edits": edits, "id": entry_id} if edits else {"id": entry_id})
 
     def _written_results(self, message: Dumped) -> list[Dumped]:
-        """Return the results at the end of the path that belong to this request; otherwise close them as their own."""
+        """Return the results at the end of the path that belong to the request; close any other results
+        separately.
+        """
         last, self._unclosed = self._unclosed, None
         if last is None:
             return []
@@ -151,12 +153,12 @@ class MessageDraftBuilder:
         return []
 
     def add_result(self, part: Dumped) -> None:
-        """Add a result as it arrives; the other fields of its request are added later."""
+        """Add a result on arrival; the other fields of the request are added later."""
         self._add_part(part)
         self._close_message(0, {"ahead": True})
 
     def _add_instructions(self, first: int, instructions: str | None) -> None:
-        """Set new instructions: before the request, or after the results it contains."""
+        """Set new instructions: before the request, or after the request's results."""
         if instructions is None or instructions == self._prompt or self._open_calls:
             return
         has_results = any(
@@ -166,11 +168,11 @@ class MessageDraftBuilder:
         self._prompt = instructions
 
     def add_record(self, record: Dumped) -> None:
-        """Store the conversation's record with the last entry, or in a note of its own."""
+        """Store the conversation's record with the last entry, or in a separate note."""
         self._close_message(len(self.drafts) - 1 if self.drafts else 0, {"record": record})
 
     def _close_message(self, first: int, fields: Dumped) -> None:
-        """Store fields of the message with the last of its entries."""
+        """Store fields of the message with the message's last entry."""
         last = self.drafts[-1].payload if len(self.drafts) > first else None
         if isinstance(last, Message):
             details = {**(last.details or {}), KEY: {**_fields(last), **fields}}
@@ -233,7 +235,7 @@ class MessageDraftBuilder:
 
 
 def _response_layout(part: Part, form: str | None, dumped: Dumped) -> Dumped:
-    """Return how a part differs from its usual rendering: all of it, if the log takes its text apart."""
+    """Return a part's difference from the usual rendering: all of the part, if the log splits the text."""
     message = Message("assistant", (part,))
     if has_inline_bytes(message):
         return {"part": dumped, "count": len(extract_blobs(message)[0].parts)}
@@ -256,7 +258,7 @@ def _fields(payload: Payload) -> Dumped:
 
 
 def path_messages(path: Sequence[Entry], blobs: Blobs, prompt: str | None = None) -> Iterator[PathMessage]:
-    """Yield the messages of a path, or of the last part of one, before which `prompt` was in force.
+    """Yield the messages of a path, or of the last section of a path after the prompt `prompt`.
 
     A part of a path may begin inside a message, so the first message that ends in it is left out.
     """
@@ -293,7 +295,7 @@ class RequestReader:
         self._parts: list[Dumped] = []
 
     def add(self, entry: Entry, fields: Dumped, blobs: Blobs) -> bool:
-        """Add an entry's parts; return False if the framework has nothing like it."""
+        """Add an entry's parts; return False without a counterpart in the framework."""
         payload = entry.payload
         if isinstance(payload, Message) and not fields.get("hidden"):
             parts = [self._with_tool_name(part) for part in _message_parts(payload, fields, entry, blobs)]
@@ -306,7 +308,7 @@ class RequestReader:
         return True
 
     def _with_tool_name(self, part: Dumped) -> Dumped:
-        """Set the tool name of a result that the framework did not write."""
+        """Set the tool name of a result from outside the framework."""
         if part.get("tool_name") != "":
             return part
         return part | {"tool_name": self._tool_names.get(part["tool_call_id"], "")}
@@ -316,7 +318,7 @@ class RequestReader:
         return bool(self._early_results) and not self._parts
 
     def parts(self) -> list[Dumped]:
-        """Return early results first, in the order of their calls and not of their arrival."""
+        """Return early results first, in call order instead of arrival order."""
         results = sorted(self._early_results, key=lambda part: self._order.get(part["tool_call_id"], 0))
         return [*results, *self._parts]
 
@@ -328,7 +330,7 @@ def entry_id_of(entry: Entry) -> str:
 
 
 def record_of(entry: Entry) -> Dumped | None:
-    """Return the conversation's record as the framework wrote it when this entry was the last."""
+    """Return the conversation's record as the framework wrote the record at this entry."""
     record = _fields(entry.payload).get("record")
     return record if isinstance(record, dict) else None
 
@@ -374,7 +376,7 @@ def _message_parts(message: Message, fields: Dumped, entry: Entry, blobs: Blobs)
 
 
 def _timestamp(entry: Entry) -> str:
-    """Return when an entry was appended, for messages that the framework did not write."""
+    """Return the time of an entry, for messages from outside the framework."""
     return datetime.fromtimestamp(entry.at / 1e6, UTC).isoformat().replace("+00:00", "Z")
 
 
@@ -382,7 +384,9 @@ def _timestamp(entry: Entry) -> str:
 
 
 def _parse_request_part(part: Dumped) -> tuple[Role | None, tuple[Part, ...], str | None]:
-    """Return role, parts, and the form if it is not the usual one. Without a role the part is stored as it is."""
+    """Parse a request part: return role, parts, and any unusual form. Without a role the part is stored as it
+    is.
+    """
     content = part.get("content")
     match part.get("part_kind"):
         case "system-prompt" if isinstance(content, str):

@@ -37,7 +37,7 @@ PAUSE_FACTOR = 4
 
 
 def watch(location: StoreLocation, tool: str | None, arguments: Sequence[str], *, is_json: bool) -> int:
-    """Import what the tools have written, and then what they write; return 0 after Ctrl-C."""
+    """Import the tools' sessions, then later changes; return 0 after Ctrl-C."""
     folders = watched_folders(tool, arguments)
     store = location.open_or_create()
     following = Watch(store, folders, state_file(location, folders))
@@ -67,7 +67,7 @@ def _wait(signal: ChangeSignal, following: Watch, pause: float) -> None:
 
 
 def watched_folders(tool: str | None, arguments: Sequence[str]) -> list[WatchedFolder]:
-    """Return the tools and folders that are named: tools, and at most one path for the only tool."""
+    """Return the named tools and folders: tools, and at most one path for the only tool."""
     known = plugins.names(plugins.IMPORTERS)
     tools = [tool] if tool else []
     paths: list[str] = []
@@ -101,7 +101,9 @@ def _named_folders(tool: str) -> list[WatchedFolder]:
 
 
 def _default_folders(tools: Sequence[str]) -> Iterator[WatchedFolder]:
-    """Yield the tools' own locations, without those that depend on the working directory. A broken reader is named."""
+    """Yield the tools' own locations, without locations relative to the working directory. A broken reader is
+    named.
+    """
     for tool in tools:
         try:
             places = find_importer(tool).default_places
@@ -112,7 +114,7 @@ def _default_folders(tools: Sequence[str]) -> Iterator[WatchedFolder]:
 
 
 def state_file(location: StoreLocation, folders: Sequence[WatchedFolder]) -> Path:
-    """Return where to remember what was read: one file per store, space and set of folders."""
+    """Return the file for remembering the readings: one file per store, space and set of folders."""
     base = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     url = str(Path(location.url).absolute()) if location.is_file else location.url
     names = [url, location.space, location.owner or "", *(f"{each.tool} {each.root}" for each in folders)]
@@ -120,7 +122,7 @@ def state_file(location: StoreLocation, folders: Sequence[WatchedFolder]) -> Pat
 
 
 class WatchOutput:
-    """Shows what was imported: JSON lines, lines of text, and at a terminal one line of status."""
+    """Shows imports: JSON lines, lines of text, and at a terminal one line of status."""
 
     def __init__(self, following: Watch, *, is_json: bool) -> None:
         self._watch, self._is_json = following, is_json
@@ -151,7 +153,7 @@ class WatchOutput:
         echo(encode_line({"tool": change.tool, "path": change.source, **fields}))
 
     def status(self) -> None:
-        """Show one line at a terminal, over the last one."""
+        """Show one line at a terminal, over the last line."""
         if not self._has_status:
             return
         text = f"{self._summary()}, last look {time.strftime('%H:%M:%S')}"

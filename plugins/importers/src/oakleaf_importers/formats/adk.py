@@ -30,7 +30,7 @@ GENERATED_ID = "adk-"
 
 
 def read_event(event: Event, at: int | None, losses: LossReport) -> list[EntryRecord]:
-    """Convert what an event says: messages, an answer, or a note of an error or of what is not known."""
+    """Convert an event: messages, an answer, or a note of an error or of an unknown kind."""
     content = json_object(event.get("content"))
     author = text_or_none(event.get("author"))
     try:
@@ -65,12 +65,12 @@ def _read_answer(event: Event, content: Event, author: str | None, at: int | Non
 
 
 def _with_author(message: Message, author: str | None) -> Message:
-    """Keep the name of the agent in `details`, where no model sees it."""
+    """Keep the name of the agent in `details`, invisible to models."""
     return replace(message, details={"author": author}) if author and author != "user" else message
 
 
 def gemini_evidence(evidence: Evidence) -> Evidence | None:
-    """Return the evidence as Gemini issued it, without the ids that ADK generated."""
+    """Return the evidence as Gemini issued the evidence, without ADK's generated ids."""
     parts: dict[str, dict[str, Any]] = {}
     for index, proof in evidence.parts.items():
         signature, item_id = gemini_signature(proof.get("signature")), text_or_none(proof.get("id"))
@@ -93,7 +93,7 @@ def read_usage(event: Event) -> Usage | None:
 
 
 def read_compaction(actions: Event) -> tuple[str, int | None]:
-    """Return the summary of a compaction, empty if there is none, and the time up to which it summarises."""
+    """Return the summary of a compaction, empty without a compaction, and the end of the summarised time."""
     compaction = json_object(actions.get("compaction"))
     parts = json_object(compaction.get("compacted_content")).get("parts")
     texts = [text_or_none(json_object(part).get("text")) for part in parts] if isinstance(parts, list) else []

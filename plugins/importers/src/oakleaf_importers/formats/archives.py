@@ -60,7 +60,7 @@ class ZipArchive:
 
 
 def is_hidden(path: PurePosixPath | Path) -> bool:
-    """Return whether a name in a relative path begins with a dot, or belongs to the system that packed it."""
+    """Return whether a name in a relative path begins with a dot, or belongs to the packing system."""
     return any(part.startswith(".") or part == "__MACOSX" for part in path.parts)
 
 

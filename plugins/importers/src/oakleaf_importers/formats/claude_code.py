@@ -79,7 +79,9 @@ TITLES = {"summary": "summary", "ai-title": "aiTitle", "custom-title": "customTi
 
 
 def clean_text(value: object) -> str | None:
-    """Return text that fits a text column, without NUL and lone surrogates; None if the value is not a string."""
+    """Return text fit for a text column, without NUL and lone surrogates; None for a value other than a
+    string.
+    """
     if not isinstance(value, str):
         return None
     text = value if value.isascii() else value.encode("utf-8", "replace").decode()
@@ -91,7 +93,7 @@ def line_kind(line: TranscriptLine) -> str:
 
 
 def parent_uuid(line: TranscriptLine) -> str | None:
-    """Return the uuid of the line it follows. After a compaction only `logicalParentUuid` names it."""
+    """Return the uuid of the line before. After a compaction only `logicalParentUuid` names it."""
     uuid = line.get("parentUuid") or line.get("logicalParentUuid")
     return uuid if isinstance(uuid, str) else None
 
@@ -109,7 +111,7 @@ def content_blocks(line: TranscriptLine) -> list[object]:
 
 
 def answer_id(line: TranscriptLine) -> str | None:
-    """Return the id that all lines of one answer share, if there is one."""
+    """Return the id shared by all lines of one answer, if any."""
     message_id = line_message(line).get("id")
     return message_id if isinstance(message_id, str) and message_id else None
 
@@ -126,7 +128,7 @@ def is_boundary(line: TranscriptLine) -> bool:
 
 
 def _read_answer_blocks(blocks: Sequence[object], losses: LossReport) -> Sequence[Part | None]:
-    """Convert the blocks of an answer, at once if all have a known shape, else one by one."""
+    """Convert the blocks of an answer, at once if all have a known shape, else block by block."""
     try:
         return wire.parse_answer(blocks).message.parts
     except UnrecognizedReply:
@@ -134,7 +136,7 @@ def _read_answer_blocks(blocks: Sequence[object], losses: LossReport) -> Sequenc
 
 
 def read_block(block: object, role: str, losses: LossReport) -> Part | None:
-    """Convert a content block; count it and return None if its shape is unknown."""
+    """Convert a content block; count a block of unknown shape and return None."""
     try:
         if isinstance(block, dict) and isinstance(block.get("content"), list):
             block = {**block, "content": [_readable_piece(piece, losses) for piece in block["content"]]}
@@ -145,7 +147,7 @@ def read_block(block: object, role: str, losses: LossReport) -> Part | None:
 
 
 def _readable_piece(piece: object, losses: LossReport) -> object:
-    """Return a piece of a tool result, as JSON text if its shape is unknown."""
+    """Return a piece of a tool result, as JSON text for an unknown shape."""
     if isinstance(piece, dict) and piece.get("type") == "text" and isinstance(piece.get("text"), str):
         return piece  # most are
     try:
@@ -157,7 +159,7 @@ def _readable_piece(piece: object, losses: LossReport) -> object:
 
 
 def copied_from(line: TranscriptLine) -> str | None:
-    """Return the session a forked line was copied from, whose usage counts its call; None if it is an original."""
+    """Return the origin session of a copied line, whose usage counts the call; None for an original."""
     name = as_dict(line.get("forkedFrom")).get("sessionId")
     return name if isinstance(name, str) else None
 
@@ -199,7 +201,9 @@ def _last_text(sources: Sequence[Block], field: str) -> str | None:
 
 
 def _read_usage(values: Iterable[object], losses: LossReport) -> tuple[Usage | None, dict[str, int] | None]:
-    """Return the usage with the most output tokens, and its units: lines written during streaming report fewer."""
+    """Return the usage with the most output tokens, and the units: lines written during streaming report
+    fewer.
+    """
     largest: Usage | None = None
     units: dict[str, int] | None = None
     last: object = None
@@ -220,7 +224,7 @@ def _read_usage(values: Iterable[object], losses: LossReport) -> tuple[Usage | N
 
 
 def is_unfinished(lines: Sequence[TranscriptLine]) -> bool:
-    """Whether more lines of this answer may follow: no line has a stop reason, or not what the reason promises."""
+    """Whether more lines of the answer may follow: the stop reason is missing, or its content is."""
     sources = [line_message(line) for line in lines]
     if _last_text(sources, "model") in (SYNTHETIC, None):
         return False
@@ -264,7 +268,7 @@ def _input_message(parts: Sequence[Part], *, is_from_tool: bool) -> Message:
 
 
 def read_attachment(line: TranscriptLine, losses: LossReport) -> Message | None:
-    """Convert an attachment line: a file, a reminder, or what the user typed while the model was busy."""
+    """Convert an attachment line: a file, a reminder, or the user's text from a busy time."""
     attachment = line.get("attachment")
     if line.get("type") != "attachment" or not isinstance(attachment, dict):
         return None
@@ -288,7 +292,7 @@ def _read_content(content: object, losses: LossReport) -> list[Part]:
 
 
 def _read_file(attachment: Block, losses: LossReport) -> list[Part]:
-    """Convert a mentioned file as older versions wrote it, without the text the model was shown."""
+    """Convert a mentioned file of an older version, without the text for the model."""
     file = as_dict(attachment.get("content")).get("file") if attachment.get("type") == "file" else None
     if not isinstance(file, dict):
         return []
@@ -303,7 +307,7 @@ def _read_file(attachment: Block, losses: LossReport) -> list[Part]:
 
 
 class AgentProgress(Struct, frozen=True):
-    """A line of a sub-agent, which some versions wrote only into a line of progress of its session."""
+    """A line of a sub-agent, in some versions only within a line of progress of the session."""
 
     agent_id: str
     prompt: str | None
@@ -322,7 +326,7 @@ def read_agent_progress(line: TranscriptLine) -> AgentProgress | None:
 
 
 def read_compaction(line: TranscriptLine, boundary: TranscriptLine | None) -> Compaction | None:
-    """Convert a summary line; None if it is blank. `first_kept_uuid` names the first line it keeps."""
+    """Convert a summary line; None for a blank line. `first_kept_uuid` names the first line it keeps."""
     texts = (block.get("text") for block in dicts_in(content_blocks(line)))
     summary = "\n\n".join(text for text in texts if isinstance(text, str))
     before = _compact_metadata(boundary).get("preTokens")
@@ -331,7 +335,7 @@ def read_compaction(line: TranscriptLine, boundary: TranscriptLine | None) -> Co
 
 
 def first_kept_uuid(boundary: TranscriptLine | None) -> str | None:
-    """Return the uuid of the first line a compaction keeps; None if it keeps none."""
+    """Return the uuid of the first line kept by a compaction; None without kept lines."""
     uuid = as_dict(_compact_metadata(boundary).get("preservedSegment")).get("headUuid")
     return uuid if isinstance(uuid, str) else None
 

@@ -60,7 +60,7 @@ class ExportFiles:
     def conversations(
         self, field: str, kind: type, losses: LossReport
     ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the conversations whose messages are in `field`, each with an id in case it has none of its own."""
+        """Yield the conversations with messages in `field`, each with a fallback id."""
         names, number = self._conversation_files(), 0
         for link in self._links:
             losses.add(LINK_OUT, link)
@@ -86,7 +86,7 @@ class ExportFiles:
                     losses.add("a conversation without messages", f"{name}: {number}")
 
     def upload(self, file_id: str) -> tuple[str, bytes] | None:
-        """Return the name and bytes of the upload with this id; None if it is not in the export."""
+        """Return the name and bytes of the upload with the id; None for an upload missing in the export."""
         if self._uploads is None:
             self._uploads = {}
             for member in self._files():

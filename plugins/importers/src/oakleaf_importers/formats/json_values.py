@@ -37,17 +37,17 @@ def parse_time(time: object) -> int | None:
 
 
 def text_or_none(value: object) -> str | None:
-    """Return the value if it is a string that is not blank, else None."""
+    """Return the value if a non-blank string, else None."""
     return value if isinstance(value, str) and value.strip() else None
 
 
 def first_text(fields: Mapping[str, object], *names: str) -> str | None:
-    """Return the first of these fields that holds a string that is not blank."""
+    """Return the first of the fields with a non-blank string."""
     return next((text for name in names if (text := text_or_none(fields.get(name)))), None)
 
 
 def known_texts(**values: object) -> dict[str, str]:
-    """Return those of the values that are strings and not blank."""
+    """Return the non-blank strings among the values."""
     return {name: text for name, value in values.items() if (text := text_or_none(value))}
 
 
@@ -65,14 +65,14 @@ def dicts_in(value: object) -> list[dict[str, Any]]:
 
 
 def required_text(value: object, description: str) -> str:
-    """Return the string; `TypeError` if the value is not one."""
+    """Return the string; `TypeError` for another value."""
     if not isinstance(value, str):
         raise TypeError(description)
     return value
 
 
 def token_counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | None:
-    """Return the token counts under these names, 0 where one is missing; None if one is not a valid count."""
+    """Return the token counts under the names, 0 for a missing count; None for an invalid count."""
     if not isinstance(usage, dict):
         return None
     counts = [usage.get(name, 0) for name in names]
@@ -80,7 +80,7 @@ def token_counts(usage: object, names: tuple[str, ...]) -> tuple[int, ...] | Non
 
 
 def gemini_signature(value: object) -> str | None:
-    """Return a Gemini signature in standard base64, as the API expects it; None if it is not base64."""
+    """Return a Gemini signature in the API's standard base64; None if invalid."""
     try:
         signature = value.translate(_STANDARD_BASE64) if isinstance(value, str) else ""
         return signature if base64.b64decode(signature, validate=True) else None
@@ -89,7 +89,7 @@ def gemini_signature(value: object) -> str | None:
 
 
 def json_object(value: object) -> dict[str, Any]:
-    """Return the value, or the JSON text it is, as a dict; empty if it is not a JSON object."""
+    """Return the value, or the value's JSON text, as a dict; empty for anything but a JSON object."""
     try:
         parsed = msgspec.json.decode(value) if isinstance(value, str | bytes) else value
     except (*INVALID_JSON, UnicodeEncodeError):

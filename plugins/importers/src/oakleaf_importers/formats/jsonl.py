@@ -71,7 +71,7 @@ def read_objects(path: Path, losses: LossReport) -> Iterator[dict[str, Any]]:
 
 
 def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
-    """Yield the lines of a file, None for each that is too long: it is never held in memory.
+    """Yield the lines of a file, None for a line too long to hold in memory.
 
     `ValueError` if the file unpacks to more than `limit` bytes.
     """
@@ -87,7 +87,7 @@ def _lines(file: BinaryIO, limit: int) -> Iterator[bytes | None]:
 
 
 def seconds_since_written(path: Path) -> float:
-    """Return how long ago the file was written: its last answer may not be complete yet."""
+    """Return the seconds since the file was written: the last answer may not be complete yet."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:
@@ -105,7 +105,7 @@ def decode_json(text: bytes, losses: LossReport, location: str) -> object:
 
 
 def read_json(path: Path, losses: LossReport, *, within: Path | None = None) -> object:
-    """Return the value of a JSON file; None if it cannot be read, or leads out of the folder `within`."""
+    """Return the value of a JSON file; None if unreadable, or outside of the folder `within`."""
     if within is not None and not leads_to(within.resolve(), path):
         losses.add(LINK_OUT, path.name)
         return None
@@ -123,7 +123,7 @@ def read_json(path: Path, losses: LossReport, *, within: Path | None = None) -> 
 
 
 def read_optional_json(path: Path, losses: LossReport, description: str) -> dict[str, Any]:
-    """Return the JSON object of a file beside another; one that is there and cannot be read is counted as `description`."""
+    """Return the JSON object of a file beside another; an unreadable file is counted as `description`."""
     value = read_json(path, losses, within=path.parent)
     if value is None and path.exists():
         losses.add(description, path.name)

@@ -50,7 +50,7 @@ DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,(.*)", re.DOTALL)
 
 
 def message_fields(value: object) -> Fields | None:
-    """Return the fields of a message without their wrapper; None if the value is not a message."""
+    """Return the fields of a message without the wrapper; None for anything but a message."""
     if not isinstance(value, dict):
         return None
     if value.get("lc") and isinstance(value.get("kwargs"), dict):
@@ -63,7 +63,7 @@ def message_fields(value: object) -> Fields | None:
 
 
 def read_message(message: Fields, losses: LossReport) -> EntryRecord | None:
-    """Convert one message, a note if its type is unknown; None if there is nothing in it."""
+    """Convert one message, or a note for an unknown type; None without content."""
     kind = message.get("type", message.get("role"))
     role = ROLES.get(kind) if isinstance(kind, str) else None
     if role is None:
@@ -126,7 +126,7 @@ def _read_result(message: Fields, parts: list[Part], losses: LossReport) -> Entr
 
 
 def read_content(content: object, losses: LossReport) -> list[tuple[Part, Proof]]:
-    """Return the parts of a message's content, each with what its provider expects back."""
+    """Return the parts of a message's content, each with the fields the provider expects back."""
     if isinstance(content, str):
         return [(Text(content), {})] if content else []
     parts: list[tuple[Part, Proof]] = []
@@ -184,7 +184,7 @@ def media_source(block: Fields) -> tuple[object, object, object]:
 
 
 def read_usage(usage: object) -> Usage | None:
-    """Convert `usage_metadata`, whose input tokens include the cached ones."""
+    """Convert `usage_metadata`, with input tokens that include the cached tokens."""
     tokens = token_counts(usage, ("input_tokens", "output_tokens"))
     if tokens is None:
         return None
@@ -195,13 +195,13 @@ def read_usage(usage: object) -> Usage | None:
 
 
 def read_units(usage: object) -> dict[str, int] | None:
-    """Return the cache writes that are kept for an hour, which cost more."""
+    """Return the cache writes kept for an hour at a higher price."""
     details = _cache_details(usage)
     (hour,) = token_counts(details, (CACHE_WRITES[1],)) or (0,)
     return {"cache_write_1h_tokens": hour} if hour else None
 
 
 def _cache_details(usage: object) -> Fields:
-    """Return the counts of cached tokens that are there: a client writes null for what its provider did not report."""
+    """Return the known counts of cached tokens: a client writes null for unreported counts."""
     details = as_dict(as_dict(usage).get("input_token_details"))
     return {name: count for name, count in details.items() if count is not None}

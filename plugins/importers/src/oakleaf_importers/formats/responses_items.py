@@ -49,7 +49,7 @@ class AnswerBuilder:
         self._proofs: dict[str, dict[str, Any]] = {}
 
     def add(self, item: Item) -> bool:
-        """Add an item, or count it as lost; return False if the model did not produce it."""
+        """Add an item of the model, or count a lost item; return False for an item of another origin."""
         kind = item.get("type", "message")
         if not isinstance(kind, str):
             return False
@@ -66,11 +66,11 @@ class AnswerBuilder:
 
     @property
     def is_open(self) -> bool:
-        """Whether it holds items of an answer that was not finished."""
+        """Whether the builder holds items of an unfinished answer."""
         return bool(self._parts)
 
     def finish(self) -> Answer | None:
-        """Return the answer so far, if any, and start the next one."""
+        """Return the answer so far, if any, and start the next answer."""
         parts, proofs = tuple(self._parts), self._proofs
         self._parts, self._proofs = [], {}
         if not parts:
@@ -109,13 +109,13 @@ class AnswerBuilder:
 
 
 def is_input_item(item: Item) -> bool:
-    """Whether it is an input, an instruction or a tool result."""
+    """Whether the item is an input, an instruction or a tool result."""
     kind = item.get("type", "message")
     return isinstance(kind, str) and (kind == "message" or kind in OUTPUT_TYPES)
 
 
 def read_input_item(item: Item, losses: LossReport) -> list[Message]:
-    """Convert an input, an instruction or a tool result; one that cannot be read is counted as lost."""
+    """Convert an input, an instruction or a tool result; count an unreadable item as lost."""
     kind = item.get("type", "message")
     try:
         return _read_message(item, losses) if kind == "message" else [_read_output(kind, item)]
@@ -125,7 +125,7 @@ def read_input_item(item: Item, losses: LossReport) -> list[Message]:
 
 
 def _read_message(item: Item, losses: LossReport) -> list[Message]:
-    """Convert an input or an instruction; a piece that cannot be read is counted, and costs no other."""
+    """Convert an input or an instruction; an unreadable piece is counted alone."""
     pieces = item.get("content")
     try:
         return PROVIDERS[NAME].parse_messages([item])
@@ -143,7 +143,7 @@ def _read_message(item: Item, losses: LossReport) -> list[Message]:
 
 
 def _read_output(kind: str, item: Item) -> Message:
-    """Convert a tool result; output that is neither text nor known parts is kept as JSON text."""
+    """Convert a tool result; output other than text and known parts is kept as JSON text."""
     output = item.get("tools" if kind == "tool_search_output" else "output")
     result = {"type": "function_call_output", "call_id": item.get("call_id"), "output": output}
     try:

@@ -16,7 +16,7 @@ from oakleaf_importers.formats.json_values import UNEXPECTED_SHAPE
 
 
 def known_options(options: Mapping[str, Any], losses: LossReport) -> dict[str, Any]:
-    """Return the options that have one meaning for every provider; count the others, and values out of range."""
+    """Return the options with one meaning for every provider; count other options, and values out of range."""
     result: dict[str, Any] = {}
     for name, value in options.items():
         try:
@@ -31,14 +31,14 @@ def known_options(options: Mapping[str, Any], losses: LossReport) -> dict[str, A
 
 
 def option_changes(present: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be set so that exactly `options` hold: None removes one."""
+    """Return the changes after which exactly `options` hold: None removes an option."""
     return {
         name: options.get(name) for name in {**present, **options} if present.get(name) != options.get(name)
     }
 
 
 def tool_specs(definitions: Iterable[object], losses: LossReport) -> tuple[ToolSpec, ...]:
-    """Return the definitions in the shape of Anthropic or OpenAI; count those of another one."""
+    """Return the definitions in the shape of Anthropic or OpenAI; count definitions of another shape."""
     tools: list[ToolSpec] = []
     for definition in definitions:
         try:

@@ -23,7 +23,7 @@ NOT_REGULAR = "a file that is not a regular one"
 
 
 def max_bytes() -> int:
-    """Return how many bytes of one file are read, or unpacked from one archive."""
+    """Return the maximum number of bytes read from one file, or unpacked from one archive."""
     named = os.environ.get(LIMIT_VARIABLE)
     if not named:
         return MAX_BYTES
@@ -33,12 +33,12 @@ def max_bytes() -> int:
 
 
 def too_large(limit: int) -> str:
-    """Return why something was not read, and how to read it on purpose."""
+    """Return the reason for a skipped file, and the setting for reading the file."""
     return f"more than {limit:,} bytes; set {LIMIT_VARIABLE} to read it"
 
 
 def find_files(source: str, tool: str, losses: LossReport, *patterns: str) -> list[Path]:
-    """Return the file itself, or the files of a folder that match one of the glob patterns, sorted by path."""
+    """Return the file itself, or the files of a folder matching one of the glob patterns, sorted by path."""
     path = Path(source).expanduser()
     if path.is_file():
         return [path]
@@ -53,7 +53,7 @@ def find_files(source: str, tool: str, losses: LossReport, *patterns: str) -> li
 
 
 def files_within(folder: Path, losses: LossReport, *patterns: str) -> list[Path]:
-    """Return the files of a folder that match one of the patterns, without links that lead out of it, which are counted.
+    """Return the files of a folder matching the patterns; count links out of the folder.
 
     So are folders in it that this user may not read; `PermissionError` for the folder itself.
     """
@@ -65,13 +65,13 @@ def files_within(folder: Path, losses: LossReport, *patterns: str) -> list[Path]
 
 
 def check_readable(folder: Path) -> None:
-    """Raise `PermissionError` for a folder that this user may not read: a search finds nothing in it, and does not say why."""
+    """Raise `PermissionError` for an unreadable folder: a search would find nothing without an error."""
     with os.scandir(folder):
         os.stat(folder / ".")
 
 
 def only_within(folder: Path, paths: Iterable[Path], losses: LossReport) -> list[Path]:
-    """Return the paths that stay in the folder when links are followed; others are counted."""
+    """Return the paths inside the folder after following links; count the rest."""
     root, kept = folder.resolve(), []
     for path in paths:
         if leads_to(root, path):
@@ -82,7 +82,7 @@ def only_within(folder: Path, paths: Iterable[Path], losses: LossReport) -> list
 
 
 def leads_to(root: Path, path: Path) -> bool:
-    """Return whether a path is below `root`, which is resolved, when links are followed."""
+    """Return whether a path, links followed, is below the resolved `root`."""
     try:
         return path.resolve().is_relative_to(root)
     except (OSError, RuntimeError):  # a circle of links
@@ -90,7 +90,7 @@ def leads_to(root: Path, path: Path) -> bool:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return the bytes of a file; `ValueError` if it is not a regular one or larger than `max_bytes`."""
+    """Return the bytes of a file; `ValueError` for a file other than regular or larger than `max_bytes`."""
     limit = max_bytes()
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
         raise ValueError(NOT_REGULAR)
@@ -102,10 +102,10 @@ def read_bytes(path: Path) -> bytes:
 
 
 def jsonl_source(root: Path, file: Path) -> Path | None:
-    """Return a changed file itself, of a tool with one JSON Lines file per session."""
+    """Return a changed file itself, of a tool with a JSON Lines file per session."""
     return file if file.suffix == ".jsonl" else None
 
 
 def config_folders(name: str) -> tuple[str, ...]:
-    """Return where a program may keep its data on Linux, macOS and Windows."""
+    """Return the candidate data folders of a program on Linux, macOS and Windows."""
     return tuple(f"~/{root}/{name}" for root in (".config", "Library/Application Support", "AppData/Roaming"))

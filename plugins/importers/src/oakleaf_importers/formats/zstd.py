@@ -19,14 +19,14 @@ IS_IN_PYTHON = sys.version_info >= (3, 14)
 
 
 class ZstdMissing(ValueError):
-    """This Python reads no Zstandard, and the package that does is not installed."""
+    """This Python reads no Zstandard, and the package for Zstandard is not installed."""
 
     def __init__(self) -> None:
         super().__init__(f"it is compressed with zstd; {install_line('zstd')}")
 
 
 def zip_module() -> ModuleType:
-    """Return a `zipfile` that reads Zstandard; `ZstdMissing` if there is none."""
+    """Return a `zipfile` with Zstandard; else raise `ZstdMissing`."""
     return _load("zipfile" if IS_IN_PYTHON else "backports.zstd.zipfile")
 
 
@@ -39,7 +39,7 @@ def open_compressed(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def zstd_errors(is_compressed: bool = True) -> Iterator[None]:
-    """Raise `OSError` where what is read is damaged or cut off."""
+    """Raise `OSError` for damaged or truncated data."""
     damaged = (EOFError, _zstd().ZstdError, zip_module().BadZipFile) if is_compressed else ()
     try:
         yield

@@ -111,7 +111,7 @@ def read_experiment(
 
 
 def _beside(path: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a file with paths that begin at the folder of the file."""
+    """Return the file's data with paths relative to the file's folder."""
     folder, changed = path.parent, dict(data)
     for name, value in data.items():
         match name:
@@ -129,7 +129,7 @@ def _beside(path: Path, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _resolved(data: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Return the data with the texts of its files, and with the models of its aliases."""
+    """Return the data with the texts of files, and with the models of aliases."""
     resolved = dict(data)
     for name, value in data.items():
         if name in ("prompt", "prompt_patch"):

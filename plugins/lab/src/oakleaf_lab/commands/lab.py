@@ -207,7 +207,7 @@ def _tools(key: str, sources: Sequence[str] | None) -> list[Tool] | None:
 
 
 class Evaluation(NamedTuple):
-    """What a run is measured by, and what it may cost."""
+    """The metrics and the budget of a run."""
 
     scorers: Sequence[ScoreFunction]
     judge: Judge | None
@@ -218,7 +218,7 @@ class Evaluation(NamedTuple):
 def _run_confirmed(
     planned: oakleaf_lab.Lab, evaluation: Evaluation, *, workers: int, yes: bool
 ) -> LabReport | None:
-    """Print the plan, ask before money is spent, and run it; None if the answer is no."""
+    """Print the plan, ask before spending money, and run; None after a no."""
     scorers, judge, fail_if, max_cost = evaluation
     planned.check(fail_if=fail_if, max_cost_microcents=max_cost, scorers=scorers, judge=judge)
     for line in planned.plan_lines(judge):
@@ -245,7 +245,9 @@ def _judge(model: str | None, prompt: str | None, *, is_local: bool) -> Judge | 
 
 
 def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
-    """Load scorers: those of plugins by name; of files or modules those named, or every function there that is a scorer."""
+    """Load scorers: plugins' scorers by name, a file's or module's scorers by name, or all scorers in the
+    file.
+    """
     functions: list[ScoreFunction] = []
     for source in sources:
         if source in plugins.names(plugins.SCORERS):

@@ -65,7 +65,7 @@ for _name in ("mcp", "client", log.name):
 
 
 class ServerResult(Struct, frozen=True):
-    """What a server returned for a call."""
+    """A server's result of a call."""
 
     content: list[Text | Media | Attachment]
     is_error: bool
@@ -95,7 +95,7 @@ class ServerGone(Exception):
 
 
 class McpConnection:
-    """The connection to one server."""
+    """The connection to a server."""
 
     def __init__(self, server: McpServer, redactor: Redactor) -> None:
         self.server, self._redactor = server, redactor
@@ -107,11 +107,11 @@ class McpConnection:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether a later run may use it: the process runs, and works on nothing that was given up."""
+        """Whether a later run may use the connection: the process runs, without abandoned work."""
         return self._process is not None and self._process.is_running and not self._unfinished_calls
 
     async def open_again(self, server: McpServer, redactor: Redactor) -> list[Tool]:
-        """Return the tools for another run, as the server lists them now; `ServerGone` if it does not."""
+        """Return the tools for another run, from the server's current list; `ServerGone` without a list."""
         self.server, self._redactor = server, redactor
         try:
             async with asyncio.timeout(min(server.connect_timeout, RELIST_SECONDS)):
@@ -123,7 +123,7 @@ class McpConnection:
         return self._tools(listings)
 
     async def open(self) -> list[Tool]:
-        """Connect and return the server's tools; raise `McpServerUnavailable` if that fails or takes too long."""
+        """Connect and return the server's tools; raise `McpServerUnavailable` after a failure or a timeout."""
         seconds = self.server.connect_timeout
         try:
             async with asyncio.timeout(seconds):
@@ -148,7 +148,7 @@ class McpConnection:
             raise
 
     async def close(self) -> None:
-        """End the connection, and the process if there is one."""
+        """End the connection, and the process if any."""
         if self._owner is None:
             return
         self._closing.set()
@@ -195,7 +195,7 @@ class McpConnection:
             raise self._unavailable(f"its host has no address ({error.strerror})") from None
 
     async def _hold(self) -> None:
-        """Enter the client, and leave it in the same task once `close` is called."""
+        """Enter the client, and leave the client in the same task after `close`."""
         try:
             async with self._transport() as streams:
                 await self._use(streams)
@@ -298,7 +298,7 @@ class McpConnection:
         return ServerResult(self._bounded(pieces), result.is_error, details)
 
     def _bounded(self, pieces: Sequence[Text | Media | Attachment]) -> list[Text | Media | Attachment]:
-        """Return the parts with at most so much text; all of it is stored as a file of the result."""
+        """Return the parts with bounded text; the full text is stored as a file of the result."""
         size = sum(len(piece.text.encode("utf-8", "replace")) for piece in pieces if isinstance(piece, Text))
         if size <= MAX_TEXT_BYTES:
             return list(pieces)
@@ -327,7 +327,7 @@ class McpConnection:
         return self._process is not None and self._process.has_closed
 
     def _reason(self, error: Exception, has_ended: bool) -> str:
-        """Return how the process ended, if it did, else what is wrong with its answer."""
+        """Return the end of the process, if ended, else the fault of the answer."""
         text = str(error)
         if has_ended and self._process is not None:
             text = self._process.describe_end()
@@ -343,7 +343,7 @@ class McpConnection:
 
 
 class RunConnection:
-    """One run's connection to a server. A command that a session uses is kept for the session's next run."""
+    """A run's connection to a server. A command that a session uses is kept for the session's next run."""
 
     def __init__(self, server: McpServer, redactor: Redactor, session_key: object) -> None:
         self._server, self._redactor, self._session_key = server, redactor, session_key
@@ -353,11 +353,11 @@ class RunConnection:
         """That the server was started again, and why: it had ended since the last run, and what it remembered is gone."""
 
     async def connect(self) -> list[Tool]:
-        """Take over the server that is kept for the session, or start one; return its tools."""
+        """Take over the session's kept server, or start a server; return the tools."""
         return await kept_servers.run(self._connect())
 
     async def close(self) -> None:
-        """End the connection, unless a later run will use it."""
+        """End the connection, unless a later run will use the connection."""
         await kept_servers.run(self._close())
 
     async def _connect(self) -> list[Tool]:
@@ -391,18 +391,18 @@ class RunConnection:
 
 
 async def _accept(name: str, result: CallToolResult) -> None:
-    """Take a result as it is, in place of the SDK's check."""
+    """Accept a result unchanged, in place of the SDK's check."""
 
 
 def _plain(text: str) -> str:
-    """Return words of a server for an error: not endless, and with nothing that a terminal obeys."""
+    """Return a server's words for an error: bounded, and without terminal controls."""
     return "".join(
         char if char.isprintable() or char in "\n\t" else "\ufffd" for char in shorten(text, _MAX_WORDS)
     )
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the error inside groups, which task groups wrap around every error."""
+    """Return the error inside the error groups of task groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     expected = (OakleafError, MCPError, ValidationError, httpx2.HTTPError, OSError)
@@ -410,7 +410,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 def _piece(block: ContentBlock) -> Text | Attachment:
-    """Return a block as a part: an image, audio or file as its bytes, anything else as text."""
+    """Return a block as a part: an image, audio or file as bytes, anything else as text."""
     match block:
         case TextContent(text=text):
             return Text(text)

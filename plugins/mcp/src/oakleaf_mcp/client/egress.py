@@ -23,7 +23,7 @@ _CONNECT_SECONDS = 10.0
 
 
 class CheckedTransport(httpx2.AsyncBaseTransport):
-    """Sends each request to a checked address of its host."""
+    """Sends each request to a checked address of the host."""
 
     def __init__(self, server: McpServer, resolver: Resolver | None = None) -> None:
         self._server, self._resolver = server, resolver
@@ -76,7 +76,9 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def http_client(server: McpServer, resolver: Resolver | None = None) -> httpx2.AsyncClient:
-    """Return a client for one server. Proxies of the environment are not used: they would resolve the name again."""
+    """Return a client for a server. Proxies of the environment are not used: they would resolve the name
+    again.
+    """
     return httpx2.AsyncClient(
         transport=CheckedTransport(server, resolver),
         headers={**server.headers, "Accept-Encoding": "identity"},
@@ -91,8 +93,9 @@ def check_address(server: McpServer) -> None:
 
 
 def _allowed_hosts(server: McpServer) -> frozenset[str]:
-    """Return the hosts that may be at a private address: those of the server, and its own if that is written as this
-    machine, which the caller must have meant."""
+    """Return the hosts allowed at a private address: the servers' hosts, and the own host if written as the
+    local machine.
+    """
     try:
         parts = httpx2.URL(server.url)
     except httpx2.InvalidURL as error:
@@ -104,7 +107,7 @@ def _allowed_hosts(server: McpServer) -> frozenset[str]:
 
 
 def _with_address(request: httpx2.Request, target: Target, address: str) -> httpx2.Request:
-    """Return the request with an address in place of its host; the host header and the certificate stay the host's."""
+    """Return the request with an address in place of the host; host header and certificate stay the host's."""
     return httpx2.Request(
         request.method,
         request.url.copy_with(host=address),

@@ -36,7 +36,7 @@ C = TypeVar("C", bound=Closable)
 
 
 class KeptServers:
-    """The thread of the connections, and those of them that wait for their next turn."""
+    """The thread of the connections, and the connections kept for the next turn."""
 
     def __init__(self) -> None:
         self._abandoned: list[object] = []
@@ -51,7 +51,9 @@ class KeptServers:
         self._ending: set[asyncio.Task[None]] = set()
 
     def forget(self) -> None:
-        """In a forked process: drop what belongs to the parent. The loop is not closed, which would close the parent's."""
+        """In a forked process: drop the parent's connections. The loop is not closed, which would close the
+        parent's.
+        """
         if self._loop is not None:
             self._abandoned.append((self._loop, self._thread, self._waiting, self._ending))
         self._forget()
@@ -71,7 +73,7 @@ class KeptServers:
     # -- on the thread -----------------------------------------------------------------------------
 
     def take(self, key: object, kind: type[C]) -> C | None:
-        """Return the connection that waits under this key, if there is one."""
+        """Return the connection kept under the key, if any."""
         for connection, (own_key, timer) in list(self._waiting.items()):
             if own_key == key and isinstance(connection, kind):
                 timer.cancel()
@@ -80,7 +82,7 @@ class KeptServers:
         return None
 
     def keep(self, key: object, connection: Closable, seconds: float) -> None:
-        """Keep a connection for this many seconds, for the next run that takes it."""
+        """Keep a connection for the given seconds, for the next run."""
         timer = asyncio.get_running_loop().call_later(seconds, self._end, connection)
         self._waiting[connection] = key, timer
         while len(self._waiting) > MAX_KEPT:
@@ -96,7 +98,7 @@ class KeptServers:
     # -- at the end of the process -----------------------------------------------------------------
 
     def close(self) -> None:
-        """End all connections that wait, and the thread."""
+        """End all kept connections, and the thread."""
         with self._lock:
             loop, thread = self._loop, self._thread
         if loop is None or thread is None:

@@ -43,7 +43,7 @@ _STDERR_BYTES = 2_000
 
 
 class ServerProcess:
-    """The process of one server."""
+    """The process of a server."""
 
     def __init__(self, server: McpServer) -> None:
         self._server = server
@@ -57,7 +57,7 @@ class ServerProcess:
 
     @asynccontextmanager
     async def connect(self) -> AsyncIterator[Streams]:
-        """Start the process and yield its messages; end it with everything it started."""
+        """Start the process and yield the messages; end the process with all children."""
         tree, pipes = self._start()
         try:
             async with pipes.connect(self._server.max_bytes) as (stdin, stdout, stderr):
@@ -87,7 +87,7 @@ class ServerProcess:
         return self._tree is not None and self._tree.exit_code is None and not self.has_closed
 
     def describe_end(self) -> str:
-        """Return how the process ended, with the end of what it wrote to its standard error."""
+        """Return the end of the process, with the last lines of its standard error."""
         if self.failure:
             return self.failure
         code = None if self._tree is None else self._tree.exit_code
@@ -151,8 +151,9 @@ class ServerProcess:
             return b""
 
     def _parse(self, line: bytes) -> SessionMessage | None:
-        """Return the message; None for a notification, which nothing here waits for, and for a line that is no message:
-        many servers print there."""
+        """Return the message; None for an ignored notification, and for a line without a message: many
+        servers print such lines.
+        """
         message = _decode(line) or _decode(repair_json(line))
         is_answer = isinstance(message, JSONRPCResponse | JSONRPCError)
         self._noise = 0 if is_answer else self._noise + len(line)
@@ -182,7 +183,7 @@ def _decode(line: bytes) -> JSONRPCMessage | None:
 
 
 class _Pipes:
-    """The pipes of the three standard streams, and this process's end of each."""
+    """The pipes of the three standard streams, and the own end of each."""
 
     def __init__(self) -> None:
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = os.pipe(), os.pipe(), os.pipe()
@@ -203,7 +204,7 @@ class _Pipes:
 
     @asynccontextmanager
     async def connect(self, limit: int) -> AsyncIterator[_Connected]:
-        """Yield the streams for the event loop of this task."""
+        """Yield the streams for the task's event loop."""
         loop = asyncio.get_running_loop()
         stdout, stderr = asyncio.StreamReader(limit), asyncio.StreamReader()
         to_close: list[Callable[[], None]] = []
@@ -228,7 +229,7 @@ def _close(sink: asyncio.WriteTransport) -> None:
 
 
 async def _end(tree: ProcessTree, stdin: asyncio.StreamWriter) -> None:
-    """End the process as the protocol asks: close its input, then SIGTERM, then kill everything it started."""
+    """End the process as the protocol asks: close the input, then SIGTERM, then kill all children."""
     try:
         stdin.close()
         if not await _has_ended(tree):

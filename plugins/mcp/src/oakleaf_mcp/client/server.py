@@ -37,7 +37,7 @@ _PREFIX = re.compile(r"[a-zA-Z0-9_-]{0,32}")
 
 
 class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
-    """An MCP server whose tools a run may call: a command to start, or the address of one that runs."""
+    """An MCP server with tools for runs: a command to start, or the address of a running server."""
 
     argv: tuple[str, ...] = ()
     url: str = ""
@@ -58,7 +58,7 @@ class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         return f"McpServer({str(self)!r})"  # without env and headers, which hold credentials
 
     def __str__(self) -> str:
-        """The command, or the address without its query: for messages."""
+        """The command, or the address without the query: for messages."""
         if self.argv:
             return shorten(shlex.join([os.path.basename(self.argv[0]), *self.argv[1:]]), 120)
         parts = urlsplit(self.url)
@@ -66,7 +66,7 @@ class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
 
     @property
     def process_key(self) -> object:
-        """What a running process is the same by; the rest of the fields may differ from turn to turn."""
+        """The identity of a running process; the other fields may differ from turn to turn."""
         inherited = tuple((name, os.environ.get(name)) for name in INHERITED_VARIABLES)
         return (
             self.argv,
@@ -77,18 +77,18 @@ class McpServer(Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
         )
 
     def tool_name(self, name: str) -> str:
-        """Return the name a model sees: with the prefix, and `_` for what providers refuse in a name."""
+        """Return the name a model sees: with the prefix, and `_` for characters refused by providers."""
         return _ILLEGAL.sub("_", f"{self.prefix}{name}")[:MAX_NAME_LENGTH]
 
     def needs_approval(self, name: str) -> bool:
         return self.approval if isinstance(self.approval, bool) else name in self.approval
 
     def for_one_turn(self) -> McpServer:
-        """Return the server for a session that has no turn after this one: no process is kept."""
+        """Return the server for a session of a single turn: no process is kept."""
         return replace(self, idle_timeout=0.0)
 
     def open(self, redactor: Redactor, session_key: object) -> RunConnection:
-        """Return a connection for one run; imports what connects."""
+        """Return a connection for a run; imports the client code."""
         file = shadowing_file()
         if file is not None:
             raise McpServerUnavailable(str(self), f"{file} hides the package mcp", "rename that file")
@@ -201,12 +201,12 @@ def _parse(server: str | Sequence[str]) -> tuple[tuple[str, ...], str]:
 
 
 def describe(name: str, description: str | None, schema: Mapping[str, Any]) -> ToolSpec:
-    """Return a server's tool as it is described to a model."""
+    """Return a server's tool as described to a model."""
     return ToolSpec(name, description or name.replace("_", " "), {**schema, "type": "object"})
 
 
 def shadowing_file() -> str | None:
-    """Return the file that Python would import as `mcp` instead of the package: a script of the user in its path.
+    """Return the file Python would import as `mcp` instead of the package: a user's script in the path.
 
     It is not imported to see: a script that serves at once would wait for its client for ever.
     """

@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"\$\{(\w++)(?::-([^{}]*+))?\}")
 
 
 class ServerEntry(Struct, frozen=True, rename="camel"):
-    """A server in a JSON file; fields of other programs that are not known here are ignored."""
+    """A server in a JSON file; unknown fields of other programs are ignored."""
 
     command: str | None = None
     args: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ _decode_file = json_decoder(ServerFile)
 
 
 def tools(text: str, /, *, trust: bool = False, approve: bool = False) -> list[McpServer]:
-    """Return the servers of a text as `mcp.servers` has it; several, if it names a file."""
+    """Return the servers of a text in the form of `mcp.servers`; several for a file."""
     if _is_file(text):
         return list(_read_file(Path(text), trust=trust, approve=approve))
     named = _NAMED.fullmatch(text)

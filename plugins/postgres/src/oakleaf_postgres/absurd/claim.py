@@ -50,8 +50,8 @@ select state from absurd.get_task_checkpoint_states(%s, %s, %s) where pg_catalog
 
 
 class ConnectionHandle:
-    """The server as the Absurd client of a task sees it: a connection for each query, and none while the task waits for a
-    model or a tool. So hundreds of waiting tasks need few connections.
+    """The server in the view of a task's Absurd client: a connection for each query, and none during waits
+    for a model or a tool. So hundreds of waiting tasks need few connections.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -69,12 +69,12 @@ class ConnectionHandle:
                 raise
 
     def cursor(self, **options: Any) -> CursorHandle:
-        """The only method of a connection that Absurd calls."""
+        """The only method of a connection called by Absurd."""
         return CursorHandle(self, options)
 
 
 class CursorHandle:
-    """A cursor as Absurd uses one: it executes and then fetches, when the connection has been returned already."""
+    """A cursor for Absurd: executes, and then fetches after the connection's return."""
 
     def __init__(self, handle: ConnectionHandle, options: dict[str, Any]) -> None:
         self._handle, self._options = handle, options
@@ -97,12 +97,12 @@ class CursorHandle:
 def claim_next(
     handle: ConnectionHandle, queue: str, worker: str, lease: int, count: int
 ) -> list[ClaimedTask]:
-    """Claim the tasks of a queue that are due first."""
+    """Claim the tasks of a queue due first."""
     return handle.execute(CLAIM, (queue, worker, lease, count), row_factory=dict_row)
 
 
 class AbsurdClient(Absurd):
-    """An Absurd client with its own connection handle; it remembers what it claimed."""
+    """An Absurd client with an own connection handle and a memory of claims."""
 
     def __init__(
         self,
@@ -126,27 +126,27 @@ class AbsurdClient(Absurd):
 
 
 def is_claim_lost(error: psycopg.Error) -> bool:
-    """Return whether this is how Absurd reports that the claim is lost."""
+    """Return whether the error is Absurd's report of a lost claim."""
     return error.sqlstate in (CANCELLED, FAILED) or isinstance(error, RaiseException)
 
 
 class CancellableRun(Protocol):
-    """A run that a user may cancel."""
+    """A run with a user's right to cancel."""
 
     space: str
     session_id: str
 
     @property
     def facts_read(self) -> int:
-        """How many facts of its session's journal were read."""
+        """The number of facts read from the session's journal."""
         ...
 
     def is_cancel_requested(self) -> bool:
-        """Read the facts after those; return whether one of them cancels the turn."""
+        """Read the later facts; return whether a fact cancels the turn."""
 
 
 class Claim:
-    """The right of one run of a task to write, until it is lost."""
+    """The right of a task's run to write, until lost."""
 
     def __init__(
         self, context: TaskContext, task: ClaimedTask, connections: ConnectionHandle, queue: str, lease: int
@@ -161,7 +161,7 @@ class Claim:
         self._stop: Callable[[], object] | None = None
 
     def guard(self) -> SqlGuard:
-        """Return the condition that lets only the holder of this claim write."""
+        """Return the condition of writing for the holder of the claim alone."""
         values = {
             "claim_queue": self.queue,
             "claim_run": self.run_id,
@@ -182,25 +182,27 @@ class Claim:
         return ClaimLost(self.queue, self.task_id)
 
     def on_loss(self, stop: Callable[[], object]) -> None:
-        """Call `stop` when the claim is lost, or when the run is cancelled, which may still write."""
+        """Call `stop` after the loss of the claim, or after the cancellation of the run, which may still
+        write.
+        """
         self._stop = stop
         if self.is_lost:
             stop()
 
     def cancel(self) -> None:
-        """Stop the run at a user's request; it records that in the session."""
+        """Stop the run at a user's request; the run records the cancellation in the session."""
         self.is_cancelled = True
         if self._stop is not None:
             self._stop()
 
     def lose(self) -> None:
-        """Another worker has it, or none: stop what is in flight and refuse every further write."""
+        """Lose the claim: stop the work in flight and refuse every further write."""
         was_lost, self.is_lost = self.is_lost, True
         if self._stop is not None and not was_lost:
             self._stop()
 
     def end(self) -> None:
-        """The run is over: refuse what a stopped tool or child would still write."""
+        """End the run: refuse later writes of a stopped tool or child."""
         self.is_lost = True
 
     def completed_steps(self) -> list[Any]:
@@ -209,7 +211,9 @@ class Claim:
         return [state for (state,) in self._connections.execute(SELECT_CHECKPOINTS, values)]
 
     def step_end(self, last_number: int, state: str) -> SqlEffect:
-        """Return the effect of a commit that ends a step: the checkpoint, as JSON, under the number of the last message."""
+        """Return the effect of a commit at the end of a step: the checkpoint, as JSON, under the number of
+        the last message.
+        """
         values = {
             "claim_queue": self.queue,
             "claim_run": self.run_id,

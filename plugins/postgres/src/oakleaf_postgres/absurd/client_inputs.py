@@ -39,7 +39,9 @@ def spaces_with_client_input(store: PostgresStore) -> list[str]:
 
 
 def take_client_inputs(store: PostgresStore, queue: str, agents: Iterable[str], redactor: Redactor) -> int:
-    """Redact the inputs of clients for these agents in the store's space, and see to tasks for them; return how many."""
+    """Redact the clients' inputs for the agents in the store's space, and ensure tasks for the inputs; return
+    the count.
+    """
     inputs = store.connections.query(SELECT_INPUTS, {"space": store.space, "agents": list(agents)})
 
     def take(connection: Connection, place: tuple[int, int], session_id: str, agent: str) -> bool:

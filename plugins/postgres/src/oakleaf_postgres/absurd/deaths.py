@@ -62,25 +62,27 @@ class Deaths(Struct, frozen=True):
 
 
 class TaskDeaths:
-    """The deaths of one task, at its present attempt."""
+    """The deaths of a task, at the present attempt."""
 
     def __init__(self, handle: ConnectionHandle, queue: str, task: Any) -> None:
         self._handle, self._queue, self._task = handle, queue, task
         self._tables = queue_tables(queue)
 
     def count(self) -> Deaths:
-        """Count the deaths of the present step; the last one does not use up an attempt. No query for a first attempt."""
+        """Count the deaths of the present step; the last death does not use up an attempt. No query for a
+        first attempt.
+        """
         if self._task["attempt"] == 1:
             return Deaths()
         self._execute(RETURN_ATTEMPT)
         return Deaths(*self._execute(SELECT_DEATHS)[0])
 
     def fail_run(self, reason: str, pause: float) -> None:
-        """Record that the process of its own died; the task is tried again after `pause` seconds."""
+        """Record the death of the own process; the task is tried again after `pause` seconds."""
         self._handle.execute(FAIL_RUN, (self._queue, self._task["run_id"], PROCESS_DIED, reason, pause))
 
     def use_up_attempts(self) -> None:
-        """Let the next failure of the task be its last."""
+        """Let the next failure of the task be the last."""
         self._execute(USE_UP_ATTEMPTS)
 
     def _execute(self, query: str) -> list[Any]:

@@ -59,7 +59,7 @@ SELECT_WAITING = WAITING_TASK.replace("%(spawn_session)s", "%s")
 
 
 class Agent(Struct, frozen=True):
-    """What a worker runs a task with, under a name: a model or a chain of them, tools and limits."""
+    """A worker's setup for tasks, under a name: a model or a chain of models, tools and limits."""
 
     name: str
     model: ModelLike
@@ -88,7 +88,7 @@ class Agent(Struct, frozen=True):
         return split_tools(with_approval(self.tools, self.approval))[1]
 
     def tools_for(self, session: Session) -> dict[str, Tool]:
-        """Return its tools with those of its workspace, which store output that is too long to show with the session."""
+        """Return the agent's tools with the workspace tools, which store long output with the session."""
         if self.workspace is None:
             return self.tools_by_name()
         own = plugin_tools("workspace", session, self.workspace, commands=self.commands, env=self.env)
@@ -96,7 +96,7 @@ class Agent(Struct, frozen=True):
 
 
 class TaskParams(Struct, frozen=True):
-    """The parameters of a task: which session it runs, and nothing of its content."""
+    """The parameters of a task: the session to run, and no content."""
 
     session: str
     space: str
@@ -107,13 +107,13 @@ to_task_params = converter(TaskParams)
 
 
 class TurnTasks:
-    """The tasks of a session's turns: each is spawned in the transaction that writes its input, once for each key."""
+    """The tasks of a session's turns: each is spawned with the write of the input, once for each key."""
 
     def __init__(self, store: PostgresStore, params: TaskParams) -> None:
         self._store, self._params = store, params
 
     def spawn(self, queue: str, key: str) -> SqlEffect:
-        """Return the effect that spawns a task; raise EngineNotInstalled without the queue."""
+        """Return the effect of spawning a task; raise EngineNotInstalled without the queue."""
         self._check(queue)
         return spawn_turn(queue, self._params, key)
 
@@ -129,7 +129,7 @@ class TurnTasks:
         self._store.enqueue(self._params.session, body, at, spawn_queued(queue, self._params, key))
 
     def enqueued(self, turn: QueuedTurn) -> EnqueuedTask:
-        """Return the task of a turn as its sender sees it: that of its key, or else the session's task that waits."""
+        """Return a turn's task for the sender: the task of the key, or else the session's waiting task."""
         task_id = self._find(turn.queue, turn.key)[0]
         if not task_id:
             query = SELECT_WAITING.format(**queue_tables(turn.queue))
@@ -145,7 +145,7 @@ class TurnTasks:
 
 
 def spawn_turn(queue: str, params: TaskParams, key: str) -> SqlEffect:
-    """Return the effect that spawns the task of a turn."""
+    """Return the effect of spawning a turn's task."""
     options = {"max_attempts": ATTEMPTS, "retry_strategy": RETRY, "idempotency_key": _task_key(params, key)}
     values = {
         "spawn_queue": queue,
@@ -157,7 +157,7 @@ def spawn_turn(queue: str, params: TaskParams, key: str) -> SqlEffect:
 
 
 def spawn_queued(queue: str, params: TaskParams, key: str) -> SqlEffect:
-    """Return the effect that spawns a task for a queued input, unless a task of the session waits."""
+    """Return the effect of spawning a task for a queued input, unless a task of the session waits."""
     spawned = spawn_turn(queue, params, key)
     waiting = WAITING_TASK.format(**queue_tables(queue))
     return SqlEffect(
@@ -171,7 +171,7 @@ def _task_key(params: TaskParams, key: str) -> str:
 
 
 class Sending(TypedDict, total=False):
-    """What an input may be sent with, as `Session.send` takes it."""
+    """The arguments of an input, as in `Session.send`."""
 
     rebind: bool
     trigger: str | Mapping[str, str] | None
@@ -193,7 +193,7 @@ def send(
     agent: str | None = None,
     **how: Unpack[Sending],
 ) -> EnqueuedTask:
-    """Let a worker run a turn, on any machine; the input and its task are durable on return.
+    """Let a worker run a turn, on any machine; the input and the task are durable on return.
 
     `agent` names one of the worker's agents (default: the session's). An input with a `key` may be sent again, at any time:
     the input is written once, and has one task. The number of turns is checked against `limits` and the session's own; the
@@ -206,7 +206,7 @@ def send(
 def enqueue(
     session: Session, content: str | Message, *, queue: str = DEFAULT_QUEUE, agent: str | None = None
 ) -> EnqueuedTask:
-    """Queue an input for after the current turn, with a task that answers the input if nothing else has by then."""
+    """Queue an input for after the current turn, with a task for the case of no other answer."""
     tasks = _tasks(session, agent)
     return tasks.enqueued(queue_input(session, content, tasks, queue, agent=agent))
 
@@ -219,7 +219,7 @@ def resume(
     take_over: bool = False,
     accept_imported: bool = False,
 ) -> EnqueuedTask:
-    """Let a worker continue the open turn, for instance after a task that failed for good.
+    """Let a worker continue the open turn, for instance after a final failure of a task.
 
     `take_over=True` ends the run that holds the session first; `accept_imported=True` lets run what an import left open.
     """
@@ -231,7 +231,7 @@ def resume(
 
 
 def _tasks(session: Session, agent: str | None) -> TurnTasks:
-    """Return the tasks of a session; raise PostgresRequired if its store has no workers."""
+    """Return the tasks of a session; raise PostgresRequired for a store without workers."""
     # Imported late: the store imports this module to open a queue.
     from oakleaf_postgres.store.store import PostgresStore
 

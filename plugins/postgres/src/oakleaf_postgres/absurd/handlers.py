@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class HandlerWorker:
-    """What a handler sees of its worker."""
+    """A handler's view of the worker."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
@@ -38,7 +38,7 @@ class HandlerWorker:
 
 
 class HandlerTask:
-    """What a handler sees of its task."""
+    """A handler's view of the task."""
 
     def __init__(self, worker: Worker, claim: Claim, deaths: Deaths) -> None:
         self._worker, self._claim = worker, claim
@@ -59,7 +59,7 @@ class HandlerTask:
 
 
 async def run_claimed(claim: Claim, work: Coroutine[Any, Any, T]) -> T:
-    """Run it, cancel it when the claim is lost, and wait for its end: then the slot is free."""
+    """Run the work, cancel the work after the loss of the claim, and wait for the end: then the slot is free."""
     events = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
     claim.on_loss(lambda: events.call_soon_threadsafe(task.cancel))
@@ -71,7 +71,7 @@ async def run_claimed(claim: Claim, work: Coroutine[Any, Any, T]) -> T:
 
 
 class PluginTasks:
-    """Runs the tasks of one name by the handler that a plugin has for them."""
+    """Runs the tasks of a name by the plugin's handler."""
 
     def __init__(self, name: str) -> None:
         self._name, self._run = name, plugins.find(plugins.TASKS, name)

@@ -133,7 +133,7 @@ class QueueHealth(Struct, frozen=True):
 
 
 def queue_statuses(store: PostgresStore) -> list[QueueHealth]:
-    """Return the status of each queue that Oakleaf uses; none if the engine is not installed, or may not be used."""
+    """Return the status of each queue of Oakleaf; none without the engine or the rights."""
     return store.connections.read_snapshot(lambda connection: _read_statuses(connection, store.space))
 
 
@@ -161,7 +161,7 @@ def _rows(connection: Connection, query: str, values: Any = None) -> list[Any]:
 
 
 def engine_health(store: PostgresStore) -> list[Finding]:
-    """Findings about the queues: waiting tasks without a worker, workers that die, tasks of others."""
+    """Findings about the queues: waiting tasks without a worker, dying workers, foreign tasks."""
     for may_use, role in store.connections.read_snapshot(lambda connection: _rows(connection, SELECT_RIGHTS)):
         if not may_use:
             message = f"{role!r} may not use the schema absurd: no worker can run and no turn can be enqueued"

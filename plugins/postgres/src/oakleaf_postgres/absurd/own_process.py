@@ -49,13 +49,13 @@ class OwnProcess:
                 self.has_ended |= line.strip() == ENDED
 
     def wait(self) -> None:
-        """Wait until the process is over, not for what it may have started."""
+        """Wait until the process is over, but not for the process's children."""
         self._process.wait()
         self._reader.join(READ_SECONDS)
         self.stop()
 
     def stop(self) -> None:
-        """Ask it to return its task after the present step. Thread-safe."""
+        """Ask the process to return the task after the present step. Thread-safe."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -65,7 +65,7 @@ class OwnProcess:
 
     @property
     def outcome(self) -> str:
-        """How it ended, in words."""
+        """The end of the process, in words."""
         code = self._process.returncode
         if code is None or code >= 0:
             return f"it exited with code {code}"
@@ -75,7 +75,7 @@ class OwnProcess:
 
 
 class ParentPipe:
-    """The child's side: takes its standard input and output for itself, so that a tool that uses them harms nothing."""
+    """The child's side: owns standard input and output, so tools that use the streams do no harm."""
 
     def __init__(self, on_close: Callable[[], None]) -> None:
         self._input: TextIO = os.fdopen(os.dup(0))

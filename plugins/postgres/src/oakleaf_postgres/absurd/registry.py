@@ -34,7 +34,7 @@ DELETE = "delete from absurd.oakleaf_worker where queue = %s and name = %s and s
 
 
 class Registration:
-    """One worker's row."""
+    """The row of a worker."""
 
     def __init__(self, queue: str, name: str, lease: int, slots: int, agents: Sequence[str]) -> None:
         self._key = (queue, name, datetime.now().astimezone())

@@ -145,7 +145,7 @@ def _grant(connection: psycopg.Connection[Any], queue: str, service: str) -> Non
 
 
 def check_queue(connection: psycopg.Connection[Any], where: str, queue: str) -> None:
-    """Raise unless the queue exists, has this version and may be used."""
+    """Raise unless the queue exists, has the right version and may be used."""
     try:
         _check_queue(connection, where, queue)
     except psycopg.Error as error:

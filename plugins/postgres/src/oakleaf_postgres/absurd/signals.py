@@ -30,7 +30,7 @@ def signal_event(session_id: str, n: int) -> str:
 
 
 def wake_task(connection: Connection, session_id: str) -> None:
-    """Wake the task that waits for a signal, in the transaction that has recorded one.
+    """Wake the task waiting for a signal, in the recording transaction.
 
     An event has a name and happens once, so signals are numbered. A task that has read n of them waits for number n + 1
     and misses none. If no task waits, or its queue is on another server than this copy, no event is emitted.

@@ -29,7 +29,7 @@ NOT_RUN = ("denied", "interrupted")
 
 
 class Checkpoint(Struct, frozen=True):
-    """All that Absurd stores of a step."""
+    """Absurd's record of a step."""
 
     to_message_number: int
     finish_reason: str | None
@@ -41,7 +41,7 @@ _to_checkpoint = converter(Checkpoint)
 
 
 def checkpoint(path: Sequence[Entry], drafts: Sequence[Draft], calls: Iterable[Call]) -> Checkpoint:
-    """Return the checkpoint of the step that ends with `drafts` after `path`: its answer, results and model calls.
+    """Return the checkpoint of the step from `path` to `drafts`: answer, results and model calls.
 
     A step begins after the message that its answer answers; what is in between, such as a summary, is part of it.
     """
@@ -60,7 +60,7 @@ def checkpoint(path: Sequence[Entry], drafts: Sequence[Draft], calls: Iterable[C
 
 
 def step_end(claim: Claim, ends: Checkpoint, entries: Sequence[NewEntry]) -> SqlEffect:
-    """Return the effect of the commit that ends a step; notes of others may have moved the step's end."""
+    """Return the effect of the commit at the end of a step; foreign notes may have moved the step's end."""
     last = entries[-1].seq
     return claim.step_end(last, msgspec.json.encode(replace(ends, to_message_number=last)).decode())
 
@@ -75,7 +75,7 @@ def _backwards(path: Sequence[Entry], drafts: Sequence[Draft]) -> Iterator[tuple
 
 
 def check_steps(session_id: str, leaf_seq: int, claim: Claim) -> None:
-    """Raise SessionRewound unless the session holds the completed steps of the task: none of them runs again."""
+    """Raise SessionRewound unless the session holds the completed steps of the task: no step runs again."""
     for state in claim.completed_steps():
         ended = _to_checkpoint(state).to_message_number
         if ended > leaf_seq:
@@ -90,7 +90,8 @@ def claimed_run(
     is_stopping: Callable[[], bool],
     inputs: int,
 ) -> RunPolicy:
-    """Return the policy of a run under a claim: each step ends with a checkpoint, behind which another worker may go on.
+    """Return the policy of a claimed run: each step ends with a checkpoint, for another worker to continue
+    from.
 
     `inputs` is the most queued inputs that the run takes.
     """

@@ -18,7 +18,7 @@ log.addHandler(logging.NullHandler())
 
 
 class TaskLog:
-    """Logs the tasks of one slot."""
+    """Logs the tasks of a slot."""
 
     def __init__(self, worker: str, queue: str, claimed: Callable[[], list[ClaimedTask]]) -> None:
         self._about = {"worker": worker, "queue": queue}

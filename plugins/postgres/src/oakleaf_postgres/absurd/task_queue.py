@@ -33,7 +33,7 @@ class AbsurdTaskQueue:
     """A `TaskQueue` in the tables of Absurd."""
 
     def __init__(self, connections: PostgresConnections, queue: str) -> None:
-        """Raise EngineNotInstalled if there is no such queue."""
+        """Raise EngineNotInstalled without the queue."""
         self.queue, self._connections = queue, connections
         where = self._connections.url
         self._connections.read_snapshot(
@@ -44,7 +44,7 @@ class AbsurdTaskQueue:
     def spawn(
         self, name: str, tasks: Mapping[str, Mapping[str, Any]], *, attempts: int, retry: Mapping[str, Any]
     ) -> None:
-        """Spawn tasks, given their parameters by key. One whose key is known is not spawned again."""
+        """Spawn tasks from parameters by key. One whose key is known is not spawned again."""
         items = list(tasks.items())
         for first in range(0, len(items), BATCH):
             batch = items[first : first + BATCH]
@@ -65,6 +65,6 @@ class AbsurdTaskQueue:
             self._connections.write(write)
 
     def states(self, keys: Iterable[str]) -> dict[str, TaskState]:
-        """Return how far the tasks of these keys are; those that do not exist are left out."""
+        """Return the progress of the tasks by key, without missing tasks."""
         rows = self._connections.query(self._select_states, (list(keys),))
         return {key: TaskState(state, is_claimed, failure) for key, state, is_claimed, failure in rows}

@@ -38,7 +38,7 @@ TRASH_SECONDS = 15
 
 
 def run_turn_task(worker: Worker, claim: Claim, params: Any, deaths: Deaths) -> dict[str, Any]:
-    """Run the task of a turn; with hopeless deaths give it up."""
+    """Run the task of a turn; give up a task with hopeless deaths."""
     try:
         return TaskRun(worker, claim, to_task_params(params)).run(deaths)
     except SessionTrashed:
@@ -50,7 +50,7 @@ def run_turn_task(worker: Worker, claim: Claim, params: Any, deaths: Deaths) -> 
 
 
 class TaskRun:
-    """One run of a task. Every write of the run requires the claim."""
+    """A run of a task. Every write of the run requires the claim."""
 
     def __init__(self, worker: Worker, claim: Claim, params: TaskParams) -> None:
         self._worker, self._claim, self._params = worker, claim, params
@@ -70,7 +70,7 @@ class TaskRun:
         return self._turn.is_cancel_requested(self._unclaimed)
 
     def run(self, deaths: Deaths) -> dict[str, Any]:
-        """Run the open turn, or that of the input queued first; return the result of the task."""
+        """Run the open turn, or the turn of the first queued input; return the result of the task."""
         turn, claim = self._turn, self._claim
         if deaths.is_hopeless:
             self._give_up(deaths)
@@ -100,7 +100,9 @@ class TaskRun:
         return None if agent is None else replace(agent, tools=agent.agent.tools_for(self._session))
 
     def _refuse(self) -> dict[str, Any]:
-        """Fail a turn for which this worker has no agent. If it was ended elsewhere meanwhile, return the task's result."""
+        """Fail a turn without an agent on the worker. If it was ended elsewhere meanwhile, return the task's
+        result.
+        """
         if not self._turn.has_work():
             return self._result()
         self._turn.require_free()
@@ -109,7 +111,7 @@ class TaskRun:
         raise unknown
 
     def _give_up(self, deaths: Deaths) -> None:
-        """End the turn as failed and raise PoisonTask: the processes that ran its step died."""
+        """End the turn as failed and raise PoisonTask: the step killed the processes."""
         task_id, queue = self._claim.task_id, self._worker.queue
         poison = PoisonTask(self.session_id, task_id, queue, deaths.total, deaths.last)
         self._turn.give_up(poison)
@@ -126,8 +128,9 @@ class TaskRun:
             raise
 
     def _policy(self, loaded: LoadedAgent) -> RunPolicy:
-        """Return the policy of the agent's run: of its options, its effects and its maximum of messages those that the
-        session does not have."""
+        """Return the policy of the agent's run: the options, effects and maximum of messages missing in the
+        session.
+        """
         agent, own = loaded.agent, Settings()
         limits = agent.limits
         if agent.options or agent.effects or limits.max_messages is not None:
@@ -146,7 +149,9 @@ class TaskRun:
         )
 
     async def _run_cancellable(self, policy: RunPolicy) -> bool:
-        """Cancel the run when the claim is lost or a user asks for it, and wait for its end: then the slot is free."""
+        """Cancel the run after the loss of the claim or at a user's request, and wait for the end: then the
+        slot is free.
+        """
         try:
             return await run_claimed(self._claim, self._turn.run(policy))
         except asyncio.CancelledError:
@@ -166,7 +171,6 @@ class TaskRun:
         return {"stop_reason": row.status, "to_message_number": self._turn.leaf_seq}
 
     def _spawn_next(self) -> None:
-        """Spawn a task for the next queued input, behind the tasks of other sessions: a session with a long queue takes turns
-        with them."""
+        """Spawn a task for the next queued input, behind the tasks of other sessions: sessions take turns."""
         spawned = spawn_queued(self._worker.queue, self._params, f"behind/{self._claim.task_id}")
         self._claimed.connections.write(lambda writer: spawned.run(writer))

@@ -93,7 +93,7 @@ the attempt; with hopeless deaths it is the last one."""
 
 
 class LoadedAgent(Struct, frozen=True):
-    """An agent with its models and tools resolved."""
+    """An agent with loaded models and tools."""
 
     agent: Agent
     models: list[Model]
@@ -159,7 +159,7 @@ class Worker:
         absurd_schema.check_queue(connection, self.address.safe_url, self.queue)
 
     def stop(self) -> None:
-        """Claim no more tasks; running ones end their step and are returned. Thread-safe."""
+        """Claim no more tasks; running tasks end the step and are returned. Thread-safe."""
         self.stopping.set()
 
     def run(self, grace: float = 60.0) -> int:
@@ -210,26 +210,27 @@ class Worker:
         return jobs if self.only_run is not None else [*jobs, partial(watch_client_inputs, self)]
 
     def report_errors(self, work: Callable[..., None], *arguments: Any) -> None:
-        """Call `work` and report its errors, so that the calling thread survives them."""
+        """Call `work` and report the errors, so the calling thread survives."""
         try:
             work(*arguments)
         except (psycopg.Error, OakleafError) as error:
             self.report_error(error)
 
     def report_error(self, error: Exception) -> None:
-        """Report in a line what this worker survives; PostgreSQL adds the statement and where it was called."""
+        """Report a survived error in a line; PostgreSQL adds the statement and the place of the call."""
         self.report(f"{error_text(error).splitlines()[0]}; the worker continues")
 
     def store(self, space: str) -> PostgresStore:
-        """Return the tenant's store; all of them share one pool."""
+        """Return the tenant's store; all stores share a pool."""
         return self._store.for_tenant(space)
 
     def claimed_store(self, space: str, claim: Claim) -> PostgresStore:
-        """Return the tenant's store for one task: each write requires its claim."""
+        """Return the tenant's store for a task: each write requires the claim."""
         return self.store(space).guarded(claim.guard())
 
     def claimed_runtime(self, claim: Claim) -> Runtime:
-        """Return the runtime of one task. An earlier run of it must have lost its claim, so its hold on a session is void,
+        """Return the runtime of a task. An earlier run of it must have lost its claim, so its hold on a
+        session is void,
         whatever its machine."""
         holder, base = f"{TASK_HOLDER}{self.queue}:{claim.task_id}", self.runtime
         return replace(
@@ -263,7 +264,7 @@ class LeaseRenewer:
         self._pool.close()
 
     def _renew_all(self, claims: list[Claim]) -> None:
-        """Renew them with one statement, and those it left out, because they are locked or lost, one by one."""
+        """Renew all leases in one statement; retry locked or lost rows one by one."""
         rows = self._handle.execute(
             self._extend_all, (self._worker.lease, [claim.run_id for claim in claims])
         )
@@ -294,7 +295,9 @@ def watch_cancel_requests(worker: Worker) -> None:
 
 
 def _cancel_runs(worker: Worker, space: str, runs: list[tuple[Claim, CancellableRun]]) -> None:
-    """Cancel those that a user asked to: one query for the lengths of all their journals, and only those that grew are read."""
+    """Cancel the runs as users asked: one query for the lengths of all journals, and only grown journals are
+    read.
+    """
     heads = worker.store(space).heads([run.session_id for _, run in runs])
     for claim, run in runs:
         head = heads.get(run.session_id)
@@ -304,7 +307,7 @@ def _cancel_runs(worker: Worker, space: str, runs: list[tuple[Claim, Cancellable
 
 
 def watch_client_inputs(worker: Worker) -> None:
-    """Poll, every second, for inputs that clients put into the database, and make them tasks of this queue."""
+    """Poll, every second, for clients' inputs in the database, and make the inputs tasks of the queue."""
     while not worker.stopping.wait(CLIENT_INPUT_POLL_SECONDS):
         worker.report_errors(_take_client_inputs, worker)
 
@@ -324,7 +327,7 @@ where run_id = %s and run.state = 'running'
 
 
 class Slot:
-    """Claims and runs one task at a time, with its own connection handle."""
+    """Claims and runs a task at a time, with an own connection handle."""
 
     def __init__(self, worker: Worker, n: int) -> None:
         self._worker, self._name = worker, f"{worker.name}#{n}"
@@ -366,7 +369,7 @@ class Slot:
     def _claim_only_run(
         self, handle: ConnectionHandle, queue: str, slot: str, lease: int, count: int
     ) -> list[ClaimedTask]:
-        """Claim the run that another process has claimed for this one."""
+        """Claim the only run, claimed by another process for the own process."""
         query = SELECT_ONLY_RUN.format(**queue_tables(queue))
         return handle.execute(query, (self._worker.only_run,), row_factory=dict_row)
 
@@ -421,7 +424,7 @@ class Slot:
         return deaths.total > 1 or len(worker.processes) < MAX_OWN_PROCESSES
 
     def _run_in_own_process(self, claim: Claim, task_deaths: TaskDeaths, deaths: Deaths, params: Any) -> None:
-        """Let another process run the task, which renews and ends its claim; if that dies, record it."""
+        """Let another process run the task, and renew and end the claim; record the process's death."""
         worker = self._worker
         if len(worker.processes) >= MAX_OWN_PROCESSES:
             claim.reschedule(BUSY_SECONDS)
@@ -454,7 +457,7 @@ class Slot:
         raise SuspendTask  # whatever there was to record is recorded
 
     def _task_failure(self, params: Any, error: Exception) -> TurnFailed:
-        """Return a text that Absurd can store: without secrets, and without what JSON refuses."""
+        """Return a text fit for Absurd: without secrets, and without characters refused in JSON."""
         why = self._worker.runtime.redactor.redact_text(error_text(error))
         return TurnFailed(
             str(params.get("session")), why.encode("utf-8", "replace").decode().replace("\0", ""), TRIED_AGAIN
@@ -462,7 +465,7 @@ class Slot:
 
 
 def _other_tasks() -> set[asyncio.Task[Any]]:
-    """Return what a stopped task had started and is still ending."""
+    """Return the started and still ending work of a stopped task."""
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 

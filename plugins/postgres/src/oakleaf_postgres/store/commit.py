@@ -94,7 +94,7 @@ BranchMode = Literal["none", "extend", "check", "open"]
 
 
 class Shape(Struct, frozen=True):
-    """What two changes with the same statement have in common."""
+    """The common part of two changes with the same statement."""
 
     branch: BranchMode
     entries: int
@@ -117,7 +117,7 @@ class Shape(Struct, frozen=True):
 
     @property
     def has_started_call(self) -> bool:
-        """Whether it replaces or deletes the row of a call that was started before."""
+        """Whether the change replaces or deletes the row of a call started before."""
         return self.replaces_call or self.drops_call
 
     @property
@@ -145,13 +145,13 @@ class Shape(Struct, frozen=True):
         return self.moves and self.branch == "none"
 
     def has(self, part: str) -> bool:
-        """Return whether the statement has the parts of `commit.sql` with this name."""
+        """Return whether the statement has the parts of `commit.sql` of the name."""
         name = part.removeprefix("not ")
         return name == "always" or bool(getattr(self, name)) == (name == part)
 
 
 class PostgresHead(Struct, frozen=True):
-    """The locked row of a session, as far as a change depends on it."""
+    """The locked row of a session, as far as a change needs the row."""
 
     number: int
     leaf: Leaf
@@ -302,7 +302,7 @@ def tool_call_rows(entries: Iterable[NewEntry]) -> list[tuple[int, int]]:
 
 
 def committed(rows: Rows) -> CommitResult | None:
-    """Read the statement's result; None if it wrote nothing."""
+    """Read the statement's result; None without a write."""
     if not rows:
         return None
     branch, seq, facts = rows[0][:3]
@@ -324,7 +324,7 @@ def lock_head(writer: Connection, session_id: str, owner: str | None) -> Postgre
 
 
 def commit_locked(writer: Connection, change: Change, space: str, owner: str | None) -> CommitResult:
-    """Write any change in the transaction that is open, or raise why it is refused."""
+    """Write any change in the open transaction, or raise the reason for a refusal."""
     head = lock_head(writer, change.session_id, owner)
     earlier = change.check(head, partial(_find_change, writer, head))
     if earlier is not None:
@@ -344,7 +344,7 @@ def commit_locked(writer: Connection, change: Change, space: str, owner: str | N
 
 
 def _find_change(writer: Connection, head: PostgresHead, key: str) -> CommitResult | None:
-    """Return what was recorded under a key.
+    """Return the record of a key.
 
     There is no index on a key that Oakleaf made: it would cost every append, and only a late writer pays for this scan.
     """
@@ -354,13 +354,13 @@ def _find_change(writer: Connection, head: PostgresHead, key: str) -> CommitResu
 
 
 def repeat_of(fact: Sequence[Any], present: Leaf) -> CommitResult:
-    """Return the result of a change that was committed before, by its fact; one that names no leaf has the present one."""
+    """Return the result of an earlier change, by the fact; a change without a leaf has the present leaf."""
     leaf = present if fact[3] is None else Leaf(fact[3], fact[5])
     return CommitResult(leaf, fact[0], is_repeat=True)
 
 
 def find_committed(writer: Connection, change: Change, owner: str | None) -> CommitResult | None:
-    """Return the result of a change whose answer was lost, if its key is in the journal.
+    """Return the result of a change with a lost answer, if the key is in the journal.
 
     The lock waits for a server process that may still be writing it. Called before anything is refused, since the
     session may have been taken over or trashed after the change.
@@ -379,7 +379,7 @@ def find_committed(writer: Connection, change: Change, owner: str | None) -> Com
 def _insert_rows(
     writer: Connection, change: Change, head: PostgresHead, branch: int, space: str, *, has_calls: bool
 ) -> None:
-    """Insert what a large change has beyond its first fact."""
+    """Insert the rows of a large change beyond the first fact."""
     session = (head.number, space, head.owner)
     with writer.cursor() as cursor:
         entries = [(branch, space, head.owner, *entry_row(entry)) for entry in change.entries]
@@ -402,7 +402,7 @@ def insert_branch(writer: Connection, space: str, number: int, parent: Leaf | No
 
 
 def check_blobs(writer: Connection, space: str, entries: Iterable[NewEntry], blobs: Sequence[Blob]) -> None:
-    """Lock the blobs that the entries name. Raise MissingBlob unless all media are stored already or among `blobs`."""
+    """Lock the blobs of the entries. Raise MissingBlob unless all media are stored already or among `blobs`."""
     new = {blob.hash for blob in blobs}
     for entry in entries:
         for digest in (digest for digest in (*entry.media, *entry.references) if digest not in new):
@@ -415,7 +415,7 @@ def check_blobs(writer: Connection, space: str, entries: Iterable[NewEntry], blo
 def insert_blobs(
     writer: Connection, space: str, blobs: Sequence[Blob], at: int, entries: Iterable[NewEntry] = ()
 ) -> None:
-    """Store blobs; those that `entries` of the same transaction use are not written again."""
+    """Store blobs; blobs of `entries` in the same transaction are not written again."""
     used = {digest for entry in entries for digest in entry.media}
     for blob in blobs:
         values = (space, blob.hash, blob.mime, len(blob.data), at, blob.data)
@@ -426,7 +426,7 @@ def insert_blobs(
 
 
 def tie_blobs(writer: Connection, branch: int, entries: Iterable[NewEntry], space: str) -> None:
-    """Record which entries use which blobs."""
+    """Record the blobs of each entry."""
     uses = [
         (branch, entry.seq, space, digest)
         for entry in entries

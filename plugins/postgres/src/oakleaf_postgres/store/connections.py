@@ -89,7 +89,9 @@ lost with this server. The message itself is in the server's language."""
 
 @contextlib.contextmanager
 def noticing_loss(connection: Connection) -> Iterator[None]:
-    """Raise ConnectionLost if the connection breaks in the block, or the server ends it or a wait for its standby."""
+    """Raise ConnectionLost if the connection breaks in the block, or the server ends the connection or a
+    standby wait.
+    """
     unreplicated: list[str] = []
 
     def notice(diagnostic: Diagnostic) -> None:
@@ -126,13 +128,15 @@ class PostgresConnections:
         self.address, self.pool = address, Pool(address)
 
     def for_space(self, space: str) -> PostgresConnections:
-        """Return the same pool for another tenant; an engine serves thousands of them with few connections."""
+        """Return the same pool for another tenant: an engine serves thousands of tenants with few
+        connections.
+        """
         other = copy(self)
         other._identity = _identity(space)
         return other
 
     def guarded(self, guard: SqlGuard) -> PostgresConnections:
-        """Return the same pool for writes that need a condition; reads need none."""
+        """Return the same pool for writes under a condition; reads need none."""
         other = copy(self)
         other.guard = guard
         return other
@@ -148,7 +152,7 @@ class PostgresConnections:
     # -- one statement -----------------------------------------------------------------------------
 
     def query(self, query: str, bindings: Any = ()) -> list[Row]:
-        """Return all rows of one statement: one snapshot, one round trip. Runs again if the connection breaks."""
+        """Return all rows of a statement: one snapshot, one round trip. Runs again if the connection breaks."""
 
         def read(connection: Connection) -> list[Row]:
             values = {**bindings, "clock": caller_clock()} if isinstance(bindings, dict) else bindings
@@ -157,7 +161,9 @@ class PostgresConnections:
         return self.retry(lambda: self._run(read))
 
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
-        """Run a write of the hot path, which holds the guard's condition; raises ConnectionLost if the connection breaks."""
+        """Run a write of the hot path under the guard's condition; raise ConnectionLost if the connection
+        breaks.
+        """
         self._check_guard()
         assert self.guard is None or set(self.guard.values).issubset(statement.value_names)
         return self._run(
@@ -170,7 +176,7 @@ class PostgresConnections:
         repeatable: tuple[type[psycopg.Error], ...] = CONFLICTS,
         tries: int = MAX_TRIES,
     ) -> R:
-        """Run this, and again if the server ended it for one of these reasons: then nothing of it was written."""
+        """Run the work, and again after one of the given errors of the server: then nothing was written."""
         for attempt in range(1, tries + 1):
             try:
                 with self._connection() as connection:
@@ -190,7 +196,7 @@ class PostgresConnections:
             self.guard.check()
 
     def retry(self, work: Callable[[], R]) -> R:
-        """Run what may run twice until it succeeds or the server has been away for too long."""
+        """Run repeatable work until success, or until the server has been away for too long."""
         deadline = self.deadline()
         while True:
             try:
@@ -202,11 +208,11 @@ class PostgresConnections:
                 self.recover(error, deadline)
 
     def deadline(self) -> float:
-        """Return until when a caller that begins to wait now should wait."""
+        """Return the deadline of a caller's wait from now."""
         return time.monotonic() + SERVER_TIMEOUT_SECONDS
 
     def recover(self, error: ConnectionLost, deadline: float) -> None:
-        """Drop the other connections, which may have broken, too; raises UnknownCommit after the deadline."""
+        """Drop the other, possibly broken connections, too; raise UnknownCommit after the deadline."""
         self.pool.drain()
         if time.monotonic() > deadline:
             raise UnknownCommit(self.url, error.reason) from None
@@ -217,7 +223,7 @@ class PostgresConnections:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Lend a connection within one snapshot, bound to the space."""
+        """Lend a connection within a snapshot, bound to the space."""
         try:
             with self._connection() as connection, self._begin(connection, SNAPSHOT):
                 yield connection
@@ -227,11 +233,11 @@ class PostgresConnections:
             raise ServerUnreachable(self.url, failure.reason) from failure
 
     def read_snapshot(self, work: Callable[[Connection], R]) -> R:
-        """Run several statements on one snapshot; starts again if the connection breaks."""
+        """Run several statements on a snapshot; start again if the connection breaks."""
         return self.retry(lambda: self._run(self._within(SNAPSHOT, work)))
 
     def transaction(self, work: Callable[[Connection], R], tries: int = MAX_TRIES) -> R:
-        """Run this in a transaction, durable on return; raises ConnectionLost if the connection breaks.
+        """Run the work in a transaction, durable on return; raise ConnectionLost if the connection breaks.
 
         Runs again if another writer made what it had read out of date. The caller handles UniqueViolation.
         """
@@ -253,7 +259,7 @@ class PostgresConnections:
         return run
 
     def settle(self, look: Callable[[Connection], R]) -> R:
-        """Look under a lock for what a transaction wrote whose answer was lost; raises ConnectionLost, too.
+        """Look under a lock for the writes of a transaction with a lost answer; raise ConnectionLost, too.
 
         The server may still be at it, and hold the lock: it waits for a standby that is away. Then nobody knows yet.
         """

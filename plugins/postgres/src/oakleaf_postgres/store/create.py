@@ -112,13 +112,15 @@ def values_of(new: NewSession) -> dict[str, Any]:
 
 
 def lock_row(writer: Connection, query: Any, name: str) -> None:
-    """Lock one of the rows of oakleaf.lock until the end of the transaction."""
+    """Lock a row of oakleaf.lock until the end of the transaction."""
     if writer.execute(query, (name,)).fetchone() is None:
         raise StoreError("oakleaf.lock lacks rows that migrate made; run: oakleaf migrate")
 
 
 def insert_session(connections: PostgresConnections, new: NewSession, space: str) -> SessionRow | None:
-    """Insert it, in one round trip if it is no fork and has no blobs and few seeds. None: the id is taken in this space."""
+    """Insert a session, in one round trip for a session with few seeds and without a fork or blobs. None: the
+    id is taken in this space.
+    """
     is_small = len(new.seeds) <= MAX_ROWS and not new.blobs and not any(seed.media for seed in new.seeds)
     if new.fork_point is None and is_small and connections.guard is None:
         return _created_row(new, connections.run_statement(_statement_for(new), values_of(new)))
@@ -126,7 +128,7 @@ def insert_session(connections: PostgresConnections, new: NewSession, space: str
 
 
 def insert_session_within(writer: Connection, new: NewSession, space: str) -> SessionRow | None:
-    """The same in the transaction that is open, whatever it brings."""
+    """Insert any session in the open transaction."""
     check_blobs(writer, space, new.seeds, new.blobs)
     insert_blobs(writer, space, new.blobs, new.row.started_at, new.seeds)
     values = values_of(new)

@@ -17,7 +17,7 @@ from oakleaf_postgres.store.statement import Connection
 
 
 class SqlGuard(Struct, frozen=True):
-    """A condition without which a view of a store writes nothing."""
+    """A condition for every write of a view of a store."""
 
     condition: str
     """SQL with %(name)s for each value, evaluated before a write reads any row. Raises to refuse the write."""
@@ -29,11 +29,11 @@ class SqlGuard(Struct, frozen=True):
 
 
 class SqlEffect(Effect, frozen=True):
-    """An expression, evaluated once, in the transaction that writes the change."""
+    """An expression, evaluated once, in the transaction of the change."""
 
     expression: str
     values: Mapping[str, Any]
 
     def run(self, connection: Connection) -> None:
-        """Evaluate it by a statement of its own, in the transaction of the connection."""
+        """Evaluate the expression by a separate statement, in the connection's transaction."""
         connection.execute(f"select {self.expression}", self.values)

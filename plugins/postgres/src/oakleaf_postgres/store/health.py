@@ -15,7 +15,7 @@ MIGRATE = "oakleaf --store URL migrate, as the role that owns the schema"
 
 
 def rights_health(store: PostgresStore) -> list[Finding]:
-    """Findings about rights that differ from those that `migrate` grants, and about schemas that are open to clients."""
+    """Findings about rights other than the grants of `migrate`, and about schemas open to clients."""
     ((path,),) = store.connections.query(SELECT_PATH)
     found, schemas = store.connections.read_snapshot(
         lambda connection: (compare_rights(connection), open_schemas(connection, path))
@@ -36,7 +36,7 @@ def rights_health(store: PostgresStore) -> list[Finding]:
 
 
 def login_health(store: PostgresStore) -> list[Finding]:
-    """Findings about logins that were bound to an owner of this space and whose role is missing now."""
+    """Findings about logins of this space's owners with a missing role."""
     return [
         Finding(
             "problem",
@@ -49,10 +49,10 @@ def login_health(store: PostgresStore) -> list[Finding]:
 
 
 def _sql(text: str) -> str:
-    """Write it as a literal of SQL."""
+    """Write a value as a literal of SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 
 def _identifier(role: str) -> str:
-    """Write a role as `regrole` reads it, which makes capitals small unless they are quoted."""
+    """Write a role for `regrole`, with quotes to keep capitals."""
     return role if re.fullmatch("[a-z_][a-z0-9_]*", role) else '"' + role.replace('"', '""') + '"'

@@ -22,7 +22,7 @@ class LimitedConnection(psycopg.Connection[Any]):
         return super().wait(gen if self.silence is None else self._limited(gen, self.silence), *how, **named)
 
     def _limited(self, gen: Generator[Any, Any, Any], silence: float) -> Generator[Any, Any, Any]:
-        """Run the generator; psycopg sends it a falsy value every tenth of a second in which nothing came."""
+        """Run the generator; psycopg sends a falsy value every tenth of a second of silence."""
         since, ready = time.monotonic(), None
         try:
             while True:
@@ -36,7 +36,9 @@ class LimitedConnection(psycopg.Connection[Any]):
             return end.value
 
     def run_plain(self, statement: bytes) -> None:
-        """Run a statement without psycopg's own bookkeeping: its rollback drops every prepared statement."""
+        """Run a statement without psycopg's own bookkeeping: psycopg's rollback drops every prepared
+        statement.
+        """
         self.pgconn.send_query(statement)
         self.wait(generators.execute(self.pgconn))
 

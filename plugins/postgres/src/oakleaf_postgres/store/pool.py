@@ -33,7 +33,9 @@ Connection = LimitedConnection
 
 
 class ConnectionLost(Exception):
-    """The connection broke, or the wait for the standby: what was running may have been committed for good, or not."""
+    """The connection broke, or the wait for the standby: the running work may have been committed for good,
+    or not.
+    """
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -126,7 +128,7 @@ class Pool:
         connection.prepared_max, connection.silence = MAX_PREPARED, self._address.silence
 
     def _leave_to_parent(self) -> None:
-        """This process was forked: the pool must not be used, closed or collected here."""
+        """Leave the pool to the parent process after a fork: no use, close or collection here."""
         _INHERITED.append(self._pools)
         self._pools, self._process, self._lock = [], os.getpid(), Lock()
         finalize(self, _close, self._pools, self._process)
@@ -139,11 +141,11 @@ class Pool:
         _close_beside(pool)
 
     def drain(self) -> None:
-        """Replace all connections: if one broke the others may have too, and opening them again takes milliseconds."""
+        """Replace all connections: after one break others may be broken too, and opening takes milliseconds."""
         self._open().drain()
 
     def close(self) -> None:
-        """Close the idle connections now and the lent ones when they return."""
+        """Close the idle connections now and the lent connections on return."""
         self._is_closed = True
         _close(self._pools, self._process)
 
@@ -157,5 +159,5 @@ def _close(pools: list[ConnectionPool[Connection]], process: int) -> None:
 
 
 def _close_beside(pool: ConnectionPool[Connection]) -> None:
-    """Close it in a thread, which may wait for ever for a lock that the interrupted one held."""
+    """Close the connection in a thread: the close may wait for ever for a lock of the interrupted statement."""
     Thread(target=pool.close, daemon=True).start()

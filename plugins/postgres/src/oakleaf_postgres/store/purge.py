@@ -60,7 +60,7 @@ delete from oakleaf.blob where number = any(%s) and not exists (select 1 from oa
 
 
 def children(connection: Connection, query: Any, parents: list[str]) -> list[str]:
-    """Return the children of sessions by one of the statements above, those of the first parent first."""
+    """Return the children of sessions by a statement above, children of the first parent first."""
     order = {parent: n for n, parent in enumerate(parents)}
     rows = [(order[parent], name) for name, parent in connection.execute(query, (parents,))]
     return [name for _, name in sorted(rows, key=itemgetter(0))]

@@ -127,7 +127,7 @@ SELECT_PATH = "select pg_catalog.current_schemas(false)"
 
 
 class Roles(Struct, frozen=True):
-    """The roles that a schema was migrated for."""
+    """The roles of a schema's migration."""
 
     service: str | None
     client: str | None
@@ -150,7 +150,7 @@ class RightsDifferences(Struct, frozen=True):
 
 
 def grant_all(connection: Connection, roles: Roles, former: Roles) -> None:
-    """Revoke everything from everybody and from these roles, then grant by the lists."""
+    """Revoke all rights from everybody and from the roles, then grant by the lists."""
     names = dict.fromkeys(
         name for name in (roles.service, roles.client, former.service, former.client) if name is not None
     )
@@ -172,7 +172,7 @@ def _revoke(statements: Any, schema: str, roles: Iterable[str]) -> sql.Composed:
 
 
 def client_grants() -> str:
-    """Return the statements that grant a login the rights of a client, with %1$s for it."""
+    """Return the statements for a client login's rights, with %1$s for the login."""
     return str(_grants(CLIENT)).replace("{0}", "%1$s")
 
 
@@ -181,7 +181,9 @@ def _grants(rights: Mapping[str, str]) -> Any:
 
 
 def compare_rights(connection: Connection) -> RightsDifferences:
-    """Compare what is granted with the lists. In a safe transaction, see `SAFE_PATH`: it names objects with their schemas."""
+    """Compare the granted rights with the lists. In a safe transaction, see `SAFE_PATH`: it names objects
+    with their schemas.
+    """
     roles = Roles.read(connection)
     names = [name for name in (roles.service, roles.client) if name is not None]
     values = {"roles": names, "client": roles.client}
@@ -200,7 +202,7 @@ def compare_rights(connection: Connection) -> RightsDifferences:
 
 
 def foreign_triggers(connection: Connection) -> list[str]:
-    """Name the triggers on our tables that run another role's function, with the rights of whoever writes."""
+    """Name the triggers on our tables that run another role's function with the writer's rights."""
     rows = connection.execute(SELECT_TRIGGERS).fetchall()
     return [f"the trigger {name!r} on {table} runs a function of {owner}" for name, table, owner in rows]
 
@@ -220,7 +222,7 @@ def _words(right: tuple[str, ...]) -> str:
 
 
 def open_schemas(connection: Connection, path: list[str]) -> list[str]:
-    """Name the schemas of a search path in which clients or everybody may create, in words."""
+    """Name the schemas of a search path open for creation by clients or everybody, in words."""
     client = Roles.read(connection).client
     rows = connection.execute(SELECT_OPEN_SCHEMAS, {"path": path, "client": client}).fetchall()
     return [

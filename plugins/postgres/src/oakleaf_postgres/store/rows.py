@@ -42,7 +42,7 @@ FACT_COLUMNS = ", ".join(f"journal.{name}" for name in JOURNAL_NAMES)
 
 
 def caller_clock() -> int:
-    """Return the value `clock` of a statement that reads or writes a lease."""
+    """Return the value `clock` of a statement on a lease."""
     return time.time_ns() // 1_000
 
 
@@ -52,7 +52,7 @@ def insert_into(table: str, *names: str) -> str:
 
 @lru_cache(maxsize=1024)
 def named_row(prefix: str, names: tuple[str, ...], n: int) -> tuple[str, ...]:
-    """Return the names of the values of row n, in the order of its columns."""
+    """Return the names of the values of row n, in the order of columns."""
     return tuple(f"{prefix}_{name}_{n}" for name in names)
 
 

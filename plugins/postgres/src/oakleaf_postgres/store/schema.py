@@ -97,7 +97,7 @@ class MigrationResult(Struct, frozen=True):
 
 
 def migrate(url: str, *, service: str | None = None, client: str | None = None) -> MigrationResult:
-    """Create the schema or migrate it to this version, as the role of `url`, which then owns it.
+    """Create the schema or migrate the schema to this version, as the role of `url`, the later owner.
 
     Creates the roles if they are missing, without the right to log in: grant them to the logins that need them. Without
     their names the schema keeps the roles it has; a new one gets `oakleaf_service` and `oakleaf_client`. Revokes what else
@@ -124,14 +124,14 @@ def migrate(url: str, *, service: str | None = None, client: str | None = None) 
 
 
 def _warnings(connection: psycopg.Connection[Any], path: list[str]) -> tuple[str, ...]:
-    """Return which rights differ though all were granted anew, and where others may create."""
+    """Return rights that differ although granted anew, and places where others may create."""
     found = compare_rights(connection)
     return *found.dangerous, *found.missing, *found.needless, *open_schemas(connection, path)
 
 
 @contextlib.contextmanager
 def safe_transaction(connection: psycopg.Connection[Any]) -> Iterator[None]:
-    """Run the block in a transaction in which nothing of a client can run: see `SAFE_PATH`."""
+    """Run the block in a transaction closed to clients' code: see `SAFE_PATH`."""
     with connection.transaction():
         connection.execute(f"set local search_path = {SAFE_PATH}")
         yield
@@ -141,7 +141,7 @@ def safe_transaction(connection: psycopg.Connection[Any]) -> Iterator[None]:
 def plain_errors(
     address: Address, connection: psycopg.Connection[Any], command: str = "oakleaf --store URL migrate"
 ) -> Iterator[None]:
-    """Translate what the server refuses while a schema is made or checked."""
+    """Translate the server's refusals during the making or checking of a schema."""
     url = address.safe_url
     try:
         yield
@@ -157,7 +157,7 @@ def plain_errors(
 
 
 def refusal(url: str, role: str, error: psycopg.Error, done: str) -> StoreError:
-    """Translate what the server refuses, whatever was asked of it; nothing was `done`."""
+    """Translate the server's refusals of any request; nothing was `done`."""
     match error:
         case psycopg.errors.DiskFull():
             return StoreFull(url)
@@ -173,7 +173,7 @@ def refusal(url: str, role: str, error: psycopg.Error, done: str) -> StoreError:
 
 
 def lock_schema(connection: psycopg.Connection[Any]) -> None:
-    """Let one migration run at a time.
+    """Let a single migration run at a time.
 
     Every login can take an advisory lock, so one is used only while there is no table of ours to lock. Waiting for a
     table makes all later transactions wait, so the wait is short.
@@ -214,7 +214,7 @@ def _migrate(connection: psycopg.Connection[Any], url: str, service: str, client
 
 
 def _refuse_triggers(connection: psycopg.Connection[Any], url: str) -> None:
-    """Raise if writing would run another role's function, with the rights of who migrates."""
+    """Raise if writing would run another role's function, with the migrating role's rights."""
     triggers = foreign_triggers(connection)
     if triggers:
         raise UnsafeRights(url, triggers)
@@ -238,7 +238,7 @@ def _not_the_owner(connection: psycopg.Connection[Any], url: str, owner: str) ->
 
 
 def _become_owner(connection: psycopg.Connection[Any]) -> None:
-    """Act as the role that owns the schema, if there is one: the policies name it, and would let another see nothing."""
+    """Act as the schema's owner, if any: the policies name the owner, and other roles would see nothing."""
     row = connection.execute(SELECT_OWNER).fetchone()
     if row is not None and row[0] != _current_role(connection):
         connection.execute(sql.SQL("set local role {}").format(sql.Identifier(row[0])))
@@ -262,7 +262,9 @@ def _user(connection: psycopg.Connection[Any]) -> str:
 
 
 def _compress(connection: psycopg.Connection[Any]) -> None:
-    """Use lz4 if the server has it: measured as fast as no compression, where the default costs a tenth of a step."""
+    """Compress with lz4 if available: measured as fast as no compression, while the default costs a tenth of
+    a step.
+    """
     methods = _fetch_value(
         connection, "select enumvals from pg_settings where name = 'default_toast_compression'"
     )
@@ -294,7 +296,7 @@ def _check_server(connection: psycopg.Connection[Any], url: str) -> None:
 
 
 def check_schema(connection: psycopg.Connection[Any], url: str) -> None:
-    """Raise unless the schema exists, may be used and has this version."""
+    """Raise unless the schema exists, may be used and has the right version."""
     _check_server(connection, url)
     threshold, connection.prepare_threshold = (
         connection.prepare_threshold,

@@ -70,7 +70,7 @@ select pg_catalog.pg_has_role(datdba, 'usage') from pg_catalog.pg_database where
 
 
 def scrub(url: str, wait: float = WAIT_SECONDS) -> None:
-    """Rewrite every table, as their owner, so that no byte of what was purged is left in their files.
+    """Rewrite every table, as the tables' owner, so no purged byte is left in the files.
 
     Waits so many seconds for transactions that may still read what was purged, and as long for each table, then raises
     StoreHeld. Locks each table while it is rewritten. The write-ahead log still has its copies until it is recycled or
@@ -82,7 +82,7 @@ def scrub(url: str, wait: float = WAIT_SECONDS) -> None:
 
 
 class Scrub:
-    """One scrub, on a connection of its own."""
+    """A scrub, on a separate connection."""
 
     def __init__(self, connection: psycopg.Connection[Any], url: str, wait: float) -> None:
         self._connection, self._url, self._wait = connection, url, wait
@@ -103,14 +103,14 @@ class Scrub:
         return fetch_row(self._connection, query)[0]
 
     def _check_owner(self) -> None:
-        """Raise unless this role owns the tables: PostgreSQL would skip each of them with a warning."""
+        """Raise unless the role owns the tables: PostgreSQL would skip each table with a warning."""
         row = self._connection.execute(SELECT_OWNER).fetchone()
         if row is not None and not row[2]:
             reason = f"the schema oakleaf belongs to {row[0]!r}; connect as that role"
             raise MissingPermission(self._url, self._connection.info.user, reason)
 
     def _wait_for_snapshots(self) -> None:
-        """Wait until nobody reads what was deleted before now."""
+        """Wait until nobody reads rows deleted before now."""
         horizon = str(self._value("select pg_current_xact_id()::xid::text"))
 
         def is_free() -> bool:
@@ -126,7 +126,7 @@ class Scrub:
             raise StoreHeld(self._url, f"locks the table {table}", lockers)
 
     def _try_rewrite(self, table: str) -> bool:
-        """Rewrite it unless somebody has locked it for longer than a try lasts."""
+        """Rewrite a table unless locked for longer than a try lasts."""
         try:
             self._connection.execute(sql.SQL("vacuum (full) {}").format(sql.SQL(table)))
         except psycopg.errors.LockNotAvailable:
@@ -134,7 +134,7 @@ class Scrub:
         return True
 
     def _refresh_statistics(self, tables: list[str]) -> None:
-        """Replace what PostgreSQL had sampled of ids and owners, and rewrite the table that has its older versions."""
+        """Replace PostgreSQL's samples of ids and owners, and rewrite the table of older versions."""
         if self._connection.info.server_version >= CAN_CLEAR_STATISTICS:
             self._connection.execute(CLEAR_STATISTICS)
         self._connection.execute(f"analyze {', '.join(tables)}")
@@ -143,7 +143,7 @@ class Scrub:
 
 
 def _wait_until(condition: Callable[[], bool], seconds: float, pause: float) -> bool:
-    """Return whether the condition held within so many seconds; it is tried at least once."""
+    """Return whether the condition held within the seconds given; the condition is tried at least once."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

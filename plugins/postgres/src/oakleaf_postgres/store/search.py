@@ -107,7 +107,7 @@ class PostgresSearch(DatabaseSearch):
 
 
 def search_expression(terms: Sequence[Term], space: str) -> str:
-    """Return what a candidate must hold, in the language of tsquery: the tenant and each word, in any order."""
+    """Return a candidate's condition, in the language of tsquery: the tenant and each word, in any order."""
     words = {
         _quote(term, word, is_last=n == len(term.words))
         for term in terms

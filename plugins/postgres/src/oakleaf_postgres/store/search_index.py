@@ -98,7 +98,7 @@ class PostgresSearchIndex(SearchIndex):
     def new_entries(
         self, reader: Connection, branch: int, first: int, last: int
     ) -> Iterator[tuple[Any, ...]]:
-        """Read a batch at a time: a session of a gigabyte is not read for its first 250 entries."""
+        """Read a batch at a time: the first 250 entries need no read of a gigabyte."""
         while True:
             rows = reader.execute(SELECT_NEW, (branch, first, last, BATCH_ROWS), binary=True).fetchall()
             yield from rows
@@ -148,7 +148,7 @@ class PostgresSearchIndex(SearchIndex):
 
 
 def space_word(space: str) -> str:
-    """Return the tenant as a word of the index, so that a search does not even walk the hits of others."""
+    """Return the tenant as a word of the index, so a search skips foreign hits."""
     return "s" + sha256(space.encode()).hexdigest()[:16]
 
 
@@ -181,7 +181,7 @@ delete from oakleaf.search where space = %(space)s and id = any(array(
 
 
 def remove_from_index(writer: Connection, space: str, branches: list[int], sessions: list[int]) -> None:
-    """Remove every word of these branches and of these sessions' titles."""
+    """Remove every word of the branches and of the sessions' titles."""
     writer.execute(RESET_HEIRS, (branches,))
     writer.execute(DELETE_WORDS, {"space": space, "branches": branches})
     writer.execute(

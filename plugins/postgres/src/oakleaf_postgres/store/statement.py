@@ -21,21 +21,23 @@ PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 
 
 class Statement(Struct, frozen=True):
-    """A text with $1, $2, … in it, and the names of their values."""
+    """A text with $1, $2, … inside, and the names of the values."""
 
     text: bytes
     value_names: tuple[str, ...]
 
     @classmethod
     def parse(cls, text: str) -> Statement:
-        """Build it from a text with %(name)s for each value."""
+        """Build the statement from a text with %(name)s for each value."""
         names = tuple(dict.fromkeys(PLACEHOLDER.findall(text)))
         numbers = {name: n for n, name in enumerate(names, 1)}
         return cls(PLACEHOLDER.sub(lambda match: f"${numbers[match[1]]}", text).encode(), names)
 
 
 def run_statement(connection: Connection, statement: Statement, values: Mapping[str, Any]) -> Rows:
-    """Run it in the transaction that is open, or as one of its own. Values without a place are ignored."""
+    """Run the statement in the open transaction, or as a separate transaction. Values without a place are
+    ignored.
+    """
     ordered = [values[name] for name in statement.value_names]
     cursor = psycopg.RawCursor(connection)
     cursor.execute(statement.text, ordered, prepare=True)
@@ -43,7 +45,7 @@ def run_statement(connection: Connection, statement: Statement, values: Mapping[
 
 
 def shares_statements(connection: Connection) -> bool:
-    """Whether a pooler is in between that leaves prepared statements to whoever has their server connection next.
+    """Whether a pooler in between leaves prepared statements to the next user of the server connection.
 
     There one client's name may be another's statement. A pooler has a process number of its own, and one that supports
     prepared statements gives them names of its own.
@@ -69,7 +71,7 @@ def fetch_row(
     *,
     prepare: bool | None = None,
 ) -> tuple[Any, ...]:
-    """Return the row of a query that always has one."""
+    """Return the row of a query with exactly one row."""
     row: tuple[Any, ...] | None = connection.execute(query, values, prepare=prepare).fetchone()
     assert row is not None
     return row

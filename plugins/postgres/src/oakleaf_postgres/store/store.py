@@ -386,7 +386,7 @@ def _lease_statement(update: str, condition: str) -> Statement:
 
 @lru_cache
 def _path_query(detail: str, only: str) -> str:
-    """Return the same string object each time, which psycopg then finds in its cache of parsed queries."""
+    """Return the same string object each time, for psycopg's cache of parsed queries."""
     return SELECT_PATH.format(detail=detail, only=only)
 
 
@@ -456,7 +456,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
     @property
     def connections(self) -> PostgresConnections:
-        """For an engine that runs statements of its own in this store's space."""
+        """For an engine with statements in the store's space."""
         return self._connections
 
     def for_tenant(self, space: str, owner: str | None = None) -> PostgresStore:
@@ -466,7 +466,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return other
 
     def guarded(self, guard: SqlGuard) -> PostgresStore:
-        """Return a view of this store that writes nothing without a condition: no change, no session, no blob."""
+        """Return a view of the store under a condition: without the condition no change, no session, no blob."""
         other = copy(self)
         other._connections = self._connections.guarded(guard)
         return other
@@ -477,7 +477,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     # -- reading -----------------------------------------------------------------------------------
 
     def spaces(self) -> list[str] | None:
-        """Nothing is granted for it: whoever row level security applies to is shown the own space alone."""
+        """Return the own space alone for roles under row level security, without a grant."""
         ((is_bound,),) = self._query(SELECT_IS_BOUND)
         return None if is_bound else super().spaces()
 
@@ -491,14 +491,16 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return {"id": session_id, "space": self.space, "owner": self.owner, "clock": caller_clock()}
 
     def _session_rows(self, query: str, session_id: str, **more: Any) -> list[Row]:
-        """Return the session's rows; raises NotFound if there are none because there is no such session."""
+        """Return the session's rows; raise NotFound for a missing session."""
         rows = self._connections.query(query, {**self._named(session_id), **more})
         if not rows:
             self.session(session_id)
         return rows
 
     def _joined_rows(self, query: str, session_id: str, **more: Any) -> list[Row]:
-        """The same with a left join from the session, whose one row of nulls means no rows: one query is enough."""
+        """Return the rows of a left join from the session: a row of nulls means no rows, and one query is
+        enough.
+        """
         rows = self._connections.query(query, {**self._named(session_id), **more})
         if not rows:
             raise NotFound(session_id)
@@ -536,8 +538,9 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return f"{LISTED.format(HAS_TAG)} where {SET_SPACE} and {conditions}", bindings
 
     def _sort_clause(self, query: SessionQuery) -> str:
-        """Return the order of a list: of the sessions with an id that begins so, in a form that no index has, or PostgreSQL walks
-        all of them."""
+        """Return the order of a list, for an id prefix in a form without an index, or PostgreSQL walks all
+        sessions.
+        """
         order = super()._sort_clause(_listed_by_tag(query))
         return order.replace(" desc", " + 0 desc") if query.id_prefix and not walks_ids(query) else order
 
@@ -581,7 +584,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return self._selected_entries(CONTROL_ENTRIES_ONLY, session_id, leaf)
 
     def _selected_entries(self, condition: str, session_id: str, leaf: Leaf | None) -> list[Entry]:
-        """Return the entries of the path that meet a condition."""
+        """Return the entries of the path under a condition."""
         part = {"first": 1, "last": None, "newest": None}
         head, entries = self._read_path(_path_query("", condition), session_id, leaf, part)
         columns, branches = from_json(head)
@@ -591,7 +594,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     def _check_leaf(
         self, columns: dict[str, Any], branches: Sequence[Sequence[Any]], leaf: Leaf | None
     ) -> None:
-        """Raise InvalidPosition for a leaf of another session: the policies hide those of other tenants only."""
+        """Raise InvalidPosition for a leaf of another session: the policies hide other tenants only."""
         if leaf is None or leaf == Leaf(columns["branch"], columns["seq"]):
             return
         if any(n == leaf.branch and number == columns["number"] for n, _, _, number in branches):
@@ -674,7 +677,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return repeat_of(rows[0], Leaf(*rows[0][8:]))
 
     def _confirm(self, session_id: str) -> None:
-        """Wait until all that can be read of a session is durable, on the synchronous standby, too: see `write`."""
+        """Wait until a session's readable facts are durable, on the synchronous standby, too: see `write`."""
 
         self._connections.write(lambda writer: lock_head(writer, session_id, self.owner))
 
@@ -700,7 +703,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return done
 
     def _run_statement(self, change: Change, *, is_known: bool) -> CommitResult | None:
-        """Write the change as one statement; None if that wrote nothing, whatever the reason."""
+        """Write the change as a statement; None if nothing was written, whatever the reason."""
         condition, guard_values = self._guard()
         shape = shape_of(change, self.owner, "extend" if is_known else "check")
         values = values_of(change, shape, self.space, self.owner, change.move_to) | guard_values
@@ -719,7 +722,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return ("", {}) if guard is None else (guard.condition, dict(guard.values))
 
     def _settle(self, change: Change, error: ConnectionLost, deadline: float) -> CommitResult:
-        """Find out what became of a change whose answer was lost.
+        """Find the outcome of a change with a lost answer.
 
         If its key is in the journal it was written. If not it is tried again; should the server still be writing the
         first one, the compare and swap lets only one through.
@@ -747,7 +750,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     def _settle_create(
         self, new: NewSession, error: ConnectionLost, deadline: float
     ) -> tuple[SessionRow, bool]:
-        """Find out whether a session was created whose answer was lost, by its first key; if not, create it."""
+        """Find whether a session with a lost answer was created, by the first key; else create the session."""
 
         def find(writer: Connection) -> bool:
             found = writer.execute(SELECT_FIRST_KEY, {"id": new.row.session_id}).fetchone()
@@ -770,7 +773,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return (row, True) if row is not None else (self._existing(new), False)
 
     def _existing(self, new: NewSession) -> SessionRow:
-        """Return the session that has this id; raises IdTaken if it is another one."""
+        """Return the session with the id; raise IdTaken for a different session."""
         try:
             self._confirm(new.row.session_id)
             row = self.session(new.row.session_id)
@@ -783,7 +786,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return row
 
     def latest_or_create(self, new: NewSession) -> tuple[SessionRow, bool]:
-        """Look and create under a lock of the conversation, for which other callers with the same one wait."""
+        """Look and create under a lock of the conversation, for which other callers wait."""
         bindings = {
             "space": self.space,
             "owner": new.row.owner,
@@ -879,7 +882,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             self._connections.write(lambda writer: lock_head(writer, session_id, self.owner))
 
     def _update_lease(self, update: str, session_id: str, **values: Any) -> int | None:
-        """Change the lease with one statement, which may safely run twice. None: nothing was changed."""
+        """Change the lease with a repeatable statement. None: nothing was changed."""
         condition, guard_values = self._guard()
         lease = _lease_statement(update, condition)
         values |= {"id": session_id, "space": self.space, "owner": self.owner, **guard_values}
@@ -964,7 +967,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
     # -- sizes and searching --------------------------------------------------------------------
 
     def lost_logins(self) -> list[tuple[str, str]]:
-        """Return logins, with their owners, that were bound to an owner of this space and whose role is missing now."""
+        """Return logins, with owners, bound to an owner of the space and without a role now."""
         query = f"select login.* from oakleaf.lost_logins() as login where {SET_SPACE}"
         return [(role, owner) for role, owner in self._query(query)]
 
@@ -1015,7 +1018,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
             raise ServerUnreachable(self.url, f"{error.reason}; nothing was imported") from None
 
     def _have_all(self, session_ids: Sequence[str]) -> bool:
-        """Whether these sessions are there, and on the synchronous standby, too."""
+        """Whether the sessions are stored, and on the synchronous standby, too."""
 
         def work(writer: Connection) -> bool:
             lock_row(writer, SHARE_LOCK, self.space)
@@ -1028,12 +1031,12 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
 
 
 def _listed_by_tag(query: SessionQuery) -> SessionQuery:
-    """Return a query whose order is that of the rows of tags, if these have the title that it asks for."""
+    """Return a query in the order of the rows of tags, if the rows hold the title."""
     return query if query.title is None else replace(query, tag=query.tag or (TITLE, query.title))
 
 
 def tag_hash(name: str, value: str) -> bytes:
-    """Return a tag as `session_tag` has it: the same as `oakleaf.tag_hash`."""
+    """Return a tag's hash in `session_tag`: the same as `oakleaf.tag_hash`."""
     return sha256(f"{name}\x1f{value}".encode()).digest()[:16]
 
 

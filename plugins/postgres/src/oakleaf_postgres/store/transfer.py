@@ -101,7 +101,7 @@ BATCH_ROWS, BATCH_BYTES = 500, 8 << 20
 
 
 def _insert_rows(table: str, columns: Iterable[tuple[str, str]]) -> str:
-    """Return a statement that inserts many rows, an array per column: planning it, with policies, costs more than a row.
+    """Return a statement for inserting many rows, an array per column: planning costs more than a row.
 
     Not COPY, which PostgreSQL refuses under row level security.
     """
@@ -289,12 +289,12 @@ class PostgresImporter(SessionImporter):
 
 
 def _array(column: tuple[Any, ...]) -> list[Any]:
-    """Wrap bytes, which our connections send untyped: the elements of an array need a type, and memoryviews have one."""
+    """Wrap bytes for a typed array: our connections send bytes untyped, and memoryviews have a type."""
     return [memoryview(value) if isinstance(value, bytes) else value for value in column]
 
 
 def _batches(rows: Iterable[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
-    """Group rows by count and size: one row may hold a gigabyte."""
+    """Group rows by count and size: a single row may hold a gigabyte."""
     batch: list[tuple[Any, ...]] = []
     size = 0
     for row in rows:

@@ -114,7 +114,7 @@ class Address(Struct, frozen=True):
         return cls(plain, display_url, prepared == "on", int(connections), limit)
 
     def for_maintenance(self) -> Address:
-        """Return the same for statements that may take hours, and for files of several statements, which cannot be prepared."""
+        """Return the same for statements of hours, and for unpreparable files of several statements."""
         return replace(self, is_prepared=False, silence=None)
 
     @property
@@ -131,7 +131,7 @@ class Address(Struct, frozen=True):
 
     @property
     def _settings(self) -> dict[str, Any]:
-        """The settings of the connection that the URL names."""
+        """The settings of the URL's connection."""
         return conninfo_to_dict(self.url)
 
     def _timeouts(self) -> dict[str, int]:
@@ -139,8 +139,9 @@ class Address(Struct, frozen=True):
         return TCP_OPTIONS if has_own else {**TCP_OPTIONS, "connect_timeout": CONNECT_SECONDS}
 
     def connect(self, search_path: str | None = None, seconds: int | None = None) -> LimitedConnection:
-        """Connect, within so many seconds to each host; with `search_path` for maintenance that cannot run in a transaction,
-        which would set it."""
+        """Connect, within the seconds given to each host; with `search_path` for maintenance outside a
+        transaction.
+        """
         options = self.connect_options | ({} if seconds is None else {"connect_timeout": seconds})
         if search_path is not None:
             own = self._settings.get("options") or os.environ.get("PGOPTIONS", "")
@@ -156,7 +157,7 @@ class Address(Struct, frozen=True):
 
 
 def _join(parts: SplitResult) -> str:
-    """Join a URL as libpq reads it: with both slashes, also if it names no host (`postgresql:///db?host=…`)."""
+    """Join a URL as libpq reads URLs: with both slashes, also without a host (`postgresql:///db?host=…`)."""
     query = f"?{parts.query}" if parts.query else ""
     fragment = f"#{parts.fragment}" if parts.fragment else ""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{query}{fragment}"
