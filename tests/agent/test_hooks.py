@@ -344,6 +344,17 @@ class TestFaults:
         assert "on_turn failed: SystemExit: broken; the work goes on without this hook" in caplog.text
         assert caplog.text.count("on_model_call failed") == 3
 
+    def test_a_failed_hook_leaves_no_secret_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+        secret = "sk-ant-api03-" + "A1b2" * 20
+
+        def broken(value: object) -> None:
+            raise ValueError(f"wrong key {secret}")
+
+        self.answer(Hooks(on_turn=broken))
+        assert "wrong key [redacted]; the work goes on" in caplog.text
+        assert "Traceback" in caplog.text
+        assert secret not in caplog.text
+
     def test_a_hook_that_hangs_is_left_after_its_timeout(self, caplog: pytest.LogCaptureFixture) -> None:
         release = threading.Event()
         try:

@@ -7,6 +7,7 @@ else. A hook that fails or hangs is logged, and the work goes on. Does not know 
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -209,8 +210,9 @@ class Watch:
             return None
 
     def _warn(self, why: str, error: BaseException | None = None) -> None:
-        text = self._log.runtime.redactor.redact_text(f"{why}; the work goes on without this hook")
-        logging.getLogger("oakleaf.hooks").warning(text, exc_info=error, extra=self._extra("hook_failed"))
+        trace = "" if error is None else "\n" + "".join(traceback.format_exception(error)).rstrip()
+        text = self._log.runtime.redactor.redact_text(f"{why}; the work goes on without this hook{trace}")
+        logging.getLogger("oakleaf.hooks").warning(text, extra=self._extra("hook_failed"))
 
     def _log_ending(self) -> None:
         ending = self.ending or Ending()
