@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import oakleaf
@@ -9,6 +11,7 @@ from oakleaf import AuditedCall, Session, Store, ToolCall, Usage, assistant, too
 from oakleaf.errors import ApprovalRequired, InvalidArgument
 from oakleaf.ext import with_approval
 from oakleaf.models.scripted import ScriptedModel
+from oakleaf.verbs.audit import Audit
 from support.cli_store import look_up, refund
 
 
@@ -161,6 +164,18 @@ def test_a_long_session_is_read_from_its_end(store: Store) -> None:
     assert store.audit(0).next is None
     store.delete(store.start().session_id)
     assert store.audit(0).next == "1:", "the trash is read, too"
+
+
+def test_a_report_shows_hostile_text_as_text(store: Store, tmp_path: Path) -> None:
+    session = store.start(owner="<b>ann</b>")
+    made = ToolCall("1", "pay", {"to": "<script>alert(1)</script>\u202e001\x1b[31m"})
+    session.append([user("go"), assistant("", made), tool_result("1", "done"), assistant("ok")])
+    file = tmp_path / "audit.html"
+    Audit(output=str(file))(store)
+    report = file.read_text()
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;·001␛[31m" in report
+    assert "&lt;b&gt;ann&lt;/b&gt;" in report
+    assert [mark for mark in ("<script", "<b>", "\u202e", "\x1b") if mark in report] == []
 
 
 def _all_pages(store: Store, limit: int) -> list[AuditedCall]:

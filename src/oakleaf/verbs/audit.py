@@ -183,7 +183,7 @@ td, th {{ padding: .3rem .6rem; border-bottom: 1px solid #ccc; text-align: left;
 code {{ white-space: pre-wrap; overflow-wrap: anywhere }}
 </style>
 <h1>{escape(title)}</h1>
-<p>Store {escape(result.store)}, space {escape(result.space)}. The cost is that of the model call that asked for the call.</p>
+<p>Store {escape(safe(result.store))}, space {escape(safe(result.space))}. The cost is that of the model call that asked for the call.</p>
 <table>
 <tr>{head}</tr>
 {rows}
@@ -199,8 +199,8 @@ def _html_row(call: AuditedCall) -> str:
     texts = (iso(call.started_at), ended, call.outcome, call.tool)
     rest = (decided, call.reason or "", call.entry, call.owner or "", _cost(call))
     cells = (
-        [escape(text) for text in texts]
-        + [f"<code>{escape(arguments)}</code>"]
-        + [escape(text) for text in rest]
+        [escape(safe(text)) for text in texts]
+        + [f"<code>{escape(safe(arguments))}</code>"]
+        + [escape(safe(text)) for text in rest]
     )
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
