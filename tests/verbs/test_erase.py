@@ -17,6 +17,7 @@ from oakleaf.errors import InvalidArgument, NotFound, SessionRunning
 from oakleaf.verbs.base import Caller, Step
 from oakleaf.verbs.erase import Erase
 from oakleaf.verbs.health import Verify
+from oakleaf.verbs.screen import Screen
 from oakleaf.verbs.seal import seal_text
 from support.processes import wait_until
 from support.terminal import OAKLEAF
@@ -95,6 +96,13 @@ def test_no_byte_of_a_customer_is_left_and_others_stay(disk: Store, path: Path) 
     assert disk.session("ses_bob").transcript()[-1].message.text == "bob is told"
 
 
+def test_a_plan_names_tasks_and_forks_as_such(disk: Store) -> None:
+    erase = Erase(owner="ann")
+    lines = "\n".join(erase.lines(erase.plan(Caller(disk)), Screen()))
+    assert f"ses_1  {CANARY}  (1 turn) is deleted permanently" in lines
+    assert f"ses_1_task  {CANARY}  (task) is deleted permanently" in lines
+
+
 def test_an_erasure_is_the_same_on_every_store(any_store: Store) -> None:
     fill(any_store)
     erased = Erase(owner="ann")(any_store)
@@ -149,6 +157,10 @@ def test_a_receipt_of_another_customer_or_a_whole_one_is_refused(disk: Store, tm
         Erase(owner="bob", receipt=str(receipt))(disk)
     with pytest.raises(InvalidArgument, match="this receipt is complete"):
         Erase(owner="ann", receipt=str(receipt))(disk)
+    cut_off = json.loads(receipt.read_bytes()) | {"done": False, "owner": "bob", "space": "other"}
+    receipt.write_text(json.dumps(cut_off))
+    with pytest.raises(InvalidArgument, match="a receipt of the space default; it is of other"):
+        Erase(owner="bob", receipt=str(receipt))(disk)
     receipt.write_text("hello")
     with pytest.raises(InvalidArgument, match="an unfinished receipt"):
         Erase(owner="bob", receipt=str(receipt))(disk)
@@ -173,16 +185,23 @@ def test_an_unknown_customer_has_nothing_to_erase(disk: Store) -> None:
 
 
 def test_the_inputs_leave_the_chat_history_of_the_machine(disk: Store, path: Path, tmp_path: Path) -> None:
+    session = disk.session("ses_1")
+    session.append([user(f"{CANARY} undone"), assistant("ok")])
+    session.undo()
     disk.close()
     history = tmp_path / "data" / "oakleaf" / "chat_history"
     history.parent.mkdir(parents=True)
     history.write_bytes(
-        b"".join(json.dumps(text).encode() + b"\n" for text in (f"{CANARY} asks", "bob asks"))
+        b"".join(
+            json.dumps(text).encode() + b"\n"
+            for text in (f"{CANARY} asks", f"{CANARY} undone", f"{CANARY} waits", "bob asks")
+        )
+        + f'"{CANARY} cut'.encode()
     )
     done = command(
         "erase", "--owner", "ann", "--yes", "--json", store=path, XDG_DATA_HOME=str(tmp_path / "data")
     )
-    assert (done.code, json.loads(done.out)["history"]) == (0, 1)
+    assert (done.code, json.loads(done.out)["history"]) == (0, 4)
     assert history.read_text() == '"bob asks"\n'
     with oakleaf.open(path) as store, pytest.raises(NotFound):
         store.session("ses_1")

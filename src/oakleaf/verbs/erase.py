@@ -12,9 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from oakleaf import plugins
+from oakleaf.core.codec import decode_message
 from oakleaf.core.typed_json import json_decoder
 from oakleaf.errors import InvalidArgument, NotFound, OakleafError, plural
-from oakleaf.ext import atomic_file, read_store
+from oakleaf.ext import atomic_file, read, read_store
 from oakleaf.stores.base import SessionRow
 from oakleaf.verbs.base import Caller, Verb
 from oakleaf.verbs.fields import File, Help
@@ -66,7 +67,7 @@ class Erase(Verb, frozen=True):
     receipt: Annotated[File | None, Help("Write the receipt to a file.")] = None
 
     def plan(self, caller: Caller) -> Erased:
-        rows, earlier = self._rows(caller), self._unfinished()
+        rows, earlier = self._rows(caller), self._unfinished(caller)
         caller.store.raise_if_running(rows)
         return self._erased(
             caller,
@@ -79,7 +80,7 @@ class Erase(Verb, frozen=True):
         return "Erase permanently?" if planned.purged else None
 
     def run(self, caller: Caller) -> Erased:
-        store, rows, earlier = caller.store, self._rows(caller), self._unfinished()
+        store, rows, earlier = caller.store, self._rows(caller), self._unfinished(caller)
         store.raise_if_running(rows)
         erased = self._erased(caller, purged=_united(earlier, rows))
         self._write(erased)  # before the first deletion: a later run knows what this one was about
@@ -129,8 +130,9 @@ class Erase(Verb, frozen=True):
             plan=list(plan),
         )
 
-    def _unfinished(self) -> list[str]:
+    def _unfinished(self, caller: Caller) -> list[str]:
         """Return the sessions of an erasure of the owner that was cut off."""
+        space = read_store(caller.store).space
         if self.receipt is not None and not Path(self.receipt).parent.is_dir():
             raise InvalidArgument("receipt", self.receipt, "the name of a file in a folder that exists")
         if self.receipt is None or not Path(self.receipt).exists():
@@ -144,6 +146,10 @@ class Erase(Verb, frozen=True):
         if found.owner != self.owner:
             raise InvalidArgument(
                 "receipt", self.receipt, f"the receipt of {self.owner}; it is of {found.owner}"
+            )
+        if found.space != space:
+            raise InvalidArgument(
+                "receipt", self.receipt, f"a receipt of the space {space}; it is of {found.space}"
             )
         if found.done and found.scrubbed:
             raise InvalidArgument("receipt", self.receipt, "the name of a new file; this receipt is complete")
@@ -184,10 +190,10 @@ def _inputs(caller: Caller, rows: Sequence[SessionRow]) -> set[str]:
     texts = set()
     for row in rows:
         with suppress(OakleafError):  # damaged: it can still be deleted
-            entries = caller.store.session(row.session_id).path()
-            texts |= {
-                entry.message.text for entry in entries if entry.message and entry.message.role == "user"
-            }
+            session = caller.store.session(row.session_id)
+            messages = [entry.message for entry in session.entries()]  # an undone input was typed, too
+            messages += [decode_message(queued.body) for queued in read(session).inbox()]
+            texts |= {message.text for message in messages if message and message.role == "user"}
     return texts
 
 

@@ -370,7 +370,7 @@ def planned_sessions(
 
 def plan_lines(sessions: Sequence[PlannedSession], what: str, *, by_relation: bool = False) -> Iterator[str]:
     for one in sessions[:SHOWN]:
-        about = one.relation if by_relation else plural(one.turns, "turn")
+        about = (by_relation and one.relation) or plural(one.turns, "turn")
         yield f"  {one.id}  {clip(one.heading or '', 60)}  ({about}) {what}"
     if len(sessions) > SHOWN:
         yield f"  … and {len(sessions) - SHOWN} more"

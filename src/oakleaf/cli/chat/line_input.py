@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from oakleaf.cli.chat_history import history_path
+from oakleaf.cli.chat_history import decode_input, history_path
 from oakleaf.cli.rendering.error_text import CommandError
 from oakleaf.cli.rendering.output import echo, safe
 
@@ -117,9 +117,9 @@ class TerminalInput:
     def _load_history(self) -> None:
         if not self._history_path.exists():
             return
-        lines = self._history_path.read_bytes().splitlines()[-MAX_HISTORY:]
-        for line in lines:
-            self._readline.add_history(msgspec.json.decode(line, type=str))
+        for line in self._history_path.read_bytes().splitlines()[-MAX_HISTORY:]:
+            if text := decode_input(line):
+                self._readline.add_history(text)
 
     def _save(self, text: str) -> None:
         self._history_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
