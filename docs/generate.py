@@ -117,14 +117,15 @@ def page() -> str:
 def record_demo(columns: int = 108) -> str:
     """Run the demo at a terminal and return its output, escape sequences included."""
     master, slave = pty.openpty()
-    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm-256color"}
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # as after an installation
+    environment = {**os.environ, "PATH": path, "COLUMNS": str(columns), "TERM": "xterm-256color"}
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(
-            [sys.executable, "-m", "oakleaf.cli.main", "demo"],
+            [sys.executable, "-m", "oakleaf.cli.main", "demo", "--folder", f"{folder}/oakleaf-demo"],
             stdin=slave,
             stdout=slave,
             stderr=slave,
-            env={**environment, "TMPDIR": folder},
+            env=environment,
         )
         os.close(slave)
         output = b""
@@ -138,7 +139,7 @@ def record_demo(columns: int = 108) -> str:
             output += piece
         assert process.wait() == 0, output.decode()
     os.close(master)
-    return output.decode().replace("\r\n", "\n")
+    return output.decode().replace("\r\n", "\n").replace(folder, "/tmp")
 
 
 def draw_svg(output: str, columns: int = 108) -> str:

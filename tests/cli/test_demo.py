@@ -65,15 +65,26 @@ class TestDemo:
         where = [shlex.split(line)[-1] for line in typed]
         assert where == [f"{tmp_path}/my demo", f"OAKLEAF_STORE={tmp_path}/my demo/demo.db"]
 
-    def test_it_leaves_nothing_behind_unless_told_to(self, tmp_path: Path) -> None:
+    def test_it_says_first_where_the_store_stays(self, tmp_path: Path) -> None:
         done = oakleaf("demo", store=None, TMPDIR=str(tmp_path))
+        (folder,) = tmp_path.iterdir()
         assert done.code == 0
-        assert list(tmp_path.iterdir()) == []
-        assert "--folder" in done.out
+        assert done.out.splitlines()[0] == f"The store and the agent's files stay in {folder}"
+        with library.open(folder / "demo.db") as store:
+            assert len(list(store.all_sessions())) == 4
+
+    def test_everything_it_says_to_type_can_be_typed(self, tmp_path: Path) -> None:
+        """In a shell without `oakleaf` on its path, as after `make demo`."""
+        variables = {**environment(tmp_path), "PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)}
+        done = subprocess.run([*OAKLEAF, "demo"], capture_output=True, text=True, env=variables, check=True)
+        typed = done.stdout.partition("to explore it:\n")[2]
+        shell = subprocess.run(["sh", "-c", typed], capture_output=True, text=True, env=variables, check=True)
+        assert "not found" not in shell.stderr
+        assert "Order 41" in shell.stdout
 
     def test_it_runs_where_the_locale_is_not_utf_8(self, tmp_path: Path) -> None:
         ascii_locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-        variables = {**environment(tmp_path), **ascii_locale}
+        variables = {**environment(tmp_path), **ascii_locale, "TMPDIR": str(tmp_path)}
         done = subprocess.run(
             [*OAKLEAF, "demo"], capture_output=True, cwd=tmp_path, env=variables, check=False
         )

@@ -116,9 +116,8 @@ def test_uvx_runs_the_demo_from_a_wheel(dist: Path, tmp_path: Path) -> None:
     uvx = [*UV, "tool", "run", "--offline", "--python", sys.executable, "--from", f"{wheel}[cli]", "oakleaf"]
     cache = run([*UV, "cache", "dir"], tmp_path).strip()
     constraint = str(ROOT / "constraints.txt")
-    done = run(
-        [*uvx, "demo", "--json"], tmp_path, HOME=str(tmp_path), UV_CACHE_DIR=cache, UV_CONSTRAINT=constraint
-    )
+    variables = {"HOME": str(tmp_path), "UV_CACHE_DIR": cache, "UV_CONSTRAINT": constraint}
+    done = run([*uvx, "demo", "--folder", "here", "--json"], tmp_path, **variables)
     report = json.loads(done)
     assert report["claims"]
     assert report["passed"], report

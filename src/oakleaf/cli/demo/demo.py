@@ -42,7 +42,7 @@ MAX_LINES = 24
 @click.option(
     "--folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Keep the store and the agent's files in this new folder.",
+    help="Write the store and the agent's files to this new folder. Default: a temporary one, which stays.",
 )
 @click.option(
     "--open", "opens", is_flag=True, help="Open the replay's diff in the browser afterwards; Ctrl-C stops it."
@@ -52,31 +52,24 @@ def demo(folder: Path | None, opens: bool, is_json: bool) -> int:
     """Watch an agent get killed during a refund and recover; needs no key and no network.
 
     The session is resumed without a second refund, forked, tried again from before the refund, which waits for a person,
-    replayed with a stricter prompt, and compared.
+    replayed with a stricter prompt, and compared. The store stays, to play with.
     """
     target = _folder(folder)
     started_at = time.monotonic()
-    try:
-        presenter = Presenter(target, is_quiet=is_json)
-        with open_store(target / "demo.db") as store:
-            run_demo(presenter, store)
-        presenter.claim(
-            "finished in under a minute",
-            f"{time.monotonic() - started_at:.1f} s",
-            time.monotonic() - started_at < 60,
-        )
-        presenter.end(target if folder else None)
-        if opens:
-            _open(target, presenter.page)
-    finally:
-        if not folder:
-            shutil.rmtree(target, ignore_errors=True)
+    presenter = Presenter(target, is_quiet=is_json)
+    presenter.show(f"The store and the agent's files stay in {target}")
+    with open_store(target / "demo.db") as store:
+        run_demo(presenter, store)
+    presenter.claim(
+        "finished in under a minute",
+        f"{time.monotonic() - started_at:.1f} s",
+        time.monotonic() - started_at < 60,
+    )
+    presenter.end()
+    if opens:
+        _open(target, presenter.page)
     if is_json:
-        print_json(
-            passed=presenter.all_passed,
-            claims=presenter.claims,
-            folder=str(target) if folder else None,
-        )
+        print_json(passed=presenter.all_passed, claims=presenter.claims, folder=str(target))
     return 0 if presenter.all_passed else 1
 
 
@@ -171,20 +164,20 @@ class Presenter:
         mark = click.style("✓", fg="green") if passed else click.style("✗", fg="red")
         self.show(f"   {mark} {what}: {bold(clip(str(measured), max(20, width() - len(what) - 8)))}")
 
-    def end(self, folder: Path | None) -> None:
+    def end(self) -> None:
         passed = sum(claim["passed"] for claim in self.claims)
         self.show(f"\n{bold(f'{passed} of {len(self.claims)} claims hold')}")
-        if folder is None:
-            self.show("   oakleaf demo --open shows the replay's diff in the browser")
-            self.show("   oakleaf demo --folder DIR keeps the store and the agent's files")
-            return
-        store = shlex.quote(str(folder / "demo.db"))
-        self.show(f"   to explore it:\n     cd {shlex.quote(str(folder))}\n     export OAKLEAF_STORE={store}")
+        store = shlex.quote(str(self.folder / "demo.db"))
+        self.show("   oakleaf demo --open shows the replay's diff in the browser")
+        self.show(
+            f"   to explore it:\n     cd {shlex.quote(str(self.folder))}\n     export OAKLEAF_STORE={store}"
+        )
+        if not shutil.which("oakleaf"):  # as after `make demo`
+            self.show(f"     export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
         for line in (
             "oakleaf ls is:all",
             "oakleaf show latest",
             "oakleaf search refund",
-            "oakleaf diff latest@7 latest",
             "oakleaf export latest",
         ):
             self.show(f"     {line}")
