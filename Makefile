@@ -20,7 +20,7 @@ EXTRAS_importers := [redis,zstd]
 EXTRAS_frameworks := [langgraph,openai-agents,claude-agent,adk,pydantic-ai]
 editable = $(foreach plugin,$(filter $(1:%=plugins/%),$(PLUGINS)),-e "$(plugin)$(EXTRAS_$(notdir $(plugin)))")
 
-.PHONY: help demo replay lab export-session quick test deletion check format docs dist bench soak clean
+.PHONY: help demo compare replay lab export-session quick test deletion check format docs dist bench soak clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -45,6 +45,9 @@ $(VENV)/.test: $(BIN)/uv $(PROJECTS)
 
 demo: $(VENV)/.demo ## an agent killed inside a refund, resumed, forked, replayed, compared
 	@$(BIN)/oakleaf demo $(ARGS)
+
+compare: $(FRAMEWORKS)/.test ## the same agent on LangGraph, OpenAI Agents and Oakleaf, killed inside a refund: how often it pays
+	@$(FRAMEWORKS)/bin/python examples/compare/compare.py
 
 # Dry by default: nothing is sent, written or mailed. SESSION may be a bundle file, which is imported under new ids. That the replay
 # differs is a result, not a failure of make; a model that gives no answer is one.

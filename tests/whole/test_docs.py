@@ -32,6 +32,16 @@ def test_the_code_of_the_page_runs(page: Path, tmp_path: Path) -> None:
     run_code(page, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["README.md", "docs/tutorial.md"])
+def test_the_code_of_the_page_can_be_pasted_into_a_prompt(name: str, tmp_path: Path) -> None:
+    """At a prompt a blank line ends a block, and a line that begins at the margin does not."""
+    code = "\n\n".join(BLOCK.findall((ROOT / name).read_text()))
+    done = subprocess.run(
+        [sys.executable, "-i", "-q"], input=code, cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert re.sub(r"(>>>|\.\.\.)\s*", "", done.stderr) == "", done.stderr
+
+
 @pytest.mark.parametrize("page", TYPED, ids=lambda page: page.name)
 def test_type_checkers_accept_the_code_of_the_page(page: Path, tmp_path: Path) -> None:
     run_code(page, tmp_path)  # a page may write modules that its code imports
