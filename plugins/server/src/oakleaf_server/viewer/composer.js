@@ -52,7 +52,7 @@ export class Composer {
     this.text.value = text;
     this.#resize();
     this.text.focus();
-    fill(this.editing, icon("pencil"), h("span.grow", `Editing the message of turn ${entry.turn}. Sending starts a new branch; nothing is deleted.`),
+    fill(this.editing, icon("pencil"), h("span.grow", `Editing the message at entry ${entry.seq}. Sending starts a new branch; nothing is deleted.`),
       button("cross", "Cancel", () => { this.text.value = loadUnsent(this.host.id); this.#endEdit(); }, { class: "quiet" }));
   }
 

@@ -9,7 +9,7 @@ import { labelBadge } from "./labels.js";
 import { markdown } from "./markdown.js";
 import { partsOf } from "./path.js";
 import { sessionLink } from "./route.js";
-import { cost, count, duration, firstLine, modelName, money, plural, printable, timeOfDay, timestamp, turnText } from "./format.js";
+import { cost, count, duration, firstLine, modelName, money, plural, printable, timeOfDay, timestamp } from "./format.js";
 
 const ROLES = { user: "User", assistant: "Assistant", system: "System", tool: "Tool result" };
 const FINISHES = {
@@ -41,7 +41,7 @@ function head(entry, name, label, context) {
     FINISHES[entry.finish] && finish(entry.finish), labelBadge(context.label?.(entry)),
     h("span.grow"), context.tools && h("span.entry-tools", { role: "group", "aria-label": "Actions" }, context.tools(entry)), figures(entry, context),
     h("time.muted", { title: timestamp(entry.at), datetime: new Date(entry.at / 1000).toISOString() }, timeOfDay(entry.at)),
-    h("a.seq", { href: context.link(entry), title: `Entry ${position}` }, turnText(entry) ?? `entry ${entry.seq}`));
+    h("a.seq", { href: context.link(entry), title: `Entry ${position}` }, entry.step ? `entry ${entry.seq} · step ${entry.step}` : `entry ${entry.seq}`));
 }
 
 /** How long the model took, and what the call cost. */

@@ -103,10 +103,10 @@ export function firstLine(text, limit = 160) {
   return line.length > limit ? `${line.slice(0, limit - 1)}…` : line;
 }
 
-/** "turn 207 · step 3"; null before the first turn. A turn is named by the entry of its input. */
+/** "step 3 of the turn from entry 207"; null before the first turn. */
 export function turnText({ turn, step }) {
   if (!turn) return null;
-  return step ? `turn ${turn} · step ${step}` : `turn ${turn}`;
+  return step ? `step ${step} of the turn from entry ${turn}` : `its input is entry ${turn}`;
 }
 
 /** A model's name for people, without its provider, endpoint and date; the whole name belongs into a title. */
