@@ -201,7 +201,7 @@ def is_agent_file(value: str) -> bool:
 
 
 def read_agent_file(name: str) -> dict[str, Any]:
-    """Return what an agent file says, with its paths as seen from the current folder."""
+    """Return an agent file's content, with paths relative to the current folder."""
     path = Path(name).expanduser()
     if not path.is_file():
         raise CommandError(
@@ -213,12 +213,14 @@ def read_agent_file(name: str) -> dict[str, Any]:
 
 
 def agent_of_module(module: ModuleType, name: str) -> AgentFile:
-    """Return the agent of a Python agent file that is loaded."""
+    """Return the agent of a loaded Python agent file."""
     return to_agent(_of_module(module, Path(name)))
 
 
 def _of_module(module: ModuleType, path: Path) -> dict[str, Any]:
-    """Return the variables of a module that are keys. Without `tools`, every decorated tool of the module is one."""
+    """Return the variables of a module that name keys. Without `tools`, every decorated tool of the module is
+    one.
+    """
     values = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     keys = [field.name for field in fields(AgentFile)]
     for name, value in values.items():
@@ -237,7 +239,7 @@ def _refuse_typo(name: str, keys: Iterable[str], path: Path) -> None:
 
 
 def _beside(path: Path, data: dict[str, Any]) -> dict[str, Any]:
-    """Return the data of a file, with a name, and with paths that begin at the folder of the file."""
+    """Return the data of a file, with a name, and with paths relative to the file's folder."""
     folder, changed = path.parent, {"name": path.stem, **data}
     if data.get("prompt"):
         changed["prompt"] = text_beside(folder, data["prompt"], f"{path}: prompt")
@@ -258,7 +260,7 @@ def _server_beside(folder: Path, server: str) -> str:
 
 
 def to_agent(data: Mapping[str, Any]) -> AgentFile:
-    """Return the agent of checked data, with the text of its prompt."""
+    """Return the agent of checked data, with the prompt's text."""
     prompt = data.get("prompt")
     text = prompt if prompt is None else read_text(prompt, "the prompt")
     return msgspec.convert({**data, "prompt": text}, AgentFile)

@@ -75,7 +75,7 @@ Several --model are a fallback chain."""
 
 
 class AgentOptions(Struct, frozen=True, kw_only=True):
-    """The agent options as typed, with those of the agent file."""
+    """The agent options as typed, merged with the agent file's."""
 
     agent: AgentFile = AgentFile()
     file: str | None = None
@@ -109,7 +109,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def default_limits(self) -> dict[str, Any]:
-        """The limits of the configuration that neither a flag nor the agent file sets."""
+        """The configuration's limits, as far as neither a flag nor the agent file sets a limit."""
         limits = self.agent.limits
         own = {
             "turns": limits.turns,
@@ -122,17 +122,19 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The commands that the shell tool may run; by default those of the configuration."""
+        """The commands for the shell tool; by default the configuration's."""
         return self.agent.workspace.allow or tuple(load_config().chat.get("allowed_commands", ()))
 
     @property
     def env(self) -> tuple[str, ...]:
-        """The variables of the environment that these commands inherit."""
+        """The environment variables of the commands."""
         return self.agent.workspace.env or ()
 
     @property
     def context(self) -> Workspace | None:
-        """The workspace that a new session records: workspace.dir, or the current folder with what was said of it."""
+        """The workspace recorded in a new session: workspace.dir, or the current folder with the given
+        details.
+        """
         workspace, about = self.agent.workspace, self.agent.context
         if workspace.dir is None and about == ContextTable():
             return None
@@ -147,7 +149,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def about_turn(self) -> dict[str, Any]:
-        """What is recorded with each turn: what caused it, and its policy."""
+        """The record of each turn: the cause and the policy."""
         about: dict[str, Any] = {}
         if self.agent.trigger is not None:
             kind, _, number = self.agent.trigger.partition(":")
@@ -157,7 +159,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
         return about
 
     def refuse_typed(self, names: Iterable[str], why: str) -> None:
-        """Refuse flags and --set of these keys, or tables of keys, which the command has no use for."""
+        """Refuse flags and --set of the keys, or tables of keys, without use for the command."""
         refused = set(names)
         keys = [key for key, _ in flat(AgentFile, self.typed) if refused & {key, key.partition(".")[0]}]
         if keys:
@@ -205,7 +207,9 @@ class CommandAgent(Struct, frozen=True):
     """What the sources listed; a run connects to them itself."""
 
     def tools(self, session: Session | None) -> list[Tool]:
-        """Return all its tools. Those of the workspace store long output in the session, and need one."""
+        """Return all tools of the agent. Those of the workspace store long output in the session, and need
+        one.
+        """
         return [*self.own_tools, *self.source_tools, *self._workspace_tools(session)]
 
     def run_arguments(self, session: Session) -> dict[str, Any]:
@@ -231,13 +235,17 @@ class CommandAgent(Struct, frozen=True):
         return list(tools_by_name(with_approval(made, self.options.agent.approval or ())).values())
 
     def without_options_of(self, session: Session) -> CommandAgent:
-        """Return the agent without its options, once the session has them: it may change them meanwhile."""
+        """Return the agent without options, once the session has the options: the session may change options
+        meanwhile.
+        """
         if changed_options(read(session).settings().options, self.model_options) is not None:
             return self
         return replace(self, model_options={})
 
     def start(self, store: Store) -> Session:
-        """Start a session, or continue the latest one of its conversation. The spec records how it was started."""
+        """Start a session, or continue the latest session of the conversation. The spec records how it was
+        started.
+        """
         options, agent = self.options, self.options.agent
         spec = {
             "name": agent.name,
@@ -265,7 +273,7 @@ class CommandAgent(Struct, frozen=True):
         )
 
     def flags(self, session: Session) -> str:
-        """Return the options that select this agent again, as typed in a shell, with a leading space."""
+        """Return the options for selecting the agent again, as typed in a shell, with a leading space."""
         options = self.options
         typed = {key: value for key, value in flat(AgentFile, options.typed) if key not in _OF_A_START}
         models = typed.pop("model", None)
@@ -282,7 +290,7 @@ class CommandAgent(Struct, frozen=True):
         return names == _own_models(session) and (_is_configured(names) or _are_allowed(names, session))
 
     def update_prompt(self, session: Session) -> None:
-        """Append the agent's prompt to an existing session, unless it is the prompt already."""
+        """Append the agent's prompt to an existing session, unless already the prompt."""
         prompt = read(session).fill(Settings(prompt=self.options.agent.prompt)).prompt
         if prompt is None or "\n\n".join(session.context().system) == prompt:
             return
@@ -350,7 +358,7 @@ def agent_for(options: AgentOptions, session: Session | None) -> CommandAgent:
 
 
 def models_of(chain: tuple[Any, ...], stored_in: str | None = None) -> list[Model]:
-    """Return the models of a chain of names and objects; `stored_in` is the session whose data names them."""
+    """Return the models of a chain of names and objects; `stored_in` is the session with the names."""
     is_named = all(isinstance(one, str) for one in chain)
     return available_models(chain, stored_in=stored_in) if is_named else resolve_models(chain)
 
@@ -364,7 +372,7 @@ def command_tools(options: AgentOptions) -> tuple[dict[str, Tool], tuple[ToolSou
 
 
 def _check_approval(options: AgentOptions, own: Iterable[str]) -> None:
-    """Refuse the approval of a tool that the agent does not have: another tool would run without."""
+    """Refuse the approval of a tool the agent lacks: another tool would run without approval."""
     approval, has_folder = options.agent.approval or (), options.agent.workspace.dir is not None
     names = [*own, *(workspace_plugin("workspace.dir").TOOL_NAMES if has_folder else ())]
     unknown = [] if isinstance(approval, bool) else sorted(set(approval) - set(names))
@@ -375,7 +383,7 @@ def _check_approval(options: AgentOptions, own: Iterable[str]) -> None:
 
 
 def with_default_options(model: str, session: Session | None, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, and those configured for the model that neither they nor the session have one of that name for."""
+    """Return the options, and the model's configured options for names missing in options and session."""
     config = load_config()
     defaults = config.default_options(model)
     own = (read(session).settings().options or {}) if defaults and session is not None else {}
@@ -385,7 +393,7 @@ def with_default_options(model: str, session: Session | None, options: Mapping[s
 
 
 def _own_models(session: Session) -> tuple[str, ...]:
-    """Return the models of the session's settings, else of the chain it was started with, else of its row."""
+    """Return the models of the session's settings, else of the session's first chain, else of its row."""
     model = read(session).settings().model
     if model is not None:
         return (model,)
@@ -397,7 +405,7 @@ def _own_models(session: Session) -> tuple[str, ...]:
 
 
 def _is_configured(names: Iterable[str]) -> bool:
-    """Whether the configuration and $OAKLEAF_MODEL have these names too, so that the operator gave them."""
+    """Whether the configuration and $OAKLEAF_MODEL have the names, too, as the operator's choice."""
     config, name = load_config(), os.environ.get("OAKLEAF_MODEL")
     return set(names) <= {
         *config.resolve([*([name] if name else []), *config.chat_models, *config.models]),
@@ -406,7 +414,7 @@ def _is_configured(names: Iterable[str]) -> bool:
 
 
 def _are_allowed(names: Iterable[str], session: Session) -> bool:
-    """Whether a command asks the models that the session's data names."""
+    """Whether a command asks the models in the session's data."""
     try:
         for name in names:
             stored_model(name, session.session_id)
@@ -422,7 +430,9 @@ def default_models() -> tuple[str, ...]:
 
 
 def require_tools(session: Session, tools: list[Tool]) -> None:
-    """Refuse to resume if an open call needs a tool that is not loaded; otherwise the model would get an error that it does not exist."""
+    """Refuse to resume if an open call needs a tool not loaded; otherwise the model would get an error about
+    a missing tool.
+    """
     missing = sorted({call.call.name for call in session.open_tool_calls} - {tool.name for tool in tools})
     if missing:
         raise CommandError(
@@ -490,7 +500,7 @@ def read_options(
     models: Iterable[str] = (),
     prompt: str | None = None,
 ) -> AgentOptions:
-    """Return the options as typed, with those of the agent file."""
+    """Return the options as typed, merged with the agent file's."""
     file = agent if agent is not None and is_agent_file(agent) else None
     flags = {
         "name": agent if file is None else None,
@@ -507,7 +517,9 @@ _TYPED = ("agent", "changes", "models", "prompt")
 
 
 def agent_group(*options: Decorator) -> Decorator:
-    """Add the options to a command, which receives them as one `options`, with those of the agent file."""
+    """Add the options to a command, which receives the options as one `options`, merged with the agent
+    file's.
+    """
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(verb)

@@ -24,7 +24,7 @@ def decode_input(line: bytes) -> str | None:
 
 
 def forget_inputs(inputs: Collection[str]) -> int:
-    """Remove inputs from the file; return how many lines had one."""
+    """Remove inputs from the file; return the number of changed lines."""
     path = history_path()
     if not path.exists():
         return 0

@@ -41,7 +41,7 @@ KEYS = "model, store, by, aliases.NAME, options.MODEL.OPTION or chat.NAME"
 
 
 class Config(Struct, frozen=True):
-    """What the file says."""
+    """The content of the configuration file."""
 
     path: Path
     models: tuple[str, ...] = ()
@@ -56,12 +56,12 @@ class Config(Struct, frozen=True):
 
     @property
     def chat_models(self) -> tuple[str, ...]:
-        """The default model of an agent, or its fallback chain, as written."""
+        """The default model of an agent, or the fallback chain, as written."""
         return _names(self.chat.get("default_model")) or self.models
 
     @property
     def chat_limits(self) -> dict[str, Any]:
-        """The default limits of an agent, by their names in `Limits`."""
+        """The default limits of an agent, by the names in `Limits`."""
         limits = {name: self.chat[key] for key, name in CHAT_LIMITS.items() if key in self.chat}
         if "max_cost" in self.chat:
             limits["max_cost_microcents"] = round(self.chat["max_cost"] * MICROCENTS_PER_DOLLAR)
@@ -74,14 +74,14 @@ class Config(Struct, frozen=True):
         return tuple(self.aliases.get(name) or with_provider(name) for name in names)
 
     def default_options(self, model: str) -> dict[str, Any]:
-        """Return the default options of a model, by its name, or by an alias or a short form of it."""
+        """Return the default options of a model, by the model's name, an alias or a short form."""
         options: dict[str, Any] = {}
         for name in self._names_of(model):
             options |= self.options.get(name, {})
         return options
 
     def check_options(self, model: str, options: Iterable[str]) -> None:
-        """Refuse default options that the model does not have, or not with such a value, with their place in the file."""
+        """Refuse default options unknown to the model, or with a bad value, with the place in the file."""
         from oakleaf.wire import provider_of
         from oakleaf.wire.options import check_options  # late: most commands have no options
 
@@ -104,7 +104,7 @@ def config_path() -> Path:
 
 
 def load_config() -> Config:
-    """Read the file; without one everything has its default."""
+    """Read the file; a missing file has defaults."""
     path = config_path()
     return _read(path, _read_text(path))
 
@@ -136,7 +136,7 @@ def _read(path: Path, text: str) -> Config:
 
 
 def _faults(content: Mapping[str, Any]) -> Iterable[tuple[tuple[str, ...], str]]:
-    """Yield each key that is unknown or has a value of the wrong kind, and what is expected."""
+    """Yield each key unknown or with a value of the wrong kind, and the expected kind."""
     for key, value in content.items():
         if key == "model":
             if not _is_names(value):
@@ -216,7 +216,9 @@ CHAT_LIMITS = {
 
 
 def set_value(key: str, value: Any) -> Path:
-    """Write one value, or remove it if it is None; return the file. It is unchanged if the result would be invalid."""
+    """Write a value, or remove the value for None; return the file. It is unchanged if the result would be
+    invalid.
+    """
     path, place = config_path(), parse_key(key)
     before = _read_text(path)
     _read(path, before)
@@ -237,7 +239,7 @@ def set_value(key: str, value: Any) -> Path:
 
 
 def get_value(key: str) -> Any:
-    """Return the value of a key as the file has it; None if it has none."""
+    """Return the value of a key in the file; None without a value."""
     path = config_path()
     text = _read_text(path)
     _read(path, text)
@@ -245,7 +247,7 @@ def get_value(key: str) -> Any:
 
 
 def without_secrets(key: str, value: Any) -> Any:
-    """Return a value as it may be printed: a store's URL without its password, and nothing in the form of a key."""
+    """Return a printable value: a store's URL without the password, and nothing in the form of a key."""
     from oakleaf.core.redact import Redactor  # late: most commands print no configuration
     from oakleaf.stores.address import check_store_url, display_url
 
@@ -279,7 +281,7 @@ def _value_at(content: Any, place: tuple[str, ...]) -> Any:
 
 
 def _edit(text: str, place: tuple[str, ...], value: Any) -> str:
-    """Return the text with one line replaced, added or removed."""
+    """Return the text with a line replaced, added or removed."""
     *table, name = place
     lines = text.splitlines()
     headers = [(number, _header(line)) for number, line in enumerate(lines) if line.lstrip().startswith("[")]
@@ -302,7 +304,7 @@ def _edit(text: str, place: tuple[str, ...], value: Any) -> str:
 
 
 def _header(line: str) -> tuple[str, ...]:
-    """Return the name of the table that a line begins."""
+    """Return the name of the table begun by a line."""
     try:
         content: Any = tomllib.loads(line)
     except tomllib.TOMLDecodeError:
@@ -316,7 +318,7 @@ def _header(line: str) -> tuple[str, ...]:
 
 
 def _key(line: str) -> str | None:
-    """Return the name that a line sets; None if it sets none, or more than fits on it."""
+    """Return the name set by a line; None for other lines, or for more than fits on the line."""
     try:
         return next(iter(tomllib.loads(line)), None)
     except tomllib.TOMLDecodeError:
@@ -336,7 +338,7 @@ def _toml(value: Any) -> str:
 
 
 def line_number(text: str, place: tuple[str, ...]) -> int:
-    """Return the line of a key, or of the table that it is in."""
+    """Return the line of a key, or of the key's table."""
     for name in reversed(place):
         quoted = re.escape(name)
         pattern = re.compile(rf"""^\s*\[?[^=#]*?(?<![\w-])["']?{quoted}["']?\s*[\].=]""")
@@ -352,7 +354,7 @@ def line_number(text: str, place: tuple[str, ...]) -> int:
 def model_option(
     *names: str, help: str, metavar: str = "NAME", multiple: bool = False, must_exist: bool = False
 ) -> Decorator:
-    """Return an option that names a model, or with `multiple` several, whose aliases are replaced.
+    """Return an option naming a model, or with `multiple` several, with aliases replaced.
 
     With `must_exist` a name that is neither that of a model nor an alias is refused.
     """
@@ -381,7 +383,7 @@ def _resolve_known_models(ctx: click.Context, param: click.Parameter, value: Any
 
 
 def known_model(name: str | None, what: str) -> str | None:
-    """Return the model of a name or an alias; refuse a name that no model has."""
+    """Return the model of a name or an alias; refuse an unknown name."""
     if name is None:
         return None
     (resolved,) = load_config().resolve([name])
@@ -410,7 +412,7 @@ def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def parse_value(text: str) -> Any:
-    """Return a value as typed: JSON, or text that is not JSON as it is."""
+    """Return a value as typed: JSON, or any other text verbatim."""
     try:
         return json.loads(text)
     except ValueError:

@@ -41,7 +41,7 @@ def _run() -> None:
 
 
 def _run_with_extra() -> int | None:
-    """Repeat this command by uvx with the extra `cli` and return its exit code; None if uvx did not start this process."""
+    """Repeat the command by uvx with the extra `cli` and return the exit code; None outside of uvx."""
     import os
     import subprocess
     from pathlib import Path

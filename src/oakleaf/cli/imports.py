@@ -16,7 +16,7 @@ accept_option = click.option(
 
 
 def accept_import(error: ImportNotAccepted) -> bool:
-    """Show what an import left open, and ask whether it may run."""
+    """Show the open points of an import, and ask whether to run the points."""
     notify(f"{error.session_id} came from elsewhere. This was left open there, and would run now:")
     for line in error.lines:
         notify(safe(f"  {line}"))
@@ -28,6 +28,6 @@ def accept_import(error: ImportNotAccepted) -> bool:
 
 
 def decided_elsewhere(call: OpenCall) -> str:
-    """Return how a decision of another store is shown: it does not count here."""
+    """Return the display of another store's decision, which does not count here."""
     decision = getattr(call, "decided_elsewhere", None)
     return "" if decision is None else f"  ({decision} elsewhere, which does not count here)"

@@ -32,7 +32,7 @@ log_format_option = click.option(
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one line: time, level, logger, event, message, and the fields that its caller added as `fields`."""
+    """A record as one line: time, level, logger, event, message, and the caller's `fields`."""
 
     def __init__(self, redactor: Redactor) -> None:
         super().__init__()
@@ -55,7 +55,9 @@ class JsonFormatter(logging.Formatter):
 
 
 def start_log(log_format: str, redactor: Redactor, command: str) -> Report:
-    """Return what reports to the operator; as JSON, send every log of this process and of its children there as well."""
+    """Return the reporter to the operator; as JSON, send every log of the process and of its children there
+    as well.
+    """
     if log_format == "text":
         return notify
     os.environ["OAKLEAF_LOG"] = log_format

@@ -31,7 +31,7 @@ def _tables(keys: Keys) -> dict[str, Keys]:
 
 
 def all_keys(keys: Keys) -> list[str]:
-    """Return every key by its dotted name."""
+    """Return every key by the dotted name."""
     tables = _tables(keys)
     own = [one.name for one in fields(keys)]
     return [*own, *(f"{name}.{one.name}" for name, table in tables.items() for one in fields(table))]
@@ -41,7 +41,7 @@ def all_keys(keys: Keys) -> list[str]:
 
 
 def check(keys: Keys, data: Mapping[str, Any], origin: Origin) -> None:
-    """Refuse an unknown key, and a value of the wrong kind, without the value: it may be a secret."""
+    """Refuse an unknown key, and a value of the wrong kind, without the value: a value may be a secret."""
     _check(keys, keys, data, (), origin)
 
 
@@ -60,7 +60,7 @@ def _check(keys: Keys, table: Keys, data: Mapping[str, Any], above: Place, origi
 
 
 def _near(keys: Keys, place: Place) -> str:
-    """Name the key that was meant, by its whole name, else by its last part."""
+    """Name the probable key, by the whole name, else by the last part."""
     names = {name: name for name in all_keys(keys)}
     lasts = {name.rpartition(".")[2]: name for name in reversed(names)}
     typed = ".".join(place)
@@ -90,7 +90,7 @@ def _is_valid(field: FieldInfo, inner: Keys | None, value: object) -> bool:
 
 
 def read_toml(keys: Keys, path: Path) -> dict[str, Any]:
-    """Return what a file says."""
+    """Read a TOML file."""
     try:
         text = path.read_text(encoding="utf-8")
         data = tomllib.loads(text)
@@ -156,7 +156,7 @@ def _nested(place: Place, value: Any) -> dict[str, Any]:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data of both; that of `above` wins."""
+    """Return the data of both; values of `above` win."""
     merged = dict(below)
     for name, value in above.items():
         old = merged.get(name)
@@ -185,7 +185,7 @@ def _merge_adding(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any
 
 
 def flat(keys: Keys, data: Mapping[str, Any], above: Place = ()) -> Iterator[tuple[str, Any]]:
-    """Yield each dotted key of the command line's data, with its value."""
+    """Yield each dotted key of the command line's data, with the value."""
     tables = _tables(keys)
     for name, value in data.items():
         if not above and name in tables:

@@ -72,7 +72,7 @@ class Verbs(click.Group):
         return load_verb(cmd_name)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete command names without importing their modules."""
+        """Complete command names without importing the modules."""
         items = [CompletionItem(verb) for verb in verb_names() if verb.startswith(incomplete)]
         return items or click.Command.shell_complete(self, ctx, incomplete)
 
@@ -87,7 +87,7 @@ class Verbs(click.Group):
         return super().parse_args(ctx, args)
 
     def _verb_position(self, ctx: click.Context, args: list[str]) -> int:
-        """Return the index of the first argument that is no option of `oakleaf` itself."""
+        """Return the index of the first argument after the options of `oakleaf` itself."""
         takes_value = {
             name: not option.is_flag
             for option in self.get_params(ctx)
@@ -118,7 +118,7 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List none: the help above names those to start with, `oakleaf help all` has the rest."""
+        """List none: the help above names the first commands, `oakleaf help all` has the rest."""
 
 
 @click.group(
@@ -167,7 +167,7 @@ def oakleaf(
 
 
 def _typed_flags(ctx: click.Context, store: str | None) -> dict[str, str]:
-    """Return the flags that say which sessions are meant, if they were typed: a suggested command needs them too."""
+    """Return the typed flags for selecting sessions: a suggested command needs the flags too."""
     values = {**ctx.params, "store": store}
     return {
         f"--{name.replace('_', '-')}": str(values[name])
@@ -183,15 +183,16 @@ def run() -> None:
 
 
 def _fill_streams() -> None:
-    """Replace closed standard streams by /dev/null, so that a store's file cannot get their descriptor."""
+    """Replace closed standard streams by /dev/null, so a store's file cannot get the descriptors."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - open as long as we run
 
 
 def outcome(arguments: list[str]) -> int:
-    """Run one command line and return its exit code: 0 success, 1 failure or difference, 2 usage, 3 stale or
-    locked, 4 a comparison without an answer."""
+    """Run a command line and return the exit code: 0 success, 1 failure or difference, 2 usage, 3 stale or
+    locked, 4 a comparison without an answer.
+    """
     out = sys.stdout
     for stream in (out, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # print escapes for characters the locale cannot encode
@@ -229,7 +230,7 @@ def outcome(arguments: list[str]) -> int:
 
 
 def _misplaced_option(error: click.NoSuchOption, arguments: list[str]) -> click.UsageError | None:
-    """Say where an option of `oakleaf` itself belongs; for others click guesses among those of the command."""
+    """Say the place of an option of `oakleaf` itself; for other options click guesses among the command's."""
     name, context = error.option_name, error.ctx
     if context is None or context.parent is None or not any(name in option.opts for option in oakleaf.params):
         return None

@@ -15,7 +15,7 @@ from oakleaf.ext import ToolLike, ToolSource, list_tools, plugin_tools
 
 
 def load_servers(sources: Sequence[str], *, trust: bool = False, approve: bool = False) -> list[ToolLike]:
-    """Return the servers as sources of tools; refuse a text that names none."""
+    """Return the servers as sources of tools; refuse a text without a server."""
     if (trust or approve) and not sources:
         raise CommandError("mcp.trust and mcp.approve need mcp.servers")
     servers: list[ToolLike] = []
@@ -28,6 +28,7 @@ def load_servers(sources: Sequence[str], *, trust: bool = False, approve: bool =
 
 
 def connect_once(own: Mapping[str, Tool], sources: Sequence[ToolSource]) -> tuple[Tool, ...]:
-    """Return the tools that the sources list, before anything is written: a session records the names of its tools, and
-    a server that does not start should not leave an empty one behind. The session then uses these servers."""
+    """Return the sources' tools, before anything is written: a failing server should not leave an empty
+    session behind. The session then uses these servers.
+    """
     return tuple(asyncio.run(list_tools(own, sources))) if sources else ()

@@ -16,7 +16,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def option_group(*options: Decorator) -> Decorator:
-    """Add the options to a command, in this order."""
+    """Add the options to a command, in the given order."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -27,12 +27,12 @@ def option_group(*options: Decorator) -> Decorator:
 
 
 def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete a file's name, for an option that takes other values too."""
+    """Let the shell complete a file's name, for an option with other values too."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def struct_options(parameter: str, struct: type[Struct], *options: Decorator) -> Decorator:
-    """Add the options to a command, which receives them as one `struct`, named `parameter`."""
+    """Add the options to a command, which receives the options as one `struct`, named `parameter`."""
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(verb)

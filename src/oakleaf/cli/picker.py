@@ -51,12 +51,12 @@ ESCAPE_SECONDS = 0.05
 
 
 def can_pick() -> bool:
-    """Whether keys can be read one by one, and a drawing be replaced."""
+    """Whether single keys can be read, and a drawing be replaced."""
     return is_terminal() and os.environ.get("TERM") != "dumb" and find_spec("termios") is not None
 
 
 class Keyboard:
-    """Reads single keys from stdin; Ctrl-C is one of them. On exit the terminal is as it was."""
+    """Reads single keys from stdin, Ctrl-C included. On exit the terminal is as it was."""
 
     def __enter__(self) -> Self:
         import termios
@@ -76,7 +76,7 @@ class Keyboard:
         termios.tcsetattr(self._input, termios.TCSADRAIN, self._mode)
 
     def read(self) -> str:
-        """Return the name of a key, or the character it types."""
+        """Return the name of a key, or the typed character."""
         if not self._unread:
             self._receive()
         if self._unread[:1] == "\x1b":
@@ -104,7 +104,7 @@ class Keyboard:
 
 
 class Picker:
-    """The rows, which of them match what was typed, and which one is marked."""
+    """The rows, the rows matching the typed text, and the marked row."""
 
     def __init__(self, rows: Sequence[str], skip: Collection[int] = (), start: int = 0) -> None:
         self.rows, self.skip = rows, frozenset(skip)
@@ -118,7 +118,7 @@ class Picker:
         return self.matches[self.at] if self.matches else None
 
     def move(self, steps: int) -> None:
-        """Move the mark by this many rows, or to the nearest row in that direction that can be picked, else stay."""
+        """Move the mark by the given rows, or to the nearest selectable row in the direction, else stay."""
         if not self.matches:
             return
         last = len(self.matches) - 1
@@ -128,14 +128,14 @@ class Picker:
         self.at = next((n for n in (*onwards, *back) if self.matches[n] not in self.skip), self.at)
 
     def set_filter(self, text: str) -> None:
-        """Show only the rows with all of these words."""
+        """Show only the rows with all of the words."""
         words = text.casefold().split()
         self.filter = text
         self.matches = [n for n, row in enumerate(self.rows) if all(word in row.casefold() for word in words)]
         self.at = 0
 
     def lines(self, title: str, columns: int, height: int, *, has_filter: bool) -> list[str]:
-        """Return what is drawn: at most `height` lines."""
+        """Return the drawing: at most `height` lines."""
         count = max(1, height - 3 - has_filter)
         first = min(max(0, self.at - count // 2), max(0, len(self.matches) - count))
         lines = [bold(fit_line(title, columns))]
@@ -156,7 +156,7 @@ class Picker:
 def pick(
     rows: Sequence[str], title: str, *, start: int = 0, skip: Collection[int] = (), has_filter: bool = False
 ) -> int | None:
-    """Let the user pick a row; return its index, or None if they leave. Rows in `skip` are shown only.
+    """Let the user pick a row; return the index, or None after leaving. Rows in `skip` are shown only.
 
     With `has_filter`, what is typed filters the rows; without, q leaves and j and k move.
     """
@@ -186,7 +186,7 @@ def pick(
 
 
 class Screen:
-    """A few lines at the cursor that are drawn again and again."""
+    """Lines at the cursor, drawn again and again."""
 
     def __init__(self) -> None:
         self._height = 0

@@ -22,7 +22,9 @@ from oakleaf.verbs.screen import clip
 
 
 def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
-    """Resolve a reference to a session of this store or of a bundle file. A whole id names a session in the trash, too."""
+    """Resolve a reference to a session of the store or of a bundle file. A whole id names a session in the
+    trash, too.
+    """
     bundle, _ = bundle_file(location, reference, trashed=trashed)
     if bundle is None:
         return references.resolve(location.open(), reference, trashed=trashed)
@@ -32,8 +34,9 @@ def resolve(location: StoreLocation, reference: str, *, trashed: bool = False) -
 
 
 def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = False) -> Position:
-    """Resolve a reference for a command that writes: a bundle file is refused, since the change would be lost, and so is a
-    session in the trash."""
+    """Resolve a reference for a writing command: refuse a bundle file, as the change would be lost, and a
+    session in the trash.
+    """
     bundle, _ = bundle_file(location, reference, trashed=trashed)
     if bundle is not None:
         raise CommandError(
@@ -43,7 +46,7 @@ def resolve_stored(location: StoreLocation, reference: str, *, trashed: bool = F
 
 
 def resolve_stored_session(location: StoreLocation, reference: str, *, trashed: bool = False) -> Session:
-    """Resolve a reference to a whole session of this store."""
+    """Resolve a reference to a whole session of the store."""
     return references.whole(resolve_stored(location, reference, trashed=trashed), reference)
 
 
@@ -99,7 +102,7 @@ def _complete(
 
 
 def _completed_rows(store: Store, incomplete: str, *, trashed: bool) -> list[SessionRow]:
-    """Return the sessions to offer: the newest, and behind them older ones whose id begins like this."""
+    """Return the sessions to offer: the newest, then older sessions with a matching id."""
     rows = list(store.sessions(trashed=trashed, limit=200).sessions)
     if incomplete:
         known = {row.session_id for row in rows}

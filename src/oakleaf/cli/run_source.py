@@ -56,7 +56,7 @@ class Source(Struct, frozen=True, kw_only=True):
         return next(iter(self._named), None)
 
     def session(self, location: StoreLocation, options: AgentOptions) -> tuple[Session, CommandAgent]:
-        """Return the session to run in and its agent. Nothing is created or moved before both are valid."""
+        """Return the session to run in and the agent. Nothing is created or moved before both are valid."""
         if self.reference is None:
             return _new(location, options)
         reject_naming_options(options, *(("name",) if self.copy_from is not None else NAMING_KEYS))
@@ -106,20 +106,22 @@ def _copy(position: Position, to_point: int | None, agent: CommandAgent) -> Sess
 
 
 def cut_text(cut: Cut) -> str:
-    """Return the number of the entry, and why it is not the one that was asked for."""
+    """Return the number of the entry, and the reason for a different entry than asked for."""
     why = f" (entry {cut.requested} is between a call and its results)" if cut.has_moved else ""
     return f"{cut.at}{why}"
 
 
 def resolve_runnable(location: StoreLocation, reference: str) -> Session:
-    """Resolve a session of this store that can run; a replay cannot."""
+    """Resolve a runnable session of the store; a replay cannot run."""
     session = resolve_stored_session(location, reference)
     _refuse_replay(session)
     return session
 
 
 def pick_session(location: StoreLocation, command: str, *, is_open: bool = False) -> Session | None:
-    """Let the user pick a session by its title or first input; None if they leave. `is_open`: only if a turn is open."""
+    """Let the user pick a session by the title or first input; None after leaving. `is_open`: only if a turn
+    is open.
+    """
     store = location.open()
     rows = store.sessions(include_children=False, limit=MAX_PICKED).sessions
     if is_open:
@@ -139,7 +141,7 @@ def pick_session(location: StoreLocation, command: str, *, is_open: bool = False
 
 
 def _session_lines(store: Store, rows: Sequence[SessionRow]) -> list[str]:
-    """Return a line per session: its age, its status unless it is idle, its heading, its id."""
+    """Return a line per session: the age, the status unless idle, the heading, the id."""
     names, now = store.headings(rows), read_store(store).now()
     ages = [format_age(row.updated_at, now) for row in rows]
     statuses = ["" if row.status == "idle" else row.status for row in rows]
@@ -152,13 +154,15 @@ def _session_lines(store: Store, rows: Sequence[SessionRow]) -> list[str]:
 
 
 def reject_naming_options(options: AgentOptions, *keys: str) -> None:
-    """Refuse typed keys that only apply to a new session. An agent file may say more: it names and places new sessions only."""
+    """Refuse typed keys for new sessions only. An agent file may say more: it names and places new sessions
+    only.
+    """
     why = "only for a new session, without --resume, --copy and --overwrite; oakleaf title and oakleaf tag name an existing one"
     options.refuse_typed(("context", "session.conversation", *keys), why)
 
 
 def _refuse_replay(session: Session) -> None:
-    """Refuse a replay before any other message suggests how to continue it."""
+    """Refuse a replay before any other message suggests a way to continue."""
     if session.row.relation == "replay":
         raise SessionIsReplay(session.session_id)
 

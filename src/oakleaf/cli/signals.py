@@ -12,7 +12,7 @@ Callbacks = dict[signal.Signals, Callable[[], None]]
 
 @contextmanager
 def signal_handlers(loop: asyncio.AbstractEventLoop, callbacks: Callbacks) -> Iterator[None]:
-    """Call these in the event loop when the signals arrive, until the block ends."""
+    """Call the handlers in the event loop on the signals, until the block ends."""
     before = {number: signal.getsignal(number) for number in callbacks}
     try:
         for number, callback in callbacks.items():

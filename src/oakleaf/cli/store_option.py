@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def default_store() -> Path:
-    """Return the per-user store, which does not depend on the working directory."""
+    """Return the per-user store, independent of the working directory."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "oakleaf" / "oakleaf.db"
 
@@ -57,12 +57,12 @@ class StoreLocation:
 
     @property
     def exists(self) -> bool:
-        """Whether the store may hold something: False for a file that does not exist yet."""
+        """Whether the store may hold something: False for a missing file."""
         return not self.is_file or Path(self.url).exists()
 
     @property
     def scheme(self) -> str | None:
-        """The scheme that a plugin opens; None for a file and for memory."""
+        """The scheme of a plugin's store; None for a file and for memory."""
         return store_scheme(self.url)
 
     @property
@@ -85,7 +85,7 @@ class StoreLocation:
         return StoreAbsent(problem, "name another with --store PATH")
 
     def open_or_create(self) -> Store:
-        """Open the store; create the file, and the folder of the default store, if they do not exist."""
+        """Open the store; create a missing file, and the folder of the default store."""
         if self.is_file and Path(self.url).parent == default_store().parent:
             try:
                 Path(self.url).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ class StoreLocation:
         new_id: bool = False,
         progress: Callable[[Any], None] | None = None,
     ) -> BundleImportResult:
-        """Import a bundle; a bundle that is refused creates no store."""
+        """Import a bundle; a refused bundle creates no store."""
         from oakleaf.ext import import_checked
 
         return import_checked(source, self.open_or_create, new_id=new_id, progress=progress)

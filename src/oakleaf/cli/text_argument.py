@@ -22,7 +22,7 @@ def _text_or_file(ctx: click.Context, param: click.Parameter, value: str | None)
 
 
 def read_text(value: str, what: str) -> str:
-    """Return a text, the contents of @FILE, or those of stdin for `-`. The name of a file without @ is refused."""
+    """Return a text, the contents of @FILE, or of stdin for `-`. The name of a file without @ is refused."""
     if value == "-":
         return read_stdin()
     if value.startswith("@"):
@@ -32,7 +32,9 @@ def read_text(value: str, what: str) -> str:
 
 
 def refuse_file_name(value: str, what: str, folder: Path = Path()) -> None:
-    """Refuse a text that is the name of a file: a model would be sent the name, and nobody would see why it fails."""
+    """Refuse a file's name as a text: a model would be sent the name, and nobody would see the reason for the
+    failure.
+    """
     if os.path.isfile(folder / value):  # not Path.is_file: a long text is no error
         raise CommandError(
             f"{what}: {value} is a file; write @{value} for its content, or - and pipe the words {value!r}"
@@ -48,7 +50,7 @@ def read_stdin() -> str:
 
 
 def check_utf8(text: str, what: str) -> str:
-    """Return the text; refuse it if it holds surrogates, which Python makes of bytes that are not UTF-8."""
+    """Return the text; refuse a text with surrogates, Python's mark of bytes other than UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

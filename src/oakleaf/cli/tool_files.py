@@ -18,7 +18,8 @@ from oakleaf.ext import ToolLike, ToolSource, is_source
 def load_tools(
     sources: Iterable[str], *, option: str = "--tools", folder: Path | None = None
 ) -> list[ToolLike]:
-    """Return the tools, and sources of tools, of each `FILE.py` or `package.module`, or of one name in it (`FILE.py:name`), without duplicates.
+    """Return the tools, and sources of tools, of each `FILE.py` or `package.module`, or of a name inside
+    (`FILE.py:name`), without duplicates.
 
     Modules are found in the folder; by default in the current one. `option` is named in errors.
     """
@@ -82,7 +83,7 @@ def _tools_named(source: str, module: ModuleType, name: str) -> list[ToolLike]:
 
 
 def all_tools(module: ModuleType) -> list[ToolLike]:
-    """Return the tools and sources of a module, and those of the list `tools`."""
+    """Return the tools and sources of a module, and of the list `tools`."""
     values = vars(module)
     own = (value for value in values.values() if is_ready(value))
     return [*own, *_tools_of(values.get("tools"))]
@@ -96,5 +97,5 @@ def _tools_of(value: Any) -> list[ToolLike]:
 
 
 def is_ready(value: object) -> TypeGuard[Tool | ToolSource]:
-    """Whether it can be passed on as it is; a function is made a tool first."""
+    """Whether a value can be passed on unchanged; a function is made a tool first."""
     return isinstance(value, Tool) or is_source(value)

@@ -72,7 +72,7 @@ class Driver:
             self.exit(CANCELLED_CODE)
 
     def drive(self, run: Run, watcher: Watcher) -> Event | None:
-        """Consume the run and return its last event, `session:turn_completed`, if it came."""
+        """Consume the run and return the last event, `session:turn_completed`, if any."""
         is_interrupted = False
 
         def interrupt() -> None:
@@ -122,7 +122,7 @@ def run_turn(
     key: str | None = None,
     about: dict[str, Any] | None = None,
 ) -> TurnEnd:
-    """Run one input, or the open turn, to its end, asking for the approvals it needs."""
+    """Run an input, or the open turn, to the end, asking for the needed approvals."""
     arguments = agent.run_arguments(session)
 
     resume: Callable[[], Run] = partial(session.resume, **arguments)
@@ -150,7 +150,7 @@ def run_turn(
 
 
 def _decide(session: Session, waiting: tuple[PendingApproval, ...], ask: Ask) -> bool:
-    """Ask about each call; return whether all of them were decided."""
+    """Ask about each call; return whether all calls were decided."""
     for call in waiting:
         allow = ask(call)
         if allow is None:

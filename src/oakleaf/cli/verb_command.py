@@ -50,7 +50,7 @@ _EXCLUDED = re.compile(r"-(?!-|n\d+$|.$)")
 
 
 class Typist(Caller):
-    """The person at the command line, who may name bundle files, too."""
+    """The person at the command line, with access to bundle files."""
 
     surface = COMMAND_LINE
 
@@ -151,7 +151,7 @@ def command(verb: type[Verb]) -> click.Command:
 
 
 def execute(verb: Verb, caller: Caller, *, is_json: bool, yes: bool) -> int:
-    """Run a verb and print its result; one that destroys shows its plan and asks first."""
+    """Run a verb and print the result; a destroying verb shows the plan and asks first."""
     if verb.needs_yes:
         planned = verb.plan(caller)
         question = verb.question(planned)
@@ -167,7 +167,7 @@ def execute(verb: Verb, caller: Caller, *, is_json: bool, yes: bool) -> int:
 
 
 def follow(verb: Verb, caller: Caller) -> int:
-    """Print what comes until nobody reads it."""
+    """Print the stream until nobody reads."""
     for one in verb.follow(caller):
         if one is not None:
             echo(encode_line(one))
@@ -180,7 +180,7 @@ def follow(verb: Verb, caller: Caller) -> int:
 
 
 def _is_reader_gone() -> bool:
-    """Return whether the pipe behind stdout was closed, which a program that waits does not notice by itself."""
+    """Return whether the pipe behind stdout was closed, which a waiting program does not notice."""
     if not hasattr(select, "poll"):  # Windows
         return False
     poll = select.poll()
@@ -293,7 +293,7 @@ def _bound(verb: type[Verb], typed: dict[str, Any]) -> Verb:
 
 
 def _value(field: Field, typed: Any) -> Any:
-    """Return what was typed as the value that the field takes."""
+    """Return the typed text as the field's value."""
     match field.kind:
         case "references" | "places":
             return [check_utf8(one, field.name) for one in typed]

@@ -28,7 +28,7 @@ def verb_names() -> list[str]:
 
 
 def sections() -> dict[str, dict[str, str]]:
-    """Return what each command does, by section. A plugin that cannot be used is shown with its problem."""
+    """Return each command's summary, by section. A plugin that cannot be used is shown with its problem."""
     found: dict[str, dict[str, str]] = {section: {} for section in SECTIONS}
     for name in verb_names():
         section, text = _described(name)
@@ -86,7 +86,7 @@ def _checked(name: str, command: Any) -> click.Command:
 
 
 def missing_verb(name: str) -> PluginMissing | None:
-    """Return the error that names what to install, if a plugin of this project would have the command."""
+    """Return the error with the package to install, if a plugin of the project has the command."""
     from oakleaf.install import extra_of
 
     is_missing = "." not in name and extra_of(plugins.VERBS, name)

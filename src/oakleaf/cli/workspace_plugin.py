@@ -14,7 +14,7 @@ from oakleaf.verbs.workspace_plugin import WorkspacePlugin as WorkspacePlugin
 
 
 def workspace_plugin(option: str) -> WorkspacePlugin:
-    """Return the plugin for an option that needs it."""
+    """Return the plugin for an option that needs the plugin."""
     try:
         return installed.workspace_plugin()
     except OakleafError as error:
@@ -22,7 +22,7 @@ def workspace_plugin(option: str) -> WorkspacePlugin:
 
 
 def find_workspace_plugin() -> WorkspacePlugin | None:
-    """Return the plugin, for what goes on without it; say so if one is installed and cannot be used."""
+    """Return the plugin for optional work; report an installed but unusable plugin."""
     if not installed.is_installed():
         return None
     try:

@@ -24,17 +24,17 @@ _CONTROLS |= {0x7F: 0x2421} | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines as Markdown counts them, with control characters made visible."""
+    """Return the lines in Markdown's count, with control characters made visible."""
     return _BREAK.split(text.translate(_CONTROLS))
 
 
 def inert(line: str) -> str:
-    """Return a line that opens neither a tag nor a link."""
+    """Return a line without the start of a tag or a link."""
     return _ACTIVE.sub(lambda match: _INERT[match.group()], line)
 
 
 def quote(text: str) -> str:
-    """Return text as a quote that keeps its code blocks."""
+    """Return text as a quote with code blocks intact."""
     return "\n".join(f"> {line}" if line else ">" for line in _quote_lines(lines_of(text)))
 
 
@@ -64,7 +64,7 @@ def _closes(line: str, opening: str) -> bool:
 
 
 def fence(lines: Iterable[str], info: str) -> list[str]:
-    """Return lines in a code block that none of them can close."""
+    """Return lines in a code block closed by none of the lines."""
     body = list(lines)
     longest = max((len(run) for line in body for run in _TICKS.findall(line)), default=0)
     ticks = "`" * max(3, longest + 1)
@@ -72,7 +72,7 @@ def fence(lines: Iterable[str], info: str) -> list[str]:
 
 
 def code(text: str, most: int = 80) -> str:
-    """Return a name as inline code on one line."""
+    """Return a name as inline code on a single line."""
     line = " ".join(" ".join(lines_of(text)).split())
     if not line:
         return "*(unnamed)*"
@@ -83,7 +83,7 @@ def code(text: str, most: int = 80) -> str:
 
 
 def cut(text: str, most_lines: int, most_characters: int) -> tuple[list[str], str]:
-    """Return the first lines of a text, and a note of how much more there is; empty if that is all."""
+    """Return the first lines of a text, and a note of the rest; empty for the whole text."""
     lines = lines_of(text)
     head: list[str] = []
     room = most_characters

@@ -36,14 +36,14 @@ _CUT_OFF = frozenset([INTERRUPTED, PARTIAL, "cancelled", "error", *CUT_OFF_FINIS
 
 
 class Skipped(Struct, frozen=True):
-    """A turn, or an entry outside of turns, that was left out."""
+    """A turn, or an entry outside of turns, left out of the line."""
 
     seq: int
     why: str
 
 
 class FineTuning(Struct, frozen=True):
-    """How many turns of a path are in the line, and what was left out."""
+    """The number of turns in the line, and the turns left out."""
 
     turns: int
     skipped: tuple[Skipped, ...]
@@ -51,7 +51,7 @@ class FineTuning(Struct, frozen=True):
     """Whether nothing remained, so that no line was written."""
 
     def lines(self) -> Iterator[str]:
-        """Yield what people should know."""
+        """Yield the warnings for people."""
         for skipped in self.skipped:
             yield f"skipped at {skipped.seq}: {skipped.why}"
         if self.is_empty:
@@ -59,14 +59,14 @@ class FineTuning(Struct, frozen=True):
 
 
 class Options(PathOptions, frozen=True, kw_only=True):
-    """What the line holds besides messages."""
+    """The content of the line besides messages."""
 
     tools: Any = ()
     """Tools or functions, whose definitions replace the recorded ones."""
 
 
 def write(session: Session, to: BinaryIO, options: Options) -> FineTuning:
-    """Write the completed turns of the path as one line; nothing if no turn is complete."""
+    """Write the completed turns of the path as a line; nothing without a complete turn."""
     reader = read(session)
     text, report = finetune(list(reader.shared_entries(redact=options.redact)), options.tools, reader.blob)
     to.write(text.encode())
@@ -79,7 +79,9 @@ EXPORTER = Exporter(suffix=".jsonl", write=write, options=Options)
 def finetune(
     path: Sequence[Entry], tools: Iterable[Tool | Callable[..., Any]] = (), blobs: Blobs = lambda digest: None
 ) -> tuple[str, FineTuning]:
-    """Return the line with its line break, and the report. Its tools are `tools`, or else those that were recorded last."""
+    """Return the line with the line break, and the report. Its tools are `tools`, or else those that were
+    recorded last.
+    """
     context = contexts.whole_context(path)
     entry_at = {entry.seq: entry for entry in path}
     visible = {item.seq for item in context.items}
@@ -117,7 +119,7 @@ def _summarised_turns(path: Sequence[Entry], visible: set[int]) -> list[Skipped]
 
 
 def _fault(unit: Sequence[Entry]) -> str | None:
-    """Return why this turn is a bad example; None if it is complete."""
+    """Return the reason for leaving out a turn; None for a complete turn."""
     messages = [entry.message for entry in unit if entry.message is not None]
     results = [result for message in messages for result in message.results]
     if unit[0].turn and not is_completed(unit):

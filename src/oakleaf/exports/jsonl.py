@@ -23,14 +23,14 @@ SCHEMA_VERSION = 1
 
 
 class EventOptions(PathOptions, frozen=True, kw_only=True):
-    """Which part of the path is written."""
+    """The part of the path to write."""
 
     since: int = 0
     """Only what comes after this entry."""
 
 
 class Options(EventOptions, frozen=True, kw_only=True):
-    """Which entries are written."""
+    """The entries to write."""
 
     what: str = "path"
     """Those of the path, or those of all branches that the session owns."""
@@ -41,7 +41,7 @@ class Options(EventOptions, frozen=True, kw_only=True):
 
 
 def write(session: Session, to: BinaryIO, options: Options) -> None:
-    """Write entries, one JSON object per line."""
+    """Write entries, a JSON object per line."""
     for line in entry_lines(session.session_id, _entries(session, options)):
         to.write(line.encode())
 
@@ -54,7 +54,7 @@ def _entries(session: Session, options: Options) -> Iterator[Entry]:
 
 
 def write_events(session: Session, to: BinaryIO, options: EventOptions) -> None:
-    """Write the path as events, one JSON object per line."""
+    """Write the path as events, a JSON object per line."""
     path = read(session).shared_entries(options.since, redact=options.redact)
     for line in event_lines(session.session_id, path):
         to.write(line.encode())
@@ -87,7 +87,7 @@ def entry_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
 
 
 def event_lines(session_id: str, entries: Iterable[Entry]) -> Iterator[str]:
-    """Yield the five event types; a message without calls is one line, every call and result one more."""
+    """Yield the five event types; a message without calls is a line, every call and result another."""
     for event in log_events(entries):
         head = {"schema_version": SCHEMA_VERSION, "session_id": session_id}
         yield _to_line({**head, **msgspec.structs.asdict(event)})

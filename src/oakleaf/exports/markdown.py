@@ -53,7 +53,7 @@ _CUT_OFF = {
 
 
 class Options(PathOptions, frozen=True, kw_only=True):
-    """What of a session is shown."""
+    """The parts of a session to show."""
 
     lines: int = 20
     """How many lines of a tool's result are shown."""

@@ -24,7 +24,7 @@ from oakleaf.core.usage import Call
 
 
 class TurnEnding(Struct, frozen=True):
-    """The end of a turn as its runner recorded it."""
+    """The end of a turn as recorded by the runner."""
 
     status: str
     error: str | None
@@ -41,7 +41,7 @@ class TaskStart(Struct, frozen=True):
 
 
 class Timeline(Struct, frozen=True):
-    """The times of one journal, by position (branch, seq) in its store."""
+    """The times of a journal, by position (branch, seq) in the store."""
 
     tools: dict[tuple[int, int, int], int]
     """When each tool call started, by branch and seq of the answer and its index there."""
@@ -75,7 +75,7 @@ def build_timeline(facts: Iterable[StoredFact], calls: Iterable[Call], redactor:
 
 
 def call_start(call: Call, ready: int | None, models: tuple[int, ...]) -> int:
-    """When a call that has ended was made; `ready` is the time of the entry it follows, if that is known.
+    """Return the start of an ended call; `ready` is the known time of the entry before.
 
     Its row bears the time of its end. Its start rides in the commit before it, unless a failure, a crash or a summary
     came in between: then it is the latest of those.

@@ -16,7 +16,7 @@ from oakleaf.stores.base import SessionRow
 
 
 class PathOptions(Struct, frozen=True, kw_only=True):
-    """Of a format for others: what has become known as a secret is hidden."""
+    """Of a format for others: secrets known by now are hidden."""
 
     redact: bool = True
 
@@ -26,7 +26,7 @@ def redactor_of(session: Session, options: PathOptions) -> Redactor | None:
 
 
 def shared_row(session: Session, options: PathOptions) -> SessionRow:
-    """Return the session's row for others."""
+    """Return the session's row for sharing."""
     row, redactor = session.row, redactor_of(session, options)
     if redactor is None:
         return row

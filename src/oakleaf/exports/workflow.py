@@ -87,7 +87,9 @@ def completed_turns(path: Iterable[Entry]) -> list[list[Entry]]:
 
 
 def _has_final_text(turn: Sequence[Entry]) -> bool:
-    """Whether the model ended the turn with a text; a tool, a limit, a person or a crash may have ended it instead."""
+    """Whether the model ended the turn with a text; a tool, a limit, a person or a crash may have ended the
+    turn instead.
+    """
     last = turn[-1]
     if not is_completed(turn) or last.message is None or last.finish in UNFINISHED:
         return False

@@ -31,7 +31,7 @@ def to_yaml(value: dict[str, Any]) -> str:
 
 
 def _lines(value: dict[str, Any] | list[Any] | tuple[Any, ...], indent: int) -> Iterator[str]:
-    """Yield the lines of a non-empty map or list, one text per item."""
+    """Yield the lines of a non-empty map or list, a text per item."""
     pad = " " * indent
     if isinstance(value, dict):
         for key in sorted(value):

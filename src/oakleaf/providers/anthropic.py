@@ -51,7 +51,7 @@ class AnthropicModel(VendorClient):
 
 
 def _add_event(message: dict[str, Any], event: dict[str, Any]) -> Delta:
-    """Add one event to the message and return what it adds for display."""
+    """Add an event to the message and return the addition to display."""
     kind = event["type"]
     if kind == "message_start":
         message.update(event["message"], content=[])

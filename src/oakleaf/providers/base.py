@@ -87,7 +87,7 @@ _STATUS_BY_KIND = {
 
 
 class StreamFailure(Exception):
-    """An error that arrived as an event of a stream, in the vendor's JSON, and that its SDK does not raise."""
+    """An error event of a stream, in the vendor's JSON, not raised by the vendor's SDK."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         super().__init__("the stream failed without a message")
@@ -95,7 +95,7 @@ class StreamFailure(Exception):
 
 
 class VendorFault(Struct, frozen=True):
-    """A vendor's error: its message, all it sent of it, its status, and how many seconds to wait before a retry."""
+    """A vendor's error: the message, the full body, the status, and the seconds to wait before a retry."""
 
     message: str
     wording: str
@@ -105,8 +105,9 @@ class VendorFault(Struct, frozen=True):
 
 
 class VendorClient(ABC):
-    """A model behind a vendor's SDK, called through a client object of the caller's, or else through one for each call:
-    these share HTTP connections."""
+    """A model behind a vendor's SDK, called through the caller's client object, or else through a client per
+    call with shared HTTP connections.
+    """
 
     provider: str
     package: ClassVar[str]
@@ -126,7 +127,9 @@ class VendorClient(ABC):
         takes_key: bool = True,
         client: Any = None,
     ) -> None:
-        """`takes_key=False`: for an address that nobody configured; it gets no key and nothing else of the environment."""
+        """Make the client; `takes_key=False` serves an address nobody configured: no key and nothing else of
+        the environment.
+        """
         self.model = model
         self._client = client
         self._loop: ref[asyncio.AbstractEventLoop] | None = None
@@ -139,7 +142,8 @@ class VendorClient(ABC):
 
     @property
     def name(self) -> str:
-        """The name that `model_by_name` takes, with the server if it is not the vendor's. Through a client object of the
+        """The name for `model_by_name`, with the server if different from the vendor's. Through a client
+        object of the
         caller's the model has a name that needs such an object."""
         if self._client is not None:
             return client_name(self._name, _sdk_class(self._client, self.package))
@@ -182,14 +186,16 @@ class VendorClient(ABC):
 
     @abstractmethod
     def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        """Yield deltas, the first one, which may be empty, as soon as the vendor responds; then the whole reply."""
+        """Yield deltas, starting with a possibly empty delta as soon as the vendor responds; then the whole
+        reply.
+        """
 
     @abstractmethod
     def _method(self, client: Any) -> Callable[..., Any]:
-        """Return the SDK's method that asks the model."""
+        """Return the SDK's method for a model call."""
 
     def _open(self, connection: VendorConnection, http: Any) -> AbstractContextManager[Any]:
-        """Make a client object for one call. Closing it would close the connections that others use."""
+        """Make a client object for a call. Closing it would close the connections that others use."""
         make = getattr(connection.sdk, self.client_class)
         return nullcontext(
             make(api_key=connection.key, base_url=connection.base_url, max_retries=0, http_client=http)
@@ -197,7 +203,7 @@ class VendorClient(ABC):
 
     @asynccontextmanager
     async def _opened(self, connection: VendorConnection) -> AsyncGenerator[Callable[..., Any], None]:
-        """Yield the SDK's method of the caller's client object, which stays as it is, or of one for this call."""
+        """Yield the SDK's method of the caller's unchanged client object, or of a new client object."""
         if self._client is not None:
             self._check_loop()
             yield self._method(self._client)
@@ -207,7 +213,9 @@ class VendorClient(ABC):
                 yield self._method(client)
 
     def _check_loop(self) -> None:
-        """Refuse a client object on a second event loop: its connections belong to the first, and break in odd ways."""
+        """Refuse a client object on a second event loop: the connections belong to the first loop, and break
+        in odd ways.
+        """
         loop = asyncio.get_running_loop()
         if self._loop is not None and self._loop() is not loop:
             reason = f"its {type(self._client).__name__} was used on another event loop, which its connections belong to"
@@ -218,7 +226,7 @@ class VendorClient(ABC):
         self._loop = ref(loop)
 
     def check_client(self) -> None:
-        """Raise ModelUnavailable for a client object without the method, or with one that blocks the event loop."""
+        """Raise ModelUnavailable for a client object without the method, or with a blocking method."""
         kind, hint = type(self._client).__name__, f"pass one like {self.package}.{self.client_class}"
         try:
             method = unwrap(self._method(self._client))
@@ -232,10 +240,10 @@ class VendorClient(ABC):
 
     @abstractmethod
     def _sdk_errors(self, sdk: Any) -> tuple[type[Exception], ...]:
-        """Return the errors that the SDK raises if the vendor refuses or cannot be reached."""
+        """Return the SDK's errors for a refusing or unreachable vendor."""
 
     def _connection(self) -> VendorConnection:
-        """Import the SDK and find key and URL; raise ModelUnavailable if one is missing."""
+        """Import the SDK and find key and URL; raise ModelUnavailable without all three."""
         try:
             sdk, http = import_module(self.package), import_module("httpx2")
         except ImportError:
@@ -260,7 +268,7 @@ class VendorClient(ABC):
         return VendorConnection(sdk, http, key or NO_KEY, base_url)
 
     def problem(self) -> ModelUnavailable | None:
-        """Return what is missing for a call: the package or the key. A custom server may need no key."""
+        """Return the missing piece of a call: the package or the key. A custom server may need no key."""
         if not is_installed(self.package):
             return self._package_missing()
         has_key = (
@@ -289,7 +297,8 @@ class VendorClient(ABC):
         return f"{self.provider}:{self.model}"
 
     def _expected_errors(self, connection: VendorConnection) -> tuple[type[Exception], ...]:
-        """Return what an SDK may raise: its own errors, those of its transport, and any that a garbled reply causes in it. A
+        """Return the SDK's possible errors: own errors, transport errors, and any error caused by a garbled
+        reply. A
         client object of the caller's has credentials, and a transport, with errors of their own."""
         if self._client is not None:
             return (Exception,)
@@ -306,7 +315,7 @@ class VendorClient(ABC):
         return (StreamFailure, *self._sdk_errors(connection.sdk), *transport, *parse_errors)
 
     def _model_error(self, error: Exception, connection: VendorConnection, has_begun: bool) -> ModelError:
-        """Return the error of ours that says what a caller can do: retry, compact, or check key and name."""
+        """Return our error with the caller's choices: retry, compact, or check key and name."""
         fault = read_fault(error)
         reason = shorten(_mask(fault.message, connection.key), MAX_REASON_LENGTH)
         is_overflow = OVERFLOW.search(fault.wording) is not None
@@ -324,7 +333,7 @@ class VendorClient(ABC):
     def _error_by_status(
         self, reason: str, fault: VendorFault, is_overflow: bool, connection: VendorConnection
     ) -> ModelError:
-        """What happened is recognised by the vendor's own words; `reason` is what may be shown of them."""
+        """Recognise the failure by the vendor's own words; `reason` is the part fit for showing."""
         status = fault.status
         assert status is not None
         if status in (401, 403):
@@ -353,14 +362,15 @@ class VendorClient(ABC):
         return hint
 
     def endpoint_for(self, settings: Settings) -> Endpoint:
-        """Return who is asked and what it accepts, as far as it decides what the request looks like.
+        """Return the server and the accepted features, as far as the request's form depends on both.
 
         What was learned from its errors is in the settings, if another process learned it, or known here.
         """
         return Endpoint()
 
     async def _arguments(self, method: Callable[..., Any], request: Request, **how: Any) -> dict[str, Any]:
-        """Return the arguments for the SDK's method: the request, and how to answer it. Fields without a parameter go into
+        """Return the arguments for the SDK's method: the request, and the way of answering. Fields without a
+        parameter go into
         `extra_body`. Made on a thread, because other sessions share the event loop."""
         history = await run_by_size(len(request.context.items), self._project, request)
         fields = {"model": self.model, **how, **history}
@@ -369,7 +379,7 @@ class VendorClient(ABC):
         return {**fields, "extra_body": extra} if extra else fields
 
     def _project(self, request: Request) -> History:
-        """Return the request as it is sent, but for the model and how to stream."""
+        """Return the request for sending, except the model and the streaming."""
         context = with_endpoint(request.context, self.provider, self.endpoint_for(request.context.settings))
         return find_provider(self.provider).project(context, request.blobs)
 
@@ -390,7 +400,7 @@ class VendorClient(ABC):
 
 
 class VendorPlugin(ModelPlugin):
-    """The models of a vendor: those of its client."""
+    """The models of a vendor: the client's models."""
 
     client: ClassVar[type[VendorClient]]
 
@@ -406,13 +416,13 @@ class VendorPlugin(ModelPlugin):
         return model
 
     def problem(self, model: Model) -> ModelUnavailable | None:
-        """A model of the host's own may have the same name; nothing is known about it."""
+        """A model of the host's own may have the same name; nothing is known about such a model."""
         return model.problem() if isinstance(model, VendorClient) else None
 
 
 @asynccontextmanager
 async def closing_reply(reply: Any) -> AsyncGenerator[Any, None]:
-    """Close what the SDK's method returned, as far as it is something to close: a wrapper may return anything."""
+    """Close the result of the SDK's method, if closable: a wrapper may return anything."""
     try:
         yield reply
     finally:
@@ -422,7 +432,7 @@ async def closing_reply(reply: Any) -> AsyncGenerator[Any, None]:
 
 
 def _sdk_class(client: object, package: str) -> str:
-    """Return the class that a caller needs to make such an object: the SDK's, also of an object of a subclass."""
+    """Return the class for a caller's client object: the SDK's, also of an object of a subclass."""
     kinds = type(client).__mro__
     return next((kind for kind in kinds if kind.__module__.startswith(package)), kinds[0]).__name__
 
@@ -435,7 +445,7 @@ def is_installed(package: str) -> bool:
 
 
 def _status_of(*kinds: object) -> int | None:
-    """Return the status for the first kind that is known or is a status itself."""
+    """Return the status for the first known kind, or of a kind that is a status."""
     for kind in kinds:
         if str(kind) in _STATUS_BY_KIND:
             return _STATUS_BY_KIND[str(kind)]
@@ -445,7 +455,7 @@ def _status_of(*kinds: object) -> int | None:
 
 
 def read_fault(error: Exception) -> VendorFault:
-    """Read a vendor's message, which the three SDKs keep under different names, in the vendor's own JSON."""
+    """Read a vendor's message from the vendor's own JSON, named differently in each of the three SDKs."""
     body = getattr(error, "body", None) or getattr(error, "details", None)
     first = body[0] if isinstance(body, list) and body else body
     inner = first.get("error", first) if isinstance(first, Mapping) else {}
@@ -462,7 +472,7 @@ def read_fault(error: Exception) -> VendorFault:
 
 
 def body_text(body: object) -> str:
-    """Return what the body of an error says: JSON of any server's shape, a page of a proxy, or text."""
+    """Return the text of an error's body: JSON of any server's shape, a page of a proxy, or text."""
     if isinstance(body, str):
         if not is_page(body):
             return body.strip()
@@ -483,7 +493,7 @@ def body_text(body: object) -> str:
 
 
 def _page_text(page: str) -> str:
-    """Return the first heading of a page, or all its text if it has none."""
+    """Return the first heading of a page, or all text of a page without a heading."""
     texts: list[str] = []
     hidden = heading = ""
     for piece in page.split("<")[1:]:
@@ -521,7 +531,7 @@ def _retry_after(error: Exception, inner: Mapping[str, Any]) -> float | None:
 
 
 def _error_text(error: BaseException) -> str:
-    """Return the message without a hint: those of our errors are for callers who parse a reply themselves."""
+    """Return the message without a hint: our errors' hints are for callers of the reply parser."""
     return (error.problem if isinstance(error, UnrecognizedReply) else str(error)) or type(error).__name__
 
 

@@ -94,7 +94,7 @@ class GoogleCredentials(CloudClient):
 
 @lru_cache
 def _google_credentials(_file: str | None) -> tuple[Any, str | None]:
-    """Return the credentials and their project. With new ones each call would ask for a token first."""
+    """Return the credentials and the project. With new ones each call would ask for a token first."""
     import google.auth  # from the extra
 
     found: tuple[Any, str | None] = google.auth.default(scopes=[_GOOGLE_SCOPE])

@@ -37,7 +37,7 @@ _PLAIN_HEADERS = (
 
 
 class VendorConnection(Struct, frozen=True):
-    """What a call needs to reach a vendor: its SDK, the HTTP library, the key and the URL."""
+    """A call's access to a vendor: the SDK, the HTTP library, the key and the URL."""
 
     sdk: Any
     http: Any
@@ -55,7 +55,7 @@ class VendorConnection(Struct, frozen=True):
 
 
 class HttpClient:
-    """An HTTP client with at most `MAX_CONNECTIONS` connections, which are kept for the next calls.
+    """An HTTP client with at most `MAX_CONNECTIONS` connections, kept for the next calls.
 
     A connection to a vendor takes two or three round trips. A client looks at all of its connections before each request:
     that took 32 sessions with one client a sixth of their time.
@@ -86,7 +86,7 @@ class HttpClient:
 
 
 class LoopClients:
-    """The HTTP clients of one event loop, by vendor, server and key.
+    """The HTTP clients of an event loop, by vendor, server and key.
 
     One that no call has used for `KEPT_SECONDS` is closed: calls have many keys, or come in crowds. When the loop ends, all
     are.
@@ -101,7 +101,7 @@ class LoopClients:
 
     @classmethod
     async def open(cls) -> LoopClients:
-        """Return those of the running loop."""
+        """Return the clients of the running loop."""
         loop = asyncio.get_running_loop()
         if loop not in _loop_clients:
             for other in list(_loop_clients):
@@ -112,7 +112,7 @@ class LoopClients:
         return _loop_clients[loop]
 
     async def _close_at_end(self) -> AsyncGenerator[None, None]:
-        """An event loop that ends closes the generators that have not ended."""
+        """Close the clients at the loop's end: an ending event loop closes unfinished generators."""
         try:
             yield
         finally:
@@ -122,14 +122,14 @@ class LoopClients:
             await _close([client for clients in self._clients.values() for client in clients])
 
     def find(self, connection: VendorConnection) -> HttpClient:
-        """Return the first client that is free for a call; calls one after the other share a connection."""
+        """Return the first free client for a call; consecutive calls share a connection."""
         for client in self._clients.get(_owner(connection), ()):
             if client.calls < client.MAX_CONNECTIONS:
                 return client
         return self.add(connection)
 
     def add(self, connection: VendorConnection) -> HttpClient:
-        """Return a client without connections, which later calls take before the others."""
+        """Add a client without connections, preferred by later calls."""
         if self._timer is None:
             self._start_timer()
         client = HttpClient(connection)
@@ -168,7 +168,7 @@ _loop_clients: dict[asyncio.AbstractEventLoop, LoopClients] = {}
 
 
 class HttpExchange:
-    """The requests and responses of one call by an HTTP client that several calls share; use it around the call."""
+    """The requests and responses of a call by a shared HTTP client; enter around the call."""
 
     http: HttpClient
 
@@ -188,7 +188,9 @@ class HttpExchange:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close what the SDK left open, because its caller or its parser stopped reading: else the connection is not free."""
+        """Close the SDK's leftovers of a caller or parser that stopped reading: else the connection is not
+        free.
+        """
         _exchange.set(None)
         try:
             for response in self._responses:
@@ -220,8 +222,9 @@ class HttpExchange:
         return response
 
     def _was_closed_before(self, error: Exception) -> bool:
-        """Whether the connection was kept from another call and ended before the head of a response, as soon as it does
-        if its server had closed it. Browsers and proxies send such a request again too."""
+        """Whether the connection was kept from another call and ended before the head of a response, as after
+        a close by the server. Browsers and proxies send such a request again too.
+        """
         http = self._connection.http
         is_end = isinstance(error, http.ReadError | http.WriteError) or (
             isinstance(error, http.RemoteProtocolError) and str(error).startswith("Server disconnected")
@@ -242,7 +245,7 @@ _exchange: ContextVar[HttpExchange | None] = ContextVar("oakleaf_http_exchange",
 
 
 def _remove_added_headers(request: Any, key: str) -> None:
-    """Leave only the headers that a request needs, with this key in those that hold one."""
+    """Leave only the required headers, with the given key in the key's headers."""
     for name in list(request.headers):
         if name in _KEY_HEADERS:
             request.headers[name] = f"Bearer {key}" if name == "authorization" else key

@@ -86,10 +86,10 @@ class GeminiModel(VendorClient):
 
 
 class _Typed:
-    """JSON as a type of the SDK, and the places in it that the type cannot hold."""
+    """JSON as a type of the SDK, and the places of values outside of the type."""
 
     def __init__(self, kind: Any, data: dict[str, Any], depth: int | None = None) -> None:
-        """`depth` says how exactly such places are told; the exact ones are None."""
+        """Set the places; `depth` says the exactness of places; exact places are None."""
         self.unread: set[tuple[Any, ...]] = set()
         text = msgspec.json.encode(data)
         try:
@@ -110,7 +110,7 @@ def _without(data: dict[str, Any], places: set[tuple[Any, ...]]) -> dict[str, An
 
 
 class GeminiReplyBuilder:
-    """Assembles a reply from its chunks."""
+    """Assembles a reply from chunks."""
 
     def __init__(self) -> None:
         self.has_begun = False
@@ -191,7 +191,7 @@ class RecordedChunks(RecordedReply):
 
 
 def _snake_case(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return Gemini's fields as its SDK names them."""
+    """Return Gemini's fields under the SDK's names."""
     return {re.sub("([A-Z])", r"_\1", name).lower(): value for name, value in fields.items()}
 
 

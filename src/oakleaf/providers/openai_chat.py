@@ -105,7 +105,9 @@ class OpenAIChatModel(VendorClient):
         return Endpoint(host, model, limit, reasoning)
 
     def _adapt(self, error: Exception, body: dict[str, Any], request: Request) -> bool:
-        """Leave out what the server refuses by its name, add what it misses; return whether the request is another now."""
+        """Leave out parameters refused by the server, add missing parameters; return whether the request
+        changed.
+        """
         fault = read_fault(error)
         if fault.status not in (400, 403, 422, 501):
             return False
@@ -154,7 +156,7 @@ class OpenAIChatModel(VendorClient):
     async def _read(
         self, reply: Any, builder: ReplyBuilder, connection: VendorConnection
     ) -> AsyncGenerator[Delta, None]:
-        """Read a stream, or what the SDK made of a body that is none."""
+        """Read a stream, or the SDK's reading of another body."""
         if type(reply) is not connection.sdk.AsyncStream and hasattr(reply, "__aiter__"):
             # Of a wrapper around the SDK, such as a tracer, which wants to see each piece.
             async for piece in reply:
@@ -173,7 +175,7 @@ class OpenAIChatModel(VendorClient):
         yield builder.close(reader.body)
 
     def _check_window(self, builder: ReplyBuilder) -> None:
-        """Raise ContextOverflow for the ways in which servers answer with nothing if the history fills the window."""
+        """Raise ContextOverflow for an empty answer caused by a full window, in the servers' several forms."""
         if builder.is_empty:
             reason = (
                 "it answered with nothing, streamed or not, as servers do if the history is too long for them"
@@ -192,7 +194,7 @@ async def _bytes(reply: Any) -> AsyncGenerator[bytes, None]:
 
 
 class ReplyBuilder:
-    """Assembles a completion from its events, or from a body that is the whole of it.
+    """Assembles a completion from events, or from a body with the whole completion.
 
     A second choice is refused, or left out with `only_first`.
     """
@@ -220,7 +222,7 @@ class ReplyBuilder:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the server has said nothing at all, not even that it stopped."""
+        """Whether the server has said nothing at all, not even a stop."""
         return not self.has_content and self.finish is None and self._unread is None
 
     @property
@@ -237,7 +239,7 @@ class ReplyBuilder:
         return self._add_json(data) if data else Delta()
 
     def close(self, body: str) -> Delta:
-        """Add what is no event, and a message that came whole beside or instead of its deltas."""
+        """Add the parts outside of events, and a whole message beside or instead of deltas."""
         if body.strip() and not self._has_begun:
             self._is_done = True
             self._add_json(body)
@@ -263,7 +265,7 @@ class ReplyBuilder:
         return {"model": self._model, **usage, "choices": [{"message": message, "finish_reason": finish}]}
 
     def _all_calls(self) -> list[CallBuilder]:
-        """Return the calls, also that of a server which only knows the deprecated `function_call`, or which writes both."""
+        """Return the calls, also from a server with only the deprecated `function_call`, or with both fields."""
         is_other = self._old_call.name not in ("", *(call.name for call in self._calls))
         return [*self._calls, self._old_call] if is_other else self._calls
 
@@ -376,7 +378,7 @@ class ReplyBuilder:
         call.add(piece)
 
     def _find_call(self, key: str, piece: CallBuilder) -> CallBuilder | None:
-        """Return the call that a piece continues; None if it begins one.
+        """Return the call continued by a piece; None for a new call.
 
         Servers omit the index or give all calls the same, omit ids, repeat id and name in every chunk, or invent a new id
         for each: what is left to tell by is the name, and whether the arguments so far are complete.
@@ -480,7 +482,7 @@ def _text_of(value: object) -> str:
 
 
 def _join_surrogates(text: str) -> str:
-    """Join the halves of a character that a server has split over two chunks."""
+    """Join the halves of a character split by a server over two chunks."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -488,7 +490,7 @@ class OpenAIChatPlugin(VendorPlugin):
     client = OpenAIChatModel
 
     def read_reply(self, content_type: str, body: bytes) -> StreamReply:
-        """Read a completion in whatever shape a compatible server gives it."""
+        """Read a completion in any shape of a compatible server."""
         builder, reader, error = ReplyBuilder(only_first=True), EventReader(), ""
         try:
             for event in chain(reader.feed(body), reader.close()):

@@ -76,7 +76,7 @@ class OpenAIModel(VendorClient):
 
 
 def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
-    """Return the delta of an event, or the whole response of the last one; collect the items that are complete."""
+    """Return the delta of an event, or the whole response of the last event; collect the complete items."""
     kind = event.get("type")
     if kind == "response.output_item.done":
         items[event["output_index"]] = event["item"]
@@ -94,12 +94,16 @@ def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
 
 
 def _with_items(response: dict[str, Any], items: dict[int, Any]) -> dict[str, Any]:
-    """Return the response with its items: some servers, such as that of a ChatGPT login, send them only one by one."""
+    """Return the response with the items: some servers, such as the ChatGPT login's, send items only
+    separately.
+    """
     return response if response.get("output") else {**response, "output": [items[n] for n in sorted(items)]}
 
 
 class RecordedResponse(RecordedReply):
-    """The last event of an OpenAI Responses stream ends the response; before it only the text is put together."""
+    """The last event of an OpenAI Responses stream ends the response; before the end only the text is put
+    together.
+    """
 
     def __init__(self) -> None:
         super().__init__()

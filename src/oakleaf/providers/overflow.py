@@ -49,7 +49,7 @@ _LENGTHS = [
 
 
 def read_overflow(message: str) -> tuple[int | None, int | None]:
-    """Return the window and the length of the request, as far as a server's message tells them."""
+    """Return the window and the length of the request, as far as told in a server's message."""
     return _find_number(_WINDOWS, message), _find_number(_LENGTHS, message)
 
 

@@ -16,7 +16,7 @@ from oakleaf.wire.parsing import to_dict
 
 
 class RecordedReply(ABC):
-    """Puts the events of one vendor's stream together."""
+    """Puts the events of a vendor's stream together."""
 
     def __init__(self) -> None:
         self.error = ""
@@ -48,7 +48,7 @@ class RecordedReply(ABC):
         return self.read_value(data)
 
     def read_value(self, value: object) -> StreamReply:
-        """Read a response that did not come as events."""
+        """Read a response outside of an event stream."""
         data = to_dict(value)
         if data.get("error"):
             return StreamReply(None, False, error_text(data["error"]))
@@ -64,7 +64,7 @@ def text_or_none(value: object) -> str | None:
 
 
 def _decode_event(event: ServerEvent) -> dict[str, Any] | None:
-    """Return the JSON of an event; None if it is not whole."""
+    """Return the JSON of an event; None for a partial event."""
     try:
         data = decode_repaired(event.data.encode("utf-8", "replace"))
     except INVALID_JSON:

@@ -23,7 +23,7 @@ class ServerEvent(Struct, frozen=True):
 
 
 class EventReader:
-    """Turns the bytes of a response into its events."""
+    """Turns the bytes of a response into events."""
 
     def __init__(self) -> None:
         self._line: list[bytes] = []
@@ -34,7 +34,7 @@ class EventReader:
 
     @property
     def body(self) -> str:
-        """The lines that are not part of an event."""
+        """The lines outside of events."""
         return "\n".join(self._other_lines)
 
     def feed(self, data: bytes) -> Iterator[ServerEvent]:
@@ -51,7 +51,7 @@ class EventReader:
             yield from self._read_line(line)
 
     def close(self) -> Iterator[ServerEvent]:
-        """Return the last event, which may lack its line end."""
+        """Return the last event, possibly without a line end."""
         yield from self._read_line(b"".join(self._line))
         yield from self._flush()
 

@@ -183,7 +183,7 @@ def _recorder(location: StoreLocation, store: Store) -> Iterator[Recorder]:
 
 
 def _wait(recorder: Recorder) -> None:
-    """Wait for the end of what the store takes."""
+    """Wait until the store has taken the queue."""
     written = -1
     while written != recorder.written:
         written = recorder.written
@@ -192,7 +192,7 @@ def _wait(recorder: Recorder) -> None:
 
 
 def _record_elsewhere(location: StoreLocation, recorder: Recorder, calls: int) -> None:
-    """Write the calls that the server did not take to a file, and say how to bring them back."""
+    """Write the calls not taken by the server to a file, and say how to restore the calls."""
     if location.is_file:  # it may be encrypted, and another file would not be
         notify(f"not recorded: {plural(calls, 'call')}: {recorder.outage}")
         return
@@ -217,7 +217,7 @@ def _record_elsewhere(location: StoreLocation, recorder: Recorder, calls: int) -
 
 
 async def _run(command: tuple[str, ...], recipe: Recipe, proxy: Proxy, port: int) -> int:
-    """Run the command with the proxy; return its exit code."""
+    """Run the command with the proxy; return the exit code."""
     from oakleaf_record.upstreams import child_environment
 
     address = await _listen(proxy, port)
@@ -262,7 +262,9 @@ async def _serve(proxy: Proxy, port: int, location: StoreLocation) -> int:
 
 
 def _report(location: StoreLocation, store: Store, recorder: Recorder, program: str | None) -> None:
-    """Say what was recorded, what it cost, and what was not recorded. Whatever became of the store, it does not raise."""
+    """Report the recorded calls, the cost, and the unrecorded calls. Whatever became of the store, it does
+    not raise.
+    """
     if not location.exists:
         notify(f"{location.display_url} was removed meanwhile, and with it what was recorded")
     for session_id in () if recorder.outage else recorder.sessions:

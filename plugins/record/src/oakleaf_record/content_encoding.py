@@ -14,7 +14,7 @@ MAX_DECODED_BYTES = 64 * 1024 * 1024
 
 
 def decompress(body: bytes, encoding: str) -> bytes:
-    """Return the bytes of a body; what came of it, if it was cut. A body may have several members.
+    """Return the bytes of a body; of a cut body the readable part. A body may have several members.
 
     Raises `UnrecognizedReply` for an unknown encoding, and for a body that is too long.
     """
@@ -39,7 +39,7 @@ def decompress(body: bytes, encoding: str) -> bytes:
 
 
 def _decoder(body: bytes, encoding: str) -> tuple[Any, type[Exception]]:
-    """Return what reads the body, and the error that it raises."""
+    """Return the reader of the body, and the reader's error."""
     if encoding == "zstd":
         zstd = import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
         return zstd.ZstdDecompressor(), zstd.ZstdError
@@ -47,6 +47,8 @@ def _decoder(body: bytes, encoding: str) -> tuple[Any, type[Exception]]:
 
 
 def _window_bits(body: bytes, encoding: str) -> int:
-    """Return how zlib reads the body: with the header it has, or without one, as some servers understand `deflate`."""
+    """Return zlib's window bits for the body: with the body's header, or without, for servers with raw
+    `deflate`.
+    """
     has_header = body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
     return -zlib.MAX_WBITS if encoding == "deflate" and not has_header else zlib.MAX_WBITS | 32

@@ -39,7 +39,7 @@ MAX_PIECES = 16
 
 
 def request_secrets(head: Head, target: str) -> tuple[str, ...]:
-    """Return what a request proves itself with: in its headers, and in the query of its target."""
+    """Return a request's credentials: in the headers, and in the query of the target."""
     secrets: dict[str, None] = {}
     for name, value in head.headers:
         if _SECRET_NAME.search(name.decode("latin-1")):
@@ -71,7 +71,7 @@ def _header_secrets(name: bytes, value: str) -> Iterator[str]:
 
 
 class SecretMask:
-    """Replaces secrets, and long parts of them, as they are and in the forms in which texts carry other texts."""
+    """Replaces secrets, and long parts of secrets, verbatim and in the escapes of surrounding texts."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         forms = (form for secret in secrets for form in (secret, *encoded_forms(secret)))
@@ -88,13 +88,15 @@ class SecretMask:
         return "".join([*pieces, text[end:]]) if pieces else text
 
     def json(self, value: Any) -> Any:
-        """Return a JSON value without the secrets in its strings, names of fields too."""
+        """Return a JSON value without the secrets in strings, names of fields too."""
         text = "\0".join(strings_in(value))
         return value if self.text(text) == text else _map_strings(value, self.text)
 
 
 def _spans(text: str, form: str) -> Iterator[tuple[int, int]]:
-    """Yield where a text holds the form, or a part of it of at least two pieces: such a part contains a whole piece."""
+    """Yield the places of the form in a text, or of a part of at least two pieces: such a part holds a whole
+    piece.
+    """
     length = max(PIECE, len(form) // MAX_PIECES)
     least = min(len(form), 2 * length)
     for at in range(0, len(form) - length + 1, length):

@@ -17,7 +17,9 @@ from oakleaf.wire.base import HistoryMessage
 
 
 def history_digests(history: Iterable[HistoryMessage], start: bytes) -> Iterator[bytes]:
-    """Yield after each message the digest of the history up to it; `start` is the one before the first."""
+    """Yield after each message the digest of the history so far; `start` is the digest before the first
+    message.
+    """
     digest = start
     for item in history:
         for content in (*_contents(item.message), *_links(item)):
@@ -26,7 +28,7 @@ def history_digests(history: Iterable[HistoryMessage], start: bytes) -> Iterator
 
 
 def _contents(message: Message) -> Iterator[bytes]:
-    """Yield what a message contributes: its joined text, then calls, results and media."""
+    """Yield a message's contribution: the joined text, then calls, results and media."""
     text = "".join(part.text for part in message.parts if isinstance(part, Text)).strip()
     if text:
         yield f"{message.role} {text}".encode("utf-8", "replace")
@@ -43,7 +45,7 @@ def _contents(message: Message) -> Iterator[bytes]:
 
 
 def _links(item: HistoryMessage) -> Iterator[bytes]:
-    """Yield what a user's message refers to and does not contain, such as an image by its address."""
+    """Yield the external references of a user's message, such as an image's address."""
     if item.message.role != "user":
         return  # a program may leave out what a provider's own tools did
     proofs = item.evidence.parts if item.evidence is not None else {}

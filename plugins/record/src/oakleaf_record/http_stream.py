@@ -20,11 +20,13 @@ NO_BODY_STATUSES = (204, 304)
 
 
 class BadMessage(Exception):
-    """Bytes that are not an HTTP/1.1 message."""
+    """Bytes other than an HTTP/1.1 message."""
 
 
 class _ReadBuffer(threading.local):
-    """Where the streams of one thread read, one after the other. A fresh buffer for each read takes longer than the read."""
+    """The shared read buffer of a thread's streams, used one after the other. A fresh buffer for each read
+    takes longer than the read.
+    """
 
     def __init__(self) -> None:
         self.view = memoryview(bytearray(READ_BYTES))
@@ -34,7 +36,7 @@ _read_buffer = _ReadBuffer()
 
 
 class ByteStream(asyncio.BufferedProtocol):
-    """One connection: bytes are read ahead into a buffer, or passed on as they come."""
+    """A connection: bytes are read ahead into a buffer, or passed on at once."""
 
     def __init__(self, on_connect: Callable[[ByteStream], None] | None = None) -> None:
         self.buffer = bytearray()
@@ -105,7 +107,7 @@ class ByteStream(asyncio.BufferedProtocol):
         return len(self.buffer) > length
 
     async def read_head(self) -> bytes | None:
-        """Return the bytes of a head with its blank line; None if the stream ends before one begins."""
+        """Return the bytes of a head with the blank line; None if the stream ends before a head."""
         start = 0
         while (end := self.buffer.find(b"\r\n\r\n", start)) < 0:
             if len(self.buffer) > MAX_HEAD_BYTES:
@@ -118,7 +120,7 @@ class ByteStream(asyncio.BufferedProtocol):
         return self.take(end + 4)
 
     def take(self, count: int | None = None) -> bytes:
-        """Take bytes that were read: all, or so many."""
+        """Take read bytes: all, or the given number."""
         count = len(self.buffer) if count is None else count
         data = bytes(self.buffer[:count])
         del self.buffer[:count]
@@ -137,7 +139,8 @@ class ByteStream(asyncio.BufferedProtocol):
     async def pass_to(
         self, target: ByteStream, add: Callable[[bytes], int], is_complete: Callable[[], bool]
     ) -> None:
-        """Write what comes to the target, without a task in between, until it is complete or the stream ends.
+        """Pass bytes to the target, without a task in between, until the message is complete or the stream
+        ends.
 
         `add` returns how many of the bytes belong to what is passed; the rest stays here.
         """
@@ -182,7 +185,7 @@ def _wake(waiter: asyncio.Future[None] | None) -> None:
 
 
 class Head(Struct, frozen=True):
-    """The first line and the headers of a message, in their bytes."""
+    """The first line and the headers of a message, as bytes."""
 
     first_line: bytes
     headers: tuple[tuple[bytes, bytes], ...]
@@ -214,7 +217,7 @@ class Head(Struct, frozen=True):
 
     @property
     def is_closing(self) -> bool:
-        """Whether the connection ends with this message."""
+        """Whether the connection ends with the message."""
         return b"close" in self.get(b"connection").lower() or b"HTTP/1.0" in self.first_line
 
     @property
@@ -253,24 +256,24 @@ class Body(Protocol):
 
     @property
     def length(self) -> int:
-        """How many bytes it keeps."""
+        """The number of kept bytes."""
         ...
 
     def content(self) -> bytes:
-        """Return what has come, without its framing."""
+        """Return the content so far, without framing."""
         ...
 
     def feed(self, data: bytes) -> int:
-        """Return how many of these bytes belong to the body."""
+        """Return the number of the body's bytes among the given bytes."""
         ...
 
     def drop(self) -> None:
-        """Forget what has come, and keep nothing of what comes."""
+        """Drop the content so far, and keep nothing later."""
         ...
 
 
 class _StoredBody:
-    """The bytes of a body, as they came."""
+    """The bytes of a body, as received."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -310,7 +313,7 @@ class LengthBody(_StoredBody):
 
 
 class OpenBody(_StoredBody):
-    """A body that ends with the connection."""
+    """A body up to the end of the connection."""
 
     is_complete = False
 
@@ -320,7 +323,7 @@ class OpenBody(_StoredBody):
 
 
 class ChunkedBody(_StoredBody):
-    """A body in chunks, each after a line with its length; the last has none.
+    """A body in chunks, each after a line with the length; the last chunk is empty.
 
     While it passes, only the lengths are read: a copy of each chunk would take as long as passing it.
     """
@@ -353,7 +356,7 @@ class ChunkedBody(_StoredBody):
         return own
 
     def _end_line(self, line: bytes) -> int:
-        """Return how many bytes follow the line before the next one."""
+        """Return the number of bytes from a line to the next line."""
         if self._is_trailer:
             self.is_complete = not line.strip()
             return 0

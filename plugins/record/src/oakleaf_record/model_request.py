@@ -45,7 +45,7 @@ class ModelRequest(Struct, frozen=True):
 
     @property
     def continues_stored(self) -> bool:
-        """Whether the messages follow what the provider stored, and are not the whole history."""
+        """Whether the messages follow the provider's stored history instead of being the whole history."""
         return self.previous_response is not None or self.conversation is not None
 
 
@@ -57,7 +57,8 @@ def read_request(
     issuer: str | None = None,
     find_answer: Callable[[str], HistoryMessage | None] = lambda item_id: None,
 ) -> ModelRequest:
-    """Raises `UnrecognizedReply` if the body is not a request of this provider. `mask` hides secrets in a JSON value.
+    """Raise `UnrecognizedReply` if the body is not a request of the provider. `mask` hides secrets in a JSON
+    value.
 
     `issuer` names the server, if servers of the provider's format differ. `find_answer` returns the answer that has an
     item of this id.
@@ -97,7 +98,7 @@ def read_request(
 def _parse_history(
     provider: str, history: list[Any], find_answer: Callable[[str], HistoryMessage | None]
 ) -> Iterator[HistoryMessage]:
-    """Yield the messages, with the answer in place of references to its items, which OpenAI stored."""
+    """Yield the messages, with the answer in place of references to items stored at OpenAI."""
     for is_stored, items in groupby(map(to_dict, history), _is_reference):
         if is_stored and provider == "openai":
             answers = filter(None, (find_answer(str(item.get("id"))) for item in items))
@@ -113,7 +114,7 @@ def _is_reference(item: dict[str, Any]) -> bool:
 def _split_system(
     parsed: Iterable[HistoryMessage],
 ) -> tuple[list[HistoryMessage], list[HistoryMessage]]:
-    """Return the system messages before the first other one, and the rest."""
+    """Return the system messages at the start, and the rest."""
     head: list[HistoryMessage] = []
     messages: list[HistoryMessage] = []
     for item in parsed:
@@ -125,12 +126,12 @@ def _split_system(
 
 
 def issued_by(issuer: str, item: HistoryMessage) -> HistoryMessage:
-    """Return a message with the evidence of this server."""
+    """Return a message with the server's evidence."""
     return replace(item, evidence=item.evidence and replace(item.evidence, issuer=issuer))
 
 
 def _join_answers(messages: Iterable[HistoryMessage]) -> Iterator[HistoryMessage]:
-    """Join the messages of one answer: calls made together may come one by one, and the results after all of them."""
+    """Join the messages of an answer: parallel calls may come one by one, and the results after all calls."""
     last: HistoryMessage | None = None
     for item in messages:
         if last is not None and last.message.calls and item.message.role == "assistant":

@@ -27,11 +27,11 @@ class Recipe(Struct, frozen=True):
     """Reads the program's own files; returns settings, and addresses as variables."""
 
     def settings(self, environment: Variables) -> dict[str, str]:
-        """Return the environment as the program understands it."""
+        """Return the environment in the program's reading."""
         return {**environment, **self.configured(environment)}
 
     def obstacle(self, environment: Variables) -> str | None:
-        """Return the setting that keeps the program's calls from the proxy; None if there is none."""
+        """Return the setting between the program's calls and the proxy; None without an obstacle."""
         settings = self.settings(environment)
         set_ = (name for name in self.elsewhere if settings.get(name, "").lower() not in ("", "0", "false"))
         name = next(set_, None)
@@ -40,7 +40,7 @@ class Recipe(Struct, frozen=True):
     def apply(
         self, command: tuple[str, ...], environment: Variables, address: str
     ) -> tuple[tuple[str, ...], dict[str, str]]:
-        """Return command and environment with which the program finds the proxy."""
+        """Return command and environment for the program to find the proxy."""
         arguments = (word.replace("{address}", address) for word in self.arguments)
         variables = {name: value.replace("{address}", address) for name, value in self.variables}
         return (command[0], *arguments, *command[1:]), {**variables, **environment}
@@ -60,7 +60,7 @@ def _claude(environment: Variables) -> dict[str, str]:
 
 
 def _codex(environment: Variables) -> dict[str, str]:
-    """Codex reads its address from its file alone."""
+    """Codex reads the address from the file alone."""
     folder = Path(environment.get("CODEX_HOME") or Path.home() / ".codex")
     config = _read(folder / "config.toml", tomllib.loads)
     provider = str(config.get("model_provider") or "openai")
@@ -78,7 +78,9 @@ def _gemini(_: Variables) -> dict[str, str]:
 
 
 def _opencode(environment: Variables) -> dict[str, str]:
-    """An address in its files goes before ours, and comments make them unreadable here: it is enough that there is one."""
+    """An address in opencode's files wins over ours: a found address is enough, as comments make the files
+    unreadable here.
+    """
     folder = Path(environment.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "opencode"
     files = [at / f"opencode.{kind}" for at in (folder, Path()) for kind in ("json", "jsonc")]
     texts = [(str(file), _text(file)) for file in files]
@@ -94,7 +96,7 @@ def _text(file: Path) -> str:
 
 
 def _read(file: Path, decode: Callable[[str], Any]) -> dict[str, Any]:
-    """Read a file; one that the program cannot read either says nothing."""
+    """Read a file; a file unreadable for the program, too, says nothing."""
     try:
         value = decode(_text(file))
     except ValueError:

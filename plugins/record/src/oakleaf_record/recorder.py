@@ -91,7 +91,7 @@ NOT_SENT = "The program that called the model sent no result for this call."
 
 
 class CallPosition(Struct):
-    """The position of a call: the session and the entry that its answer follows."""
+    """The position of a call: the session and the entry before the answer."""
 
     session: Session
     leaf: Leaf
@@ -102,7 +102,7 @@ class CallPosition(Struct):
 
 
 class Job(Struct, frozen=True):
-    """What there is to write of a call: its request, or its end."""
+    """A call's part to write: the request, or the end."""
 
     is_ended: bool
     call: ApiCall | SpilledCall
@@ -111,7 +111,7 @@ class Job(Struct, frozen=True):
 
 
 class Recorder(Listener):
-    """Takes copies of calls and writes them to a store. While the store is away they wait."""
+    """Takes copies of calls and writes the copies to a store. While the store is away they wait."""
 
     def __init__(self, store: Store, notify: Callable[[str], None] = lambda line: None) -> None:
         self.store, self._notify = store, notify
@@ -153,7 +153,7 @@ class Recorder(Listener):
         threading.Thread(target=self._work, name="oakleaf-recorder", daemon=True).start()
 
     def finish(self, seconds: float | None = None) -> bool:
-        """Write what waits; return whether that, or giving up because the store is away, was done in time."""
+        """Write the queue; return whether the write, or giving up an absent store, was done in time."""
         self._closing.set()
         self._jobs.put(None)
         end = time.monotonic() + (float("inf") if seconds is None else seconds)
@@ -163,14 +163,16 @@ class Recorder(Listener):
         return True
 
     def close(self, seconds: float | None = None) -> bool:
-        """Write what waits; return whether all of it was written in time. The rest is `unrecorded`."""
+        """Write the queue; return whether all was written in time. The rest is `unrecorded`."""
         if not self.finish(seconds if self.outage is None else OUTAGE_CLOSE_SECONDS):
             self.outage = self.outage or "the store did not take everything in time"
             self._give_up(self._job)  # the thread may still write it, and has nothing to do after that
         return self.outage is None
 
     def _give_up(self, job: Job | None) -> None:
-        """Leave this job and those after it unrecorded. The thread and the one that closes the recorder may both do so."""
+        """Leave the job and all later jobs unrecorded. The thread and the one that closes the recorder may
+        both do so.
+        """
         with self._lock:
             if not self.unrecorded:
                 self.unrecorded = [*filter(None, [job]), *self._waiting_jobs()]
@@ -182,7 +184,7 @@ class Recorder(Listener):
                     yield job
 
     def record_elsewhere(self, store: Store) -> Recorder:
-        """Write what is unrecorded to another store; return its recorder, which is closed.
+        """Write the unrecorded calls to another store; return the closed recorder of the store.
 
         Each request has its whole history, so nothing of the first store is missing there.
         """
@@ -233,7 +235,7 @@ class Recorder(Listener):
             self._ended.set()
 
     def _end_session(self, session_id: str) -> None:
-        """Mark a session interrupted that waits for something that will not be recorded any more."""
+        """Mark a session interrupted if the awaited calls will not be recorded any more."""
         session = self.store.session(session_id)
         row = session.refresh()
         if row.status == "running" and row.holder == self._holder:
@@ -262,7 +264,9 @@ class Recorder(Listener):
                 self.written += 1
 
     def _record_job(self, job: Job) -> None:
-        """Write a job, and try again while the store is away; raises one of OUTAGES when the recorder is closing."""
+        """Write a job, and try again while the store is away; raise one of OUTAGES when the recorder is
+        closing.
+        """
         call = _call(job)
         self._remember(call.secrets)
         while True:
@@ -281,7 +285,7 @@ class Recorder(Listener):
             self._notify("the store is back, and what waited for it is recorded")
 
     def _remember(self, secrets: Sequence[str]) -> None:
-        """Mask these from now on."""
+        """Mask the secrets from now on."""
         if any(secret not in self._secrets for secret in secrets):
             latest = [*(old for old in self._secrets if old not in secrets), *secrets]
             self._secrets = dict.fromkeys(latest[-MAX_SECRETS:])
@@ -308,7 +312,7 @@ class Recorder(Listener):
     # -- the request -------------------------------------------------------------------------------
 
     def _append_request(self, call: ApiCall) -> CallPosition:
-        """Append what is new in the request, and announce the call."""
+        """Append the new part of the request, and announce the call."""
         body = decompress(call.request, call.request_encoding)
         request = read_request(
             call.provider, call.path_model, body, self._mask.json, _issuer(call), self._find_answer
@@ -361,7 +365,7 @@ class Recorder(Listener):
         return CallPosition(session, session.leaf, digests[-1], call_id, request)
 
     def _find_stored(self, request: ModelRequest) -> Place | None:
-        """Return where the history ends that the provider stored, if the request continues one."""
+        """Return the end of the provider's stored history, if the request continues a stored history."""
         if request.previous_response is not None:
             return self._find_key(_response_key(request.previous_response))
         found = self._find_key(_conversation_key(request.conversation)) if request.conversation else None
@@ -373,7 +377,7 @@ class Recorder(Listener):
         return None if last is None else (session, last)
 
     def _find_answer(self, item_id: str) -> HistoryMessage | None:
-        """Return the answer that has an item of this id, as far as it was recorded."""
+        """Return the answer with an item of the id, as far as recorded."""
         place = self._find_key(_response_key(item_id))
         if place is None:
             return None
@@ -384,7 +388,7 @@ class Recorder(Listener):
     def _find(
         self, request: ModelRequest, digests: Sequence[bytes], stored: Place | None
     ) -> tuple[int, Place | None]:
-        """Return how many messages are known, and where the last of them is; else where what is stored ends."""
+        """Return the number of known messages, and the place of the last; else the end of the stored history."""
         messages = request.messages
         for count in range(len(messages), 0, -1):
             if _is_boundary(messages, count):
@@ -403,7 +407,7 @@ class Recorder(Listener):
     def _find_waiting(
         self, request: ModelRequest, digests: Sequence[bytes], known: Place
     ) -> tuple[int, Place] | None:
-        """Return the session that waits for this input, if it was active after the one that knows the input already.
+        """Return the session that waits for the input, if active after the session with the known input.
 
         A program that runs again and gets the same answers continues in its own session, not in that of its earlier run.
         """
@@ -415,7 +419,7 @@ class Recorder(Listener):
         return (count, position) if is_later else None
 
     def _key(self, request: ModelRequest, digests: Sequence[bytes], count: int) -> str:
-        """Return the key of the change that ends with so many messages of the request.
+        """Return the key of the change at the end of the given number of the request's messages.
 
         Before the first answer the key is one of prompt and tools: other programs begin with the same words.
         """
@@ -427,11 +431,13 @@ class Recorder(Listener):
         return _history_key(sha256(setup + digest).digest())
 
     def _find_key(self, key: str) -> Place | None:
-        """Return the position of the change with this key; if several sessions have it, prefer one whose leaf it is."""
+        """Return the position of the change with the key; among several sessions prefer a session with the
+        leaf there.
+        """
         return self._latest(self._places(key))
 
     def _find_start(self, request: ModelRequest, key: str) -> Place | None:
-        """Return the position of a first input: of this run, if it is repeated soon, for other runs begin anew.
+        """Return the position of a first input: of the same run, if soon repeated, for other runs begin anew.
 
         A request that goes on from there may follow one of another run, whose recorder was killed before the answer.
         """
@@ -478,7 +484,7 @@ class Recorder(Listener):
         return self.store.start(seeds=seeds, tags=tags, model=model)
 
     def _parent_id(self, request: ModelRequest) -> str | None:
-        """Return the session one of whose open calls contains the first input: it started this one as a task."""
+        """Return the parent session: an open call of the parent contains the first input."""
         first = next(
             (item.message.text.strip() for item in request.messages if item.message.role == "user"), ""
         )
@@ -490,7 +496,7 @@ class Recorder(Listener):
     def _new_settings(
         self, session: Session, request: ModelRequest, tools: ToolSet, call: ApiCall
     ) -> Draft | None:
-        """Return the settings that differ from those of the session; None if none do."""
+        """Return the settings different from the session's; None without a difference."""
         context = build_context(session.path())
         now = context.settings
         redact = self._reader.redactor.redact_json
@@ -517,7 +523,7 @@ class Recorder(Listener):
     def _follow(
         self, cursor: Cursor, messages: Sequence[HistoryMessage], settings: Draft | None, *, closes: bool
     ) -> Iterator[Draft]:
-        """Yield the drafts of messages that follow the cursor, with the settings at the first place where they may be.
+        """Yield the drafts of messages after the cursor, with the settings at the first possible place.
 
         Calls that got no result are closed before anything else follows, with `closes` also an answer; results of no open
         call are left out and counted as a gap.
@@ -615,7 +621,7 @@ class Recorder(Listener):
         self._prompts[session.session_id] = [text for text in texts if len(text) >= MIN_PROMPT_LENGTH]
 
     def _interrupt(self, position: CallPosition, call: ApiCall, answer: Answer, error: str) -> None:
-        """Append the part of an answer that came before the stream broke off."""
+        """Append the part of an answer from before the stream broke off."""
         mirror = Mirror(position.session)
         row = replace(self._ledger_row(position, call, answer), answer_seq=None, failed=True)
         ended = "cancelled" if call.end == "cancelled" else "interrupted"
@@ -664,7 +670,7 @@ def _issuer(call: ApiCall) -> str:
 
 
 def _endpoint(request: ModelRequest, call: ApiCall) -> Endpoint:
-    """Return the server of a call, as far as it decides the form of a request."""
+    """Return the server of a call, as far as the server decides the form of a request."""
     if request.provider != "openai-chat":
         return Endpoint()
     host = None if call.upstream_host == HOST else call.upstream_host
@@ -672,7 +678,7 @@ def _endpoint(request: ModelRequest, call: ApiCall) -> Endpoint:
 
 
 def _retry_if_stale(write: Callable[[], _Result]) -> _Result:
-    """Write again what another recorder of the same conversation was faster with: each has a branch of its own."""
+    """Write again after a faster recorder of the same conversation: each has a separate branch."""
     for attempt in range(MAX_ATTEMPTS - 1):
         try:
             return write()
@@ -690,7 +696,7 @@ def _missing_results(cursor: Cursor) -> list[Message]:
 def _with_stored_ids(
     cursor: Cursor, known: Sequence[HistoryMessage], new: Sequence[HistoryMessage]
 ) -> list[HistoryMessage]:
-    """Return the new messages with each result under the id that its call has in the session: ids may be made anew."""
+    """Return the new messages with each result under the call's id in the session: ids may be made anew."""
     answer = next((item.message for item in reversed(known) if _is_answer(item)), None)
     calls = () if answer is None else answer.calls
     waiting = [(calls[one.index].id, one.call.id) for one in cursor.open_calls if one.index < len(calls)]
@@ -709,7 +715,7 @@ def _with_stored_ids(
 
 
 def _tool_columns(known: Sequence[str], tools: ToolSet) -> dict[str, Any]:
-    """Return the names of all tools that a session was ever offered, if there are new ones."""
+    """Return the names of all tools ever offered to a session, if any are new."""
     names = tuple(dict.fromkeys([*known, *tools.definitions.names]))
     return {} if len(names) == len(known) else {"tool_names": names}
 
@@ -736,7 +742,7 @@ def _response_key(response_id: str) -> str:
 
 
 def _stored_ids(response_id: str, data: dict[str, Any]) -> Iterator[str]:
-    """Yield the ids by which later requests may refer to a response."""
+    """Yield the ids for later references to a response."""
     yield response_id
     if data.get("store") is not False:
         yield from (

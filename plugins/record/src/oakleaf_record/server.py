@@ -36,7 +36,7 @@ _READABLE_ENCODINGS = (b"gzip", b"deflate", b"identity")
 
 
 class ApiCall(Struct):
-    """One call of a model as it passed: the request, and the response as far as it came."""
+    """A model call in passing: the request, and the response so far."""
 
     number: int
     """Its own among the calls of a proxy."""
@@ -62,7 +62,7 @@ class ApiCall(Struct):
 
     @property
     def response(self) -> bytes:
-        """The response without its framing; taken apart when it is read, not while bytes pass."""
+        """The response without framing; taken apart on reading, not during the transfer."""
         return b"" if self.body is None else self.body.content()
 
 
@@ -81,7 +81,7 @@ class Proxy:
     def __init__(
         self, upstreams: tuple[Upstream, ...], listener: Listener, allowed_origins: Sequence[str] = ()
     ) -> None:
-        """Pages of other sites may not send requests, except those of `allowed_origins`."""
+        """Refuse requests from pages of other sites, except `allowed_origins`."""
         self.upstreams, self.listener, self.allowed_origins = upstreams, listener, allowed_origins
         self.room_for_copies = MAX_COPIES_BYTES
         self.call_numbers = count(1)
@@ -95,7 +95,7 @@ class Proxy:
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def close(self) -> None:
-        """Cut what is open and stop listening."""
+        """Cut open connections and stop listening."""
         assert self._server is not None
         self._server.close()
         for task in self._tasks:
@@ -130,7 +130,7 @@ class _Refusal(Exception):
 
 
 class ClientConnection:
-    """A connection of a program, and the one to the upstream that it talks to."""
+    """A connection of a program, and the connection to the upstream."""
 
     def __init__(self, proxy: Proxy, client: ByteStream) -> None:
         self._proxy, self._client = proxy, client
@@ -153,7 +153,7 @@ class ClientConnection:
         return [self._client] if self._server is None else [self._client, self._server[1]]
 
     async def run(self) -> None:
-        """Forward one request after the other, until one side closes."""
+        """Forward request after request, until a side closes."""
         try:
             while (raw := await self._client.read_head()) is not None:
                 head = Head.parse(raw)
@@ -177,7 +177,7 @@ class ClientConnection:
     # -- one request -------------------------------------------------------------------------------
 
     async def _forward(self, head: Head) -> bool:
-        """Forward one request and its response; return whether the connection stays open."""
+        """Forward a request and the response; return whether the connection stays open."""
         self._has_response_begun = self._is_client_gone = False
         method, target, *_ = head.first_line.split(b" ")
         upstream, path = self._route(head, target.decode("latin-1"))
@@ -218,7 +218,7 @@ class ClientConnection:
         raise _Refusal("404 Not Found", f"no upstream for {path}; set the base URL to one of {bases}")
 
     def _refuse_other_sites(self, head: Head, host: str) -> None:
-        """Refuse what a page of another site makes a browser send: it would call models, and fill the store."""
+        """Refuse requests made by pages of other sites: such requests would call models, and fill the store."""
         origin, site = (head.get(name).decode("latin-1") or None for name in (b"origin", b"sec-fetch-site"))
         if origin in self._proxy.allowed_origins or not is_cross_site(origin, site, host):
             return
@@ -315,7 +315,7 @@ class ClientConnection:
         return download
 
     async def _send(self, upload: Upload, server: ByteStream, call: ApiCall | None) -> None:
-        """Send the request as it comes, then watch for a client that leaves."""
+        """Send the request on arrival, then watch for a client that leaves."""
         with suppress(ConnectionError, BadMessage):
             await self._send_all(upload, server, call)
 
@@ -347,7 +347,7 @@ class ClientConnection:
         server.abort()
 
     async def _receive(self, server: ByteStream, method: bytes, copy: CallCopy) -> Download:
-        """Pass the response on as it comes."""
+        """Pass the response on as received."""
         client = self._client
         raw = await server.read_head()
         while raw is not None and 100 <= (head := Head.parse(raw)).status < 200 and head.status != 101:
@@ -367,7 +367,7 @@ class ClientConnection:
 
 
 class CallCopy:
-    """The copy of one call: its request and its response, unless they are too long or too many calls are under way.
+    """The copy of a call: the request and the response, unless too long or with too many calls under way.
 
     Whether there is one makes no difference to what passes.
     """
@@ -379,14 +379,14 @@ class CallCopy:
         self.is_too_long = False
 
     def of(self, body: Body) -> Body:
-        """Return the body, which keeps what comes of it as long as there is a copy."""
+        """Return the body, which keeps the content as long as a copy exists."""
         self._bodies.append(body)
         if not self._is_wanted:
             body.drop()
         return body
 
     def count(self, length: int) -> None:
-        """Count bytes that came; drop the copy if they are too many."""
+        """Count received bytes; drop the copy if too large."""
         if not self._is_wanted:
             return
         self._length += length
@@ -398,13 +398,13 @@ class CallCopy:
             self.release()
 
     def release(self) -> None:
-        """Give back the room that it takes; what was recorded of it waits elsewhere."""
+        """Give back the copy's room; the recorded part waits elsewhere."""
         self._proxy.room_for_copies += self._length
         self._length = 0
 
 
 class Upload:
-    """A request on its way, with what was sent so far: a connection that turns out closed gets it again."""
+    """A request on the way, with the sent part: a new connection gets the part again."""
 
     def __init__(self, head: bytes, body: Body, copy: CallCopy) -> None:
         self.head, self.body, self.copy = head, body, copy
@@ -414,7 +414,7 @@ class Upload:
         """Whether `sent` is all that was sent: only of what is not too long, on a connection that was kept."""
 
     def add(self, data: bytes) -> None:
-        """Take what is sent."""
+        """Take sent bytes."""
         self.copy.count(len(data))
         self._length += len(data)
         self.can_be_resent &= self._length <= MAX_RESENT_BYTES
@@ -425,7 +425,7 @@ class Upload:
 
 
 class Download:
-    """A response on its way."""
+    """A response on the way."""
 
     def __init__(self, head: Head, body: Body, copy: CallCopy) -> None:
         self.head, self.body, self._copy = head, body, copy
@@ -439,13 +439,13 @@ class Download:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the whole body came; one without a length ends with the connection."""
+        """Whether the whole body came; a body without a length ends with the connection."""
         has_length = self.head.get(b"content-length") or self.head.get(b"transfer-encoding")
         return self.body.is_complete or (self.is_ended and not has_length)
 
 
 def _for_upstream(head: Head, method: bytes, upstream: Upstream, path: str) -> bytes:
-    """Return the head for the upstream: its own path and name, and no encoding that the recorder cannot read."""
+    """Return the head for the upstream: with the upstream's path and name, and with readable encodings only."""
     headers: list[tuple[bytes, bytes]] = []
     for name, value in head.headers:
         if name.lower() == b"host":
@@ -465,7 +465,7 @@ _NAME_MISMATCHES = (62, 64)
 
 
 def _explain(error: OSError) -> str:
-    """Say why there is no connection, and what to do about it."""
+    """Say the reason for a missing connection, and the remedy."""
     match error:
         case ssl.SSLCertVerificationError(verify_code=code, verify_message=reason):
             hint = "set SSL_CERT_FILE to the certificate of its authority"

@@ -14,7 +14,7 @@ from oakleaf_record.server import ApiCall
 
 
 class SpilledCall(Struct, frozen=True):
-    """A call without its bytes, and where these are."""
+    """A call without the bytes, and the place of the bytes."""
 
     call: ApiCall
     offset: int
@@ -32,7 +32,7 @@ class Spill:
         self._count = self._end = 0
 
     def put(self, call: ApiCall) -> SpilledCall:
-        """Write a call that has ended; raises OSError if there is no room."""
+        """Write an ended call; raise OSError without room."""
         response = None if call.body is None else call.response
         with self._lock:
             self._file = self._file or TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as the recorder
@@ -49,7 +49,7 @@ class Spill:
         return spilled
 
     def take(self, spilled: SpilledCall) -> ApiCall:
-        """Return a call with its bytes, once."""
+        """Return a call with the bytes, once."""
         with self._lock:
             assert self._file is not None
             self._file.seek(spilled.offset)

@@ -15,7 +15,7 @@ _GEMINI_CALL = re.compile(r"/models/([^/:]+):(?:stream)?[gG]enerateContent")
 
 
 class Upstream(Struct, frozen=True):
-    """A server that requests below a prefix go to."""
+    """A server for requests below a prefix."""
 
     name: str
     prefix: str
@@ -60,7 +60,7 @@ class Upstream(Struct, frozen=True):
         return (urlsplit(self.url).path.rstrip("/") + version + path) or "/"
 
     def serving(self, account: bytes) -> Upstream:
-        """Return the upstream of a request; `account` names that of a ChatGPT login, if there is one."""
+        """Return the upstream of a request; `account` names the account of a ChatGPT login, if any."""
         return replace(self, url=self.login_url) if account and self.login_url else self
 
 
@@ -101,7 +101,7 @@ def _upstream(
 def child_environment(
     environment: Mapping[str, str], address: str, upstreams: tuple[Upstream, ...]
 ) -> dict[str, str]:
-    """Return the environment in which a program finds the proxy instead of the vendors."""
+    """Return the environment for a program to find the proxy instead of the vendors."""
     variables = {
         variable: address + upstream.prefix for upstream in upstreams for variable in upstream.variables
     }
@@ -110,7 +110,7 @@ def child_environment(
 
 
 def call_provider(path: str) -> tuple[str, str | None] | None:
-    """Return the wire format of a path that calls a model, with the model if the path names it; None for other paths."""
+    """Return the wire format of a model call's path, with the path's model if named; None for other paths."""
     path = path.partition("?")[0].rstrip("/")
     if path.endswith("/chat/completions"):
         return "openai-chat", None

@@ -12,7 +12,7 @@ MAX_PORT = 65_535
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a Host header as a whole names this machine: a name that goes on behind a bracket is another name."""
+    """Whether a whole Host header names the local machine: a name continued behind a bracket is another name."""
     match = _LOOPBACK_HOST.fullmatch(host)
     return match is not None and int(match[1] or 0) <= MAX_PORT
 

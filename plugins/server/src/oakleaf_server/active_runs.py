@@ -57,7 +57,7 @@ class ActiveRuns:
         key: str | None = None,
         about: Mapping[str, Any] | None = None,
     ) -> Event | None:
-        """Run one turn; return its first event once the input is durable."""
+        """Run a turn; return the first event once the input is durable."""
         how = await self._how(session, model, options)
         how |= {name: value for name, value in (about or {}).items() if value is not None}
         return await self._drive(session, lambda: session.send(text, **how, key=key), None)
@@ -77,7 +77,7 @@ class ActiveRuns:
         await self._drive(session, lambda: session.resume(**how), RESUME_GRACE)
 
     async def resume_after_approval(self, session: Session) -> bool:
-        """Resume a session after an approval; return False if its current driver picks the approval up itself.
+        """Resume a session after an approval; return False if the current driver picks up the approval.
 
         A run that was about to stop when the approval arrived does not see it: wait for its end, then resume. A
         worker whose task slept is woken by the approval, and has the tools.
@@ -99,7 +99,7 @@ class ActiveRuns:
         return True
 
     async def close(self, grace: float) -> int:
-        """Let each run finish its step, so that another process resumes its turn; refuse new ones.
+        """Let each run finish its step, for another process to resume the turn; refuse new runs.
 
         Return how many runs were still in a step after `grace` seconds. Their turns are interrupted there.
         """
@@ -183,7 +183,7 @@ class ActiveRuns:
 
 
 def _interrupt(store: Store, session_id: str) -> None:
-    """Mark a session that runs and its running tasks as interrupted; nothing more is written for their runs."""
+    """Mark a running session and its running tasks as interrupted; nothing more is written for the runs."""
     with suppress(
         OakleafError
     ):  # purged, taken by another process, or out of reach: its lease ends with this process
@@ -201,12 +201,14 @@ def _interrupt(store: Store, session_id: str) -> None:
 
 
 def _check_tasks(session: Session, tools: Iterable[ToolLike]) -> None:
-    """Refuse to resume a turn that waits for a task in the trash, before it starts: it might take longer than the grace."""
+    """Refuse, before the start, to resume a turn waiting for a trashed task: resuming might outlast the
+    grace.
+    """
     read(session).raise_if_task_trashed(split_tools(tools)[0])
 
 
 def responder(agent: ServerAgent, session: Session, settings: Settings) -> Responder:
-    """Return the model and the tools that would answer a message now, or why none can."""
+    """Return the model and the tools for answering a message now, or the reason for no answer."""
     tools = list(split_tools(agent.tools_of(session))[0])  # those of a source are known in a run only
     if settings.tools is not None:
         tools = [name for name in tools if name in settings.tools]

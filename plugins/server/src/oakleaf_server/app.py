@@ -123,7 +123,7 @@ OWN_HANDLERS: list[HTTPRouteHandler] = [handler for module in ROUTES for handler
 
 
 def own_names() -> frozenset[str]:
-    """Return the first parts of the server's own addresses, of which no added page may have one."""
+    """Return the first parts of the server's own addresses, barred for added pages."""
     paths = (path.removeprefix("/api").lstrip("/") for handler in OWN_HANDLERS for path in handler.paths)
     return frozenset({"api", *(path.partition("/")[0] for path in paths)})
 
@@ -133,7 +133,7 @@ FOR_CLIENTS: dict[str, verb_routes.ClientAnswer] = {"ls": sessions.list_for_clie
 
 
 def route_handlers(pages: Iterable[AddedPage]) -> list[HTTPRouteHandler]:
-    """Return every route handler, documented by its function's name and docstring."""
+    """Return every route handler, documented by the function's name and docstring."""
     added = (handler for page in pages for handler in page.handlers)
     handlers = [*OWN_HANDLERS, *verb_routes.handlers(FOR_CLIENTS), *added]
     for handler in handlers:
@@ -147,7 +147,7 @@ def route_handlers(pages: Iterable[AddedPage]) -> list[HTTPRouteHandler]:
 
 
 def _parameters(handler: HTTPRouteHandler) -> frozenset[str]:
-    """Return the parameter names of a handler and of its dependencies."""
+    """Return the parameter names of a handler and of the handler's dependencies."""
     dependencies = (handler.dependencies or {}).values()
     functions = [handler.fn, *(d.dependency if isinstance(d, Provide) else d for d in dependencies)]
     parameters = (
@@ -157,7 +157,7 @@ def _parameters(handler: HTTPRouteHandler) -> frozenset[str]:
 
 
 def _query_name(parameter: Parameter) -> str:
-    """Return what a request calls a parameter: `query` is a name of Litestar's own."""
+    """Return a parameter's name in requests: `query` is a name of Litestar's own."""
     notes = getattr(parameter.annotation, "__metadata__", ())
     return next(
         (note.name for note in notes if isinstance(note, QueryParameter) and note.name), parameter.name
@@ -167,7 +167,7 @@ def _query_name(parameter: Parameter) -> str:
 def refuse_unknown_parameters(
     connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler
 ) -> None:
-    """Refuse unknown query parameters: ignoring a mistyped filter would return everything as if it matched."""
+    """Refuse unknown query parameters: a mistyped filter, if ignored, would match everything."""
     parameters = handler.opt.get("parameters", frozenset())
     if "verb" in handler.opt:
         return  # in the words of verbs
@@ -182,7 +182,7 @@ def refuse_unknown_parameters(
 
 
 def require_caller(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Refuse requests that reach a handler without a known caller, and clients except on handlers marked `client`.
+    """Refuse requests without a known caller, and clients except on handlers marked `client`.
 
     The middleware finds the caller by the path; this check holds for every route, whatever path led to it.
     """
@@ -238,7 +238,7 @@ def _with_middleware(app: Litestar, context: ServerContext) -> ASGIApp:
 
 
 class Connection(H11Protocol):
-    """An HTTP connection that is closed unless it sends a complete request head, and reads its answers, in time.
+    """An HTTP connection, closed unless a complete request head comes and answers are read in time.
 
     Half-sent heads and idle connections never keep others out: when there are too many connections, the oldest one
     without a request is closed.
@@ -267,7 +267,7 @@ class Connection(H11Protocol):
         self._stop_stall_timer()
 
     def pause_writing(self) -> None:
-        """Give the caller time to read what was sent; one that does not would keep its place for ever."""
+        """Give the caller time to read sent data; an idle caller would keep the place for ever."""
         super().pause_writing()
         self._stall_timer = self.loop.call_later(STALL_SECONDS, self.transport.abort)
 
@@ -281,7 +281,9 @@ class Connection(H11Protocol):
         return self.conn.their_state is h11.IDLE and self.conn.our_state is h11.IDLE
 
     def _watch_head(self) -> None:
-        """Run the timer as long as the head of the next request is incomplete; more bytes of it do not restart it."""
+        """Run the timer as long as the head of the next request is incomplete; more bytes do not restart the
+        timer.
+        """
         if not self._is_idle:
             self._stop_timer()
         elif self._head_timer is None:
@@ -303,7 +305,7 @@ class Connection(H11Protocol):
 
 
 class Server(SignalledServer):
-    """Ends runs and streams before it waits for connections to close: an event stream never closes on its own."""
+    """Ends runs and streams before waiting for connections to close: an event stream never closes alone."""
 
     def __init__(
         self,
@@ -314,14 +316,16 @@ class Server(SignalledServer):
         report: Callable[[str], None] = lambda _: None,
         grace: float = 0.0,
     ) -> None:
-        """When it stops, it waits at most `grace` seconds for runs to finish their step, and tells that by `report`."""
+        """Make the server; a stop waits at most `grace` seconds for runs to finish the step, and tells the
+        wait by `report`.
+        """
         super().__init__(config, ready)
         self._app, self._context, self.report, self._grace = app, context, report, grace
         self.unfinished_runs = 0
         """How many runs were still in a step when the grace period ended."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; at the second signal exit at once, as after kill -9: what is durable is enough to resume."""
+        """Stop; at the second signal exit at once, as after kill -9: durable entries suffice to resume."""
         if self.should_exit:
             os._exit(EXIT_AT_ONCE)
         super().handle_exit(sig, frame)
@@ -345,7 +349,7 @@ def create_server(
     report: Callable[[str], None] = lambda _: None,
     grace: float = 0.0,
 ) -> Server:
-    """Create a server that is not started yet. `ready` is called once, when it accepts requests."""
+    """Create a server without starting. `ready` is called once, when it accepts requests."""
     app = create_litestar(context)
     config = uvicorn.Config(
         _with_middleware(app, context),

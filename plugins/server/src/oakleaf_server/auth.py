@@ -49,7 +49,7 @@ class Caller(Struct, frozen=True):
 
 
 class AccessSettings(Struct, frozen=True, kw_only=True):
-    """Who may reach the server, and how large requests may be."""
+    """The allowed callers of the server, and the limits on requests."""
 
     host: str = "127.0.0.1"
     token: str | None = None
@@ -92,12 +92,14 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         return self._first(lambda token: hmac.compare_digest(secret, token.encode()))
 
     def login_cookie(self, token: str, now: float) -> str:
-        """Return a cookie's value that proves who logged in and expires. It does not contain the token."""
+        """Return a cookie's value as an expiring proof of login. It does not contain the token."""
         expires = int(now) + LOGIN_SECONDS
         return f"{expires}.{_signature(token, expires)}"
 
     def cookie_caller(self, value: str | None, now: float) -> Caller | None:
-        """Return the caller of a login cookie, or None; a cookie ends with its token or after `LOGIN_SECONDS`."""
+        """Return the caller of a login cookie, or None; a cookie ends with the token or after
+        `LOGIN_SECONDS`.
+        """
         if self.token is None:
             return Caller()
         match = _LOGIN.fullmatch(value or "")
@@ -107,7 +109,7 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         return self._first(lambda token: hmac.compare_digest(signature, _signature(token, expires)))
 
     def _first(self, matches: Callable[[str], bool]) -> Caller | None:
-        """Return the caller of the first matching token; tries all of them, so that timing reveals nothing."""
+        """Return the caller of the first matching token; try all tokens, so timing reveals nothing."""
         assert self.token is not None
         caller = Caller() if matches(self.token) else None
         for person, own_token in self.persons.items():
@@ -149,7 +151,7 @@ def token_required() -> Refusal:
 
 
 class AuthMiddleware:
-    """Checks every request and answers those it refuses."""
+    """Checks every request and answers refused requests."""
 
     def __init__(self, app: ASGIApp, access: AccessSettings, capacity: Capacity) -> None:
         self.app, self.access, self._capacity = app, access, capacity
@@ -218,7 +220,7 @@ class AuthMiddleware:
 
 
 def check_same_site(headers: dict[str, str]) -> None:
-    """Refuse cross-site requests: another site's page cannot set this header or send our origin."""
+    """Refuse cross-site requests: another site's page cannot set the header or send our origin."""
     origin, host = headers.get("origin"), headers.get("host", "")
     if is_cross_site(origin, headers.get("sec-fetch-site"), host):
         raise Refusal(403, "cross_site", "cross-site requests may not change anything")
@@ -237,8 +239,9 @@ def check_content_type(path: str, headers: dict[str, str]) -> None:
 
 
 def check_path(raw_path: bytes) -> None:
-    """Refuse a path that could be written another way: what is checked here, what is routed behind it and what a server
-    before this one has checked must be the same path."""
+    """Refuse a path with a second spelling: the check here, the routing behind and the check of a server
+    before must see the same path.
+    """
     escapes = (int(match[1] or b"0", 16) for match in _ESCAPE.finditer(raw_path))
     if _UNCLEAR.search(raw_path) or any(byte in _PLAIN for byte in escapes):
         raise Refusal(
@@ -257,7 +260,8 @@ def login_cookie(headers: dict[str, str]) -> str | None:
 
 
 def _with_timeout(receive: Receive, seconds: float, *, is_long: bool) -> Receive:
-    """Time out while a body is being received: after so many seconds in all, or without data if it is long.
+    """Time out while a body is being received: after the given seconds in all, or without data for a long
+    body.
 
     After its end, wait for a disconnect without limit.
     """

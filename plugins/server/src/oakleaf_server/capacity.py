@@ -26,7 +26,7 @@ ADDRESS_REQUESTS, ADDRESS_LOGINS = 32, 8
 
 
 def max_connections() -> int:
-    """Return how many connections to accept: half of the files this process may open, at most 2,000."""
+    """Return the number of connections to accept: half of the files the process may open, at most 2,000."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows limits handles, not files
@@ -35,14 +35,14 @@ def max_connections() -> int:
 
 
 class Capacity:
-    """Counts the requests that are being answered, all of them and those of each caller."""
+    """Counts the requests under way, in total and per caller."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._counts: Counter[Hashable] = Counter()
 
     def take(self, scope: Any, caller: Caller | None) -> tuple[Hashable, ...]:
-        """Take a place for a request, for `give`; raise `Refusal` if there is none for its caller.
+        """Take a place for a request, for `give`; raise `Refusal` without a place for the caller.
 
         Whether the server is alive is answered without one.
         """
@@ -61,7 +61,7 @@ class Capacity:
                 del self._counts[share]
 
     def _shares(self, scope: Any, caller: Caller | None) -> dict[Hashable, int]:
-        """Return what a request counts for, with the limit of each, the caller's own first."""
+        """Return a request's counters, with the limit of each, the caller's own first."""
         total, path = self._total, scope["path"]
         is_stream = path.startswith("/api/") and path.endswith("/events")
         if caller is None:
@@ -79,7 +79,7 @@ class Capacity:
 
 
 def _network(scope: Any) -> str:
-    """Return the address of a request; of IPv6 the network, because a machine has as many addresses there as it likes."""
+    """Return the address of a request; of IPv6 the network, as a machine has any number of addresses there."""
     host = (scope.get("client") or ("", 0))[0]
     try:
         address = ipaddress.ip_address(host)

@@ -215,7 +215,9 @@ def serve(
 
 
 def _agent(options: AgentOptions, offered: tuple[str, ...]) -> ServerAgent:
-    """Return the agent that answers; without --model, $OAKLEAF_MODEL and a configured one only a model that is offered does."""
+    """Return the answering agent; without --model, $OAKLEAF_MODEL and a configured model only an offered
+    model answers.
+    """
     from oakleaf_server.context import ServerAgent
 
     if "name" in options.typed:

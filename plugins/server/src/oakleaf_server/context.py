@@ -37,7 +37,7 @@ _POSITION = re.compile(r"(?:(\d{1,18}):)?(\d{1,10})")
 
 
 class ServerAgent(Struct, frozen=True):
-    """The models, tools and limits that answer messages sent to this server."""
+    """The models, tools and limits for answering messages to the server."""
 
     models: tuple[Model, ...] = ()
     tools: tuple[ToolLike, ...] = ()
@@ -57,24 +57,25 @@ class ServerAgent(Struct, frozen=True):
     """The names of the tools of its workspace whose calls wait for approval, or True for all."""
 
     def tools_of(self, session: Session) -> list[ToolLike]:
-        """Return its tools and those of the workspace, which store long output in this session."""
+        """Return the agent's tools and the workspace tools, which store long output in the session."""
         if self.workspace is None:
             return list(self.tools)
         own = plugin_tools("workspace", session, self.workspace, commands=self.commands, env=self.env)
         return [*self.tools, *with_approval(own, self.approval)]
 
     def limits_of(self, settings: Settings) -> Limits:
-        """Return its limits of a turn in a session that has these settings."""
+        """Return the agent's limits of a turn in a session with the settings."""
         return with_defaults(self.limits or Limits(), self.default_limits, settings)
 
     @property
     def model_names(self) -> list[str]:
-        """The names of the models that a request may name: those that answer, and those offered."""
+        """The names of the models a request may name: the answering models, and the offered models."""
         names = (model_name(model) or model.model for model in (*self.models, *self.offered))
         return list(dict.fromkeys(names))
 
     def find_model(self, name: str) -> Model | None:
-        """Return the model that has this name, if the operator offers one. A name that a caller or a session gives is
+        """Return the model of the name, if offered by the operator. A name that a caller or a session gives
+        is
         compared, never resolved: resolved it could name a file or an address."""
         for model in (*self.models, *self.offered):
             if name in (model.model, f"{model.provider}:{model.model}", model_name(model)):
@@ -82,7 +83,7 @@ class ServerAgent(Struct, frozen=True):
         return None
 
     def requested_model(self, name: str) -> Model:
-        """Return the model that a request names; raise ModelRefused if the operator does not offer it."""
+        """Return the model in a request; raise ModelRefused for a model not offered by the operator."""
         model = self.find_model(name)
         if model is None:
             offers = f"it offers {', '.join(self.model_names)}" if self.model_names else "it offers none"
@@ -94,13 +95,14 @@ class ServerAgent(Struct, frozen=True):
         return model
 
     def check_model(self, name: str | None) -> None:
-        """Raise ModelRefused for the model of a request that the operator does not offer."""
+        """Raise ModelRefused for a request's model not offered by the operator."""
         if name is not None:
             self.requested_model(name)
 
     def answering_models(self, requested: str | None, setting: str | None) -> list[Model]:
-        """Return the model that the request names, else the one that the session's setting names if it is offered, else
-        the agent's. The other models that stored data names are not asked."""
+        """Return the request's model, else the session's offered setting, else the agent's models. The other
+        models that stored data names are not asked.
+        """
         if requested is not None:
             return [self.requested_model(requested)]
         if setting is not None and (model := self.find_model(setting)) is not None:
@@ -116,7 +118,7 @@ class ServerAgent(Struct, frozen=True):
 
 
 class BranchTree(Struct, frozen=True):
-    """A session's branches, and the last seq of each that belongs to the session."""
+    """A session's branches, and each branch's last seq within the session."""
 
     branches: dict[int, Branch]
     reach: dict[int, int]
@@ -127,7 +129,7 @@ class BranchTree(Struct, frozen=True):
 
 
 class LruCache(Generic[V]):
-    """Caches values derived from immutable facts, keyed by what identifies those facts."""
+    """Caches values derived from immutable facts, keyed by the facts' identity."""
 
     def __init__(self, size: int = 16) -> None:
         self._size = size
@@ -164,7 +166,7 @@ class ServerContext:
     # -- sessions ----------------------------------------------------------------------------------
 
     def store_of(self, caller: Caller) -> Store:
-        """Return the store as the caller may see it: a client sees what belongs to its owner."""
+        """Return the store in the caller's view: a client sees only the owner's content."""
         if not caller.is_client or caller.owner is None:
             return self.store
         return self.store.in_space(read_store(self.store).space, owner=caller.owner)
@@ -185,12 +187,12 @@ class ServerContext:
     # -- positions ---------------------------------------------------------------------------------
 
     def tree(self, session: Session) -> BranchTree:
-        """Return the branches of a session, cached by its number of facts: branches change only with facts."""
+        """Return the branches of a session, cached by the number of facts: branches change only with facts."""
         row = session.row
         return self._trees.get((row.session_id, row.facts), lambda: _load_tree(session))
 
     def position(self, session: Session, text: str | None) -> Leaf:
-        """Parse `3:7`, or `7` on the current path; raise InvalidPosition if it is not in the session's tree."""
+        """Parse `3:7`, or `7` on the current path; raise InvalidPosition for a position outside of the tree."""
         if text is None:
             return session.leaf
         match = _POSITION.fullmatch(text)
@@ -231,7 +233,7 @@ def in_thread(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
 
 
 def few_at_once(handler: Callable[P, R]) -> Callable[P, Awaitable[R]]:
-    """Run a handler that reads thousands of entries in a worker thread, few at a time, so that memory stays bounded.
+    """Run a handler with thousands of entries in a worker thread, few at a time, to bound memory.
 
     Others wait without holding a thread.
     """
@@ -254,6 +256,6 @@ def context_and_caller(request: ApiRequest) -> tuple[ServerContext, Caller]:
 
 
 def find_session(request: ApiRequest, session_id: str, at: str | None = None) -> Session:
-    """Return a session as the caller may see it, at a position of its tree, or at its leaf."""
+    """Return a session in the caller's view, at a position of the tree, or at the leaf."""
     context, caller = context_and_caller(request)
     return context.session_at(context.session(caller, session_id), at)

@@ -34,19 +34,23 @@ class _Module(Struct, frozen=True):
 
 
 def join_modules(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> str:
-    """Return one script that runs `entry`. Imports of a key of `stand_ins` get its value, except in the value itself."""
+    """Return a script running `entry`. Imports of a key of `stand_ins` get its value, except in the value
+    itself.
+    """
     return _join(list(_in_order(sources, entry, stand_ins)), sources)
 
 
 def join_shared(sources: Mapping[str, str], entry: str) -> str:
-    """Return one script that runs `entry` and exports every module, for `join_page`."""
+    """Return a script for `join_page`, running `entry` with all modules exported."""
     order = list(_in_order(sources, entry, {}))
     shared = ", ".join(_variable(module.name) for module in order)
     return f"{_join(order, sources, exports_all=True)}\nexport {{ {shared} }};\n"
 
 
 def join_page(sources: Mapping[str, str], entry: str, name: str, shared_entry: str, shared_url: str) -> str:
-    """Return one script that exports `name` of `entry`. Modules of other folders come from the script of `shared_entry`."""
+    """Return a script exporting `name` of `entry`. Modules of other folders come from the script of
+    `shared_entry`.
+    """
     folder = dirname(entry)
     own = [module for module in _in_order(sources, entry, {}) if dirname(module.name) == folder]
     imports = {one.source for module in own for one in module.imports}
@@ -79,7 +83,7 @@ def _join(order: Sequence[_Module], sources: Mapping[str, str], *, exports_all: 
 
 
 def _in_order(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> Iterator[_Module]:
-    """Yield every module that is needed, after its imports."""
+    """Yield every needed module, after the module's imports."""
     done: set[str] = set()
     importing: list[str] = []
 
@@ -119,7 +123,7 @@ def _names(names: str) -> tuple[str, ...]:
 
 
 def _exports(text: str) -> set[str]:
-    """Return every name that a module exports."""
+    """Return every exported name of a module."""
     return {*_EXPORTED.findall(text), *(name for names in _LIST.findall(text) for name in _names(names))}
 
 

@@ -28,7 +28,8 @@ def host_name(host: str) -> str | None:
 
 
 def is_cross_site(origin: str | None, site: str | None, host: str) -> bool:
-    """Whether a page of another site sent a request to `host`, by its Origin and Sec-Fetch-Site, which no page can change.
+    """Whether a page of another site sent a request to `host`, by Origin and Sec-Fetch-Site, headers beyond a
+    page's control.
 
     Programs send neither. The origin of a page in a sandbox, or of a file, is `null`.
     """

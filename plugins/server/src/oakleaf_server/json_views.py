@@ -30,7 +30,7 @@ def row_view(row: SessionRow, heading: str) -> dict[str, Any]:
 
 
 def public_row(view: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a session that a client may see."""
+    """Return the fields of a session for clients."""
     return {name: view[name] for name in PUBLIC_ROW}
 
 
@@ -52,7 +52,7 @@ def entry_view(entry: Entry) -> dict[str, Any]:
 
 
 def client_entry(entry: Entry) -> dict[str, Any]:
-    """Return what a client may see of an entry: role and text, without reasoning."""
+    """Return an entry for clients: role and text, without reasoning."""
     text = entry.message.text if entry.message is not None else ""
     view: dict[str, Any] = {"seq": entry.seq, "role": entry.role, "at": entry.at, "text": text[:PUBLIC_TEXT]}
     return view if len(text) <= PUBLIC_TEXT else {**view, "omitted_chars": len(text) - PUBLIC_TEXT}
@@ -93,7 +93,7 @@ def line_view(entry: Entry) -> dict[str, Any]:
 
 
 def _shorten(entry: Entry) -> Entry:
-    """Shorten the text before it is formatted as one line."""
+    """Shorten the text before the formatting as a line."""
     message = entry.message
     if message is None:
         return entry

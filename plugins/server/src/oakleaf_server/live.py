@@ -27,7 +27,7 @@ PER_SECOND = 4_000
 
 
 class LiveEvent(Struct, frozen=True):
-    """A live event, and the number of the latest fact when it was published. Without a name it announces facts only."""
+    """A live event, and the number of the latest fact at publication. Without a name it announces facts only."""
 
     event: str | None
     data: dict[str, Any]
@@ -35,7 +35,7 @@ class LiveEvent(Struct, frozen=True):
 
 
 class LiveWatcher:
-    """The event queue of one connection. Used on the event loop only."""
+    """The event queue of a connection. Used on the event loop only."""
 
     def __init__(self) -> None:
         self._events: deque[LiveEvent] = deque()
@@ -73,7 +73,7 @@ class LiveWatcher:
         return self._events.popleft() if self._events else None
 
     def skip_deltas(self) -> None:
-        """Drop queued deltas: the draft sent instead contains them, or the answer is already stored."""
+        """Drop queued deltas: the draft sent instead contains the deltas, or the answer is already stored."""
         self.has_lost_events = False
         self._events = deque(event for event in self._events if event.event != "session:delta")
 
@@ -100,7 +100,7 @@ class LiveHub:
             self._watchers.pop(session_id, None)
 
     def close(self) -> None:
-        """End all streams, after what they have not sent yet."""
+        """End all streams, after the unsent events."""
         self.is_closing.set()
         for session_id in self.watched:
             self.notice_change(session_id)
@@ -111,7 +111,7 @@ class LiveHub:
 
     @property
     def watched(self) -> list[str]:
-        """The sessions that someone watches."""
+        """The watched sessions."""
         return list(self._watchers)
 
     def notice_change(self, session_id: str) -> None:
@@ -124,15 +124,15 @@ class LiveHub:
         self._put(session_id, LiveEvent("session:draft", {"text": text, "reasoning": ""}, last_fact))
 
     def draft(self, session_id: str) -> dict[str, str] | None:
-        """Return the draft of the answer in progress; None if no run of this server is answering."""
+        """Return the draft of the answer in progress; None without a run of the server on an answer."""
         return self._drafts.get(session_id)
 
     def last_fact(self, session_id: str) -> int:
-        """Return the number of the latest fact published by a run of this server; its draft follows that fact."""
+        """Return the number of the latest fact published by a run of the server; the draft follows the fact."""
         return self._numbers.get(session_id, 0)
 
     def publish(self, session_id: str, event: Event) -> None:
-        """Publish one event of a run."""
+        """Publish an event of a run."""
         if event.journal_number is not None:
             self._numbers[session_id] = event.journal_number
         if event.type == "session:delta":
@@ -148,12 +148,12 @@ class LiveHub:
         self._runs[session_id] = run
 
     def is_behind(self, session_id: str) -> bool:
-        """Whether a run of this server has events that were not published yet: they come before newer facts."""
+        """Whether a run of the server has unpublished events: such events come before newer facts."""
         run = self._runs.get(session_id)
         return run is not None and run.has_waiting_events
 
     def end_run(self, session_id: str, problem: dict[str, Any] | None) -> None:
-        """Publish the end of a run, with a problem if it failed."""
+        """End a run's publication, with a problem after a failure."""
         self._drafts.pop(session_id, None)
         self._runs.pop(session_id, None)
         if problem is not None:
@@ -174,7 +174,8 @@ class LiveHub:
 
 
 class StorePoller:
-    """Notices what other processes do to the watched sessions: one read of the store for all of them, however many watch.
+    """Notices changes of the watched sessions by other processes: a single read of the store for all
+    sessions, however many watch.
 
     Runs while there are watchers.
     """
@@ -227,7 +228,7 @@ class StorePoller:
     def _read(
         self, names: list[str], answering: set[str]
     ) -> tuple[dict[str, SessionHead], dict[str, str | None]]:
-        """Read the heads, and the drafts of sessions that run in another process."""
+        """Read the heads, and the drafts of sessions running in another process."""
         heads = self._store.heads(names)
         running = [name for name, head in heads.items() if head.status == "running" and name not in answering]
         return heads, self._store.drafts(running)

@@ -19,7 +19,7 @@ DAY = 86_400 * 1_000_000
 
 
 class Histogram:
-    """How long something took: cumulative counts per upper bound, as Prometheus wants them."""
+    """Durations as cumulative counts per upper bound, in Prometheus's form."""
 
     def __init__(self) -> None:
         self._counts = [0] * (len(BUCKETS) + 1)
@@ -45,7 +45,7 @@ class Histogram:
 
 
 class Metrics:
-    """What this process has counted since it started."""
+    """The counts of the process since the start."""
 
     def __init__(self, *, all_spaces: bool = False) -> None:
         self.all_spaces = all_spaces
@@ -99,7 +99,7 @@ class Metrics:
 
 
 class _SpaceCounts:
-    """What is read from the store of a space: money and calls are those since midnight."""
+    """The readings of a space's store: money and calls count since midnight."""
 
     def __init__(self, store: StoreReader, midnight: int) -> None:
         self.space, self.queued = store.space, store.queued_input_count()

@@ -41,7 +41,7 @@ _END = b"</body>\n</html>\n"
 
 
 class Options(Struct, frozen=True, kw_only=True):
-    """What the bundle in the page holds. `blobs` needs `redact=False`: the bytes of blobs cannot be redacted."""
+    """The content of the page's bundle. `blobs` needs `redact=False`: the bytes of blobs cannot be redacted."""
 
     blobs: bool = False
     children: bool = True
@@ -50,7 +50,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
 
 def write(session: Session, to: BinaryIO, options: Options) -> BundleExportResult:
-    """Write the viewer and the session's bundle as one page. The same bundle and Oakleaf version give the same bytes."""
+    """Write the viewer and the session's bundle as a page. The same bundle and Oakleaf version give the same
+    bytes.
+    """
     bundle = _BoundedBuffer()
     exported: BundleExportResult = session.export(bundle, **asdict(options)).report
     for part in page(bundle.getbuffer()):
@@ -62,7 +64,7 @@ class HtmlExporter(Exporter, frozen=True, kw_only=True):
     """Writes sessions, and pages of plugins (`oakleaf.core.pages.PageFiles`)."""
 
     def page_file(self, name: str, page: Page, module: str, data: bytes, *, title: str) -> Iterator[bytes]:
-        """Yield one HTML file that runs a module of a page's folder; `script.data` holds the data."""
+        """Yield an HTML file running a module of a page's folder; `script.data` holds the data."""
         sources = {**read_viewer(), **read_folder(page.folder, f"{name}/")}
         script = join_modules(sources, f"{name}/{module}", {})
         style = _style(sources, *(f"{name}/{file}" for file in page.styles))
@@ -75,7 +77,7 @@ EXPORTER = HtmlExporter(suffix=".html", write=write, options=Options, is_whole=T
 
 
 class _BoundedBuffer(BytesIO):
-    """A buffer that refuses more than a page may hold, before memory is full."""
+    """A buffer with a page's limit, refusing more before memory is full."""
 
     def write(self, data: object, /) -> int:
         assert isinstance(data, bytes)
@@ -100,7 +102,7 @@ def _style(sources: Mapping[str, str], *added: str) -> str:
 
 
 def embed(name: str, data: memoryview) -> Iterator[bytes]:
-    """Yield bytes in elements that the page's script reads and no browser runs."""
+    """Yield bytes in elements for the page's script, never run by a browser."""
     for begin in range(0, len(data), PIECE):
         yield f'<script type="application/octet-stream" class="{name}">'.encode()
         yield b64encode(data[begin : begin + PIECE])
@@ -119,7 +121,7 @@ def read_folder(folder: Traversable, prefix: str = "") -> dict[str, str]:
 
 
 def page_head(script: str, style: str, icon: str, *, title: str) -> str:
-    """Return the beginning of a file that may run its own script, use its own style, and make no request."""
+    """Return the beginning of a file with permission for the own script and style, and no request."""
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "connect-src 'none'; base-uri 'none'; form-action 'none'"

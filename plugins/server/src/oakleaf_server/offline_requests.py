@@ -31,7 +31,7 @@ ENCODE = msgspec.json.encode
 
 
 class RequestRecord(Struct, frozen=True):
-    """One request."""
+    """A model request."""
 
     at: str
     """The position of the answer."""
@@ -50,7 +50,7 @@ class RequestRecord(Struct, frozen=True):
 
 
 class Requests(Struct, frozen=True):
-    """The requests of one session, oldest first."""
+    """The requests of a session, oldest first."""
 
     requests: list[RequestRecord]
     pool: list[Raw]
@@ -59,14 +59,14 @@ class Requests(Struct, frozen=True):
 
 
 class SizeBudget(Struct):
-    """What may still be rendered, for all sessions of a bundle."""
+    """The remaining render budget, for all sessions of a bundle."""
 
     work: int = MOST_WORK
     bytes: int = MOST_BYTES
 
 
 def requests(bundle: memoryview, budget: SizeBudget | None = None) -> dict[str, Requests]:
-    """Return the requests of each session in a bundle, by its id."""
+    """Return the requests of each session in a bundle, by session id."""
     reader, budget = BundleReader(BytesIO(bundle), "the bundle", "reading", None), budget or SizeBudget()
     definitions = _definitions(bundle)
     return {
@@ -75,7 +75,7 @@ def requests(bundle: memoryview, budget: SizeBudget | None = None) -> dict[str, 
 
 
 def _definitions(bundle: memoryview) -> dict[str, bytes]:
-    """Return the definitions of tools in a bundle, which come after its sessions. Media are not read."""
+    """Return the definitions of tools in a bundle, stored after the sessions. Media are not read."""
     dumps, references = BundleReader(BytesIO(bundle), "the bundle", "reading", None).dumps(), BlobReferences()
     for dump in dumps.sessions:
         for stored in dump.entries:
@@ -88,7 +88,7 @@ def _definitions(bundle: memoryview) -> dict[str, bytes]:
 
 
 def token_shares(context: Context, provider: str) -> list[tuple[str, int]]:
-    """Estimate the tokens of each part of a context; the call's usage is what was billed."""
+    """Estimate the tokens of each part of a context; the call's usage is the billed amount."""
     tokens = dict.fromkeys(PARTS, 0)
     tokens["system"] = measure_system(context).tokens
     tokens["tools"] = measure_tools(context.settings).tokens
@@ -104,7 +104,7 @@ def token_shares(context: Context, provider: str) -> list[tuple[str, int]]:
 
 
 def provider_of(call: Call | None) -> str:
-    """Return the provider whose format a call used; for a model without one, the first provider."""
+    """Return the provider of a call's format; for a model without a provider, the first provider."""
     return call.provider if call is not None and call.provider in wire.PROVIDERS else "anthropic"
 
 
@@ -130,7 +130,7 @@ class _Tree(Struct, frozen=True):
 
 
 def _tree(dump: SessionExport, definitions: Mapping[str, bytes]) -> _Tree:
-    """Read an export in the order of its fields, as it streams."""
+    """Read an export as a stream, in the order of the fields."""
     entries = {(one.branch, one.entry.seq): one.entry.to_entry(one.branch) for one in dump.entries}
     calls = {
         (call.branch, call.answer_seq): call
@@ -155,7 +155,7 @@ def _session_requests(dump: SessionExport, definitions: Mapping[str, bytes], bud
 def _render(
     tree: _Tree, answer: Entry, call: Call | None, pool: dict[bytes, int], budget: SizeBudget
 ) -> RequestRecord | None:
-    """Return a request with all its messages, whose places in the pool are added; None if the budget is exceeded."""
+    """Return a request with all messages, adding the places in the pool; None beyond the budget."""
     leaf = Leaf(answer.branch, answer.seq - 1 if call is None else call.after_seq)
     budget.work -= leaf.seq
     if budget.work < 0:
@@ -183,7 +183,7 @@ def _render(
 
 
 def _differences(rendered: Iterable[RequestRecord]) -> Iterator[RequestRecord]:
-    """Yield each request as its difference to the one before."""
+    """Yield each request as the difference from the request before."""
     before: tuple[int, ...] = ()
     for request in rendered:
         messages = request.added_messages

@@ -163,7 +163,7 @@ CHANGE_HEADER = {
 
 
 def complete(schema: Json) -> Json:
-    """Return the document with the shapes and the header that the handlers' types do not express."""
+    """Complete the document with the shapes and the header missing in the handlers' types."""
     components = schema["components"]["schemas"]
     _, views = msgspec.json.schema_components([*VIEWS, Totals], ref_template=REF)
     components.update(views)
@@ -182,7 +182,7 @@ def complete(schema: Json) -> Json:
 
 
 def _refer(properties: Json, name: str, ref: str) -> None:
-    """Replace the object in a property, or in its list, by a reference."""
+    """Replace the object in a property, or in the property's list, by a reference."""
     described = {key: value for key, value in properties[name].items() if key == "description"}
     choices = [
         properties[name],

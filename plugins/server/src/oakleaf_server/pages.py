@@ -41,7 +41,7 @@ _LIMITS = ("gt", "ge", "lt", "le", "min_length", "max_length", "pattern", "title
 
 
 class AddedPage(Struct, frozen=True):
-    """A page of a plugin that can be used."""
+    """A usable page of a plugin."""
 
     name: str
     title: str
@@ -124,7 +124,7 @@ def _parameter(one: Parameter, is_in_path: bool) -> Parameter:
 
 
 def _answer_type(function: str, result: Any) -> type[Struct]:
-    """Return the type of an answer with the fields that every answer of the server may have."""
+    """Return the type of an answer with the fields common to every answer of the server."""
     if not (isinstance(result, type) and issubclass(result, Struct)):
         raise TypeError(f"{function} does not say that it returns a Struct")
     _, components = msgspec.json.schema_components([result])

@@ -56,7 +56,7 @@ class PathReader(Struct, frozen=True):
     def _page(
         self, steps: Iterator[tuple[list[Entry], int]], covered: int, direction: int, limit: int, room: int
     ) -> tuple[list[dict[str, Any]], int]:
-        """Return the views of the entries that fit, in the order of the steps, and the last seq that they cover."""
+        """Return the views of the fitting entries, in the order of the steps, and the last covered seq."""
         page = SizedPage(room)
         for entries, end in steps:
             for entry in entries:
@@ -93,7 +93,7 @@ def read_entries(session: Session, first: int, last: int, *, public: bool = Fals
 
 
 def calls_by_entry(session: Session, first: int, last: int) -> CallsByEntry:
-    """Return the model calls of a part of the path, by the entry that answers them, or after which they were made."""
+    """Return the model calls of a part of the path, by the answering entry, or the entry before the call."""
     calls = CallsByEntry()
     for call in read(session).calls(first, last):
         calls.setdefault((call.branch, call.seq), []).append(call)

@@ -26,7 +26,9 @@ def open_call_views(session: Session, status: CallStatus) -> list[Json]:
 
 
 def pending_approvals(session: Session, status: CallStatus) -> list[Json]:
-    """Return the session's own pending approvals and those of its tasks, which name the call that started the task."""
+    """Return the session's own pending approvals and the tasks' approvals, each with the call at the task's
+    start.
+    """
     approvals: list[Json] = []
     for call in session.open_tool_calls:
         position = (call.seq, call.index)
@@ -80,12 +82,12 @@ def _call_view(call: OpenCall) -> Json:
 
 
 def left_behind_views(session: Session) -> list[Json]:
-    """Return the calls that the session's path left behind, as an approval shows them."""
+    """Return the calls left behind by the session's path, in the form of approvals."""
     return [view for call in session.left_behind() if (view := _earlier_view(call)) is not None]
 
 
 def _earlier_view(call: EarlierCall | None) -> Json | None:
-    """Return a call on a path that was left, and its result; both cut to a length that a person reads."""
+    """Return a call on an abandoned path, and the result; both cut to readable length."""
     if call is None:
         return None
     view, omitted = truncate_value(to_json(earlier_view(call)), 4_000)

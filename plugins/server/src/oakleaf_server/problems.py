@@ -82,7 +82,7 @@ def _problem(
 
 
 def _import_problem(error: errors.ImportNotAccepted) -> ProblemDetails:
-    """Say what an import left open would run, and which field of the request accepts it."""
+    """Say the calls an import left open, and the request field for accepting."""
     plan = {
         "calls": [call._asdict() for call in error.calls],
         "inputs": [queued._asdict() for queued in error.inputs],
@@ -93,7 +93,7 @@ def _import_problem(error: errors.ImportNotAccepted) -> ProblemDetails:
 
 
 def _store_problem(error: errors.StoreError) -> ProblemDetails:
-    """Hide the error's own message: it names files and hosts."""
+    """Hide the error's own message, as a message may name files and hosts."""
     reference = secrets.token_hex(4)
     log.error("%s: %s", reference, error)
     is_full = isinstance(error, errors.StoreFull)
@@ -103,7 +103,7 @@ def _store_problem(error: errors.StoreError) -> ProblemDetails:
 
 
 def _is_reading_body(error: BaseException) -> bool:
-    """Whether the decoder of the body raised it; an error of our own code stays an internal error."""
+    """Whether the decoder of the body raised the error; an error of our own code stays an internal error."""
     frames = [frame.f_globals.get("__name__") for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and frames[-1] == "litestar.serialization.msgspec_hooks"
 

@@ -16,7 +16,7 @@ SESSION = re.compile(r"/(?:sessions|s)/([^/]+)")
 
 
 def observe_requests(app: ASGIApp, metrics: Metrics | None) -> ASGIApp:
-    """Log and count a request when its response begins: an event stream ends when its reader goes."""
+    """Log and count a request when the response begins: an event stream ends with the reader."""
 
     async def observed(scope: Any, receive: Receive, send: Send) -> None:
         is_logged = log.isEnabledFor(logging.INFO)
@@ -40,7 +40,7 @@ def observe_requests(app: ASGIApp, metrics: Metrics | None) -> ASGIApp:
 
 
 def _log_request(scope: Any, status: int, seconds: float) -> None:
-    """Log a request without its query, which may hold a secret."""
+    """Log a request without the query, a possible place of secrets."""
     session = SESSION.search(scope["path"])
     fields = {
         "event": "request",

@@ -59,7 +59,7 @@ class PromptReader(Struct, frozen=True):
         return self.session.leaf
 
     def window(self, before: int | None, limit: int) -> ItemWindow:
-        """Return the newest messages before seq `before`: about `limit`, fewer if they are long."""
+        """Return the newest messages before seq `before`: about `limit`, fewer if long."""
         end = self.leaf.seq if before is None else min(before - 1, self.leaf.seq)
         items: list[Item] = []
         begin = end + 1
@@ -85,31 +85,31 @@ class PromptReader(Struct, frozen=True):
         yield ItemWindow(tuple(items), begin, is_start, True)
 
     def newest(self, count: int) -> ItemWindow:
-        """Return the messages of the newest entries, wherever that divides them."""
+        """Return the messages of the newest entries, also within a turn."""
         first = max(self.first, self.leaf.seq - count + 1)
         is_start = first == self.first
         items = self._read(first, self.leaf.seq)
         return ItemWindow((*(self.frame.items if is_start else ()), *items), first, is_start, True)
 
     def continues_as(self, later: PromptReader) -> bool:
-        """Whether the context of a later leaf of the same path has all messages of this one, as they are."""
+        """Whether the context of a later leaf of the same path has all messages of this context, unchanged."""
         if self.items is not None or later.items is not None:
             return False
         return (self.first, self.replacement) == (later.first, later.replacement)
 
     def within(self, later: PromptReader, window: ItemWindow) -> ItemWindow:
-        """Return those messages of a later window that this context has; they are not read again if they are the same."""
+        """Return the messages of a later window found in this context; unchanged messages are not read again."""
         if not self.continues_as(later):
             return self.newest(later.leaf.seq - window.first + 1)
         items = tuple(item for item in window.items if item.pinned or item.seq <= self.leaf.seq)
         return replace(window, items=items)
 
     def context(self, window: ItemWindow) -> Context:
-        """Return a window as a context; the system prompt belongs to the first one."""
+        """Return a window as a context; the system prompt belongs to the first window."""
         return replace(self.frame, system=self.frame.system if window.is_start else (), items=window.items)
 
     def project(self, provider: Provider, window: ItemWindow) -> dict[str, Any]:
-        """Return the request of one window, with prompt, tools and options."""
+        """Return the request of a window, with prompt, tools and options."""
         part = HistoryPart(is_start=window.is_start, is_end=window.is_end)
         request = provider.project(self.context(window), self.session.blob, part)
         if window.is_start:
@@ -117,7 +117,7 @@ class PromptReader(Struct, frozen=True):
         return {**self.around(provider, window), provider.history: request[provider.history]}
 
     def around(self, provider: Provider, newest: ItemWindow) -> dict[str, Any]:
-        """Return the request without messages: prompt, tools and options, some of which the newest answer decides."""
+        """Return the request without messages: prompt, tools and options, partly by the newest answer."""
         return self._around(provider, newest, called_tools(newest.items))
 
     def _around(self, provider: Provider, newest: ItemWindow, called: tuple[str, ...]) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class PromptReader(Struct, frozen=True):
         return {**provider.project(context, self.session.blob, part), provider.history: []}
 
     def stream(self, provider: Provider) -> Iterator[bytes]:
-        """Yield the request as JSON, byte for byte as it is sent, without having all of it at once."""
+        """Yield the request as JSON, byte for byte as sent, without holding the whole request."""
         opening = b"{"
         recorded = read_callable_tools(self.frame.settings.tool_definitions, self.session.blob)
         called = () if recorded else called_tools(item for part in self.parts() for item in part.items)
@@ -165,7 +165,7 @@ class PromptReader(Struct, frozen=True):
 
 
 def _window_start(items: Sequence[Item], limit: int) -> int:
-    """Return the index of the item that a window begins with; 0 if more must be read first."""
+    """Return the index of the first item of a window; 0 if more must be read first."""
     room = ROOM
     start = 0
     for index in reversed(part_starts(items)):
@@ -179,7 +179,7 @@ def _window_start(items: Sequence[Item], limit: int) -> int:
 
 
 def read_prompt(session: SessionReader) -> PromptReader:
-    """Return a reader of what a model is given after the leaf of a reader."""
+    """Return a reader of the model's input after the leaf of a reader."""
     entries, leaf = session.prompt_frame(), session.leaf
     head, frame = head_length(entries), whole_context(entries)
     replacement = read_replacement(entries)
@@ -199,7 +199,7 @@ def _kept_input(session: SessionReader, replacement: Replacement) -> list[Item]:
 
 
 def _trimmed(session: SessionReader, replacement: Replacement) -> PromptReader:
-    """Return a reader of a context that the maximum of messages trims."""
+    """Return a reader of a context trimmed to the maximum of messages."""
     context = session.context_within(Budget())
     before = tuple(item for item in context.items if item.pinned or item.seq < replacement.first_kept)
     items = context.items[len(before) :]

@@ -17,7 +17,7 @@ class _ShutDown(Exception):
 
 
 class SearchIndexer:
-    """Brings the search index up to date in the background, one run at a time."""
+    """Brings the search index up to date in the background, a single run at a time."""
 
     def __init__(self, index: Callable[[IndexProgress], int]) -> None:
         self._index = index
@@ -26,7 +26,9 @@ class SearchIndexer:
         self._run: Future[int] | None = None
 
     def catch_up(self, patience: float) -> str | None:
-        """Start indexing unless it is running, and wait at most `patience` seconds; return why it failed, if it did."""
+        """Start indexing unless running, and wait at most `patience` seconds; return the reason for a
+        failure, if any.
+        """
         with self._lock:
             if self._run is None or self._run.done():
                 self._run = self._thread.submit(self._index, self._check)

@@ -32,7 +32,7 @@ COMPRESSED_TYPES = (b"application/json", b"application/problem+json", b"text/")
 
 
 class ResponseSender:
-    """Sends the response to one request."""
+    """Sends the response to a request."""
 
     def __init__(self, send: Send, headers: dict[str, str], *, is_api: bool, is_head: bool) -> None:
         self._send, self._is_api, self._is_head = send, is_api, is_head

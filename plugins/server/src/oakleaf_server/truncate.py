@@ -24,7 +24,7 @@ _MIN_ROOM = 1_000  # a part after a long one still shows its beginning
 
 
 class Truncator:
-    """Truncates one value; `omitted` counts the characters left out."""
+    """Truncates a value; `omitted` counts the characters left out."""
 
     def __init__(self, string: int = STRING, room: int = ROOM) -> None:
         self.string, self.room = string, room
@@ -72,7 +72,9 @@ def json_size(value: Any) -> int:
 
 
 def truncate_parts(parts: list[Any], string: int, room: int) -> tuple[list[Any], int]:
-    """Truncate the parts of a message, each with its own `omitted_chars`; return them and the total omitted."""
+    """Truncate the parts of a message, each with a separate `omitted_chars`; return the parts and the total
+    omitted.
+    """
     shorter_parts: list[Any] = []
     omitted = 0
     for at, part in enumerate(parts):
@@ -89,7 +91,7 @@ def truncate_parts(parts: list[Any], string: int, room: int) -> tuple[list[Any],
 
 
 def truncate_entry(entry: dict[str, Any], string: int = STRING, room: int = ROOM) -> dict[str, Any]:
-    """Truncate the long strings of an entry; `omitted_chars` counts what is missing."""
+    """Truncate the long strings of an entry; `omitted_chars` counts the missing characters."""
     payload = entry["payload"]
     if isinstance(payload.get("parts"), list | tuple):
         parts, omitted = truncate_parts(list(payload["parts"]), string, room)
@@ -103,7 +105,7 @@ def truncate_entry(entry: dict[str, Any], string: int = STRING, room: int = ROOM
 
 
 def truncate_to_page(entry: dict[str, Any]) -> dict[str, Any]:
-    """Truncate one entry to what a response can hold. The encoded size is measured, because escapes are long."""
+    """Truncate an entry to a response's limit. The encoded size is measured, because escapes are long."""
     room = PAGE
     while json_size(shorter := truncate_entry(entry, room, room)) > PAGE:
         room //= 2
@@ -111,7 +113,7 @@ def truncate_to_page(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def truncate_value(value: Any, room: int = PAGE // 2, string: int = 20_000) -> tuple[Any, int]:
-    """Truncate any value to what a response can hold; return it and the characters omitted."""
+    """Truncate any value to a response's limit; return the value and the characters omitted."""
     while True:
         truncator = Truncator(string, room)
         shorter = truncator.truncate(value)
@@ -121,7 +123,7 @@ def truncate_value(value: Any, room: int = PAGE // 2, string: int = 20_000) -> t
 
 
 class SizedPage:
-    """Collects items until the next one would make the page too large."""
+    """Collects items until the next item would make the page too large."""
 
     def __init__(self, room: int = PAGE) -> None:
         self.room = room
@@ -137,7 +139,7 @@ class SizedPage:
 
 
 def bounded(answer: Struct) -> dict[str, Any]:
-    """Return an answer as JSON that is not too large: strings are cut, lists end early, and `omitted_chars` counts both."""
+    """Return an answer as bounded JSON: strings are cut, lists end early, and `omitted_chars` counts both."""
     fields: dict[str, Any] = to_json(answer)
     room = PAGE
     while True:
@@ -149,7 +151,7 @@ def bounded(answer: Struct) -> dict[str, Any]:
 
 
 def _cut(fields: dict[str, Any], room: int) -> tuple[dict[str, Any], int]:
-    """Cut every item of a list by itself, so that items are whole or absent, and the other fields together."""
+    """Cut every item of a list separately, so items are whole or absent, and the other fields together."""
     lists = {name: value for name, value in fields.items() if isinstance(value, list)}
     rest = {name: value for name, value in fields.items() if name not in lists}
     shorter, omitted = truncate_value(rest, room // 4, _BOUNDED_STRING)

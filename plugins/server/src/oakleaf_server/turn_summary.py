@@ -33,7 +33,7 @@ _FINISHES = {
 def turns_before(
     session: Session, tree: BranchTree, end: int, limit: int
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Return the turns that end at or before `end`, newest first, and where the next page begins."""
+    """Return the turns up to `end`, newest first, and the start of the next page."""
     page, turn, scanned, failures = SizedPage(), list[Entry](), 0, set[int]()
     calls = CallsByEntry()
     while end > 0:
@@ -58,7 +58,7 @@ def turns_before(
 def _partial_turn(
     session: Session, page: SizedPage, turn: Sequence[Entry], calls: CallsByEntry, failures: set[int]
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Summarize a turn longer than one request scans from its input and the scanned end."""
+    """Summarize a turn longer than a request's scan from the input and the scanned end."""
     start = turn[0].turn
     if not start:
         return page.items, turn[0].seq
@@ -69,7 +69,9 @@ def _partial_turn(
 
 
 def turn_summary(turn: Sequence[Entry], calls: CallsByEntry, failures: set[int]) -> dict[str, Any]:
-    """Summarize the entries of a turn, from its input to its end. `failures` are the seqs behind which model calls failed."""
+    """Summarize the entries of a turn, from the input to the end. `failures` are the seqs behind which model
+    calls failed.
+    """
     own = [entry for entry in turn if entry.turn == turn[0].turn]
     answers = [entry for entry in own if entry.role == "assistant"]
     model_calls = [call for entry in turn for call in calls.get((entry.branch, entry.seq), ())]

@@ -12,7 +12,7 @@ import uvicorn
 
 
 class SignalledServer(uvicorn.Server):
-    """Ends on SIGINT and SIGTERM without raising them again: stopping a server is no failure."""
+    """Ends on SIGINT and SIGTERM without raising the signals again: stopping a server is no failure."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None] | None = None) -> None:
         """`ready` is called once, when requests are accepted."""

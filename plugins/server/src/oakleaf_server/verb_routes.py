@@ -88,12 +88,12 @@ class Address(Struct, frozen=True):
 
     @property
     def in_path(self) -> dict[str, str]:
-        """The fields in the path, by their names there."""
+        """The fields in the path, by name in the path."""
         names = _IN_PATH.findall(self.path)
         return {name: name if name in self.known else f"{name}s" for name in names}
 
     def values(self, named: Mapping[str, str]) -> Json:
-        """Return the values of a path as those of its fields."""
+        """Return the values of a path as field values."""
         return {
             name: [named[written]] if self.known[name].kind == "references" else named[written]
             for written, name in self.in_path.items()
@@ -106,7 +106,7 @@ class Address(Struct, frozen=True):
 
 @cache
 def verbs() -> tuple[type[Verb], ...]:
-    """Return the verbs that requests may call."""
+    """Return the verbs open to requests."""
     return tuple(verb for verb in registry.find_all() if "service" in verb.callers)
 
 
@@ -148,7 +148,7 @@ def _handler(verb: type[Verb], for_client: ClientAnswer | None) -> HTTPRouteHand
 
 
 def _annotate(function: Any, hints: dict[str, Any], result: Any) -> None:
-    """Give a function the parameters that Litestar reads."""
+    """Give a function the parameters Litestar reads."""
     from inspect import Parameter, Signature
 
     parameters = [Parameter(name, Parameter.KEYWORD_ONLY, annotation=hint) for name, hint in hints.items()]
@@ -157,7 +157,7 @@ def _annotate(function: Any, hints: dict[str, Any], result: Any) -> None:
 
 
 async def _values(request: ApiRequest, place: Address, named: dict[str, Any]) -> Json:
-    """Return the fields of a request: those of its path, and of its body or query."""
+    """Return the fields of a request: the fields of the path, and of the body or query."""
     typed = await _body(request) if place.has_body else _query(request)
     for name, value in place.values(named).items():
         if name in typed:
@@ -223,7 +223,7 @@ def _run(verb: Verb, caller: Service, *, is_plan: bool) -> Json:
 
 
 def _has_plan(verb: type[Verb]) -> bool:
-    """Whether a request gets the plan unless it says yes."""
+    """Whether a request gets the plan without a yes."""
     return verb.plan is not Verb.plan and not verb.has_local_plan
 
 
@@ -231,7 +231,7 @@ def _has_plan(verb: type[Verb]) -> bool:
 
 
 def describe(document: Json, ref: str) -> None:
-    """Complete the OpenAPI document with what verbs take and return."""
+    """Complete the OpenAPI document with the verbs' parameters and results."""
     schemas = components(verbs(), ref)
     for verb in verbs():
         _describe(document, verb, schemas, ref)
@@ -283,6 +283,6 @@ def _describe(document: Json, verb: type[Verb], schemas: Json, ref: str) -> None
 
 
 def _one(schema: Json) -> Json:
-    """Return the schema of the one value that a path has."""
+    """Return the schema of a path's single value."""
     one = schema.get("items", schema)
     return {name: value for name, value in one.items() if name != "default"}

@@ -32,7 +32,9 @@ FOLLOWING = 50
 
 
 def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> list[dict[str, Any]]:
-    """Return requests, decisions, pauses and resumptions between two seqs of the path, and the starts of calls that waited."""
+    """Return requests, decisions, pauses and resumptions between two seqs of the path, and the starts of
+    waiting calls.
+    """
     facts: list[dict[str, Any]] = []
     for _, part_facts in facts_of_path(session, tree, first, last):
         requested: set[tuple[int, int]] = set()
@@ -58,7 +60,9 @@ def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> 
 def facts_of_path(
     session: Session, tree: BranchTree, first: int, last: int
 ) -> Iterator[tuple[Range, list[StoredFact]]]:
-    """Yield each part of the path between two seqs with the facts from its first entry to behind its last."""
+    """Yield each part of the path between two seqs with the facts from the part's first entry to behind the
+    last.
+    """
     store = read_store(store_of(session))
     for part in read(session).ranges():
         begin, end = max(first, part.first), min(last, part.last)
@@ -74,7 +78,7 @@ def facts_of_path(
 def _facts_between(
     store: StoreReader, session_id: str, since: int, until: int, following: int
 ) -> list[StoredFact]:
-    """Return the facts of a journal between two times, both included, and some that follow."""
+    """Return the facts of a journal between two times, both included, and some later facts."""
     row = store.find_session(session_id)
     if row is None:
         return []

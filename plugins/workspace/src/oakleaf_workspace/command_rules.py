@@ -48,7 +48,7 @@ _PROGRAM_OPTIONS = {
 
 
 def check(scope: Scope, argv: Sequence[str]) -> None:
-    """Raise OutOfScope unless the tier and the allow-list permit this command."""
+    """Raise OutOfScope unless the tier and the allow-list permit the command."""
     if isinstance(argv, str) or not argv or not all(isinstance(arg, str) for arg in argv):
         raise InvalidArgument("argv", argv, "a list of strings: the program and its arguments")
     if any("\0" in arg for arg in argv) or not argv[0]:
@@ -100,7 +100,7 @@ def _program_reason(scope: Scope, argv: Sequence[str]) -> str | None:
 
 
 def _entries(scope: Scope, argv: Sequence[str]) -> list[list[str]]:
-    """Return the entries of the allow-list that permit the command."""
+    """Return the permitting entries of the allow-list."""
     entries = [shlex.split(entry) for entry in sorted(scope.commands)]
     return [entry for entry in entries if entry and list(argv[: len(entry)]) == entry]
 
@@ -110,8 +110,9 @@ def _names_a_program(entry: Sequence[str]) -> bool:
 
 
 def _possible_paths(arg: str) -> set[str]:
-    """Return the parts of an argument that a program may read as a path: all of it, and what follows = : , @ or a
-    short option."""
+    """Return the possible paths in an argument: all of the argument, and the text after = : , @ or a short
+    option.
+    """
     paths = {arg, *re.split(r"[=:,@\s]", arg)}
     if arg.startswith("-"):
         paths |= {arg[arg.index(sign) :] for sign in ("/", "..", "~") if sign in arg} | {arg[2:]}

@@ -54,7 +54,7 @@ class CommandResult(Struct, frozen=True):
 
 
 class Shell:
-    """Runs the commands of one workspace. `environ` is the environment they inherit from, usually `os.environ`."""
+    """Runs the commands of a workspace. `environ` is the environment they inherit from, usually `os.environ`."""
 
     def __init__(
         self, scope: Scope, spill: Spill, environ: Mapping[str, str], timeout: float = 120.0
@@ -72,12 +72,12 @@ class Shell:
         return await self.run_approved(argv, timeout)
 
     def preview(self, argv: list[str], timeout: float | None = None) -> str:
-        """Return the command that would run; nothing is run."""
+        """Return the command without running the command."""
         check(self._scope, argv)
         return f"would run {command_line(argv)} in {self._scope.root}"
 
     async def run_approved(self, argv: list[str], timeout: float | None = None) -> CommandResult:
-        """Run a command that a person approved; what the tier forbids is still refused."""
+        """Run a command approved by a person, within the tier."""
         check(self._scope, argv)
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
         if not seconds > 0:
@@ -94,8 +94,9 @@ class Shell:
 
 
 def environment(scope: Scope, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a command: a short list and what the operator named, and a PATH without folders the
-    model can write."""
+    """Return the environment of a command: a short list, the operator's variables, and a PATH without
+    writable folders.
+    """
     variables = {
         name: value for name, value in environ.items() if _INHERITED.fullmatch(name) or name in scope.env
     }
@@ -111,7 +112,7 @@ def environment(scope: Scope, environ: Mapping[str, str]) -> dict[str, str]:
 async def _run_process(
     argv: tuple[str, ...], folder: Path, environ: dict[str, str], seconds: float
 ) -> tuple[int | None, bytes, int]:
-    """Run a command; return its exit code, its output and the number of bytes dropped.
+    """Run a command; return the exit code, the output and the number of bytes dropped.
 
     However it ends, by timeout and cancellation too, every process it started is killed before this returns: nothing
     writes to the workspace afterwards.
@@ -144,7 +145,7 @@ async def _run_process(
 
 
 class _PipeReader:
-    """Reads a pipe as data arrives, so that the writer never blocks, and keeps it up to a limit."""
+    """Reads a pipe as data arrives, so the writer never blocks, and keeps a bounded part."""
 
     def __init__(self, source: int) -> None:
         self.data, self.dropped, self.end = bytearray(), 0, asyncio.Event()

@@ -9,7 +9,8 @@ from oakleaf.errors import OakleafError, list_some
 
 
 class FilesChanged(OakleafError):
-    """Files that a rewind would overwrite were changed elsewhere; nothing was done. `files` are the locations, each with
+    """Files in the way of a rewind were changed elsewhere; nothing was done. `files` are the locations, each
+    with
     the reason why it is not restored."""
 
     http_status = 409

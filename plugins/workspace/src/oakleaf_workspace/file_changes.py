@@ -24,7 +24,7 @@ DETAIL = "files"
 
 
 class FileVersion(Struct, frozen=True, omit_defaults=True):
-    """A file at one moment."""
+    """The state of a file at a moment."""
 
     hash: str
     size: int
@@ -41,7 +41,7 @@ class FileVersion(Struct, frozen=True, omit_defaults=True):
 
 
 class FileChange(Struct, frozen=True, omit_defaults=True):
-    """A file that a call wrote."""
+    """A call's change of a file."""
 
     root: str
     """The folder of the workspace."""
@@ -58,7 +58,8 @@ _to_file_change = converter(FileChange)
 
 
 def version(data: bytes, mode: int, redactor: Redactor) -> tuple[FileVersion, Blob | None]:
-    """Return a file's version and the blob of its bytes. Bytes that hold a secret are not kept: they could not be
+    """Return a file's version and the blob of the bytes. Bytes that hold a secret are not kept: they could
+    not be
     restored without it, and a store keeps none."""
     hash_ = digest(data)
     if redactor.may_contain_secret(data):
@@ -80,7 +81,7 @@ def to_details(changes: Sequence[FileChange]) -> dict[str, Any]:
 
 
 def file_changes(entries: Iterable[Entry]) -> Iterator[tuple[int, FileChange]]:
-    """Yield the changes that the results of a path record, in order, with the seq of their entries. Details of another
+    """Yield the changes in the results of a path, in order, with the seq of the entries. Details of another
     shape, which a tool of one's own may have, are skipped."""
     for entry in entries:
         for result in () if entry.message is None else entry.message.results:

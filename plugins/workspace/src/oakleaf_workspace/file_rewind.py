@@ -34,7 +34,7 @@ Folder = str | os.PathLike[str]
 
 
 class FileAction(Struct, frozen=True):
-    """What a rewind or a redo does with one file."""
+    """The effect of a rewind or a redo on a file."""
 
     kind: ActionKind
     root: str
@@ -56,7 +56,9 @@ class FileAction(Struct, frozen=True):
 
 
 class FilesPlan(Struct, frozen=True):
-    """What moving to entry `to` does with the files: a rewind with those written after it, a redo with those up to it."""
+    """The effect of moving to entry `to` on files: a rewind with the files written after, a redo with the
+    files up to there.
+    """
 
     session_id: str
     to: int
@@ -64,7 +66,7 @@ class FilesPlan(Struct, frozen=True):
 
     @property
     def changes(self) -> tuple[FileAction, ...]:
-        """What is restored, recreated or deleted."""
+        """The restored, recreated or deleted files."""
         return tuple(action for action in self.actions if action.kind not in ("nothing", "refused"))
 
     @property
@@ -77,7 +79,7 @@ class FilesPlan(Struct, frozen=True):
             raise FilesChanged([(action.location, action.reason) for action in self.refused])
 
     def summary(self) -> str:
-        """How many files of each kind, once it is done: "2 restored, 1 deleted"."""
+        """The number of files of each kind after the plan: "2 restored, 1 deleted"."""
         verbs: dict[ActionKind, str] = {
             "restore": "restored",
             "recreate": "recreated",
@@ -99,7 +101,7 @@ class FilesPlan(Struct, frozen=True):
 
 
 class _Group(Struct, frozen=True):
-    """The writes of one file, each with the seq of its entry, oldest first."""
+    """The writes of a file, each with the seq of the entry, oldest first."""
 
     changes: list[tuple[int, FileChange]]
     foreign: list[bool]
@@ -112,7 +114,7 @@ class _Group(Struct, frozen=True):
 def plan_rewind(
     session: Session, to: int, folder: Folder | None = None, *, accept_imported: bool = False
 ) -> FilesPlan:
-    """Plan to restore the files as they were at entry `to` of the path. `folder` is the only one that is written to; by
+    """Plan to restore the files at entry `to` of the path. `folder` is the only one that is written to; by
     default the workspaces that the entries name. What came with an import is refused, unless it is accepted and the
     folder is named."""
     if session.row.relation == "replay":
@@ -131,7 +133,7 @@ def rewind(
     skip_changed: bool = False,
     accept_imported: bool = False,
 ) -> Cut:
-    """Restore the files that `plan_rewind` tells, then `session.rewind(to)`.
+    """Restore the files of `plan_rewind`, then `session.rewind(to)`.
 
     Raises `FilesChanged` if a file was changed elsewhere, unless `skip_changed` leaves those as they are. Files that an
     import names are restored with `accept_imported=True` only, and only in the `folder`.
@@ -143,7 +145,7 @@ def rewind(
 
 
 def plan_redo(session: Session, folder: Folder | None = None, *, accept_imported: bool = False) -> FilesPlan:
-    """Plan to write the files as they were where `session.redo()` goes."""
+    """Plan to write the files for the goal of `session.redo()`."""
     return _plan_move(session, read(session).redo_move(), folder, accept_imported, is_forward=True)
 
 
@@ -154,7 +156,7 @@ def redo(
     skip_changed: bool = False,
     accept_imported: bool = False,
 ) -> Leaf:
-    """Write the files that `plan_redo` tells, then `session.redo()`; under the rules of `rewind`."""
+    """Write the files of `plan_redo`, then `session.redo()`; under the rules of `rewind`."""
     read(session).check_free()
     plan = plan_redo(session, folder, accept_imported=accept_imported)
     _restore_files(session, plan, skip_changed=skip_changed)
@@ -207,7 +209,7 @@ def _changes_by_file(move: Move) -> list[_Group]:
 
 
 def _restore_files(session: Session, plan: FilesPlan, *, skip_changed: bool) -> None:
-    """Carry out a plan; raise `FilesChanged` before anything is written if a file of it is refused."""
+    """Carry out a plan; raise `FilesChanged` before any write for a refused file."""
     if not skip_changed:
         plan.raise_if_refused()
     for action in plan.changes:
@@ -264,7 +266,7 @@ def _obstacle(
 
 
 def _hash(open_file: Callable[[], BinaryIO]) -> str | None:
-    """Return the hash of the file as it is now; None if there is none."""
+    """Return the hash of the present file; None for a missing file."""
     try:
         with open_file() as file:
             snapshot = read_snapshot(file)
@@ -274,7 +276,7 @@ def _hash(open_file: Callable[[], BinaryIO]) -> str | None:
 
 
 def _restore(session: Session, action: FileAction) -> None:
-    """Write one file, unless it has changed since the plan was made."""
+    """Write a file unchanged since the plan."""
     with Scope(Path(action.root)).parent(action.path) as (parent_fd, name):
         expected = None if action.expected is None else action.expected.hash
         if _hash(lambda: open_at(parent_fd, name, action.path)) != expected:
@@ -291,7 +293,7 @@ def _restore(session: Session, action: FileAction) -> None:
 
 
 def _mode(parent_fd: int, name: str, action: FileAction) -> int | None:
-    """Return the mode for what came with an import: the file's own, or that of any new file, so not a program's."""
+    """Return the mode for an imported file: the file's own, or the mode of any new file, so not a program's."""
     if action.expected is None:
         return None
     return os.stat(name, dir_fd=parent_fd, follow_symlinks=False).st_mode

@@ -57,7 +57,7 @@ json.dump(matches, sys.stdout)
 
 
 class Snapshot(Struct, frozen=True):
-    """A file as it was: its bytes, or of one that is too large to keep its hash and size."""
+    """A file's earlier state: the bytes, or of a file too large to keep the hash and size."""
 
     data: bytes | None
     hash: str = ""
@@ -73,7 +73,7 @@ OnWrite = Callable[[str, str, Snapshot | None, Snapshot], None]
 
 
 def read_snapshot(file: BinaryIO) -> Snapshot:
-    """Read a file; of one that is too large only its hash."""
+    """Read a file; of a file too large to keep only the hash."""
     mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     data = file.read(MAX_KEPT_BYTES + 1)
     if len(data) <= MAX_KEPT_BYTES:
@@ -86,7 +86,7 @@ def read_snapshot(file: BinaryIO) -> Snapshot:
 
 
 class Files:
-    """The file tools of one workspace. Paths are relative to its root."""
+    """The file tools of a workspace. Paths are relative to its root."""
 
     def __init__(
         self, scope: Scope, spill: Spill, read_spilled: ReadSpill, on_write: OnWrite | None = None
@@ -238,7 +238,7 @@ class Files:
 
 
 class _FolderWalk:
-    """The regular files below a folder, in order, and a count of what was left out."""
+    """The regular files below a folder, in order, and a count of the skipped files."""
 
     def __init__(self, scope: Scope, folder: str, glob: str) -> None:
         if re.search(r"\{[^{},]*,[^{}]*\}", glob):
@@ -256,7 +256,7 @@ class _FolderWalk:
         self.is_incomplete = False
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Yield each file as its printable name and the path to open it by."""
+        """Yield each file as the printable name and the path to open."""
         visited, pending = 0, [self._folder]
         while pending:
             current = pending.pop()
@@ -307,7 +307,7 @@ class _FolderWalk:
 
 
 def truncate(text: str, spill: Spill, head: int = MAX_SHOWN_BYTES, tail: int = 0) -> str:
-    """Return the text if it is short; otherwise its first and last bytes and the handle of the spilled text."""
+    """Return a short text; otherwise the first and last bytes and the handle of the spilled text."""
     data = text.encode("utf-8", "replace")
     if len(data) <= head + tail:
         return data.decode()
@@ -319,7 +319,7 @@ def truncate(text: str, spill: Spill, head: int = MAX_SHOWN_BYTES, tail: int = 0
 
 
 def text_of(data: bytes) -> str:
-    """Decode UTF-8; invalid bytes become �, so that every store can keep the text."""
+    """Decode UTF-8; invalid bytes become �, so every store can keep the text."""
     return data.decode("utf-8", "replace")
 
 
@@ -348,7 +348,7 @@ def _skip_stars(positions: set[int], globs: Sequence[str]) -> set[int]:
 
 
 def _find_matches(pattern: str, texts: list[str]) -> list[tuple[int, int, str]]:
-    """Search in a separate process, which can be killed: a pattern such as `(a+)+$` never ends."""
+    """Search in a separate process, for killing endless patterns such as `(a+)+$`."""
     limits = {"max_matches": _MAX_MATCHES + 1, "max_line_length": _MAX_LINE_LENGTH}
     request = json.dumps({"pattern": pattern, "texts": texts, **limits})
     try:
@@ -369,7 +369,7 @@ def _find_matches(pattern: str, texts: list[str]) -> list[tuple[int, int, str]]:
 
 
 def _stat_writable(parent_fd: int, name: str, path: str) -> os.stat_result | None:
-    """Return the stat of the file to replace, which must be regular and writable; None if there is none."""
+    """Return the stat of the file to replace, always regular and writable; None without a file."""
     try:
         with open_at(parent_fd, name, path) as file:
             before_stat = os.fstat(file.fileno())
@@ -383,8 +383,9 @@ def _stat_writable(parent_fd: int, name: str, path: str) -> os.stat_result | Non
 def replace_file(
     parent_fd: int, name: str, data: bytes, before_stat: os.stat_result | None, mode: int | None = None
 ) -> None:
-    """Write a temporary file beside it, then rename: a reader, and a crash, find the old file or the new one, and a
-    symbolic link that was put there meanwhile is replaced, not followed. Other hard links keep the old text.
+    """Write a temporary file beside the target, then rename: a reader, and a crash, find the old file or the
+    new file, and a symbolic link put there meanwhile is replaced, not followed. Other hard links keep the old
+    text.
 
     The file keeps its owner and mode, unless `mode` is another. Without `before_stat` it is not checked for changes.
     """
@@ -413,7 +414,7 @@ def replace_file(
 
 
 def _refuse_if_changed(parent_fd: int, name: str, before_stat: os.stat_result) -> None:
-    """Narrow the race with another writer to one system call; only a lock could close it."""
+    """Narrow the race with another writer to a system call; only a lock could close the race."""
     now = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
     identity = attrgetter("st_ino", "st_size", "st_mtime_ns")
     if identity(now) != identity(before_stat):
@@ -434,7 +435,7 @@ def _check_size(data: bytes, path: str) -> bytes:
 
 
 def _edit(data: bytes, path: str, old: str, new: str) -> tuple[bytes, int]:
-    """Return a file's bytes with `old`, which must occur exactly once, replaced by `new`, and the line it begins in."""
+    """Return a file's bytes with the only `old` replaced by `new`, and the first line of the change."""
     old_bytes, new_bytes = _encode("old", old), _encode("new", new)
     if not old_bytes or old_bytes == new_bytes:
         raise InvalidArgument("old", old, "text from the file that differs from new")
@@ -461,7 +462,7 @@ def _to_crlf(data: bytes) -> bytes:
 
 
 def _boundary(data: bytes, index: int) -> int:
-    """Return the nearest index at or before `index` that does not split a UTF-8 character."""
+    """Return the nearest index at or before `index` between two UTF-8 characters."""
     back = index
     while 0 < back < len(data) and index - back < 4 and data[back] & 0xC0 == 0x80:
         back -= 1

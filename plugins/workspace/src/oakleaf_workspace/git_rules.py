@@ -132,8 +132,8 @@ _HARMLESS_SETTING = re.compile(
 
 
 def git_variables(root: Path | None = None) -> dict[str, str]:
-    """Return variables for git: it asks nobody, leaves nothing running, and takes no folder that merely looks like a
-    repository for one. With `root`, for tier sandboxed: it uses the repository of that folder, runs no hooks, and
+    """Return variables for git: no questions, no background processes, and no folder that merely looks like a
+    repository. With `root`, for tier sandboxed: it uses the repository of that folder, runs no hooks, and
     reaches others over the network only."""
     settings = {"safe.bareRepository": "explicit", "gc.autoDetach": "false"}
     variables = {
@@ -160,12 +160,14 @@ def git_words(argv: Sequence[str]) -> list[str] | None:
 
 
 def reason_to_ask(words: Sequence[str]) -> str | None:
-    """Return why these words after `git` need approval; None if they do not."""
+    """Return the reason for approval of the words after `git`; None without a reason."""
     return _unknown(words, {"-C"}, _FREE)
 
 
 def script_reason_to_ask(text: str) -> str | None:
-    """Return why a script needs approval, judged by each `git` in it up to the next `;`, `|` or the like."""
+    """Return the reason for a script's approval, judged by each `git` inside up to the next `;`, `|` or the
+    like.
+    """
     for match in GIT_IN_TEXT.finditer(text):
         words = _END_OF_COMMAND.split(text[match.end() :], maxsplit=1)[0].split()
         if (reason := reason_to_ask(words)) is not None:
@@ -174,7 +176,7 @@ def script_reason_to_ask(text: str) -> str | None:
 
 
 def check_sandboxed(words: Sequence[str], command_line: str) -> None:
-    """Raise OutOfScope for what tier sandboxed runs not even after approval."""
+    """Raise OutOfScope for commands barred in tier sandboxed despite approval."""
     known = {
         name: f"{_FREE.get(name, '')} {_AFTER_APPROVAL.get(name, '')}" for name in _FREE | _AFTER_APPROVAL
     }
@@ -189,7 +191,7 @@ def check_sandboxed(words: Sequence[str], command_line: str) -> None:
 
 
 def _unknown(words: Sequence[str], with_value: Iterable[str], known: Mapping[str, str]) -> str | None:
-    """Return the first word that is not on the lists, in a sentence."""
+    """Return the first word missing on the lists, in a sentence."""
     rest = iter(words)
     for word in rest:
         if word in with_value:
@@ -206,7 +208,9 @@ def _unknown(words: Sequence[str], with_value: Iterable[str], known: Mapping[str
 
 
 def _is_known(word: str, options: Sequence[str]) -> bool:
-    """Whether a word is no option, or a known one. Words after `--` are judged too: it may be the value of an option."""
+    """Whether a word is no option, or a known option. Words after `--` are judged too: it may be the value of
+    an option.
+    """
     if not word.startswith("-") or word in ("-", "--"):
         return True
     if word.startswith("--"):
@@ -229,7 +233,7 @@ def _foreign_remote(words: Sequence[str]) -> str | None:
 
 
 async def check_repository(root: Path, environ: Mapping[str, str]) -> None:
-    """Raise OutOfScope unless the repository in this folder is the workspace's own and its settings are harmless.
+    """Raise OutOfScope unless the folder's repository is the workspace's own, with harmless settings.
 
     A stranger may have made it: an unpacked archive brings its `.git` along.
     """
@@ -265,7 +269,9 @@ def _refused(path: Path, reason: str) -> OutOfScope:
 
 
 async def _output(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> list[str]:
-    """Return the fields that a harmless git command prints, each ended by NUL; raise OutOfScope if it fails."""
+    """Return the fields of a harmless git command's output, each ended by NUL; raise OutOfScope after a
+    failure.
+    """
     run = asyncio.to_thread(
         subprocess.run,
         ["git", *words],

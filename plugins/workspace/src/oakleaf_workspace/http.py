@@ -48,7 +48,7 @@ class HttpResponse(Struct, frozen=True):
 
 
 class HttpTools:
-    """HTTP for one session. `hosts` may be reached at any address: `host` or `host:port`, in lower case."""
+    """HTTP for a session. `hosts` may be reached at any address: `host` or `host:port`, in lower case."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class HttpTools:
     def preview(
         self, method: str, url: str, headers: dict[str, str] | None = None, body: str | None = None
     ) -> str:
-        """Return the request that would be sent; nothing is sent, and no name is resolved."""
+        """Return the request without sending the request or resolving a name."""
         if method not in _METHODS:
             raise InvalidArgument("method", method, ", ".join(_METHODS))
         lines = [f"{name}: {value}" for name, value in _check_headers(headers or {}).items()]
@@ -140,7 +140,7 @@ class HttpTools:
             connection.close()
 
     def _response_text(self, response: HttpResponse) -> str:
-        """Return the response as text for the model, without cookies, which are credentials."""
+        """Return the response as text for the model, without cookies, as cookies are credentials."""
         fields = dict(response.headers)
         lines = [f"{response.status} {response.reason} {_without_user(response.url)}"]
         lines += [f"{name}: {value}" for name, value in response.headers if not name.startswith("set-cookie")]
@@ -155,7 +155,7 @@ class HttpTools:
 
 
 class _Connection(http.client.HTTPConnection):
-    """Connects to a checked address of the host, whatever its name resolves to by now."""
+    """Connects to a checked address of the host, whatever the name resolves to by now."""
 
     def __init__(self, target: Target, deadline: float, tls: ssl.SSLContext | None) -> None:
         super().__init__(target.host, target.port)
@@ -188,7 +188,8 @@ class _Connection(http.client.HTTPConnection):
         raise failure
 
     def cut(self) -> None:
-        """Close the socket from another thread, which ends a blocked read. Not by SSLSocket's own shutdown, which would
+        """Close the socket from another thread to end a blocked read. Not by SSLSocket's own shutdown, which
+        would
         break the reader."""
         self.is_late = True
         if self._socket is not None:

@@ -35,7 +35,7 @@ _KERNEL_FOLDERS = tuple(PurePosixPath(folder) for folder in ("/proc", "/sys", "/
 
 
 class Scope(Struct, frozen=True):
-    """One folder, one tier, and the commands that may be started.
+    """A folder, a tier, and the permitted commands.
 
     | | sandboxed (the default) | project | full |
     |---|---|---|---|
@@ -76,7 +76,7 @@ class Scope(Struct, frozen=True):
         return cls(folder, workspace.fs_scope_tier, frozenset(commands), frozenset(env))
 
     def locate(self, path: str) -> tuple[str, str]:
-        """Return a folder and the path below it: the workspace's, or / for what is outside it."""
+        """Return a folder and the path below: the workspace's folder, or / for a path outside."""
         base, names = self._split(path)
         absolute = base.joinpath(*names)
         if absolute.is_relative_to(self.root):
@@ -91,20 +91,20 @@ class Scope(Struct, frozen=True):
 
     @contextmanager
     def folder(self, path: str) -> Iterator[int]:
-        """Yield the descriptor of a folder, to list it."""
+        """Yield the descriptor of a folder for listing."""
         base, names = self._split(path)
         with _open_folder(base, names, path) as folder_fd:
             yield folder_fd
 
     @contextmanager
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
-        """Yield the descriptor of the folder of `path`, created if missing, and the name to write in it."""
+        """Yield the descriptor of the parent of `path`, created if missing, and the name to write."""
         base, names = self.check_writable(path)
         with _open_folder(base, names[:-1], path, create=True) as parent_fd:
             yield parent_fd, names[-1]
 
     def check_writable(self, path: str) -> tuple[Path, tuple[str, ...]]:
-        """Raise OutOfScope if nothing may be written there; return the folder to start from and the names below it."""
+        """Raise OutOfScope for an unwritable path; return the folder to start from and the names below."""
         base, names = self._split_file(path)
         if self.tier != "full" and any(name.casefold() == ".git" for name in names):
             raise OutOfScope(path, "files in .git name programs that git runs")
@@ -117,7 +117,7 @@ class Scope(Struct, frozen=True):
         return base, names
 
     def _split(self, path: str) -> tuple[Path, tuple[str, ...]]:
-        """Return the folder to start from and the names below it. Reads no file, except at tier full."""
+        """Return the folder to start from and the names below. Reads no file, except at tier full."""
         parsed = _parse(path)
         if self.tier == "full":
             base, names = Path("/"), Path(os.path.realpath(self.root / parsed)).parts[1:]
@@ -190,7 +190,7 @@ def _parse(path: str) -> PurePosixPath:
 
 @contextmanager
 def _open_folder(base: Path, names: Sequence[str], path: str, *, create: bool = False) -> Iterator[int]:
-    """Open one folder after the other and yield the descriptor of the last."""
+    """Open folder after folder and yield the descriptor of the last."""
     with name_in_errors(path):
         fd = os.open(base, _FOLDER_FLAGS)
     try:
@@ -228,7 +228,7 @@ def _check_type(mode: int, path: str, may_be_folder: bool = True) -> None:
 
 @contextmanager
 def name_in_errors(path: str) -> Iterator[None]:
-    """Let errors of the system name the whole path, not the one name at which the walk stopped."""
+    """Let errors of the system name the whole path, not the name at the end of the walk."""
     try:
         yield
     except OSError as error:

@@ -27,7 +27,7 @@ from oakleaf_workspace.scope import Scope
 
 
 class Spills:
-    """What one call stores besides its text: output beyond the limit, and the files it wrote, before and after.
+    """A call's files besides the text: output beyond the limit, and the written files, before and after.
 
     Reads back only the output of this session.
     """
@@ -40,7 +40,7 @@ class Spills:
         self.blobs: list[Blob] = []
 
     def record_write(self, root: str, path: str, before: Snapshot | None, after: Snapshot) -> None:
-        """Record a file that was written, so that a rewind can restore it."""
+        """Record a written file, for a rewind to restore."""
         now = self._version(after)
         was = None if before is None else self._version(before)
         is_same = was is not None and was.hash == now.hash
@@ -55,7 +55,7 @@ class Spills:
         return saved
 
     def store(self, data: bytes, mime: str) -> str:
-        """Keep output for the result, which stores it; return the handle to page through it."""
+        """Keep output for the result's blobs; return the handle for paging."""
         redacted = self._redactor.redact_text(data.decode("utf-8", "replace")).encode()
         self.outputs.append(Attachment(redacted, mime, "the rest of the output"))
         return digest(redacted)
@@ -72,7 +72,7 @@ class Spills:
 
 
 def check(workspace: Workspace, *, commands: Iterable[str] = (), env: Iterable[str] = ()) -> None:
-    """Refuse what `tools` would refuse, before there is a session."""
+    """Refuse the same input as `tools`, before a session exists."""
     Scope.of(workspace, commands, env)
 
 
@@ -84,7 +84,8 @@ def tools(
     hosts: Iterable[str] = (),
     env: Iterable[str] = (),
 ) -> list[Tool]:
-    """Return the tools of one workspace. `commands` may be run by the shell and inherit the variables named in `env`;
+    """Return the tools of a workspace. `commands` may be run by the shell and inherit the variables named in
+    `env`;
     `hosts` may be reached by HTTP if private."""
     scope = Scope.of(workspace, commands, env)
 
@@ -158,7 +159,7 @@ def _workspace_tool(
     preview: Callable[[Spills], Callable[..., str]] | None = None,
     approval: bool = False,
 ) -> Tool:
-    """Make a tool of the function that `bind` returns for the spills of one call.
+    """Make a tool of `bind`'s function for the spills of a call.
 
     The model sees the function's parameters and docstring, and its name unless `name` is passed. `preview` returns the
     function that says what the tool would do, for a dry run.
@@ -195,7 +196,7 @@ def _workspace_tool(
 
 
 def _keep(ctx: ToolContext, spills: Spills) -> None:
-    """Store the files a call wrote with its result."""
+    """Store a call's written files with the result."""
     if spills.changes:
         ctx.details.update(to_details(spills.changes))
         ctx.blobs.extend(spills.blobs)
@@ -209,7 +210,7 @@ def shell(
     commands: Iterable[str] = (),
     env: Iterable[str] = (),
 ) -> str:
-    """Run a command for the host, recorded as a tool call of a model would be; return its output."""
+    """Run a command for the host, recorded like a model's tool call; return the output."""
     if asyncio._get_running_loop() is not None:
         raise InvalidOperation(
             "oakleaf_workspace.shell runs an event loop of its own; from asyncio call "

@@ -119,7 +119,9 @@ def chat(location: StoreLocation, resume_from: str | None, options: AgentOptions
 
 
 class Chat:
-    """One conversation. The session is created by the first input, so opening and closing the chat leaves nothing behind."""
+    """A conversation. The session is created by the first input, so opening and closing the chat leaves
+    nothing behind.
+    """
 
     def __init__(
         self, location: StoreLocation, driver: Driver, session: Session | None, options: AgentOptions
@@ -146,7 +148,7 @@ class Chat:
         return self._session is None
 
     def switch(self, session: Session) -> None:
-        """Continue with another session, or at another entry of this one."""
+        """Continue with another session, or at another entry of the same session."""
         self._session = session
         self._last_leaf = session.leaf
 
@@ -194,7 +196,7 @@ class Chat:
             return self.print_error(error)
 
     def turn(self, content: str | None) -> int:
-        """Send a message, or without one resume the open turn."""
+        """Send a message, or resume the open turn."""
         content = None if content is None else check_utf8(content, "your input")
         session = self.session
         if content is None:
@@ -277,7 +279,7 @@ class Chat:
         )
 
     def _reload(self) -> bool:
-        """Reload the current leaf; if another process moved it, show the new messages and return True."""
+        """Reload the current leaf; after a move by another process, show the new messages and return True."""
         if self._session is None:
             return False
         session = self._session
@@ -312,7 +314,7 @@ class Chat:
         return TerminalInput(self._complete, Redactor(environment_secrets()).redact_text).read
 
     def _complete(self, before: str) -> list[str]:
-        """Return the words that may follow in a line: a command, then its model or option names."""
+        """Return the possible next words in a line: a command, then model or option names."""
         command = before.partition(" ")[0]
         if not before:
             return [f"{name} " if one.arguments else name for name, one in COMMANDS.items()]
@@ -323,7 +325,9 @@ class Chat:
         return []
 
     def known_models(self) -> list[str]:
-        """Return the names of the models of this chat, of the environment, the configuration and the stored sessions."""
+        """Return the names of the models of the chat, of the environment, the configuration and the stored
+        sessions.
+        """
         config = load_config()
         names = [
             *self.agent.names,
@@ -366,7 +370,7 @@ class Chat:
         self.show(session.transcript(since=newest[-2] - 1 if is_part else 0))
 
     def _offer_open_turn(self, session: Session) -> None:
-        """Offer to continue or abandon an interrupted turn, unless another process is running it."""
+        """Offer to continue or abandon an interrupted turn, unless running in another process."""
         try:
             read(session).check_free()
         except SessionRunning as error:
@@ -388,7 +392,7 @@ class Chat:
             notify(dim("It stays open: /resume continues it, a new message closes it"))
 
     def show(self, entries: list[Entry]) -> None:
-        """Print earlier messages as they looked when they were sent."""
+        """Print earlier messages as at the time of sending."""
         for entry in entries:
             message = entry.message
             if message is None or not message.text:
@@ -456,7 +460,7 @@ def _help(chat: Chat, rest: str) -> None:
 
 
 def _tree(chat: Chat, rest: str) -> None:
-    """Draw the tree and go to the entry that is picked; without a terminal print it, and go to the one that is named."""
+    """Draw the tree and go to the picked entry; without a terminal print the tree, and go to the named entry."""
     session = chat.session
     if rest:
         _go_to(chat, _position(session, rest))
@@ -479,7 +483,7 @@ def _tree(chat: Chat, rest: str) -> None:
 
 
 def _position(session: Session, text: str) -> Leaf:
-    """Return the position `7`, an entry of the path, or `3:7`, one of another branch."""
+    """Return the position `7`, an entry of the path, or `3:7`, an entry of another branch."""
     branch, colon, seq = text.rpartition(":")
     if not colon:
         return _leaf_on_path(session, _number(text))
@@ -498,7 +502,7 @@ def _leaf_on_path(session: Session, seq: int) -> Leaf:
 
 
 def _go_to(chat: Chat, leaf: Leaf) -> None:
-    """Move to a position and say what is left behind."""
+    """Move to a position and say the messages left behind."""
     session = chat.session
     before = session.leaf
     if leaf == before:
@@ -523,12 +527,14 @@ def _go_to(chat: Chat, leaf: Leaf) -> None:
 
 
 def _files_plugin(chat: Chat) -> WorkspacePlugin | None:
-    """Return what restores the agent's files; None if it has none."""
+    """Return the plugin for restoring the agent's files; None without a plugin."""
     return None if chat.agent.workspace is None else find_workspace_plugin()
 
 
 def _offer_files(chat: Chat, make_plan: PlanFiles, command: str) -> str | None:
-    """Show which files of the agent change with a move, and ask whether to; return the folder if so."""
+    """Show the files of the agent affected by a move, and ask whether to restore; return the folder after a
+    yes.
+    """
     assert chat.agent.workspace is not None
     folder = chat.agent.workspace.working_dir
     plan = make_plan(folder, accept_imported=True)  # it is shown, and asked about
@@ -543,7 +549,7 @@ def _offer_files(chat: Chat, make_plan: PlanFiles, command: str) -> str | None:
 
 
 def _print_left(chat: Chat, before: Leaf) -> None:
-    """Print which messages of the earlier path are no longer part of the conversation."""
+    """Print the messages of the earlier path outside of the conversation now."""
     reader = read(chat.session)
     earlier = reader.at(before)
     entries_left = earlier.entries(shared_seq(earlier.ranges(), reader.ranges()) + 1)
@@ -561,7 +567,7 @@ def _print_left(chat: Chat, before: Leaf) -> None:
 
 
 def _rewind(chat: Chat, rest: str) -> None:
-    """Go back to an entry, or to before the message that is picked, which can then be edited."""
+    """Rewind to the picked entry, or to before the picked message for editing."""
     session = chat.session
     if rest:
         _go_to(chat, _leaf_on_path(session, _number(rest)))
@@ -639,7 +645,7 @@ def _redo(chat: Chat, rest: str) -> None:
 
 
 def _compact(chat: Chat, rest: str) -> None:
-    """Compact with the user's summary, else with one made without a model."""
+    """Compact with the user's summary, else with a summary made without a model."""
     session = chat.session
     compaction = session.compact(rest or None)
     chat.switch(session)
@@ -675,7 +681,9 @@ def _model(chat: Chat, rest: str) -> None:
 
 
 def _options(chat: Chat, rest: str) -> None:
-    """Show the options of the model's calls, or change them from here on. Those of a new chat are set by its first message."""
+    """Show the options of the model's calls, or change the options from here on. Those of a new chat are set
+    by its first message.
+    """
     session = None if chat.is_new else chat.session
     changes = {**chat.agent.model_options, **_parse_options(rest)}
     in_force = merge_options(None if session is None else read(session).settings().options, changes) or {}
@@ -733,7 +741,7 @@ def _tools(chat: Chat, rest: str) -> None:
 
 
 def _resume(chat: Chat, rest: str) -> None:
-    """Resume the open turn, or switch to the session that was named."""
+    """Resume the open turn, or switch to the named session."""
     if rest:
         chat.switch(resolve_runnable(chat.location, rest))
         chat.note(f"Now in {chat.session.session_id}, at entry {chat.session.leaf.seq}")

@@ -20,7 +20,7 @@ QUOTES = '"""'
 
 
 def read_input(line: Callable[[bool], str]) -> str:
-    """Read one input: a line, lines joined by a trailing backslash, or everything between triple quotes.
+    """Read an input: a line, lines joined by a trailing backslash, or the text between triple quotes.
 
     `line` receives True for a continuation line. End of file inside an input ends the input, not the program.
     """

@@ -163,7 +163,7 @@ def _set(key: str, values: tuple[str, ...]) -> int:
 
 
 def _check_value(place: tuple[str, ...], values: tuple[str, ...]) -> None:
-    """Refuse what no command could use, while the user is looking."""
+    """Refuse an unusable value, while the user is looking."""
     config = load_config()
     if place[0] in ("model", "aliases") or place[1:] == ("default_model",):
         for name in values if place[0] == "aliases" else config.resolve(values):

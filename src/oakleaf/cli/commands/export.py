@@ -56,12 +56,12 @@ _FLAGS = {
 
 
 def _formats() -> dict[str, str]:
-    """Return what each format is, in words: ours, installed or not, and those of strangers."""
+    """Return the formats, in words: ours, installed or not, and strangers'."""
     return _OWN | {name: _described(name) for name in formats() if name not in _OWN}
 
 
 def _described(name: str) -> str:
-    """Return what the plugin that adds a format says about it: `EXPORTS` of its module plugin."""
+    """Return the format's description from the plugin: `EXPORTS` of the plugin's module."""
     try:
         texts = getattr(plugins.summary_module(plugins.EXPORTS, name), "EXPORTS", {})
         return str(texts.get(name) or f"A format of {plugins.provider_of(plugins.EXPORTS, name)}.")
@@ -72,7 +72,7 @@ def _described(name: str) -> str:
 
 
 class ExportCommand(click.Command):
-    """Its help lists the formats; only the help needs the words of all plugins."""
+    """A command with the formats in the help; only the help needs the words of all plugins."""
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Formats"):
@@ -172,18 +172,18 @@ def export(
 
 
 def read_words(value: str) -> list[str]:
-    """Return a word, or the lines of @FILE that are not empty."""
+    """Return a word, or the non-empty lines of @FILE."""
     text = read_text(value, "--hide")
     return [line.strip() for line in text.splitlines() if line.strip()] if value.startswith("@") else [text]
 
 
 def _format_by_ending(output: str | None) -> str:
-    """Return the format that the name of a file says: a page or a text for people, else a bundle."""
+    """Return the format of a file's name: a page or a text for people, else a bundle."""
     return {".html": "html", ".md": "markdown"}.get(Path(output or "").suffix, "bundle")
 
 
 def _check_options(format_: str, exporter: Exporter, options: Mapping[str, Any]) -> None:
-    """Refuse options that belong to other formats."""
+    """Refuse options of other formats."""
     for option in options:
         if option not in exporter.options.__struct_fields__:
             those = " and ".join(_formats_with(option))
@@ -215,7 +215,7 @@ def _export(
     *,
     is_json: bool,
 ) -> None:
-    """Write a file and report it, or text to stdout."""
+    """Write a file and report the file, or text to stdout."""
     if "progress" in exporter.options.__struct_fields__:
         with progress_bar("export", unit="lines") as step:
             result = session.export(

@@ -203,7 +203,7 @@ def _outcome(result: ToolImportResult) -> Iterator[str]:
 
 
 def _understood(items: int, misread: int) -> str:
-    """Return what share of the lines was understood; 100 % only if all were."""
+    """Return the understood share of the lines; 100 % only if all were understood."""
     share = math.floor(1_000 * (items - misread) / items) / 10 if items > misread else 0
     return f"understood {share:g} % of {plural(items, 'line')}"
 

@@ -153,7 +153,7 @@ def _source(
 
 
 def _text(report: ReplayReport, *, is_json: bool) -> bytes | str:
-    """Return a report as text, or with its derived values as JSON."""
+    """Return a report as text, or with the derived values as JSON."""
     if is_json:
         derived = {"same": report.is_same, "first_divergence": report.first_divergence}
         return encode_report({**derived, **to_json_value(report)})

@@ -225,7 +225,7 @@ def _ask(call: PendingApproval) -> bool | None:
 
 
 def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Totals) -> None:
-    """Print how it ended, how to continue, and what it cost."""
+    """Print the end, the way to continue, and the cost."""
     name = session.session_id
     resume = f"oakleaf resume {name}{agent.flags(session)}"
     if end.error is not None:
@@ -244,7 +244,7 @@ def _print_end(session: Session, agent: CommandAgent, end: TurnEnd, spent: Total
 
 
 def _end_without_run(session: Session, *, is_json: bool) -> int:
-    """Exit though nothing was run; a program that reads the lines gets the last one all the same."""
+    """Exit without a run; a program reading the lines gets the last line all the same."""
     if is_json:
         _print_json_end(session, None, Totals())
     return 0

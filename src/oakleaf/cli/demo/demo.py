@@ -101,7 +101,7 @@ def _open(target: Path, page: str) -> None:
 
 
 class Presenter:
-    """Runs commands, shows their output, and records each claim with its measurement."""
+    """Runs commands, shows the output, and records each claim with a measurement."""
 
     def __init__(self, folder: Path, *, is_quiet: bool) -> None:
         self.folder, self.is_quiet = folder, is_quiet
@@ -125,7 +125,7 @@ class Presenter:
     def run(
         self, *arguments: str, keep_line: Callable[[str], bool] = lambda line: True, **env: str
     ) -> tuple[int, str]:
-        """Run one oakleaf command; show its output shortened and return it in full."""
+        """Run an oakleaf command; show the output shortened and return the full output."""
         command_line = " ".join(
             [*(f"{k}={v}" for k, v in env.items()), "oakleaf", *map(shlex.quote, arguments)]
         )
@@ -155,7 +155,7 @@ class Presenter:
         return process.returncode, process.stdout
 
     def data(self, *arguments: str) -> tuple[int, Any]:
-        """Run a command with --json without showing its output."""
+        """Run a command with --json without showing the output."""
         code, output = self.run(*arguments, "--json", keep_line=lambda line: False)
         return code, json.loads(output[output.index("{") : output.rindex("}") + 1])
 
@@ -184,7 +184,7 @@ class Presenter:
 
 
 def short_id(session_id: str) -> str:
-    """Return a short prefix: any unique one is accepted."""
+    """Return a short prefix: any unique prefix is accepted."""
     return session_id[:12]
 
 

@@ -43,14 +43,16 @@ def print_error(text: str) -> None:
 
 
 class Suggestions:
-    """The commands that messages suggest, as they must be typed: with the --store, --space and --owner of this one."""
+    """The suggested commands in messages, as typed: with the --store, --space and --owner of the running
+    command.
+    """
 
     def __init__(self) -> None:
         self._flags: dict[str, str] = {}
         self._verbs = re.compile("(?!)")
 
     def use(self, flags: Mapping[str, str], verbs: Iterable[str]) -> None:
-        """Add these flags of the whole command line to every suggested command with one of the verbs."""
+        """Add the flags of the whole command line to every suggested command with one of the verbs."""
         self._flags = dict(flags)
         self._verbs = re.compile(rf"(?<![\w/.-])oakleaf (?=(?:{'|'.join(map(re.escape, verbs))})\b)")
 
@@ -66,7 +68,7 @@ suggestions = Suggestions()
 
 @contextmanager
 def needs_extra(extra: str) -> Iterator[None]:
-    """Say which extra to install if an import in this block fails."""
+    """Say which extra to install after a failed import in the block."""
     try:
         yield
     except ModuleNotFoundError as missing:
@@ -81,7 +83,7 @@ class ErrorReport(NamedTuple):
 
 
 def describe_error(error: BaseException) -> ErrorReport | None:
-    """Return what to print and the exit code; None for an unexpected error."""
+    """Return the text to print and the exit code; None for an unexpected error."""
     if isinstance(error, click.ClickException):
         return ErrorReport(error.format_message(), error.exit_code)
     if isinstance(error, errors.OakleafError):

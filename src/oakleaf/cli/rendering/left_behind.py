@@ -9,6 +9,6 @@ from oakleaf.verbs.views import left_behind, left_behind_lines
 
 
 def notify_left_behind(session: Session) -> None:
-    """Say on stderr which unsafe calls are not on the session's path any more; nothing if there are none."""
+    """Say on stderr the unsafe calls no longer on the session's path; nothing without such calls."""
     for line in left_behind_lines(left_behind(session), Screen(width())):
         notify(line)

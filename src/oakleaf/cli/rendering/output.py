@@ -40,7 +40,7 @@ def to_json_value(value: Any) -> Any:
 
 
 def encode_json(value: Any) -> bytes:
-    """Encode JSON for stdout: UTF-8 whatever the locale, and no character that a terminal obeys."""
+    """Encode JSON for stdout: UTF-8 whatever the locale, and no character with terminal effects."""
     text = msgspec.json.encode(_printable(to_json_value(value))).decode()
     return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text).encode()
 
@@ -54,7 +54,7 @@ def _printable(value: Any) -> Any:
 
 
 def encode_line(value: Any) -> bytes:
-    """Encode an object for a command that prints one per line."""
+    """Encode an object for a command with an object per line."""
     return encode_json({"schema_version": SCHEMA_VERSION, **to_json_value(value)})
 
 
@@ -63,7 +63,7 @@ def encode_report(data: dict[str, Any]) -> bytes:
 
 
 def echo(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print text for people, with every control in it made visible but the styles of this program; bytes as they are.
+    """Print text for people, with every control visible except the program's styles; bytes verbatim.
 
     Every text of a command goes through here: what a store holds may come from a stranger, and a pipe may end in a
     terminal. Only data that was asked for as it is, an export or an answer, does not.
@@ -72,14 +72,14 @@ def echo(text: str | bytes = "", *, err: bool = False, nl: bool = True) -> None:
 
 
 def guard(text: str) -> str:
-    """Return text with its controls made visible, except for line ends and the styles that `click.style` adds."""
+    """Return text with visible controls, except for line ends and the styles of `click.style`."""
     return "".join(
         piece if is_style else safe(piece) for piece, is_style in zip(STYLE.split(text), cycle((False, True)))
     )
 
 
 def print_json(**data: Any) -> None:
-    """Print one JSON object to stdout."""
+    """Print a JSON object to stdout."""
     echo(encode_report(data))
 
 
@@ -101,7 +101,7 @@ def width(limit: int = 120) -> int:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print lines, 500 at a time: each `echo` is a write of its own."""
+    """Print lines, 500 at a time: each `echo` is a separate write."""
     remaining = iter(lines)
     while chunk := list(islice(remaining, 500)):
         echo("\n".join(chunk))
@@ -154,7 +154,7 @@ def for_terminal(text: str) -> str:
 
 class ProgressStep(Protocol):
     def __call__(self, done: int, total: int | None, note: str = "") -> None:
-        """Show the amount done, the total if it is known, and a note."""
+        """Show the amount done, the total if known, and a note."""
 
 
 @contextmanager

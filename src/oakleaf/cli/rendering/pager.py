@@ -24,7 +24,7 @@ LESS = "FRX"
 
 
 class PagedOutput(io.RawIOBase):
-    """Takes the bytes of stdout at a terminal: buffers what fits, and pipes the rest to the pager."""
+    """Takes the bytes of stdout at a terminal: buffers a screenful, and pipes the rest to the pager."""
 
     def __init__(self, out: IO[str], stderr: IO[str], command: str) -> None:
         self._out, self._command = out, command
@@ -35,7 +35,7 @@ class PagedOutput(io.RawIOBase):
         self._stderr, self._notices = stderr, ""
 
     def isatty(self) -> bool:
-        """True, so that colours are kept and control characters are escaped."""
+        """True, so colours are kept and control characters are escaped."""
         return True
 
     def fileno(self) -> int:
@@ -89,7 +89,7 @@ class PagedOutput(io.RawIOBase):
         self._buffer = []
 
     def finish(self) -> None:
-        """Print what is buffered, or wait until the user quits the pager."""
+        """Print the buffer, or wait until the user quits the pager."""
         if self._pager is None:
             self._flush()
             return
@@ -133,7 +133,7 @@ def pager_command() -> str | None:
 
 @contextmanager
 def paged() -> Iterator[None]:
-    """Page what is printed inside this block, if it does not fit the terminal."""
+    """Page the output of the block, if longer than the terminal."""
     command = pager_command()
     if command is None:
         yield

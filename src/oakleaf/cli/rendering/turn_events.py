@@ -19,7 +19,7 @@ from oakleaf.verbs.call_text import call_text, mark, preview
 
 
 class Watcher:
-    """Receives a run's events and calls a method for each kind; subclasses print them."""
+    """Receives a run's events and calls a method for each kind; subclasses print the events."""
 
     def __init__(self, session: Session) -> None:
         self.session = session

@@ -27,7 +27,7 @@ _STYLES = {"✓": "green", "✗": "red", "?": "yellow", "⊘": "yellow", "‖": 
 
 
 class MarkdownBlocks:
-    """Splits streamed Markdown into blocks that can be printed one by one."""
+    """Splits streamed Markdown into separately printable blocks."""
 
     def __init__(self) -> None:
         self._lines: list[str] = []
@@ -35,12 +35,12 @@ class MarkdownBlocks:
         self._fence: str | None = None
 
     def add(self, text: str) -> list[str]:
-        """Add text; return the blocks that are complete, which they are when the next one begins."""
+        """Add text; return the complete blocks: a block is complete when the next block begins."""
         *lines, self._line = (self._line + text).split("\n")
         return [block for line in lines if (block := self._add_line(line))]
 
     def rest(self) -> list[str]:
-        """Return what remains at the end of the stream."""
+        """Return the rest at the end of the stream."""
         begun = self._add_line(self._line)
         tail = "\n".join(self._lines).strip("\n")
         self._lines, self._line, self._fence = [], "", None
@@ -63,7 +63,7 @@ class MarkdownBlocks:
         return block
 
     def _begins(self, line: str) -> bool:
-        """Whether a line after a blank one starts a new block; indented text and further list items do not."""
+        """Whether a line after a blank line starts a new block; indented text and further list items do not."""
         if not self._lines or self._lines[-1].strip() or line[0] in " \t":
             return False
         first = next((text for text in self._lines if text.strip()), "")
@@ -71,7 +71,7 @@ class MarkdownBlocks:
 
 
 class TerminalWatcher(Watcher):
-    """Draws one turn in a terminal."""
+    """Draws a turn in a terminal."""
 
     def __init__(self, session: Session, console: Console) -> None:
         super().__init__(session)
@@ -125,7 +125,7 @@ class TerminalWatcher(Watcher):
             self._console.print()
 
     def _show_status(self, text: str) -> None:
-        """Show the end of the text in one status line: not every terminal can erase a second one."""
+        """Show the end of the text in one status line: not every terminal can erase a second line."""
         from rich.text import Text
 
         if self._status is None:
@@ -139,7 +139,7 @@ class TerminalWatcher(Watcher):
 
 
 def tool_line(call: ToolCall, result: ToolResult, width: int) -> object:
-    """Return a call and its result as one line that fits the terminal."""
+    """Return a call and the result as a line fit for the terminal."""
     from rich.text import Text
 
     sign = mark(result)
@@ -151,7 +151,7 @@ def tool_line(call: ToolCall, result: ToolResult, width: int) -> object:
 
 
 def render_markdown(text: str, console: Console) -> SegmentLines:
-    """Render Markdown, without the empty lines that rich puts around some blocks."""
+    """Render Markdown, without rich's empty lines around some blocks."""
     from rich.segment import SegmentLines
 
     lines = console.render_lines(_markdown(text), pad=False)
@@ -167,7 +167,7 @@ def _is_blank(line: list[Segment]) -> bool:
 
 
 def _markdown(text: str) -> Markdown:
-    """Parse Markdown: links show their target, HTML is printed as text, headings are left-aligned."""
+    """Parse Markdown: links show the target, HTML is printed as text, headings are left-aligned."""
     from markdown_it import MarkdownIt
     from rich.markdown import Heading, Markdown
     from rich.text import Text

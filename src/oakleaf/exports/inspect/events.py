@@ -34,7 +34,7 @@ Result = tuple[Entry, ToolResult]
 
 
 class EventBuilder:
-    """Builds the events of one path."""
+    """Builds the events of a path."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class EventBuilder:
         return self._call(f"{entry.seq}", name, start, entry.at, entry.seq - 1, output)
 
     def _unanswered(self, call: Call) -> Event:
-        """Return the event of a call that failed, was interrupted, or wrote a summary."""
+        """Return the event of a call without an answer: failed, interrupted, or a summary."""
         output = {"model": call.model or NONE, "choices": [], **_usage(call)}
         is_side = call.purpose != "answer"
         asked_at = self._path[call.after_seq - 1].at if call.after_seq else None
@@ -193,7 +193,7 @@ class EventBuilder:
 
 
 def _pair_results(path: Iterable[Entry]) -> Iterator[tuple[tuple[int, int], Result]]:
-    """Yield each result with the seq of the answer and the index of the call it belongs to."""
+    """Yield each result with the seq of the answer and the index of the call."""
     waiting: list[tuple[int, int, ToolCall]] = []
     for entry in path:
         if entry.message is None:
@@ -212,7 +212,7 @@ def model_of(call: Call) -> str:
 
 
 def model_name(provider: str | None, model: str | None) -> str:
-    """As Inspect names models, `anthropic/…`; it wants both parts, or no scorer can be run."""
+    """Return Inspect's form of a name, `anthropic/…`: scorers need both parts."""
     return f"{_APIS.get(provider or NONE, provider or NONE)}/{model or NONE}"
 
 
@@ -223,7 +223,7 @@ def _usage(call: Call) -> dict[str, Any]:
 
 
 def usage_of(totals: Totals) -> dict[str, Any]:
-    """Inspect counts what was read from and written to the cache beside the input, we within it."""
+    """Return the usage in Inspect's count, with cache reads and writes beside the input instead of within."""
     cached = totals.cache_read_tokens + totals.cache_write_tokens
     fields = {
         "input_tokens": max(0, totals.input_tokens - cached),
@@ -237,7 +237,7 @@ def usage_of(totals: Totals) -> dict[str, Any]:
 
 
 def tool_info(name: str) -> dict[str, str]:
-    """A session keeps the names of its tools, not their schemas."""
+    """Return the tool's name without a schema: a session keeps only names."""
     return {"name": name, "description": ""}
 
 

@@ -36,7 +36,7 @@ _STATUS = {
 
 
 def write(session: Session, to: BinaryIO, options: PathOptions) -> None:
-    """Write the path as the one sample of a log."""
+    """Write the path as the only sample of a log."""
     row, calls, redactor = (
         shared_row(session, options),
         session.model_calls("path"),
@@ -51,7 +51,9 @@ def write(session: Session, to: BinaryIO, options: PathOptions) -> None:
 
 
 def file_stem(session: Session) -> str:
-    """Return a name that Inspect lists: a time, a task and an id, joined by `_`, which no part may contain."""
+    """Return a name listed by Inspect: a time, a task and an id, joined by `_`, a character barred within the
+    parts.
+    """
     row, mask = session.row, read(session).redactor.redact_text
     started = iso(row.started_at).partition(".")[0].replace(":", "-")
     parts = (mask(row.agent or "session")[:40], session.session_id)
@@ -64,7 +66,7 @@ EXPORTER = Exporter(suffix=".json", write=write, options=PathOptions, file_stem=
 def inspect_log(
     row: SessionRow, path: Sequence[Entry], calls: Sequence[Call], moments: Timeline
 ) -> dict[str, Any]:
-    """Return the log of one sample: the path to the session's leaf."""
+    """Return the log of the path to the session's leaf, a single sample."""
     status = _STATUS.get(row.status, "success")
     error = _error(row.error) if status == "error" else {}
     first, last = _ends(row, path)
@@ -82,7 +84,7 @@ def inspect_log(
 
 
 def until(path: Sequence[Entry], row: SessionRow, moments: Timeline) -> tuple[SessionRow, Timeline]:
-    """What was known at the end of a path the session has left: not how its last turn, and the session, ended."""
+    """The state at the end of an abandoned path: without the end of the last turn and of the session."""
     turn = path[-1].turn if path else 0
     turns = {place: ended for place, ended in moments.turns.items() if place[1] != turn}
     return replace(row, status="idle", error=None), replace(moments, turns=turns)
@@ -141,7 +143,7 @@ def _sample(
 
 
 def _model(path: Sequence[Entry], calls: Iterable[Call]) -> str:
-    """Return the model that answered last."""
+    """Return the last answering model."""
     answered = [call for call in calls if call.answer_seq is not None]
     if answered:
         return model_of(max(answered, key=lambda call: call.answer_seq or 0))
@@ -153,7 +155,7 @@ def _has_answer(event: Chat) -> bool:
 
 
 def _sample_input(path: Iterable[Entry]) -> list[Entry]:
-    """Return the seeds, and the inputs up to the first answer after them."""
+    """Return the seeds, and the inputs up to the first answer after the seeds."""
     inputs: list[Entry] = []
     for entry in path:
         if entry.message is None:

@@ -78,7 +78,7 @@ def _result(name: str, result: ToolResult, tool: str | None) -> Chat:
 
 
 def outcome_fields(result: ToolResult) -> Chat:
-    """Return how a tool call ended, for its message and its event."""
+    """Return a tool call's outcome, for the message and the event."""
     metadata = None if result.outcome == "done" else {"outcome": result.outcome}
     return {"error": _error(result), "metadata": metadata}
 
@@ -112,7 +112,7 @@ def _piece(part: Any) -> Chat | None:
 
 
 class Inputs:
-    """What each model call received, as ranges of one pool: every message is written once, however often it is sent.
+    """The input of each model call, as ranges of a pool: every message is written once, however often sent.
 
     From one call to the next most of it stays, so only what may change the rest, an entry that is no message, has the
     context built anew. A session of 20,000 entries would be built 10,000 times else.
@@ -129,7 +129,7 @@ class Inputs:
         self._seq = -1
 
     def given_after(self, seq: int) -> list[Range]:
-        """Return what a model received after that entry; call it in the order of the path."""
+        """Return the model's input after the entry; call in the order of the path."""
         new = self._path[self._seq : seq] if 0 <= self._seq <= seq else None
         if new is None or self._is_trimmed or not all(map(_is_added, new)):
             self._build(seq)
@@ -176,5 +176,5 @@ class Inputs:
 
 
 def _is_added(entry: Entry) -> bool:
-    """Whether an entry only adds to the context: a message that is not a prompt, or a note."""
+    """Whether an entry only adds to the context: a message other than a prompt, or a note."""
     return isinstance(entry.payload, Note) or (entry.message is not None and entry.role != "system")

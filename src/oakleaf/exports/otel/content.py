@@ -28,13 +28,13 @@ _MODALITIES = ("image", "audio", "video")
 
 
 def input_messages(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return the attributes for what a model received."""
+    """Return the attributes of a model's input."""
     messages = [_message(entry.message) for entry in entries if entry.message is not None]
     return _attribute("gen_ai.input.messages", messages)
 
 
 def output_messages(entries: Sequence[Entry]) -> dict[str, str]:
-    """Return the attributes for what a model answered, each with its finish reason."""
+    """Return the attributes of a model's answers, each with the finish reason."""
     messages = [
         {**_message(entry.message), "finish_reason": entry.finish or "stop"}
         for entry in entries

@@ -23,7 +23,7 @@ _ERROR = 2
 
 
 class Options(PathOptions, frozen=True, kw_only=True):
-    """What the spans cover and hold."""
+    """The scope and content of the spans."""
 
     content: bool = False
     """Whether inputs, answers and results are in them."""

@@ -36,7 +36,7 @@ Place = tuple[int, int]
 
 
 class Span(Struct, frozen=True):
-    """A span and the spans inside it."""
+    """A span and the inner spans."""
 
     place: str
     """Its position, by session id and numbers that are equal in every store; its id is a hash of it."""
@@ -51,7 +51,7 @@ class Span(Struct, frozen=True):
     inner: tuple[Span, ...] = ()
 
     def around(self, inner: Iterable[Span]) -> Span:
-        """Return the span extended over the inner ones: clocks of several hosts may disagree."""
+        """Return the span extended over the inner spans: clocks of several hosts may disagree."""
         children = (*self.inner, *inner)
         start = min([self.start, *(span.start for span in children)])
         end = max([start, self.end, *(span.end for span in children)])
@@ -60,7 +60,7 @@ class Span(Struct, frozen=True):
 
 
 class SessionTrace(Struct, frozen=True):
-    """Everything read from one session."""
+    """The readings of a session."""
 
     row: SessionRow
     lines: dict[int, int]
@@ -75,7 +75,7 @@ class SessionTrace(Struct, frozen=True):
         return text if text is None or self.redactor is None else self.redactor.redact_text(text)
 
     def entry(self, branch: int, seq: int) -> Entry | None:
-        """Return the entry at that position on the branch, or on the own branches it continues."""
+        """Return the entry at the position on the branch, or on the continued branches."""
         while (entry := self.entries.get((branch, seq))) is None:
             parent = self.parents.get(branch)
             if parent is None or seq > parent[1]:
@@ -88,7 +88,7 @@ class SessionTrace(Struct, frozen=True):
 
 
 def session_span(session: Session, *, content: bool, children: bool, redactor: Redactor | None) -> Span:
-    """Return the span of a session, with its tasks inside the calls that started them."""
+    """Return the span of a session, with the tasks inside the starting calls."""
     sessions = _family(session) if children else [session]
     within: dict[str, list[Span]] = {}
     span = None
@@ -101,7 +101,9 @@ def session_span(session: Session, *, content: bool, children: bool, redactor: R
 
 
 def _family(session: Session) -> list[Session]:
-    """Return the session, its tasks and theirs; a cycle of parents, possible in a forged store, is walked once."""
+    """Return the session and all tasks, nested tasks included; a cycle of parents, possible in a forged
+    store, is walked once.
+    """
     store, session_ids, waiting = store_of(session), {session.session_id}, [session]
     for one in waiting:
         for row in store.all_sessions(parent_session=one.session_id, relation="task"):
@@ -127,7 +129,7 @@ def _session_tree(trace_data: SessionTrace, tasks: Iterable[Span], content: bool
 
 
 def _read(session: Session, redactor: Redactor | None) -> SessionTrace:
-    """Read the entries first: what a concurrent writer adds is then missing everywhere or nowhere."""
+    """Read the entries first: a concurrent writer's additions are then missing everywhere or nowhere."""
     entries = {(entry.branch, entry.seq): entry for entry in redact_entries(session.entries(), redactor)}
     own = [branch for branch in session.branches() if branch.session_id == session.session_id]
     calls = session.model_calls()
@@ -147,7 +149,7 @@ def _parent(branch: Branch) -> Place | None:
 
 
 def _starting_position(trace_data: SessionTrace, child_id: str) -> str:
-    """Return the position of the call or turn that started a task; empty if unknown."""
+    """Return the position of the call or turn at the start of a task; empty if unknown."""
     task = trace_data.moments.tasks.get(child_id)
     if task is None:
         return ""
@@ -220,7 +222,7 @@ def _is_seed(trace_data: SessionTrace, entry: Entry) -> bool:
 
 
 def _model_spans(trace_data: SessionTrace, content: bool) -> Iterator[tuple[Place, Span]]:
-    """Yield one span per ledger row, with the turn it belongs to."""
+    """Yield a span per ledger row, with the row's turn."""
     for call in trace_data.calls:
         answer = None if call.answer_seq is None else trace_data.entry(call.branch, call.answer_seq)
         before = trace_data.entry(call.branch, call.after_seq)
@@ -290,7 +292,7 @@ def _since(trace_data: SessionTrace, call: Call) -> list[Entry]:
 
 
 def _tool_spans(trace_data: SessionTrace, content: bool) -> Iterator[tuple[Place, Span]]:
-    """Yield one span per tool call, answered or not; the calls of seeds were made elsewhere."""
+    """Yield a span per tool call, answered or not; the calls of seeds were made elsewhere."""
     results = _results(trace_data)
     for place, entry in trace_data.entries.items():
         if entry.message is None or _is_seed(trace_data, entry):

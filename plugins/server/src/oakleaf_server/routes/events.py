@@ -74,7 +74,7 @@ def sse_event(event: str, data: Any, number: int | None = None) -> bytes:
 
 
 class EventStream:
-    """One connection's event stream of one session."""
+    """The event stream of a connection for a session."""
 
     def __init__(self, context: ServerContext, caller: Caller, session: Session, last_fact: int) -> None:
         self.context, self.caller, self.session, self.last_fact = context, caller, session, last_fact
@@ -130,7 +130,9 @@ class EventStream:
         yield sse_event(live_event.event, live_event.data)
 
     async def _send_draft(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
-        """Send the facts before the draft, then the draft, without a suspension point between reading and sending it."""
+        """Send the facts before the draft, then the draft, without a suspension point between reading and
+        sending.
+        """
         live, name = self.context.live, self.session.session_id
         while live.last_fact(name) > self.last_fact:
             async for event_bytes in self._new_facts():
@@ -139,7 +141,9 @@ class EventStream:
         yield sse_event("session:draft", live.draft(name) or {"text": "", "reasoning": ""})
 
     async def _catch_up(self, watcher: LiveWatcher, row: SessionRow) -> AsyncIterator[bytes]:
-        """Send the facts of this row, unless live events were queued since: those come first, with the facts before them."""
+        """Send the facts of the row, unless live events were queued since: queued events come first, with the
+        facts before.
+        """
         if not watcher.is_empty or self.context.live.is_behind(row.session_id):
             asyncio.get_running_loop().call_later(PAUSE, watcher.notice_change)
         elif row.facts != self.last_fact:
@@ -149,7 +153,7 @@ class EventStream:
             yield change
 
     def _trash_change(self) -> bytes:
-        """Return the event that says that the session was moved to the trash or restored, if it was since the last one.
+        """Return the event of a session's trashing or restoring, if any since the last event.
 
         The journal has no fact of it. For a client a session in the trash does not exist.
         """
@@ -171,7 +175,7 @@ class EventStream:
         return await asyncio.to_thread(read(self.session).draft)
 
     async def _new_facts(self, until: int | None = None) -> AsyncIterator[bytes]:
-        """Send the facts after the last one sent, up to `until` or all."""
+        """Send the facts after the last sent fact, up to `until` or all."""
         row = await asyncio.to_thread(lambda: self.session.row)
         end = row.facts if until is None else min(until, row.facts)
         if end - self.last_fact > MAX_MISSED or self.last_fact > row.facts:
@@ -220,7 +224,9 @@ class EventStream:
 
 
 def client_fact(fact: StoredFact, entries: list[Entry]) -> tuple[str, dict[str, Any]]:
-    """Return what a client may see of a fact, as the name and data of an event: its public entries, or only its number."""
+    """Return the client's view of a fact, as the name and data of an event: the public entries, or only the
+    number.
+    """
     public = [entry for entry in entries if not entry.internal]
     if not public:
         return "session:hidden", {"number": fact.number, "kind": "hidden", "at": fact.at}

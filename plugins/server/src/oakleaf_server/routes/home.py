@@ -61,12 +61,12 @@ def overview(request: ApiRequest) -> Overview:
 
 
 def queue_views(store: Store) -> list[QueueView]:
-    """Return the queues of the store's workers, if it has any."""
+    """Return the queues of the store's workers, if any."""
     return [QueueView(**structs.asdict(status)) for status in queue_statuses(store)]
 
 
 def _query(status: str) -> SessionQuery:
-    """Return the query of a list: what a task waits for is told by its parent, and a replay is not resumed."""
+    """Return the query of a list: a task's wait is shown with the parent, and a replay is not resumed."""
     return SessionQuery(status=status, include_children=False, order="active", limit=MAX_ROWS)
 
 

@@ -66,8 +66,9 @@ async def replay(request: ApiRequest, session_id: FromPath[str], data: JSONBody[
 
 
 def _models(context: ServerContext, session: Session, data: ReplayBody) -> list[Model] | None:
-    """Return the models that the request names; for another prompt or option alone, the one that would answer now if
-    the recorded one is not offered."""
+    """Return the request's models; for another prompt or option alone, the presently answering model if the
+    recorded model is not offered.
+    """
     agent, names = context.agent, [data.model] if isinstance(data.model, str) else data.model
     if names is not None:
         return [agent.requested_model(name) for name in names]

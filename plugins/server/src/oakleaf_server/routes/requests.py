@@ -112,14 +112,14 @@ def _find_request(
 
 
 def _call_of(session: Session, seq: int) -> Call | None:
-    """Return the call that the answer at the leaf was made by."""
+    """Return the call behind the answer at the leaf."""
     calls = read(session).calls(seq, seq)
     answers = [call for call in calls if call.answer_seq == seq and call.purpose == "answer"]
     return answers[-1] if answers else None
 
 
 def _truncate(request: Json, history: str) -> tuple[Json, int]:
-    """Shorten what is too long for a response; return it and the number of characters omitted."""
+    """Shorten a value too long for a response; return the value and the number of characters omitted."""
     rest = {name: value for name, value in request.items() if name != history}
     view, omitted = truncate_value(rest, 200_000, 100_000)
     room, messages = 600_000, list[Json]()
@@ -132,7 +132,7 @@ def _truncate(request: Json, history: str) -> tuple[Json, int]:
 
 
 def _with_tokens(page: RequestView, answer_request: AnswerRequest) -> RequestView:
-    """Return the first page with its tokens, and with what changed since the previous request."""
+    """Return the first page with the tokens, and with the changes since the previous request."""
     newest = answer_request.reader.newest(NEWEST)
     prompt = replace(answer_request.reader.frame, items=newest.items)
     shares = token_shares(prompt, answer_request.provider.name)
@@ -168,7 +168,7 @@ def _difference(answer_request: AnswerRequest, newest: ItemWindow) -> Json | Non
 def _compare(
     earlier: PromptReader, answer_request: AnswerRequest, newest: ItemWindow
 ) -> wire.Difference | None:
-    """Compare two requests; of long ones, everything but the messages, and the newest of these."""
+    """Compare two requests; of long requests, everything but the messages, and the newest messages."""
     now, provider = answer_request.reader, answer_request.provider
     if newest.is_start and (before := earlier.within(now, newest)).is_start:
         return wire.first_difference(earlier.project(provider, before), now.project(provider, newest))

@@ -93,7 +93,7 @@ async def send(request: ApiRequest, session_id: FromPath[str], data: JSONBody[Se
 
 
 def _check_queue(session: Session) -> None:
-    """Refuse a client's input behind many others, as PostgreSQL does: one client could fill the disk."""
+    """Refuse a client's input behind many others, as PostgreSQL does: a single client could fill the disk."""
     if len(read(session).inbox(MAX_QUEUED)) >= MAX_QUEUED:
         detail = f"{MAX_QUEUED:,} inputs are queued for this session"
         raise Refusal(409, "inputs_queued", detail, "send again once some have run")

@@ -53,7 +53,7 @@ class ListRow(Struct, frozen=True):
 
 
 def list_rows(store: StoreReader, page: SessionPage) -> list[ListRow]:
-    """Return the sessions of a page with their headings and the times of their last activity."""
+    """Return the sessions of a page with headings and the times of last activity."""
     names = store.headings(page.sessions)
     return [ListRow(row, names[row.session_id], page.active_at[row.session_id]) for row in page.sessions]
 
@@ -96,7 +96,7 @@ def list_for_client(context: ServerContext, caller: Caller, verb: Ls) -> Session
 
 
 def list_row(row: ListRow) -> Json:
-    """Return a session as a list shows it."""
+    """Return a session as a row of a list."""
     return {**_truncated_row(row_view(row.row, row.heading)), "active_at": row.active_at}
 
 
@@ -221,7 +221,7 @@ def read_session(
 
 
 def _figures(context: ServerContext, session: Session, first: int, status: str) -> Figures:
-    """Return what a reader that follows the session needs after new entries, in one answer with the session."""
+    """Return the figures for a reader of new entries, in an answer with the session."""
     calls = call_list(context, session, first, session.leaf.seq)
     turns, _ = (
         ([], None)
@@ -240,7 +240,7 @@ def _parent(store: StoreReader, row: SessionRow) -> Json | None:
 
 
 def next_action(session: Session) -> str:
-    """Return the next action from the cursor, which needs only a few entries of the path."""
+    """Return the next action from the cursor, from only a few entries of the path."""
     cursor = read(session).cursor
     if cursor.open_calls:
         return RunTools.__name__

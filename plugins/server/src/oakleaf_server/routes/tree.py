@@ -120,7 +120,7 @@ def _outline_range(
 
 
 def _mark_trouble(lines: list[dict[str, Any]], entry: Entry) -> None:
-    """Show on the line before it that an entry left out failed: in a tree of messages, that a tool did."""
+    """Show a failure of a skipped entry on the line before: in a tree of messages, a tool's failure."""
     trouble = [flag for flag in entry_flags(entry) if flag in TROUBLE]
     if lines and trouble and entry.turn == lines[-1]["turn"]:
         lines[-1]["flags"] = list(dict.fromkeys([*lines[-1]["flags"], *trouble]))
@@ -137,7 +137,7 @@ def is_listed(entry: Entry, kinds: str) -> bool:
 
 
 def _outline_positions(context: ServerContext, session: Session, places: list[str]) -> Outline:
-    """Outline the positions that exist, in the requested order."""
+    """Outline the existing positions, in the requested order."""
     if len(places) > MAX_POSITIONS:
         raise InvalidArgument("positions", len(places), f"at most {MAX_POSITIONS} positions")
     tree, page = context.tree(session), SizedPage()

@@ -60,7 +60,7 @@ def usage_days(
 
 
 def without_replays(spent: Iterable[DailyUsage]) -> list[DailyUsage]:
-    """Return the usage of the work itself: a replay repeats it."""
+    """Return the usage of the work itself: a replay repeats the work."""
     return [one for one in spent if one.bucket != "replay"]
 
 

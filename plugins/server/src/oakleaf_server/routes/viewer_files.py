@@ -45,7 +45,7 @@ class ViewerFile(Struct, frozen=True, dict=True):
 
 
 class ViewerFiles(Struct, frozen=True):
-    """Every file of the viewer by its path, and the page with all modules and styles joined into one file each.
+    """Every file of the viewer by path, and the page with all modules and styles joined into a file each.
 
     Joining is done here, once per start: the sources stay plain modules, a page load is three requests, and the joined
     files carry their hash in the address, so a browser asks for them once per version.
@@ -79,7 +79,7 @@ class ViewerFiles(Struct, frozen=True):
         return cls(files, pages, links)
 
     def is_page_with_id(self, address: str) -> bool:
-        """Whether an address is that of a page and an id, which may have a dot."""
+        """Whether an address names a page and an id, possibly with a dot."""
         first, slash, _ = address.partition("/")
         return bool(slash) and first in {*OWN_PAGES, *(page.name for page in self.pages)}
 

@@ -17,13 +17,13 @@ def book() -> list[str]:
 
 
 def was_refunded(order: int, ctx: ToolContext) -> Happened | NeverHappened:
-    """After a crash: asks the bank what became of the payment with this key."""
+    """After a crash: ask the bank about the payment with the key."""
     paid = any(line.startswith(ctx.key) for line in book())
     return Happened({"order": order, "refunded": True}) if paid else NeverHappened()
 
 
 def would_refund(order: int) -> dict[str, object]:
-    """What a dry run says instead of paying."""
+    """A dry run's text instead of paying."""
     return {"order": order, "would refund": 25}
 
 
