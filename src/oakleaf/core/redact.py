@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
+from unicodedata import normalize
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -467,7 +468,11 @@ def _whole_words(words: Iterable[str]) -> re.Pattern[bytes]:
             raise InvalidArgument(
                 "hide", word, f"a word of {MIN_WORD_LENGTH} characters or more, without spaces around"
             )
-        forms |= {form.encode() for form in (word, word.lower(), word.upper(), word.title())}
+        for text in (
+            normalize("NFC", word),
+            normalize("NFD", word),
+        ):  # as a keyboard and as a file name have it
+            forms |= {form.encode() for form in (text, text.lower(), text.upper(), text.title())}
     longest_first = b"|".join(map(re.escape, sorted(forms, key=len, reverse=True)))
     return re.compile(
         rb"(?<![0-9A-Za-z\x80-\xff])(?:%s)(?![0-9A-Za-z\x80-\xff])" % longest_first, re.IGNORECASE
