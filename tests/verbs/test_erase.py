@@ -13,7 +13,7 @@ import pytest
 
 import oakleaf
 from oakleaf import Attachment, Store, assistant, system, user
-from oakleaf.errors import InvalidArgument, NotFound, SessionRunning
+from oakleaf.errors import InvalidArgument, InvalidOperation, NotFound, SessionRunning
 from oakleaf.verbs.base import Caller, Step
 from oakleaf.verbs.erase import Erase
 from oakleaf.verbs.health import Verify
@@ -132,6 +132,20 @@ def test_an_interrupted_erasure_goes_on_and_the_receipt_is_whole(
     assert CANARY not in receipt.read_text()
     assert files_with(path.parent, CANARY) == []
     assert verify(disk).problems == []
+
+
+def test_a_session_started_meanwhile_keeps_the_receipt_open(disk: Store, tmp_path: Path) -> None:
+    class Served(Caller):
+        @contextmanager
+        def progress(self, label: str, unit: str = "") -> Iterator[Step]:
+            disk.start(session_id="ses_late", owner="ann")
+            yield lambda done, total, note="": None
+
+    erase = Erase(owner="ann", receipt=str(tmp_path / "ann.json"))
+    with pytest.raises(InvalidOperation, match="ann has 1 session more"):
+        erase.run(Served(disk))
+    assert json.loads((tmp_path / "ann.json").read_bytes())["done"] is False
+    assert len(erase(disk).purged) == 9
 
 
 def test_an_erasure_killed_with_kill_9_goes_on(path: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from oakleaf import plugins
 from oakleaf.core.codec import decode_message
 from oakleaf.core.typed_json import json_decoder
-from oakleaf.errors import InvalidArgument, NotFound, OakleafError, plural
+from oakleaf.errors import InvalidArgument, InvalidOperation, NotFound, OakleafError, plural
 from oakleaf.ext import atomic_file, read, read_store
 from oakleaf.stores.base import SessionRow
 from oakleaf.verbs.base import Caller, Verb
@@ -90,6 +90,11 @@ class Erase(Verb, frozen=True):
             for number, row in enumerate([*rows, *runs], 1):
                 _purge(caller, row.session_id)
                 step(number, len(rows) + len(runs))
+        if started := self._rows(caller):
+            raise InvalidOperation(
+                f"{self.owner} has {plural(len(started), 'session')} more, started meanwhile",
+                "stop what serves them, and erase again with the same receipt",
+            )
         store.gc()
         scrubbed, problems = _scrub(caller)
         erased = replace(
