@@ -218,9 +218,7 @@ def agent_of_module(module: ModuleType, name: str) -> AgentFile:
 
 
 def _of_module(module: ModuleType, path: Path) -> dict[str, Any]:
-    """Return the variables of a module that name keys. Without `tools`, every decorated tool of the module is
-    one.
-    """
+    """Return the variables of a module that name keys. Without `tools`, every decorated tool of the module is one."""
     values = {name: value for name, value in vars(module).items() if not name.startswith("_")}
     keys = [field.name for field in fields(AgentFile)]
     for name, value in values.items():

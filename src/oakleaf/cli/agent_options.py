@@ -132,9 +132,7 @@ class AgentOptions(Struct, frozen=True, kw_only=True):
 
     @property
     def context(self) -> Workspace | None:
-        """The workspace recorded in a new session: workspace.dir, or the current folder with the given
-        details.
-        """
+        """The workspace recorded in a new session: workspace.dir, or the current folder with the given details."""
         workspace, about = self.agent.workspace, self.agent.context
         if workspace.dir is None and about == ContextTable():
             return None
@@ -207,9 +205,7 @@ class CommandAgent(Struct, frozen=True):
     """What the sources listed; a run connects to them itself."""
 
     def tools(self, session: Session | None) -> list[Tool]:
-        """Return all tools of the agent. Those of the workspace store long output in the session, and need
-        one.
-        """
+        """Return all tools of the agent. Those of the workspace store long output in the session, and need one."""
         return [*self.own_tools, *self.source_tools, *self._workspace_tools(session)]
 
     def run_arguments(self, session: Session) -> dict[str, Any]:
@@ -517,9 +513,7 @@ _TYPED = ("agent", "changes", "models", "prompt")
 
 
 def agent_group(*options: Decorator) -> Decorator:
-    """Add the options to a command, which receives the options as one `options`, merged with the agent
-    file's.
-    """
+    """Add the options to a command, which receives the options as one `options`, merged with the agent file's."""
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(verb)

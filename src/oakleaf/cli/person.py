@@ -12,9 +12,7 @@ COMMAND_LINE = "command line"
 
 
 def user_name() -> str | None:
-    """Return $OAKLEAF_BY, the setting `by`, or the name of the machine's user; None for a user without a
-    name.
-    """
+    """Return $OAKLEAF_BY, the setting `by`, or the name of the machine's user; None for a user without a name."""
     try:
         return os.environ.get("OAKLEAF_BY") or load_config().by or getpass.getuser()
     except (KeyError, OSError):  # a container may run under a number that has no name

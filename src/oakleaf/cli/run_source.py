@@ -154,9 +154,7 @@ def _session_lines(store: Store, rows: Sequence[SessionRow]) -> list[str]:
 
 
 def reject_naming_options(options: AgentOptions, *keys: str) -> None:
-    """Refuse typed keys for new sessions only. An agent file may say more: it names and places new sessions
-    only.
-    """
+    """Refuse typed keys for new sessions only. An agent file may say more: it names and places new sessions only."""
     why = "only for a new session, without --resume, --copy and --overwrite; oakleaf title and oakleaf tag name an existing one"
     options.refuse_typed(("context", "session.conversation", *keys), why)
 

@@ -37,7 +37,7 @@ def read_input(text: str | None, *, is_new: bool) -> str | None:
 def turn_about(
     content: str | None, key: str | None, options: AgentOptions, *, is_in_session: bool
 ) -> dict[str, Any]:
-    """Return the options' facts of the turn; refuse options of an input without an input."""
+    """Return the options' facts about the turn; refuse options of an input without TEXT."""
     if key is not None and (content is None or not is_in_session):
         raise CommandError(
             "--key needs TEXT, and the session it is unique in: --resume or --set session.conversation"

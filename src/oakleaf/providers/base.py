@@ -186,9 +186,7 @@ class VendorClient(ABC):
 
     @abstractmethod
     def _pieces(self, connection: VendorConnection, request: Request) -> AsyncGenerator[object, None]:
-        """Yield deltas, starting with a possibly empty delta as soon as the vendor responds; then the whole
-        reply.
-        """
+        """Yield deltas, starting with a possibly empty delta as soon as the vendor responds; then the whole reply."""
 
     @abstractmethod
     def _method(self, client: Any) -> Callable[..., Any]:

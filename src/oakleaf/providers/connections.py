@@ -188,9 +188,7 @@ class HttpExchange:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close the SDK's leftovers of a caller or parser that stopped reading: else the connection is not
-        free.
-        """
+        """Close the SDK's leftovers of a caller or parser that stopped reading: else the connection is not free."""
         _exchange.set(None)
         try:
             for response in self._responses:

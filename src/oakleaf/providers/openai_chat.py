@@ -105,9 +105,7 @@ class OpenAIChatModel(VendorClient):
         return Endpoint(host, model, limit, reasoning)
 
     def _adapt(self, error: Exception, body: dict[str, Any], request: Request) -> bool:
-        """Leave out parameters refused by the server, add missing parameters; return whether the request
-        changed.
-        """
+        """Leave out parameters refused by the server, add missing parameters; return whether the request changed."""
         fault = read_fault(error)
         if fault.status not in (400, 403, 422, 501):
             return False

@@ -94,9 +94,7 @@ def _read_event(event: dict[str, Any], items: dict[int, Any]) -> object:
 
 
 def _with_items(response: dict[str, Any], items: dict[int, Any]) -> dict[str, Any]:
-    """Return the response with the items: some servers, such as the ChatGPT login's, send items only
-    separately.
-    """
+    """Return the response with the items: some servers, such as the ChatGPT login's, send items only separately."""
     return response if response.get("output") else {**response, "output": [items[n] for n in sorted(items)]}
 
 

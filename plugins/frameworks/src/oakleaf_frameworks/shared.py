@@ -106,9 +106,7 @@ def model_column(calls: Sequence[Call]) -> dict[str, str] | None:
 
 
 def is_repeatable(metadata: Mapping[str, Any] | None) -> bool:
-    """Whether a call may run again after a crash, by the effect in the tool's metadata; unsafe is the
-    default.
-    """
+    """Whether a call may run again after a crash, by the effect in the tool's metadata; unsafe is the default."""
     return (metadata or {}).get("effect") in ("read", "idempotent")
 
 

@@ -485,9 +485,7 @@ class Transcript:
         return ancestor or (START if self._is_tree else None)
 
     def _nearest(self, unit: Unit) -> Unit | str | None:
-        """Return the nearest converted ancestor; the uuid of a missing line or a cycle; None without an
-        ancestor.
-        """
+        """Return the nearest converted ancestor; the uuid of a missing line or a cycle; None without an ancestor."""
         uuid, visited = unit.parent, set[str]()
         while uuid is not None:
             result = self._unit_by_uuid.get(uuid)

@@ -262,9 +262,7 @@ class LlmThread:
 
 
 def _nth(message: Row, parts: list[Part]) -> str:
-    """Return an id for a call without an id: the n-th result belongs to the n-th call of the previous
-    message.
-    """
+    """Return an id for a call without an id: the n-th result belongs to the n-th call of the previous message."""
     if message.get("role") == "tool":
         return f"{message.get('parent_hash')} {sum(isinstance(part, ToolResult) for part in parts)}"
     return f"{message['hash']} {sum(isinstance(part, ToolCall) for part in parts)}"

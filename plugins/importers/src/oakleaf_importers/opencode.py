@@ -268,9 +268,7 @@ class OpencodeSession(EntryList):
             self.add_unknown(kind, message, at)
 
     def _input(self, message: Fields, parts: list[Fields]) -> None:
-        """Add an input; opencode's additions, such as the text of a mentioned file, follow as a system
-        message.
-        """
+        """Add an input; opencode's additions, such as the text of a mentioned file, follow as a system message."""
         at = _time(message, "created")
         own: list[Text | Attachment] = []
         added: list[Text | Attachment] = []

@@ -105,9 +105,7 @@ class PiSession(EntryList):
         )
 
     def _read(self, line: Line, number: int, last: str | None) -> str:
-        """Read an entry and return the id. The first version wrote no ids: each line follows the previous
-        one.
-        """
+        """Read an entry and return the id. The first version wrote no ids: each line follows the previous one."""
         name = text_or_none(line.get("id")) or f"#{number}"
         parent_id = line.get("parentId", last)
         parent = parent_id if isinstance(parent_id, str) else None

@@ -85,7 +85,7 @@ class Watch:
         self._saved_at, self._is_saved = clock(), True
 
     def scan(self) -> Iterator[SourceChange]:
-        """Import every changed source, and every source with a due time.
+        """Import every changed source, and every source now due.
 
         Ends at the first one that the store does not take; the next scan begins with what is missing.
         """

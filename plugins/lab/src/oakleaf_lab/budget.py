@@ -49,9 +49,7 @@ class CostBudget:
             )
 
     async def reserve(self, model: Model, request: Request) -> Reservation:
-        """Reserve the highest possible cost of the call; raise BudgetReached if the call could pass the
-        limit.
-        """
+        """Reserve the highest possible cost of the call; raise BudgetReached if the call could pass the limit."""
         if self.is_stopping:
             raise RunStopping
         if self.limit is None:

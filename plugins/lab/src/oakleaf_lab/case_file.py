@@ -284,7 +284,7 @@ def _strings(texts: Sequence[str]) -> str:
 
 
 def _string(text: str) -> str:
-    """Write a TOML string: literal if possible and shorter to escape, else basic."""
+    """Write a TOML string: literal to save escaped quotes if possible, else basic."""
     is_plain = all(character.isprintable() for character in text)
     if is_plain and '"' in text and "'" not in text:
         return f"'{text}'"

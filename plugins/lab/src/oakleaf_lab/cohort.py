@@ -209,9 +209,7 @@ def _draw(seed: int, session_id: str) -> bytes:
 
 
 def is_query(expression: str) -> bool:
-    """Whether an expression is a query of `oakleaf search` and not a name: a filter, a blank or a quote
-    tells.
-    """
+    """Whether an expression is a query of `oakleaf search` and not a name: a filter, a blank or a quote tells."""
     return bool(re.search(r"[\s\"]|^-?[a-z_]+:[^\s:/]", expression))
 
 

@@ -257,9 +257,7 @@ class Lab:
         scorers: Sequence[ScoreFunction] = (),
         judge: Judge | None = None,
     ) -> tuple[list[Gate], list[Scorer]]:
-        """Return the gates and scorers; raise InvalidLab for faults that would stop the run after spending
-        money.
-        """
+        """Return the gates and scorers; raise InvalidLab for faults that would stop the run after spending money."""
         limit = to_microcents(max_cost_dollars, max_cost_microcents)
         functions = as_scorers(scorers, METRICS)
         names = [*METRICS, *(each.name for each in functions), *([] if judge is None else [judge.name])]
@@ -504,9 +502,7 @@ def _name(model: ModelLike | ModelOfCell | None) -> str | None:
 
 
 def report(store: Store, run_id: str) -> LabReport:
-    """Return the report of a stored run as far as done, with the scores and the latest gates. Raises
-    NotFound.
-    """
+    """Return the report of a stored run as far as done, with the scores and the latest gates. Raises NotFound."""
     record = LabRecord.load(store, run_id)
     row = store.session(run_id).row
     replays = (result for cell, result in record.cells.items() if cell.lane != "observed")

@@ -171,8 +171,7 @@ def _bundle(session: Session, turns: list[TurnView], *, redact: bool, blobs: boo
 def _expected_turn(
     turn: TurnView, expectation: Expectation, *, is_answered: bool, is_last: bool
 ) -> ExpectedTurn:
-    """Expect the recorded calls of every turn, forbidden calls excepted, and the given texts of the last
-    turn.
+    """Expect the recorded calls of a turn unless a call is forbidden; expect the given texts of the last turn.
 
     The calls of a turn without an answer are not all that it was going to make, so they are not expected.
     """

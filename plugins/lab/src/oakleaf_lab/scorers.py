@@ -123,9 +123,7 @@ def as_scorers(functions: Sequence[ScoreFunction], metrics: Sequence[str]) -> li
 
 
 def subject_of(function: ScoreFunction) -> Literal["turn", "session"] | None:
-    """Return the kind of subject a function scores, by the name of the first parameter; None for other
-    functions.
-    """
+    """Return the kind of subject a function scores, by the name of the first parameter; None for other functions."""
     try:
         names = list(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -162,9 +160,7 @@ def _scorer(function: ScoreFunction) -> Scorer:
 def scored_session(
     result: CellResult, path: Sequence[Entry], observed: ScoredSession | None
 ) -> ScoredSession:
-    """Return a cell for the scorers. Turns that were cut off or failed have no answer to score and are left
-    out.
-    """
+    """Return a cell for the scorers. Turns that were cut off or failed have no answer to score and are left out."""
     cell = result.cell
     views = {view.turn: view for view in read_turns(path)}
     recorded = {} if observed is None else {turn.turn: turn for turn in observed.turns}
@@ -213,9 +209,7 @@ def score_key(name: str, version: str, cell: Cell, turn: int | None = None) -> s
 async def apply_scorer(
     scorer: Scorer, session: ScoredSession, cell: Cell, redact: Callable[[str], str]
 ) -> list[Score]:
-    """Return the scores of a cell. Problems are redacted before they are cut: half a secret is not
-    recognized.
-    """
+    """Return the scores of a cell. Problems are redacted before they are cut: half a secret is not recognized."""
     subjects: list[tuple[int | None, ScoredTurn | ScoredSession]] = [(None, session)]
     if scorer.subject == "turn":
         subjects = [(turn.turn, turn) for turn in session.turns]

@@ -357,9 +357,7 @@ _INTERVALS = {
 
 
 def _newcombe(baseline: _Estimate, candidate: _Estimate, difference: _Estimate) -> Interval:
-    """Combine the lanes' Wilson intervals into an interval of the difference, with the correlation from
-    pairing.
-    """
+    """Combine the lanes' Wilson intervals into an interval of the difference, with the correlation from pairing."""
     b, c = _rate_interval(baseline), _rate_interval(candidate)
     correlation = 0.0
     if not _is_zero(baseline.variance) and not _is_zero(candidate.variance):
@@ -403,9 +401,7 @@ def _is_zero(variance: float) -> bool:
 
 
 def _student_quantile(degrees: int) -> float:
-    """Return Student's two-sided critical value: exact for 1 and 2 degrees, else to three digits by
-    expansion.
-    """
+    """Return Student's two-sided critical value: exact for 1 and 2 degrees, else to three digits by expansion."""
     p = (1 + CONFIDENCE) / 2
     if degrees == 1:
         return tan(pi * (p - 0.5))

@@ -47,8 +47,6 @@ def _decoder(body: bytes, encoding: str) -> tuple[Any, type[Exception]]:
 
 
 def _window_bits(body: bytes, encoding: str) -> int:
-    """Return zlib's window bits for the body: with the body's header, or without, for servers with raw
-    `deflate`.
-    """
+    """Return zlib's window bits for the body: with the body's header, or without, for servers with raw `deflate`."""
     has_header = body[0] & 0x0F == 8 and int.from_bytes(body[:2]) % 31 == 0
     return -zlib.MAX_WBITS if encoding == "deflate" and not has_header else zlib.MAX_WBITS | 32

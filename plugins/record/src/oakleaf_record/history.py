@@ -17,9 +17,7 @@ from oakleaf.wire.base import HistoryMessage
 
 
 def history_digests(history: Iterable[HistoryMessage], start: bytes) -> Iterator[bytes]:
-    """Yield after each message the digest of the history so far; `start` is the digest before the first
-    message.
-    """
+    """Yield after each message the digest of the history so far; `start` is the digest before the first message."""
     digest = start
     for item in history:
         for content in (*_contents(item.message), *_links(item)):

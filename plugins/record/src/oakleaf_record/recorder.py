@@ -264,9 +264,7 @@ class Recorder(Listener):
                 self.written += 1
 
     def _record_job(self, job: Job) -> None:
-        """Write a job, and try again while the store is away; raise one of OUTAGES when the recorder is
-        closing.
-        """
+        """Write a job, and try again while the store is away; raise one of OUTAGES when the recorder is closing."""
         call = _call(job)
         self._remember(call.secrets)
         while True:

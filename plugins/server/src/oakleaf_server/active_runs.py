@@ -201,9 +201,7 @@ def _interrupt(store: Store, session_id: str) -> None:
 
 
 def _check_tasks(session: Session, tools: Iterable[ToolLike]) -> None:
-    """Refuse, before the start, to resume a turn waiting for a trashed task: resuming might outlast the
-    grace.
-    """
+    """Refuse, before the start, to resume a turn waiting for a trashed task: resuming might outlast the grace."""
     read(session).raise_if_task_trashed(split_tools(tools)[0])
 
 

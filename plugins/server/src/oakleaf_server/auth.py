@@ -97,9 +97,7 @@ class AccessSettings(Struct, frozen=True, kw_only=True):
         return f"{expires}.{_signature(token, expires)}"
 
     def cookie_caller(self, value: str | None, now: float) -> Caller | None:
-        """Return the caller of a login cookie, or None; a cookie ends with the token or after
-        `LOGIN_SECONDS`.
-        """
+        """Return the caller of a login cookie, or None; a cookie ends with the token or after `LOGIN_SECONDS`."""
         if self.token is None:
             return Caller()
         match = _LOGIN.fullmatch(value or "")

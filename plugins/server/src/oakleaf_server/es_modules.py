@@ -34,9 +34,7 @@ class _Module(Struct, frozen=True):
 
 
 def join_modules(sources: Mapping[str, str], entry: str, stand_ins: Mapping[str, str]) -> str:
-    """Return a script running `entry`. Imports of a key of `stand_ins` get its value, except in the value
-    itself.
-    """
+    """Return a script running `entry`. Imports of a key of `stand_ins` get its value, except in the value itself."""
     return _join(list(_in_order(sources, entry, stand_ins)), sources)
 
 

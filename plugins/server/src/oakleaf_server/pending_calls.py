@@ -26,9 +26,7 @@ def open_call_views(session: Session, status: CallStatus) -> list[Json]:
 
 
 def pending_approvals(session: Session, status: CallStatus) -> list[Json]:
-    """Return the session's own pending approvals and the tasks' approvals, each with the call at the task's
-    start.
-    """
+    """Return the session's own pending approvals and the tasks' approvals, each with the call at the task's start."""
     approvals: list[Json] = []
     for call in session.open_tool_calls:
         position = (call.seq, call.index)

@@ -85,7 +85,7 @@ class PromptReader(Struct, frozen=True):
         yield ItemWindow(tuple(items), begin, is_start, True)
 
     def newest(self, count: int) -> ItemWindow:
-        """Return the messages of the newest entries, also within a turn."""
+        """Return the messages of the newest entries, wherever the cut falls."""
         first = max(self.first, self.leaf.seq - count + 1)
         is_start = first == self.first
         items = self._read(first, self.leaf.seq)

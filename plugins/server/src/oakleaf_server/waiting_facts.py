@@ -60,9 +60,7 @@ def waiting_facts(session: Session, tree: BranchTree, first: int, last: int) -> 
 def facts_of_path(
     session: Session, tree: BranchTree, first: int, last: int
 ) -> Iterator[tuple[Range, list[StoredFact]]]:
-    """Yield each part of the path between two seqs with the facts from the part's first entry to behind the
-    last.
-    """
+    """Yield each part of the path between two seqs with the facts from the part's first entry to behind the last."""
     store = read_store(store_of(session))
     for part in read(session).ranges():
         begin, end = max(first, part.first), min(last, part.last)

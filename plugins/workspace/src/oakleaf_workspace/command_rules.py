@@ -110,9 +110,7 @@ def _names_a_program(entry: Sequence[str]) -> bool:
 
 
 def _possible_paths(arg: str) -> set[str]:
-    """Return the possible paths in an argument: all of the argument, and the text after = : , @ or a short
-    option.
-    """
+    """Return the possible paths in an argument: all of the argument, and the text after = : , @ or a short option."""
     paths = {arg, *re.split(r"[=:,@\s]", arg)}
     if arg.startswith("-"):
         paths |= {arg[arg.index(sign) :] for sign in ("/", "..", "~") if sign in arg} | {arg[2:]}

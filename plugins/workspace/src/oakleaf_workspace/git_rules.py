@@ -165,9 +165,7 @@ def reason_to_ask(words: Sequence[str]) -> str | None:
 
 
 def script_reason_to_ask(text: str) -> str | None:
-    """Return the reason for a script's approval, judged by each `git` inside up to the next `;`, `|` or the
-    like.
-    """
+    """Return the reason for a script's approval, judged by each `git` inside up to the next `;`, `|` or the like."""
     for match in GIT_IN_TEXT.finditer(text):
         words = _END_OF_COMMAND.split(text[match.end() :], maxsplit=1)[0].split()
         if (reason := reason_to_ask(words)) is not None:
@@ -269,9 +267,7 @@ def _refused(path: Path, reason: str) -> OutOfScope:
 
 
 async def _output(words: Sequence[str], folder: Path, environ: Mapping[str, str]) -> list[str]:
-    """Return the fields of a harmless git command's output, each ended by NUL; raise OutOfScope after a
-    failure.
-    """
+    """Return the fields of a harmless git command's output, each ended by NUL; raise OutOfScope after a failure."""
     run = asyncio.to_thread(
         subprocess.run,
         ["git", *words],

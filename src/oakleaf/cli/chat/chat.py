@@ -532,9 +532,7 @@ def _files_plugin(chat: Chat) -> WorkspacePlugin | None:
 
 
 def _offer_files(chat: Chat, make_plan: PlanFiles, command: str) -> str | None:
-    """Show the files of the agent affected by a move, and ask whether to restore; return the folder after a
-    yes.
-    """
+    """Show the files of the agent affected by a move, and ask whether to restore; return the folder after a yes."""
     assert chat.agent.workspace is not None
     folder = chat.agent.workspace.working_dir
     plan = make_plan(folder, accept_imported=True)  # it is shown, and asked about

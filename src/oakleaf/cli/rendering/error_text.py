@@ -43,9 +43,7 @@ def print_error(text: str) -> None:
 
 
 class Suggestions:
-    """The suggested commands in messages, as typed: with the --store, --space and --owner of the running
-    command.
-    """
+    """The suggested commands in messages, as typed: with the --store, --space and --owner of the running command."""
 
     def __init__(self) -> None:
         self._flags: dict[str, str] = {}

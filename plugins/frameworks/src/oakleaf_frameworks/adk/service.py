@@ -135,9 +135,7 @@ class OakleafSessionService(BaseSessionService):
     # -- finding a session -------------------------------------------------------------------------
 
     def _find(self, name: SessionName) -> Session | None:
-        """Find by the derived id; then a session created again after a delete; then a fork, by the Oakleaf
-        id.
-        """
+        """Find by the derived id; then a session created again after a delete; then a fork, by the Oakleaf id."""
         app, _, session_id = name
         lookups = (
             partial(self._rows, oakleaf_session_id(self.store, name)),

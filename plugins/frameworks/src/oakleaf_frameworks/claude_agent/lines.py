@@ -273,9 +273,7 @@ def _text_of(indexed: tuple[str, Part] | None) -> str | None:
 
 
 def _unpack_block(block: Any, index: str, part: Part, proofs: Proofs, blobs: Blobs) -> object:
-    """Return the original block; None for reasoning without a signature: no provider accepts such reasoning
-    back.
-    """
+    """Return the original block; None for reasoning without a signature: no provider accepts such reasoning back."""
     match part:
         case Text(text=text):
             return {**block, "text": text}

@@ -93,9 +93,7 @@ class LineGroup(Struct):
 
 
 class TranscriptIndex:
-    """A log's share of a transcript when the index is built; one `BatchWriter` updates the index from then
-    on.
-    """
+    """A log's share of a transcript when the index is built; one `BatchWriter` updates the index from then on."""
 
     def __init__(self, session: Session) -> None:
         self.session, self.reader = session, read(session)

@@ -150,9 +150,7 @@ class OakleafSaver(BaseCheckpointSaver[Any]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Return the building blocks of each channel along the checkpoint's ancestors, pruned ancestors
-        included.
-        """
+        """Return the building blocks of each channel along the checkpoint's ancestors, pruned ancestors included."""
         match = self._find(config)
         writes: Writes = {channel: [] for channel in channels}
         seeds: dict[str, Any] = {}

@@ -379,9 +379,7 @@ class ThreadLog:
         writes: Sequence[tuple[int, str, Any]],
         codec: ValueCodec,
     ) -> None:
-        """Store a task's writes, once for each task and index; a special write (index below 0) replaces the
-        last.
-        """
+        """Store a task's writes, once for each task and index; a special write (index below 0) replaces the last."""
         record = self.find(checkpoint_id)
         self._add_since(None if record is None else record.writes_since)
         items = [

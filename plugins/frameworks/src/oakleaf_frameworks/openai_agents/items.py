@@ -77,9 +77,7 @@ class ParsedItem(Struct, frozen=True):
         return {key: value for key, value in fields.items() if value is not None}
 
     def evidence_fields(self) -> Item:
-        """Return the fields never to be exported. Evidence belongs to a part, so an item without parts has
-        none.
-        """
+        """Return the fields never to be exported. Evidence belongs to a part, so an item without parts has none."""
         return _evidence_fields(self.item) if self.parts else {}
 
     def evidence(self, first: int) -> dict[str, Item]:

@@ -230,7 +230,7 @@ class OakleafSession:
         self._ahead.call = None  # an answer that is not among the items was blocked and will not come
 
     def _builder(self) -> ItemDraftBuilder:
-        """Build results for the open calls of a dead process: visible if the call may have run, else hidden."""
+        """Return a builder: open calls that may have run get a visible result, other open calls a hidden result."""
         open_calls = self._session.open_tool_calls
         builder = ItemDraftBuilder([call.call.id for call in open_calls])
         if open_calls and is_ahead(self._session.path(since=open_calls[0].seq - 1)[0]):
@@ -251,9 +251,7 @@ class OakleafSession:
         return popped
 
     def _suffix(self, limit: int) -> ItemSuffix | None:
-        """Return the latest items; None after a compaction by Oakleaf, as the summary is not at the entry's
-        place.
-        """
+        """Return the latest items; None after a compaction by Oakleaf, as the summary is not at the entry's place."""
         session = self._session
         session.refresh()
         pairs = self._latest(limit + 1)

@@ -348,9 +348,7 @@ class Conversations:
         return fold_settings(read(session).at(leaf).control_entries()).prompt
 
     def _session_of(self, entry_id: str) -> Session:
-        """Return the session of an entry: remembered, found by the change's key, or searched among the
-        candidates.
-        """
+        """Return the session of an entry: remembered, found by the change's key, or searched among the candidates."""
         session_id = self._session_ids.get(entry_id)
         if session_id is not None:
             return self._store.session(session_id)

@@ -384,9 +384,7 @@ def _timestamp(entry: Entry) -> str:
 
 
 def _parse_request_part(part: Dumped) -> tuple[Role | None, tuple[Part, ...], str | None]:
-    """Parse a request part: return role, parts, and any unusual form. Without a role the part is stored as it
-    is.
-    """
+    """Parse a request part: return role, parts, and any unusual form. Without a role the part is stored as it is."""
     content = part.get("content")
     match part.get("part_kind"):
         case "system-prompt" if isinstance(content, str):

@@ -79,9 +79,7 @@ TITLES = {"summary": "summary", "ai-title": "aiTitle", "custom-title": "customTi
 
 
 def clean_text(value: object) -> str | None:
-    """Return text fit for a text column, without NUL and lone surrogates; None for a value other than a
-    string.
-    """
+    """Return text fit for a text column, without NUL and lone surrogates; None for a value other than a string."""
     if not isinstance(value, str):
         return None
     text = value if value.isascii() else value.encode("utf-8", "replace").decode()
@@ -201,9 +199,7 @@ def _last_text(sources: Sequence[Block], field: str) -> str | None:
 
 
 def _read_usage(values: Iterable[object], losses: LossReport) -> tuple[Usage | None, dict[str, int] | None]:
-    """Return the usage with the most output tokens, and the units: lines written during streaming report
-    fewer.
-    """
+    """Return the usage with the most output tokens, and the units: lines written during streaming report fewer."""
     largest: Usage | None = None
     units: dict[str, int] | None = None
     last: object = None
@@ -224,7 +220,7 @@ def _read_usage(values: Iterable[object], losses: LossReport) -> tuple[Usage | N
 
 
 def is_unfinished(lines: Sequence[TranscriptLine]) -> bool:
-    """Whether more lines of the answer may follow: the stop reason is missing, or its content is."""
+    """Whether more lines of the answer may follow: no line has a stop reason, or the promised content is missing."""
     sources = [line_message(line) for line in lines]
     if _last_text(sources, "model") in (SYNTHETIC, None):
         return False

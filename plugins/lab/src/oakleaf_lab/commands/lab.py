@@ -245,9 +245,7 @@ def _judge(model: str | None, prompt: str | None, *, is_local: bool) -> Judge | 
 
 
 def load_scorers(sources: Sequence[str]) -> list[ScoreFunction]:
-    """Load scorers: plugins' scorers by name, a file's or module's scorers by name, or all scorers in the
-    file.
-    """
+    """Load scorers: plugins' scorers by name, a file's or module's scorers by name, or all scorers in the file."""
     functions: list[ScoreFunction] = []
     for source in sources:
         if source in plugins.names(plugins.SCORERS):

@@ -76,9 +76,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 def http_client(server: McpServer, resolver: Resolver | None = None) -> httpx2.AsyncClient:
-    """Return a client for a server. Proxies of the environment are not used: they would resolve the name
-    again.
-    """
+    """Return a client for a server. Proxies of the environment are not used: they would resolve the name again."""
     return httpx2.AsyncClient(
         transport=CheckedTransport(server, resolver),
         headers={**server.headers, "Accept-Encoding": "identity"},
@@ -93,9 +91,7 @@ def check_address(server: McpServer) -> None:
 
 
 def _allowed_hosts(server: McpServer) -> frozenset[str]:
-    """Return the hosts allowed at a private address: the servers' hosts, and the own host if written as the
-    local machine.
-    """
+    """Return the hosts allowed at a private address: the server's list, and a loopback host in the server's own URL."""
     try:
         parts = httpx2.URL(server.url)
     except httpx2.InvalidURL as error:

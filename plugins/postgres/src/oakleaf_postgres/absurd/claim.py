@@ -182,9 +182,7 @@ class Claim:
         return ClaimLost(self.queue, self.task_id)
 
     def on_loss(self, stop: Callable[[], object]) -> None:
-        """Call `stop` after the loss of the claim, or after the cancellation of the run, which may still
-        write.
-        """
+        """Call `stop` after the loss of the claim, or after the cancellation of the run, which may still write."""
         self._stop = stop
         if self.is_lost:
             stop()

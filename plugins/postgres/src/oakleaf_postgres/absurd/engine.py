@@ -206,7 +206,7 @@ def send(
 def enqueue(
     session: Session, content: str | Message, *, queue: str = DEFAULT_QUEUE, agent: str | None = None
 ) -> EnqueuedTask:
-    """Queue an input for after the current turn, with a task for the case of no other answer."""
+    """Queue an input for after the current turn, with a task in case nothing else answers."""
     tasks = _tasks(session, agent)
     return tasks.enqueued(queue_input(session, content, tasks, queue, agent=agent))
 

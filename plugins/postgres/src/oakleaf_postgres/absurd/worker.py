@@ -295,9 +295,7 @@ def watch_cancel_requests(worker: Worker) -> None:
 
 
 def _cancel_runs(worker: Worker, space: str, runs: list[tuple[Claim, CancellableRun]]) -> None:
-    """Cancel the runs as users asked: one query for the lengths of all journals, and only grown journals are
-    read.
-    """
+    """Cancel the runs as asked by users: one query finds grown journals, and only grown journals are read."""
     heads = worker.store(space).heads([run.session_id for _, run in runs])
     for claim, run in runs:
         head = heads.get(run.session_id)

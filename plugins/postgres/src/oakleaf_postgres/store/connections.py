@@ -128,9 +128,7 @@ class PostgresConnections:
         self.address, self.pool = address, Pool(address)
 
     def for_space(self, space: str) -> PostgresConnections:
-        """Return the same pool for another tenant: an engine serves thousands of tenants with few
-        connections.
-        """
+        """Return the same pool for another tenant: an engine serves thousands of tenants with few connections."""
         other = copy(self)
         other._identity = _identity(space)
         return other
@@ -161,9 +159,7 @@ class PostgresConnections:
         return self.retry(lambda: self._run(read))
 
     def run_statement(self, statement: Statement, values: Mapping[str, Any]) -> Rows:
-        """Run a write of the hot path under the guard's condition; raise ConnectionLost if the connection
-        breaks.
-        """
+        """Run a write of the hot path under the guard's condition; raise ConnectionLost if the connection breaks."""
         self._check_guard()
         assert self.guard is None or set(self.guard.values).issubset(statement.value_names)
         return self._run(

@@ -36,9 +36,7 @@ class LimitedConnection(psycopg.Connection[Any]):
             return end.value
 
     def run_plain(self, statement: bytes) -> None:
-        """Run a statement without psycopg's own bookkeeping: psycopg's rollback drops every prepared
-        statement.
-        """
+        """Run a statement without psycopg's own bookkeeping: psycopg's rollback drops every prepared statement."""
         self.pgconn.send_query(statement)
         self.wait(generators.execute(self.pgconn))
 

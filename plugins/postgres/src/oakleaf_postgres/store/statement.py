@@ -35,9 +35,7 @@ class Statement(Struct, frozen=True):
 
 
 def run_statement(connection: Connection, statement: Statement, values: Mapping[str, Any]) -> Rows:
-    """Run the statement in the open transaction, or as a separate transaction. Values without a place are
-    ignored.
-    """
+    """Run the statement in the open transaction, or as a separate transaction. Values without a place are ignored."""
     ordered = [values[name] for name in statement.value_names]
     cursor = psycopg.RawCursor(connection)
     cursor.execute(statement.text, ordered, prepare=True)

@@ -498,9 +498,7 @@ from oakleaf.blob where {SET_SPACE} and space = %(space)s and at < %(before)s
         return rows
 
     def _joined_rows(self, query: str, session_id: str, **more: Any) -> list[Row]:
-        """Return the rows of a left join from the session: a row of nulls means no rows, and one query is
-        enough.
-        """
+        """Return the rows of a left join from the session: a row of nulls means no rows, and one query is enough."""
         rows = self._connections.query(query, {**self._named(session_id), **more})
         if not rows:
             raise NotFound(session_id)

@@ -130,9 +130,7 @@ class EventStream:
         yield sse_event(live_event.event, live_event.data)
 
     async def _send_draft(self, watcher: LiveWatcher) -> AsyncIterator[bytes]:
-        """Send the facts before the draft, then the draft, without a suspension point between reading and
-        sending.
-        """
+        """Send the facts before the draft, then the draft, without a suspension point between reading and sending."""
         live, name = self.context.live, self.session.session_id
         while live.last_fact(name) > self.last_fact:
             async for event_bytes in self._new_facts():
