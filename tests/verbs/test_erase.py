@@ -178,6 +178,8 @@ def test_a_receipt_of_another_customer_or_a_whole_one_is_refused(disk: Store, tm
     receipt.write_text("hello")
     with pytest.raises(InvalidArgument, match="an unfinished receipt"):
         Erase(owner="bob", receipt=str(receipt))(disk)
+    with pytest.raises(InvalidArgument, match="an unfinished receipt"):
+        Erase(owner="bob", receipt="/dev/zero")(disk)
     with pytest.raises(InvalidArgument, match="a folder that exists"):
         Erase(owner="bob", receipt="/no/such/folder/x.json")(disk)
     assert disk.session("ses_bob").row.owner == "bob"

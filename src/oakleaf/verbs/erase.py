@@ -143,6 +143,8 @@ class Erase(Verb, frozen=True):
         if self.receipt is None or not Path(self.receipt).exists():
             return []
         try:
+            if not Path(self.receipt).is_file():
+                raise OSError  # a device may have no end
             found = _decode_receipt(Path(self.receipt).read_bytes())
         except (OSError, msgspec.MsgspecError):
             raise InvalidArgument(
