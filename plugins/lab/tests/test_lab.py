@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -18,6 +19,9 @@ import oakleaf_lab
 from oakleaf import ScriptedModel, Store, ToolCall, assistant
 from oakleaf.core.facts import StoredFact
 from oakleaf.errors import ExitCode, InvalidArgument, ModelUnavailable
+from oakleaf.verbs.base import Caller, Step
+from oakleaf.verbs.erase import Erase
+from oakleaf.verbs.seal import read_receipts
 from oakleaf_lab.cell import turn_milliseconds
 from oakleaf_lab.errors import EmptyCohort, InvalidLab
 from oakleaf_lab.experiment import AfterDivergence
@@ -28,7 +32,7 @@ from oakleaf_lab.plugin import keep_without, quoting_sessions
 from oakleaf_lab.record import LabRecord
 from oakleaf_lab.scorers import ScoredTurn
 from support.fake_providers import FakeProviders
-from support.lab_sessions import RATES, answer, noisy, record_sessions, write_cohort
+from support.lab_sessions import RATES, answer, look_up, noisy, record_sessions, track, write_cohort
 
 
 @pytest.fixture
@@ -459,3 +463,22 @@ class TestErasure:
         assert {score.cell.source for score in record.scores.values()} <= set(others)
         assert (record.is_complete, kept.status) == (True, "completed")
         assert len(record.cells) == 3 * len(others_before)
+
+    def test_an_interrupted_erasure_goes_on_with_the_runs(self, store: Store, tmp_path: Path) -> None:
+        class Killed(Caller):
+            @contextmanager
+            def progress(self, label: str, unit: str = "") -> Iterator[Step]:
+                def stop(done: int, total: int | None, note: str = "") -> None:
+                    raise KeyboardInterrupt
+
+                yield stop
+
+        session = store.start("support", session_id="ses_ann", owner="ann")
+        session.send_sync("Where is order 7?", model=ScriptedModel(answer), tools=[look_up, track])
+        report, receipt = run(store), tmp_path / "ann.json"
+        sealed, erase = store.seal(), Erase(owner="ann", receipt=str(receipt))
+        with pytest.raises(KeyboardInterrupt):
+            erase.run(Killed(store))
+        assert erase(store).lab_runs == [report.run_id]
+        assert list(quoting_sessions(store, {"ses_ann"})) == []
+        assert store.check_seal(sealed, purged=read_receipts([str(receipt)])).removed == []

@@ -67,12 +67,12 @@ class Erase(Verb, frozen=True):
     receipt: Annotated[File | None, Help("Write the receipt to a file.")] = None
 
     def plan(self, caller: Caller) -> Erased:
-        rows, earlier = self._rows(caller), self._unfinished(caller)
+        rows, (earlier, earlier_runs) = self._rows(caller), self._unfinished(caller)
         caller.store.raise_if_running(rows)
         return self._erased(
             caller,
             purged=_united(earlier, rows),
-            lab_runs=[row.session_id for row, _ in _lab_runs(caller, rows)],
+            lab_runs=_united(earlier_runs, [row for row, _ in _lab_runs(caller, rows)]),
             plan=planned_sessions(caller.store, rows),
         )
 
@@ -80,14 +80,17 @@ class Erase(Verb, frozen=True):
         return "Erase permanently?" if planned.purged else None
 
     def run(self, caller: Caller) -> Erased:
-        store, rows, earlier = caller.store, self._rows(caller), self._unfinished(caller)
+        store, rows, (earlier, earlier_runs) = caller.store, self._rows(caller), self._unfinished(caller)
         store.raise_if_running(rows)
-        erased = self._erased(caller, purged=_united(earlier, rows))
+        quoting = _lab_runs(caller, rows)
+        lab_runs = _united(earlier_runs, [row for row, _ in quoting])
+        erased = self._erased(caller, purged=_united(earlier, rows), lab_runs=lab_runs)
         self._write(erased)  # before the first deletion: a later run knows what this one was about
         history = caller.forget(_inputs(caller, rows))
-        runs = [_without(caller, module, row, rows) for row, module in _lab_runs(caller, rows)]
+        runs = [_without(caller, module, row, rows) for row, module in quoting]
         with caller.progress("erase", "sessions") as step:
-            for number, row in enumerate([*rows, *runs], 1):
+            # Runs first: an erasure that goes on finds them by the rows.
+            for number, row in enumerate([*runs, *rows], 1):
                 _purge(caller, row.session_id)
                 step(number, len(rows) + len(runs))
         if started := self._rows(caller):
@@ -100,7 +103,6 @@ class Erase(Verb, frozen=True):
         erased = replace(
             erased,
             done=True,
-            lab_runs=[row.session_id for row in runs],
             history=history,
             scrubbed=scrubbed,
             problems=problems,
@@ -135,13 +137,13 @@ class Erase(Verb, frozen=True):
             plan=list(plan),
         )
 
-    def _unfinished(self, caller: Caller) -> list[str]:
-        """Return the sessions of an erasure of the owner that was cut off."""
+    def _unfinished(self, caller: Caller) -> tuple[list[str], list[str]]:
+        """Return the sessions and the lab runs of an erasure of the owner that was cut off."""
         space = read_store(caller.store).space
         if self.receipt is not None and not Path(self.receipt).parent.is_dir():
             raise InvalidArgument("receipt", self.receipt, "the name of a file in a folder that exists")
         if self.receipt is None or not Path(self.receipt).exists():
-            return []
+            return [], []
         try:
             if not Path(self.receipt).is_file():
                 raise OSError  # a device may have no end
@@ -160,7 +162,7 @@ class Erase(Verb, frozen=True):
             )
         if found.done and found.scrubbed:
             raise InvalidArgument("receipt", self.receipt, "the name of a new file; this receipt is complete")
-        return found.purged
+        return found.purged, found.lab_runs
 
     def _write(self, erased: Erased) -> None:
         if self.receipt is not None:

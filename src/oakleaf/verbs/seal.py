@@ -85,6 +85,7 @@ class _Receipt(Struct, frozen=True):
 
     done: bool
     purged: list[str]
+    lab_runs: list[str] = []
 
 
 _read_seal = json_decoder(Seal)
@@ -102,7 +103,7 @@ def read_receipts(files: Sequence[str]) -> set[str]:
             raise InvalidValue(f"{file} is not a receipt: {error}", hint) from None
         if not receipt.done:
             raise InvalidValue(f"{file} is a plan: nothing was purged by it")
-        purged.update(receipt.purged)
+        purged.update(receipt.purged, receipt.lab_runs)
     return purged
 
 
