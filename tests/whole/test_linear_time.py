@@ -205,6 +205,7 @@ DYNAMIC = {
     "oakleaf/core/media.py:_more_lines": "lines of base64, which are searched above",
     "oakleaf/core/redact.py:_SEARCHES": "the shapes of secrets, which are searched above",
     "oakleaf/core/redact.py:__init__": "the secrets, which are searched above",
+    "oakleaf/core/redact.py:_whole_words": "the words to hide, which are searched above",
     "oakleaf/core/search_text.py:match": "the words of a query",
     "oakleaf_lab/case_file.py:text_pattern": "the words, or the pattern, of a case that the user wrote",
     "oakleaf/log/original_calls.py:pattern": "the placeholders of a call, which are filled in above",
