@@ -641,7 +641,8 @@ class TestSetup:
             assert bool(request.get("instructions")) == bool(body.get("instructions"))
             tools = request["tools"]
             fields = ("type", "name", "description", "parameters")
-            assert tools == [{key: tool[key] for key in fields} | {"strict": False} for tool in body["tools"]]
+            sent = [{key: tool[key] for key in fields if tool[key]} for tool in body["tools"]]
+            assert tools == [tool | {"strict": False} for tool in sent]
 
 
 class TestHooks:
