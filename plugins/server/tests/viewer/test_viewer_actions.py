@@ -371,8 +371,14 @@ class TestKeyboard:
     def test_a_list_is_one_tab_stop_and_unfolding_keeps_the_focus(
         self, viewer: ViewerPage, served_store: ServedStore
     ) -> None:
+        def fill(store: oakleaf.Store) -> str:
+            for n in range(60):
+                store.start("by-keys", title=f"Session {n:02d}")
+            return ""
+
+        served_store.read(fill)
         session_id = served_store.make("By keys alone")
-        page = viewer.open(f"/s/{session_id}")
+        page = viewer.open(f"/s/{session_id}?agent=by-keys")
         head = page.locator(".card-head").first
         expect(head).to_be_visible()
         head.focus()
@@ -381,6 +387,11 @@ class TestKeyboard:
             page.keyboard.press("Enter")
             expect(head).to_be_focused()
         expect(head).to_have_attribute("aria-expanded", str(state))
+        sessions = page.locator(".session-rows")
+        expect(sessions.locator(".session-row").first).to_contain_text("Session 59")
+        sessions.focus()
+        page.keyboard.press("End")  # the sessions after the first 50 are loaded now
+        expect(sessions.locator(".session-row:has(a:focus)")).to_contain_text("Session 09")
         for name, row in ((".tree-rows", ".tree-row"), (".session-rows", ".session-row > a")):
             rows = page.locator(name)
             rows.focus()
@@ -766,6 +777,20 @@ class TestClicks:
         clicks.on(clicks.page.locator("dialog .line", has_text="The second way"))
         expect(clicks.page.locator(".diff-head h1")).to_be_visible()
         assert clicks.count <= 3
+
+    def test_a_session_that_is_still_read_offers_no_actions(
+        self, viewer: ViewerPage, served_store: ServedStore
+    ) -> None:
+        session_id = served_store.make("Slow to read", 1)
+        held: list[Route] = []
+        viewer.page.route(re.compile(f"/api/sessions/{session_id}$"), lambda route: held.append(route))
+        page = viewer.open(f"/s/{session_id}")
+        expect(page.locator("article").first).to_be_visible()
+        compare = page.locator(".head-tools").get_by_role("button", name="Compare with…")
+        expect(compare).to_have_count(0)
+        held.pop(0).continue_()
+        compare.click()
+        expect(page.get_by_role("dialog", name="Compare with")).to_be_visible()
 
     def test_exporting_is_two(self, viewer: ViewerPage, served_store: ServedStore, tmp_path: Path) -> None:
         session_id = served_store.make("Share me", 1)

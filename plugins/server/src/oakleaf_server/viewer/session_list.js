@@ -165,7 +165,7 @@ export class SessionList {
 
   #row(index) {
     const row = this.#rows[index];
-    if (!row) return h("div.session-row.waiting", h("span.muted", "…"));
+    if (!row) return h("div.session-row.waiting", h("a.muted", { tabindex: -1 }, "…")); // keeps the focus for the session to come
     const isHere = route.now.id === row.id;
     return h("div.session-row", { role: "listitem", class: isHere ? "selected" : "", data: { id: row.id } },
       dayHeading(row, this.#rows[index - 1]),

@@ -55,7 +55,6 @@ export class SessionPage {
     this.headTools = h("span.head-tools");
     this.headFacts = h("div.head-facts");
     this.head = h("header.session-head", h("div.head-line", this.title, this.headTools), this.headFacts);
-    fill(this.headTools, this.#tools());
     this.banner = h("div.banner", { role: "alert", hidden: true }, icon("error"), "Connection lost. Reconnecting…");
     this.find = new FindBar({ id, element: this.transcript.element, goTo: (hit) => this.view(hit) });
     this.viewingBar = h("div.viewing-bar", { role: "status", hidden: true });
@@ -86,6 +85,7 @@ export class SessionPage {
     const [detail, branches] = await Promise.all([fetchJson(sessionPath(this.id)), this.#readBranches(), first]);
     if (this.#isClosed) return;
     this.detail = detail;
+    fill(this.headTools, this.#tools()); // not earlier: the actions need the detail
     this.transcript.redrawRows([...changedRows({}, detail), detail.session.leaf?.seq ?? 0]); // a failure behind the leaf has a next step
     this.#head();
     const position = await this.#resolvePosition(at, requested, branches);
@@ -156,7 +156,7 @@ export class SessionPage {
     this.isPublic = isPublic;
     savePreference("internal", isPublic ? "off" : "on");
     await this.transcript.open(shown.now.viewing, isPublic, shown.now.selected?.seq);
-    fill(this.headTools, this.#tools());
+    if (this.detail) fill(this.headTools, this.#tools());
   }
 
   toLeaf() { return shown.now.viewing ? this.back() : this.transcript.goToEnd(); }
