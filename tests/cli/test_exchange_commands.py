@@ -225,15 +225,15 @@ class TestSearch:
         lines = [line.split("  20")[0].split(" · 20")[0] for line in done.out.splitlines()]
         assert lines == [
             "Where is my parcel?  2 hits",
-            "  ses_b@2  assistant · turn 1",
+            "  ses_b@2  assistant",
             "    Your parcel is lost.",
-            "  ses_b@1  user · turn 1",
+            "  ses_b@1  user",
             "    Where is my parcel?",
             "",
             "Order 41  2 hits",
-            "  ses_a@2  assistant · turn 1",
+            "  ses_a@2  assistant",
             "    Your parcel is lost.",
-            "  ses_a@1  user · turn 1",
+            "  ses_a@1  user",
             "    Where is my parcel?",
         ]
         hits = oakleaf("search", "parcel", "--json", store=place).json["hits"]

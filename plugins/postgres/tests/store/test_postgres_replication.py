@@ -205,7 +205,7 @@ def test_a_search_on_a_standby_says_what_is_not_indexed(primary: Primary) -> Non
         standby.start()
         try:
             url = standby.url(primary.name, APP)
-            store.start().append([user("a new whale")])
+            store.start().append([user("a whale, a narwhal")])
             with psycopg.connect(url, autocommit=True) as reader:
                 target = primary.run("select pg_current_wal_lsn()")[0][0]
                 replayed = "select pg_last_wal_replay_lsn() >= %s::pg_lsn"
@@ -214,7 +214,7 @@ def test_a_search_on_a_standby_says_what_is_not_indexed(primary: Primary) -> Non
             assert (found.code, [hit["title"] for hit in found.json["hits"]]) == (0, ["indexed"])
             assert found.json["unindexed_sessions"] == 1
             assert "cannot be written" in found.json["index_error"]
-            nothing = run_command("search", "--json", "new", store=url)
+            nothing = run_command("search", "--json", "narwhal", store=url)
             assert (nothing.code, nothing.json["hits"], nothing.json["unindexed_sessions"]) == (1, [], 1)
         finally:
             standby.close()
